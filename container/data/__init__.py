@@ -1,0 +1,1 @@
+"""Prepared splits on disk to packed batches."""

@@ -1,0 +1,1 @@
+"""Metrics, predictions, plots and the report. Imports no torch."""

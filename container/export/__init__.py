@@ -1,0 +1,1 @@
+"""What is served: plain state, artifacts, ONNX."""

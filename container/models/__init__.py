@@ -1,0 +1,1 @@
+"""Encoders, tabular branch, fusion heads and the classifier: plain modules that know no rank."""

@@ -1,0 +1,1 @@
+"""The worker: loop, optimizer, checkpoints, early stopping, metric log."""

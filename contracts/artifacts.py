@@ -1,0 +1,39 @@
+"""Names of the files a job writes, and of the environment variables that steer it."""
+
+MODEL_STATE = "model.pth"
+MODEL_ARTIFACTS = "model_artifacts.pth"
+MODEL_ONNX = "model.onnx"
+HYPERPARAMETERS = "hyperparameters.json"
+FEATURE_COLUMNS = "feature_columns.txt"
+IMPUTE_DICT = "impute_dict"  # .pkl for people, .json is read
+RISK_TABLE_MAP = "risk_table_map"
+SELECTED_FEATURES = "selected_features.json"
+TOKENIZER = "tokenizer"
+PREPROCESSING = "preprocessing.json"
+
+REQUIRED_MODEL_FILES = (
+    MODEL_STATE,
+    MODEL_ARTIFACTS,
+    MODEL_ONNX,
+    HYPERPARAMETERS,
+    FEATURE_COLUMNS,
+    f"{IMPUTE_DICT}.pkl",
+    f"{IMPUTE_DICT}.json",
+    f"{RISK_TABLE_MAP}.pkl",
+    f"{RISK_TABLE_MAP}.json",
+    PREPROCESSING,
+)
+
+PREDICT_RESULTS = "predict_results.pth"
+METRICS = "metrics.json"
+REPORT = "report.html"
+TENSORBOARD_EVAL = "tensorboard_eval"
+REQUIRED_EVALUATION_FILES = (PREDICT_RESULTS, METRICS, REPORT)
+
+USE_PRECOMPUTED_IMPUTATION = "USE_PRECOMPUTED_IMPUTATION"
+USE_PRECOMPUTED_RISK_TABLES = "USE_PRECOMPUTED_RISK_TABLES"
+
+
+def tokenizer_folder(role: str) -> str:
+    """Folder of a text field's tokenizer inside the model folder; role is text, primary or secondary."""
+    return TOKENIZER if role == "text" else f"{TOKENIZER}/{role}"

@@ -1,0 +1,140 @@
+"""Reads hyperparameters from the job's files: merged, cast from strings, unknown keys refused with the nearest name."""
+
+import ast
+import difflib
+import json
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from contracts.errors import ContractError
+from contracts.hyperparameters import Hyperparameters
+from contracts.paths import JobPaths
+
+ALIASES = {"chunk_truncate": "chunk_trancate"}
+DROPPED = ("_tuning_objective_metric", "_comment", "_comments")
+
+
+def load_hyperparameters(paths: JobPaths) -> Hyperparameters:
+    """The job's configuration: defaults, overridden by each file of `paths.hyperparameter_files` in turn.
+
+    Raises:
+        ContractError: no file at all, a file that is no JSON object, an unknown key, a wrong type, a contradiction.
+    """
+    merged: dict[str, Any] = {}
+    origin: dict[str, Path] = {}
+    found = [path for path in paths.hyperparameter_files if path.is_file()]
+    if not found:
+        raise ContractError(
+            f"hyperparameters: neither {' nor '.join(map(str, paths.hyperparameter_files))} exists",
+            "Write one of them; docs/hyperparameters.md lists the keys.",
+        )
+    for path in found:
+        for key, value in _read_object(path).items():
+            if key.startswith("sagemaker_") or key in DROPPED:
+                continue
+            name = ALIASES.get(key, key)
+            if name not in Hyperparameters.model_fields:
+                raise _unknown(key, path)
+            merged[name] = cast_value(value, Hyperparameters.model_fields[name].annotation)
+            origin[name] = path
+    return parse_hyperparameters(merged, origin)
+
+
+def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None = None) -> Hyperparameters:
+    """Validate `values`; `origin` says which file each key came from, for the message."""
+    for key in values:
+        if key not in Hyperparameters.model_fields:
+            raise _unknown(key, None)
+    try:
+        return Hyperparameters(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, ContractError):
+            raise cause from None
+        key = str(first["loc"][0]) if first["loc"] else "hyperparameters"
+        path = (origin or {}).get(key)
+        where = f" (in {path})" if path else ""
+        if first["type"] == "missing":
+            files = ", ".join(sorted({str(path) for path in (origin or {}).values()}))
+            raise ContractError(
+                f"{key}: missing{f' in {files}' if files else ''}",
+                f"Add it: {Hyperparameters.model_fields[key].description}",
+            ) from None
+        raise ContractError(
+            f"{key}: {values.get(key)!r} is refused: {first['msg']}{where}",
+            f"{key} is {_type_name(Hyperparameters.model_fields[key].annotation)}: "
+            f"{Hyperparameters.model_fields[key].description}",
+        ) from None
+
+
+def cast_value(value: Any, annotation: Any) -> Any:
+    """A string as SageMaker delivers it, turned into what `annotation` can validate; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    kinds = _plain_types(annotation)
+    if type(None) in kinds and text.lower() in ("", "none", "null"):
+        return None
+    if str in kinds:
+        return _unquote(value)
+    if kinds & {list, dict}:
+        for parse in (json.loads, ast.literal_eval):
+            try:
+                return parse(text)
+            except (ValueError, SyntaxError):
+                continue
+        return value
+    if annotation is bool or bool in kinds:
+        return text.lower() if text.lower() in ("true", "false") else text
+    return _unquote(text)
+
+
+def _unquote(text: str) -> str:
+    """Without the JSON quotes that some SDK versions put around string values."""
+    if len(text) >= 2 and text[0] == text[-1] == '"':
+        try:
+            return str(json.loads(text))
+        except ValueError:
+            return text
+    return text
+
+
+def _plain_types(annotation: Any) -> set[Any]:
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return set().union(*(_plain_types(part) for part in typing.get_args(annotation)))
+    if origin is typing.Literal:
+        return {type(value) for value in typing.get_args(annotation)}
+    return {origin or annotation}
+
+
+def _type_name(annotation: Any) -> str:
+    return getattr(annotation, "__name__", str(annotation)) if not typing.get_args(annotation) else str(
+        annotation
+    ).replace("typing.", "")
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise ContractError(f"{path}: is not JSON: {error}", "Mend the file.") from None
+    if not isinstance(content, dict):
+        raise ContractError(f"{path}: holds a {type(content).__name__}, not an object", "Write {name: value}.")
+    return content
+
+
+def _unknown(key: str, path: Path | None) -> ContractError:
+    known = [*Hyperparameters.model_fields, *ALIASES]
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.3)
+    hint = f"; the nearest known name is {near[0]!r}" if near else ""
+    where = f" in {path}" if path else ""
+    return ContractError(
+        f"{key}: unknown hyperparameter{where}{hint}",
+        "Correct the name or remove it; docs/hyperparameters.md lists all of them.",
+    )

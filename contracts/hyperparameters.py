@@ -1,0 +1,215 @@
+"""Every hyperparameter of a job: name, type, default, constraint and meaning; docs/hyperparameters.md is made from it."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from contracts.model_classes import MODEL_CLASSES, ModelClass, model_class
+
+TextStep = Literal[
+    "dialogue_splitter", "html_normalizer", "emoji_remover", "text_normalizer", "dialogue_chunker", "tokenizer"
+]
+Metric = Literal["auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"]
+
+FULL_TEXT_STEPS: tuple[TextStep, ...] = (
+    "dialogue_splitter", "html_normalizer", "emoji_remover", "text_normalizer", "dialogue_chunker", "tokenizer",
+)  # fmt: skip
+EVENT_TEXT_STEPS: tuple[TextStep, ...] = ("dialogue_splitter", "text_normalizer", "dialogue_chunker", "tokenizer")
+
+FROM_SCRATCH = "from_scratch"
+ENCODER_SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 8000}
+
+
+def _field(default: Any = ..., *, group: str, about: str, only: tuple[str, ...] = (), **constraints: Any) -> Any:
+    """A hyperparameter; `only` names the model classes or strategies in which it has an effect."""
+    extra = {"group": group, "only": list(only)}
+    return Field(default, description=about, json_schema_extra=extra, **constraints)
+
+
+@dataclass(frozen=True)
+class TextField:
+    """One text column, every setting that has a per-field override resolved.
+
+    Attributes:
+        role: text (the only one), primary or secondary; prefixes artifacts and ONNX inputs.
+        column: the column's name in the table.
+    """
+
+    role: str
+    column: str
+    tokenizer: str
+    steps: tuple[str, ...]
+    max_sen_len: int
+    max_chunks: int | None
+    reinit_pooler: bool
+    reinit_layers: int
+    is_embeddings_trainable: bool
+    input_ids_key: str
+    attention_mask_key: str
+
+
+class Hyperparameters(BaseModel):
+    """A validated job configuration. Unknown keys are refused where files are read, with the nearest known name."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, protected_namespaces=(), frozen=True)
+
+    # fmt: off
+    id_name: str = _field(group="data", about="Column of record ids; copied to the predictions untouched.")
+    text_name: str | None = _field(None, group="data", about="Text column of the one-text classes; excludes primary_text_name and secondary_text_name.")
+    primary_text_name: str | None = _field(None, group="data", about="First text column of the two-text classes, e.g. a chat.")
+    secondary_text_name: str | None = _field(None, group="data", about="Second text column of the two-text classes, e.g. an event history.")
+    label_name: str = _field(group="data", about="Column of the class label.")
+    full_field_list: list[str] | None = _field(None, group="data", about="All columns the data must have; must hold every column named elsewhere. Default: exactly those.")
+    cat_field_list: list[str] = _field([], group="data", about="Categorical columns; each becomes a risk value (binary) or one per class (multiclass).")
+    tab_field_list: list[str] = _field([], group="data", about="Numeric columns.")
+    categorical_features_to_encode: list[str] | None = _field(None, group="data", about="The columns of cat_field_list that enter the model. Default: all of them.")
+    train_filename: str | None = _field(None, group="data", about="Read only this file of the train channel. Default: every data file in it.")
+    val_filename: str | None = _field(None, group="data", about="Read only this file of the val channel. Default: every data file in it.")
+    test_filename: str | None = _field(None, group="data", about="Read only this file of the test channel. Default: every data file in it.")
+    drop_unlabelled: bool = _field(False, group="data", about="Leave out training rows without a label instead of stopping; the count is logged.")
+
+    model_class: str = _field(group="model", about="The architecture: " + ", ".join(MODEL_CLASSES) + ", or an alias (bimodal, trimodal, bimodal_*).")
+    tokenizer: str = _field("bert-base-cased", group="model", about="The encoder: a local folder, a folder in input/data/pretrained/, a Hugging Face id, or from_scratch.")
+    primary_tokenizer: str | None = _field(None, group="model", about="Encoder of the primary text. Default: tokenizer.", only=("trimodal_bert",))
+    secondary_tokenizer: str | None = _field(None, group="model", about="Encoder of the secondary text. Default: tokenizer.", only=("trimodal_bert",))
+    encoder_config: dict[str, Any] = _field({}, group="model", about=f"With from_scratch: the encoder's sizes (defaults {ENCODER_SIZES}); with a pretrained encoder: overrides of its config that keep every shape, e.g. hidden_dropout_prob.")
+    num_classes: int = _field(2, group="model", about="Number of classes.", ge=2)
+    is_binary: bool = _field(True, group="model", about="Two classes, one score: the probability of class 1.")
+    multiclass_categories: list[int | str] | None = _field(None, group="model", about="Class labels in the order of their ids; required unless is_binary. Binary default: the two labels of train, sorted.")
+    hidden_common_dim: int = _field(100, group="model", about="Width H of each modality's features.", ge=1)
+    input_tab_dim: int | None = _field(None, group="model", about="Number of tabular inputs; computed, and checked against this where given (numeric columns, or numeric + risk columns).", ge=0)
+    fusion_hidden_dim: int | None = _field(None, group="model", about="Width of the two-text classes' fusion layer. Default: max(128, 3H/2).", only=("trimodal_bert",), ge=1)
+    dropout: float = _field(0.1, group="model", about="Dropout of the text heads and the tabular branch.", ge=0, lt=1)
+    fusion_dropout: float = _field(0.1, group="model", about="Dropout of the fusion head.", only=("trimodal_bert",), ge=0, lt=1)
+    is_embeddings_trainable: bool = _field(True, group="model", about="Train the encoder's embedding tables.")
+    primary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the primary text.", only=("trimodal_bert",))
+    secondary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the secondary text.", only=("trimodal_bert",))
+    reinit_pooler: bool = _field(True, group="model", about="Redraw the pooler of a pretrained encoder.")
+    primary_reinit_pooler: bool | None = _field(None, group="model", about="Override for the primary text.", only=("trimodal_bert",))
+    secondary_reinit_pooler: bool | None = _field(None, group="model", about="Override for the secondary text.", only=("trimodal_bert",))
+    reinit_layers: int = _field(2, group="model", about="Redraw the last n layers of a pretrained encoder.", ge=0)
+    primary_reinit_layers: int | None = _field(None, group="model", about="Override for the primary text.", only=("trimodal_bert",), ge=0)
+    secondary_reinit_layers: int | None = _field(None, group="model", about="Override for the secondary text.", only=("trimodal_bert",), ge=0)
+    kernel_size: list[int] = _field([3, 5, 7], group="model", about="Kernel sizes of the convolutional classes.", only=("multimodal_cnn",))
+    num_channels: list[int] = _field([100, 100], group="model", about="Channels per convolutional layer.", only=("multimodal_cnn",))
+    num_layers: int = _field(2, group="model", about="Recurrent or convolutional layers.", only=("lstm", "multimodal_cnn"), ge=1)
+    dropout_keep: float = _field(0.5, group="model", about="Keep probability of the recurrent and convolutional classes.", only=("lstm", "multimodal_cnn"), ge=0, le=1)
+
+    max_sen_len: int = _field(512, group="text", about="Tokens per chunk, special tokens counted.", ge=4)
+    primary_max_sen_len: int | None = _field(None, group="text", about="Override for the primary text.", only=("trimodal_bert",), ge=4)
+    secondary_max_sen_len: int | None = _field(None, group="text", about="Override for the secondary text.", only=("trimodal_bert",), ge=4)
+    chunk_trancate: bool = _field(False, group="text", about="Keep only the first max_total_chunks chunks of a record; what is cut is counted and logged. Also spelled chunk_truncate.")
+    max_total_chunks: int = _field(5, group="text", about="Chunks kept per record and text when chunk_trancate is on.", ge=1)
+    fixed_tokenizer_length: bool = _field(True, group="text", about="Accepted for older configurations. Nothing is padded, so it has no effect, and the log says so when it is set.")
+    text_input_ids_key: str = _field("input_ids", group="text", about="Name of the token input in model.onnx (after primary_ or secondary_ with two texts).", min_length=1)
+    text_attention_mask_key: str = _field("attention_mask", group="text", about="Name of the mask input in model.onnx, likewise.", min_length=1)
+    text_processing_steps: list[TextStep] | None = _field(None, group="text", about="Steps for the one text, in order. Default: " + ", ".join(FULL_TEXT_STEPS) + ".")
+    primary_text_processing_steps: list[TextStep] | None = _field(None, group="text", about="Steps for the primary text. Default: all, as above.", only=("trimodal_bert",))
+    secondary_text_processing_steps: list[TextStep] | None = _field(None, group="text", about="Steps for the secondary text. Default: " + ", ".join(EVENT_TEXT_STEPS) + ".", only=("trimodal_bert",))
+
+    smooth_factor: float = _field(0.0, group="table", about="Risk tables: weight of the prior, as a fraction of the training rows.", ge=0)
+    count_threshold: int = _field(0, group="table", about="Risk tables: a category with fewer rows gets the prior.", ge=0)
+    risk_table_folds: int = _field(5, group="table", about="Training rows get risk values fitted on the other folds; 0 or 1 = fitted and applied on the same rows.", ge=0)
+    imputation_strategy: Literal["mean", "median", "mode"] = _field("mean", group="table", about="What a missing number becomes, fitted on train.")
+    imputation_dict: dict[str, float] | None = _field(None, group="table", about="Imputation values given by hand, per column; the rest are fitted.")
+    risk_tables: dict[str, dict[str, Any]] | None = _field(None, group="table", about="Risk tables given by hand, per column, in the form of risk_table_map.json; the rest are fitted.")
+    numeric_transform: Literal["standard", "quantile", "none"] = _field("standard", group="table", about="Scaling of the tabular inputs between imputation and the model, fitted on train, part of model.pth and model.onnx.")
+
+    batch_size: int = _field(32, group="training", about="Records per data-parallel rank and microbatch.", ge=1)
+    max_epochs: int = _field(10, group="training", about="Passes over train at most.", ge=1)
+    lr: float = _field(2e-5, group="training", about="Peak learning rate.", gt=0)
+    optimizer: Literal["SGD", "Adam", "AdamW"] = _field("AdamW", group="training", about="Optimizer; no weight decay on biases and norms.")
+    momentum: float = _field(0.9, group="training", about="Momentum of SGD.", only=("SGD",), ge=0, lt=1)
+    weight_decay: float = _field(0.0, group="training", about="Weight decay (decoupled with AdamW, L2 otherwise).", ge=0)
+    adam_epsilon: float = _field(1e-8, group="training", about="Epsilon of Adam and AdamW.", only=("Adam", "AdamW"), gt=0)
+    class_weights: list[float] | None = _field(None, group="training", about="Weight of each class in the loss, in the order of the class ids. Default: all 1.")
+    gradient_clip_val: float = _field(1.0, group="training", about="Largest global gradient norm; 0 = no clipping.", ge=0)
+    accumulate_grad_batches: int = _field(1, group="training", about="Microbatches per optimizer step and rank.", ge=1)
+    warmup_steps: int = _field(300, group="training", about="Optimizer steps of linear warmup. The default shrinks to a tenth of a short run; a number that you set is kept.", ge=0)
+    run_scheduler: bool = _field(True, group="training", about="After the warmup decay the rate linearly; otherwise keep it constant.")
+    lr_decay: float = _field(0.05, group="training", about="Fraction of lr that the linear decay ends at.", ge=0, le=1)
+    fp16: bool = _field(False, group="training", about="Autocast to float16, with gradient scaling.")
+    bf16: bool = _field(False, group="training", about="Autocast to bfloat16.")
+    seed: int = _field(42, group="training", about="Seed of the initial weights, the order of records, the folds and dropout.", ge=0)
+
+    early_stop_metric: str = _field("val/f1_score", group="control", about="Metric that decides which weights are best and when to stop: val/loss or val/ and a metric.")
+    early_stop_patience: int = _field(3, group="control", about="Epochs without a better early_stop_metric before training stops.", ge=1)
+    val_check_interval: float = _field(0.25, group="control", about="Validate every this fraction of an epoch (up to 1), or every this many optimizer steps (above 1).", gt=0)
+    metric_choices: list[Metric] = _field(["auroc", "f1_score"], group="control", about="Metrics of each validation during training; the final evaluation has all of them.", min_length=1)
+    load_ckpt: bool = _field(True, group="control", about="Evaluate and save the best weights; false: the last.")
+    resume: bool = _field(True, group="control", about="Go on from the newest complete checkpoint in checkpoints/.")
+    keep_checkpoints: int = _field(2, group="control", about="Checkpoints kept, the newest ones; the best is kept beside them.", ge=1)
+    checkpoint_every_n_steps: int = _field(0, group="control", about="Also save a checkpoint every n optimizer steps; 0: at validations only.", ge=0)
+    log_every_n_steps: int = _field(20, group="control", about="Optimizer steps between progress lines.", ge=1)
+    max_nonfinite_steps: int = _field(5, group="control", about="Consecutive optimizer steps with a non-finite loss or gradient before the job fails; such steps are skipped.", ge=1)
+
+    nproc_per_node: int | None = _field(None, group="processes", about="Worker processes per host. Default: number of GPUs, or 1.", ge=1)
+    preprocess_workers: int | None = _field(None, group="processes", about="Processes that prepare data. Default: number of cores.", ge=1)
+    strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp", "pp", "branch"] = _field("auto", group="processes", about="Parallelism.")
+    dp_replicate_size: int = _field(-1, group="processes", about="Replicas; -1 = what is left.", ge=-1)
+    dp_shard_size: int = _field(1, group="processes", about="Ranks that share one sharded copy; -1 = what is left.", ge=-1)
+    pp_size: int = _field(1, group="processes", about="Pipeline stages.", ge=-1)
+    tp_size: int = _field(1, group="processes", about="Ranks that share one layer.", ge=-1)
+    branch_size: int = _field(1, group="processes", about="Ranks that share the text encoders.", ge=-1)
+    pp_schedule: Literal["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"] = _field("1F1B", group="processes", about="Pipeline schedule.", only=("pp",))
+    num_microbatches: int = _field(4, group="processes", about="Microbatches of a pipeline step.", only=("pp",), ge=1)
+    sharding_strategy: Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"] = _field("FULL_SHARD", group="processes", about="What fsdp shards.", only=("fsdp", "hsdp"))
+    # fmt: on
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        from contracts.consistency import check_consistency
+
+        check_consistency(self)
+        return self
+
+    @property
+    def architecture(self) -> ModelClass:
+        return model_class(self.model_class)
+
+    @property
+    def text_fields(self) -> tuple[TextField, ...]:
+        """The text columns the model reads, in order, with overrides resolved."""
+        roles = ("text",) if self.architecture.num_texts == 1 else ("primary", "secondary")
+        return tuple(self._text_field(role) for role in roles)
+
+    @property
+    def encoded_categories(self) -> list[str]:
+        """Categorical columns that become risk values, in order."""
+        if self.categorical_features_to_encode is None:
+            return list(self.cat_field_list)
+        return [name for name in self.cat_field_list if name in self.categorical_features_to_encode]
+
+    @property
+    def weights(self) -> list[float]:
+        return list(self.class_weights) if self.class_weights is not None else [1.0] * self.num_classes
+
+    def unused_settings(self) -> list[str]:
+        """One sentence for each hyperparameter that was set and has no effect in this job."""
+        from contracts.consistency import unused_settings
+
+        return unused_settings(self)
+
+    def _text_field(self, role: str) -> TextField:
+        def pick(name: str) -> Any:
+            override = getattr(self, f"{role}_{name}", None) if role != "text" else None
+            return getattr(self, name, None) if override is None else override
+
+        prefix = "" if role == "text" else f"{role}_"
+        default_steps = EVENT_TEXT_STEPS if role == "secondary" else FULL_TEXT_STEPS
+        column = getattr(self, "text_name" if role == "text" else f"{role}_text_name")
+        assert column is not None, "check_consistency requires the column"
+        return TextField(
+            role=role,
+            column=column,
+            tokenizer=pick("tokenizer"),
+            steps=tuple(getattr(self, f"{prefix}text_processing_steps") or default_steps),
+            max_sen_len=pick("max_sen_len"),
+            max_chunks=self.max_total_chunks if self.chunk_trancate else None,
+            reinit_pooler=pick("reinit_pooler"),
+            reinit_layers=pick("reinit_layers"),
+            is_embeddings_trainable=pick("is_embeddings_trainable"),
+            input_ids_key=prefix + self.text_input_ids_key,
+            attention_mask_key=prefix + self.text_attention_mask_key,
+        )

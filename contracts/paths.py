@@ -1,0 +1,76 @@
+"""Where everything lies under a job's root, /opt/ml unless told otherwise."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_ROOT = "/opt/ml"
+ROOT_VARIABLE = "ML_ROOT"
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class JobPaths:
+    """The folder layout of a training job; every path is a function of `root`."""
+
+    root: Path
+
+    @classmethod
+    def resolve(cls, root: str | os.PathLike[str] | None = None) -> "JobPaths":
+        """The layout under `root`, else under $ML_ROOT, else under /opt/ml."""
+        return cls(Path(root or os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT).absolute())
+
+    def channel(self, name: str) -> Path:
+        """The folder of an input channel, e.g. train."""
+        return self.root / "input" / "data" / name
+
+    @property
+    def precomputed_artifacts(self) -> Path:
+        return self.channel("model_artifacts_input")
+
+    @property
+    def pretrained(self) -> Path:
+        return self.channel("pretrained")
+
+    @property
+    def config(self) -> Path:
+        return self.root / "input" / "config"
+
+    @property
+    def hyperparameter_files(self) -> tuple[Path, ...]:
+        """Weakest first: the file shipped with the code, then what the job was started with."""
+        return (
+            self.root / "code" / "hyperparams" / "hyperparameters.json",
+            self.config / "hyperparameters.json",
+        )
+
+    @property
+    def resource_config(self) -> Path:
+        return self.config / "resourceconfig.json"
+
+    @property
+    def model(self) -> Path:
+        return self.root / "model"
+
+    @property
+    def output_data(self) -> Path:
+        return self.root / "output" / "data"
+
+    @property
+    def failure_files(self) -> tuple[Path, Path]:
+        """What the service reads, and what the documents name."""
+        return self.root / "output" / "failure", self.output_data / "failure"
+
+    @property
+    def tensorboard(self) -> Path:
+        """SageMaker's default local path for TensorBoard."""
+        return self.root / "output" / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def prepared(self) -> Path:
+        """Prepared splits, kept for the next run over the same inputs; never uploaded."""
+        return self.root / "prepared"
