@@ -1,0 +1,90 @@
+"""A prepared split, memory-mapped: opening it costs the same whatever its size."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from container.data.batch import PackedBatch, PackedText
+from container.data.records import PackedArrays, RecordArrays, pack_text
+
+
+class PreparedSplit:
+    """Records of a prepared Arrow file, addressed by position 0..len-1.
+
+    Args:
+        path: the split's .arrow file.
+        roles: text fields to read, in the model's order.
+    """
+
+    def __init__(self, path: Path, roles: Sequence[str]) -> None:
+        self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        self._roles = tuple(roles)
+        self._starts = [0]
+        for i in range(self._reader.num_record_batches):
+            self._starts.append(self._starts[-1] + self._reader.get_batch(i).num_rows)
+        self._arrays: dict[int, RecordArrays] = {}
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def column(self, name: str) -> pa.ChunkedArray | None:
+        """A whole column, e.g. id; None where the split has none of that name."""
+        if name not in self._reader.schema.names:
+            return None
+        i = self._reader.schema.get_field_index(name)
+        chunks = [self._reader.get_batch(k).column(i) for k in range(self._reader.num_record_batches)]
+        return pa.chunked_array(chunks, type=self._reader.schema.field(i).type)
+
+    def token_counts(self, positions: np.ndarray) -> np.ndarray:
+        """Tokens of the records at `positions`, over all texts. [len(positions)]"""
+        counts = np.zeros(len(positions), np.int64)
+        for place, (arrays, i) in enumerate(map(self._locate, positions)):
+            for text in arrays.texts:
+                counts[place] += text.token_offsets[i + 1] - text.token_offsets[i]
+        return counts
+
+    def pack(self, positions: np.ndarray, *, filler: bool = False) -> PackedBatch:
+        """The records at `positions` as a PackedBatch; `filler` gives them weight 0 and row -1."""
+        located = [self._locate(position) for position in positions]
+        return pack_records(*zip(*located), filler=filler)
+
+    def _locate(self, position: int) -> tuple[RecordArrays, int]:
+        batch = bisect_right(self._starts, position) - 1
+        arrays = self._arrays.get(batch)
+        if arrays is None:
+            arrays = RecordArrays.from_batch(self._reader.get_batch(batch), self._roles)
+            self._arrays[batch] = arrays
+        return arrays, int(position) - self._starts[batch]
+
+
+def pack_records(arrays: Sequence[RecordArrays], indices: Sequence[int], *, filler: bool = False) -> PackedBatch:
+    """Records `indices[i]` of `arrays[i]`, i = 0..B-1, as a PackedBatch."""
+    rows = np.array([a.row[i] for a, i in zip(arrays, indices)], np.int64)
+    packed = [
+        pack_text([a.texts[field] for a in arrays], indices) for field in range(len(arrays[0].texts))
+    ]
+    weight = 0.0 if filler else 1.0
+    return PackedBatch(
+        texts=tuple(map(packed_text, packed)),
+        tabular=torch.from_numpy(np.stack([a.tabular[i] for a, i in zip(arrays, indices)])),
+        labels=torch.from_numpy(np.array([a.label[i] for a, i in zip(arrays, indices)], np.int64)),
+        rows=torch.from_numpy(np.full_like(rows, -1) if filler else rows),
+        weights=torch.full((len(rows),), weight),
+    )
+
+
+def packed_text(packed: PackedArrays) -> PackedText:
+    """Tensors over the arrays of one packed text field."""
+    cu_seqlens = np.zeros(len(packed.lengths) + 1, np.int32)
+    np.cumsum(packed.lengths, out=cu_seqlens[1:])
+    return PackedText(
+        tokens=torch.from_numpy(packed.tokens),
+        positions=torch.from_numpy(packed.positions),
+        cu_seqlens=torch.from_numpy(cu_seqlens),
+        chunk_record=torch.from_numpy(packed.chunk_record),
+        lengths=tuple(packed.lengths.tolist()),
+    )
