@@ -1,0 +1,68 @@
+"""The process group and the device mesh of a job, and this rank's place in them."""
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from container.parallel.degrees import ParallelDegrees
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class RankMesh:
+    """This rank in the mesh.
+
+    Attributes:
+        device: where this rank computes.
+        mesh: the device mesh; None with one process, where no axis is left.
+        data_rank: place among the ranks that see different records, 0..data_size-1.
+    """
+
+    device: torch.device
+    mesh: DeviceMesh | None
+    degrees: ParallelDegrees
+    rank: int
+    world_size: int
+    data_rank: int
+    data_size: int
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank writes what is written once."""
+        return self.rank == 0
+
+    def sum_over_data(self, values: torch.Tensor) -> torch.Tensor:
+        """`values` summed in place over the ranks that see different records."""
+        if self.data_size > 1:
+            dist.all_reduce(values)
+        return values
+
+
+def init_distributed() -> None:
+    """Join the process group that torchrun's environment describes, and choose this rank's device."""
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+    dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+
+
+def build_mesh(degrees: ParallelDegrees) -> RankMesh:
+    """The mesh of `degrees` over the process group's ranks."""
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    axes = degrees.axes
+    mesh = init_device_mesh(device.type, tuple(axes.values()), mesh_dim_names=tuple(axes)) if axes else None
+    return RankMesh(
+        device=device,
+        mesh=mesh,
+        degrees=degrees,
+        rank=dist.get_rank(),
+        world_size=dist.get_world_size(),
+        data_rank=dist.get_rank(),
+        data_size=degrees.dp_replicate,
+    )
