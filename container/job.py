@@ -1,0 +1,83 @@
+"""What the supervisor hands its workers: one JSON file in a scratch folder, and the files they leave there."""
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.hyperparameters import Hyperparameters
+from contracts.paths import JobPaths
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training job on this host.
+
+    Attributes:
+        scratch: folder for the job's own messages between processes; gone when the job ends.
+        prepared: the prepared data's folder.
+        started: when `train` began, in seconds since the epoch.
+        phases: (name, seconds) of what happened before the workers started.
+    """
+
+    paths: JobPaths
+    hp: Hyperparameters
+    scratch: Path
+    prepared: Path
+    started: float
+    phases: tuple[tuple[str, float], ...] = field(default=())
+
+    def write(self) -> Path:
+        """Write job.json into the scratch folder; returns its path."""
+        content = {
+            "root": str(self.paths.root),
+            "hyperparameters": self.hp.model_dump(mode="json", exclude_unset=True),
+            "prepared": str(self.prepared),
+            "started": self.started,
+            "phases": self.phases,
+        }
+        path = self.scratch / "job.json"
+        path.write_text(json.dumps(content))
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> "Job":
+        content = json.loads(path.read_text())
+        return cls(
+            paths=JobPaths(Path(content["root"])),
+            hp=parse_hyperparameters(content["hyperparameters"]),
+            scratch=path.parent,
+            prepared=Path(content["prepared"]),
+            started=content["started"],
+            phases=tuple((name, seconds) for name, seconds in content["phases"]),
+        )
+
+    def error_file(self, rank: int) -> Path:
+        return self.scratch / f"error.rank{rank}.json"
+
+    def pid_file(self, rank: int) -> Path:
+        return self.scratch / f"pid.rank{rank}"
+
+    @property
+    def launch_file(self) -> Path:
+        """Exit codes of the workers, written by the launcher when one failed."""
+        return self.scratch / "launch.json"
+
+    @property
+    def result_file(self) -> Path:
+        """What rank 0 says at the end: the artifacts, or that it stopped on request."""
+        return self.scratch / "result.json"
+
+    def since_start(self) -> float:
+        """Seconds since `train` began."""
+        return time.time() - self.started
+
+
+def write_json_aside(path: Path, content: Any) -> None:
+    """Write JSON under another name and rename, so that nobody reads half of it."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(json.dumps(content, indent=2))
+    os.replace(aside, path)

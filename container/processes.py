@@ -1,0 +1,33 @@
+"""What every process of a job does first: log plainly, and never outlive its parent."""
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies, so that no orphan writes beside the next run (Linux)."""
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the call
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def set_up_logging(*, rank: int = 0) -> None:
+    """Plain lines on stdout; ranks above 0 speak up for warnings only, with their number."""
+    prefix = "" if rank == 0 else f"[rank {rank}] "
+    logging.basicConfig(
+        stream=sys.stdout,
+        level=logging.INFO if rank == 0 else logging.WARNING,
+        format=f"%(asctime)s {prefix}%(message)s",
+        datefmt="%H:%M:%S",
+        force=True,
+    )
+    for noisy in ("httpx", "transformers", "torch", "onnxscript", "onnx_ir", "matplotlib", "fontTools"):
+        logging.getLogger(noisy).setLevel(logging.WARNING if rank == 0 else logging.ERROR)

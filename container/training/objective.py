@@ -1,0 +1,28 @@
+"""The loss: sum(w_y * nll) / sum(w_y) over the global batch."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from container.data.batch import UNLABELLED, PackedBatch
+
+
+class WeightedCrossEntropy:
+    """Cross entropy with class weights, as sums: whoever calls divides by the global sum of weights.
+
+    Args:
+        class_weights: weight of each class. [K]
+    """
+
+    def __init__(self, class_weights: list[float], device: torch.device) -> None:
+        self._weights = torch.tensor(class_weights, device=device)
+
+    def __call__(self, logits: Tensor, batch: PackedBatch) -> Tensor:
+        """sum(w_y * nll) over the records that count. Scalar."""
+        nll = F.cross_entropy(logits, batch.labels, reduction="none", ignore_index=UNLABELLED)  # [B]
+        return (nll * self.record_weights(batch)).sum()
+
+    def record_weights(self, batch: PackedBatch) -> Tensor:
+        """w_y of each record, 0 where it has no label or only fills a slot. [B]"""
+        labelled = batch.labels != UNLABELLED
+        return self._weights[batch.labels.clamp(min=0)] * labelled * batch.weights

@@ -1,0 +1,39 @@
+"""The optimizer and the learning rate of a step."""
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from contracts.hyperparameters import Hyperparameters
+
+
+def build_optimizer(hp: Hyperparameters, module: nn.Module) -> Optimizer:
+    """The optimizer over the trainable parameters; biases and norms (at most one dimension) do not decay."""
+    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": hp.weight_decay},
+        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    if hp.optimizer == "SGD":
+        return torch.optim.SGD(groups, lr=hp.lr, momentum=hp.momentum, fused=True)
+    kind = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}[hp.optimizer]
+    return kind(groups, lr=hp.lr, eps=hp.adam_epsilon, fused=True)
+
+
+def effective_warmup(hp: Hyperparameters, total_steps: int) -> int:
+    """warmup_steps; its default is at most a tenth of the run, so that a short run reaches its peak rate."""
+    if "warmup_steps" in hp.model_fields_set:
+        return hp.warmup_steps
+    return min(hp.warmup_steps, total_steps // 10)
+
+
+def learning_rate(step: int, *, hp: Hyperparameters, total_steps: int) -> float:
+    """The rate of optimizer step `step` (from 0): linear warmup to lr, then linear decay to lr * lr_decay at the last
+    step when run_scheduler, else constant. A function of the step alone, so a resumed run needs no scheduler state."""
+    warmup = effective_warmup(hp, total_steps)
+    if step < warmup:
+        return hp.lr * (step + 1) / warmup
+    if not hp.run_scheduler:
+        return hp.lr
+    done = (step - warmup) / max(1, total_steps - 1 - warmup)
+    return hp.lr * (1 - (1 - hp.lr_decay) * min(1.0, done))
