@@ -1,0 +1,288 @@
+"""The training loop: one for every strategy and model class."""
+
+import itertools
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from container.data.batch import PackedBatch
+from container.data.loader import Prefetched, step_batches
+from container.data.sampler import Slots, epoch_order
+from container.data.split import PreparedSplit
+from container.evaluation.metrics import classification_metrics
+from container.parallel.execution import Execution
+from container.training.checkpoint import CheckpointStore
+from container.training.objective import WeightedCrossEntropy
+from container.training.optimizer import effective_warmup, learning_rate
+from container.training.predict import predict_split, softmax, weighted_log_loss
+from container.training.progress import Progress, metric_line
+from container.training.state import EarlyStopping, Schedule, TrainingState
+from container.training.stop import StopFlag, StopRequested
+from contracts.errors import ContractError
+from contracts.hyperparameters import Hyperparameters
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StepTotals:
+    """Sums over all ranks of one optimizer step."""
+
+    weight: torch.Tensor
+    stop: bool
+    rows: int
+    tokens: int
+    computed: int
+
+
+class Trainer:
+    """Trains `execution` on `train`, validates on `val`, keeps `state` and the checkpoints.
+
+    Args:
+        identity: what must not change between a checkpoint and the run that resumes it.
+        first_step: called once, with the step's seconds, after the first optimizer step.
+    """
+
+    def __init__(
+        self,
+        hp: Hyperparameters,
+        execution: Execution,
+        optimizer: torch.optim.Optimizer,
+        *,
+        train: PreparedSplit,
+        val: PreparedSplit,
+        store: CheckpointStore,
+        progress: Progress,
+        schedule: Schedule,
+        slots: Slots,
+        state: TrainingState,
+        stop: StopFlag,
+        scaler: torch.amp.GradScaler,
+        identity: dict[str, Any],
+        first_step: Any,
+    ) -> None:
+        self._hp = hp
+        self._execution = execution
+        self._ranks = execution.ranks
+        self._optimizer = optimizer
+        self._train = train
+        self._val = val
+        self._val_labels = val.column("label").to_numpy()
+        self._store = store
+        self._progress = progress
+        self._schedule = schedule
+        self._slots = slots
+        self.state = state
+        self._stop = stop
+        self._scaler = scaler
+        self._identity = identity
+        self._first_step = first_step
+        self._objective = WeightedCrossEntropy(hp.weights, self._ranks.device)
+        self._early = EarlyStopping(hp.early_stop_metric, patience=hp.early_stop_patience)
+        self._loss = torch.zeros((), device=self._ranks.device)
+        self._loss_steps = 0
+
+    def run(self) -> None:
+        """Train until the epochs are done or patience is out.
+
+        Raises:
+            StopRequested: a stop was agreed; a complete checkpoint of the last step is saved.
+            ContractError: the loss stays non-finite.
+        """
+        state, schedule = self.state, self._schedule
+        warmup = effective_warmup(self._hp, schedule.total_steps)
+        logger.info(
+            "training on %d records for up to %d epochs of %d steps (global batch %d), %d warmup steps",
+            schedule.records, schedule.max_epochs, schedule.steps_per_epoch, self._slots.global_batch, warmup,
+        )  # fmt: skip
+        if "warmup_steps" in self._hp.model_fields_set and warmup >= schedule.total_steps:
+            logger.warning(
+                "warmup_steps=%d is not below the run's %d steps: lr never reaches its peak", warmup, schedule.total_steps
+            )
+        self._execution.module.train()
+        try:
+            if schedule.validation_due(state.step) and state.validated_step != state.step:
+                self._validate()  # the run before this one was stopped between the step and its validation
+            while state.epoch < schedule.max_epochs and not state.stopped_early:
+                self._epoch()
+        except StopRequested:
+            self._save()
+            raise
+        if state.stopped_early:
+            logger.info(
+                "early stop after %.2f epochs: %s has not been better than %.6g (step %s) for %d epochs",
+                schedule.progress(state), self._early.metric, state.best_value, state.best_step,
+                self._hp.early_stop_patience,
+            )  # fmt: skip
+
+    def _epoch(self) -> None:
+        state = self.state
+        order = epoch_order(len(self._train), seed=self._hp.seed, epoch=state.epoch)[state.consumed :]
+        steps = step_batches(self._train, order, slots=self._slots, data_rank=self._ranks.data_rank)
+        with Prefetched(steps) as batches:
+            for packed in batches:
+                self._step([batch.to(self._ranks.device) for batch in packed])
+                if state.consumed == len(self._train):
+                    state.epoch, state.consumed = state.epoch + 1, 0
+                if self._schedule.validation_due(state.step):
+                    self._validate()
+                elif self._hp.checkpoint_every_n_steps and state.step % self._hp.checkpoint_every_n_steps == 0:
+                    self._save()
+                if state.stopped_early:
+                    return
+
+    def _step(self, microbatches: Sequence[PackedBatch]) -> None:
+        """One optimizer step on the global batch."""
+        state, started = self.state, time.perf_counter()
+        totals = self._totals(microbatches)
+        if totals.stop:
+            raise StopRequested
+        rate = learning_rate(state.step, hp=self._hp, total_steps=self._schedule.total_steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        # Dropout is a function of (seed, step, data rank): resuming needs no generator state, at any world size.
+        torch.manual_seed(hash((self._hp.seed, state.step, self._ranks.data_rank)))
+        self._optimizer.zero_grad(set_to_none=True)
+        self._loss += self._execution.forward_backward(
+            microbatches, objective=self._objective, normaliser=totals.weight, scale=self._scaler.scale
+        )
+        self._loss_steps += 1
+        self._scaler.unscale_(self._optimizer)
+        norm = self._execution.clip_grad_norm(self._hp.gradient_clip_val or math.inf).item()
+        self._apply(norm)
+        state.step += 1
+        state.consumed += totals.rows
+        self._progress.step(rows=totals.rows, tokens=totals.tokens, computed=totals.computed)
+        if self._first_step is not None:
+            self._first_step(time.perf_counter() - started)
+            self._first_step = None
+        if state.step % self._hp.log_every_n_steps == 0:
+            self._report(rate)
+
+    def _totals(self, microbatches: Sequence[PackedBatch]) -> StepTotals:
+        """What normalises the loss, and whether any rank was asked to stop: one all-reduce before the forward."""
+        module = self._execution.module
+        local = [
+            float(sum(self._objective.record_weights(batch).sum() for batch in microbatches)),
+            float(self._stop.requested),
+            float(sum(batch.num_records for batch in microbatches)),
+            float(sum(batch.num_tokens for batch in microbatches if bool((batch.rows >= 0).any()))),
+            float(sum(module.computed_tokens(batch) for batch in microbatches)),
+        ]
+        summed = self._ranks.sum_over_data(torch.tensor(local, dtype=torch.float64, device=self._ranks.device))
+        weight, stop, rows, tokens, computed = summed.tolist()
+        normaliser = torch.tensor(weight, device=self._ranks.device)
+        return StepTotals(normaliser, stop > 0, int(rows), int(tokens), int(computed))
+
+    def _apply(self, norm: float) -> None:
+        """Step the optimizer, or skip a non-finite step; too many in a row end the job on every rank alike."""
+        state = self.state
+        scaling = self._scaler.is_enabled() and self._scaler.get_scale() > 1
+        self._scaler_step(finite := math.isfinite(norm))
+        if finite or scaling:  # while fp16 scaling looks for its scale, overflows are expected
+            state.nonfinite = 0
+            return
+        state.nonfinite += 1
+        state.skipped += 1
+        logger.warning("step %d: gradient norm is %s, step skipped", state.step + 1, norm)
+        if state.nonfinite >= self._hp.max_nonfinite_steps:
+            raise ContractError(
+                f"lr: the loss or its gradient was not finite for {state.nonfinite} optimizer steps in a row, "
+                f"the last at step {state.step + 1} (lr {self._optimizer.param_groups[0]['lr']:.3g})",
+                "Lower lr, set gradient_clip_val, look for extreme numbers in tab_field_list, or switch fp16 to bf16.",
+            )
+
+    def _scaler_step(self, finite: bool) -> None:
+        if self._scaler.is_enabled():
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+        elif finite:
+            self._optimizer.step()
+
+    def _mean_loss(self) -> float:
+        """Mean loss of the steps since the last report, over all ranks."""
+        loss = self._ranks.sum_over_data(self._loss).item() / max(1, self._loss_steps)
+        self._loss.zero_()
+        self._loss_steps = 0
+        return loss
+
+    def _report(self, rate: float) -> None:
+        state = self.state
+        values = {"train/loss": self._mean_loss(), "lr": rate}
+        progress = self._schedule.progress(state)
+        rates = self._progress.report(state.step, progress, values)
+        state.history.append({"step": state.step, "epoch": progress, **values, **rates})
+
+    def _validate(self) -> None:
+        """Validate, note whether it is the best, save a checkpoint."""
+        state = self.state
+        started = time.perf_counter()
+        logits = predict_split(
+            self._execution,
+            self._val,
+            batch_size=self._hp.batch_size,
+            num_classes=self._hp.num_classes,
+            between_batches=self._raise_if_stopped,
+        )
+        wanted = dict.fromkeys([*self._hp.metric_choices, self._early.metric.removeprefix("val/")])
+        metrics = classification_metrics(self._val_labels, softmax(logits), [name for name in wanted if name != "loss"])
+        values: dict[str, float | None] = {
+            "val/loss": weighted_log_loss(logits, self._val_labels, self._hp.weights),
+            **{f"val/{name}": value for name, value in metrics.values.items()},
+        }
+        progress = self._schedule.progress(state)
+        best = self._early.update(state, values, progress=progress)
+        state.validated_step = state.step
+        seconds = time.perf_counter() - started
+        logger.info("%s", metric_line({"step": state.step, "epoch": round(progress, 4), **values}))
+        logger.info(
+            "validated %d records in %.1f s%s", len(self._val), seconds,
+            f", the best {self._early.metric} so far" if best else "",
+        )  # fmt: skip
+        for name, reason in metrics.undefined.items():
+            logger.warning("val/%s is undefined: %s", name, reason)
+        self._progress.scalars(state.step, values)
+        state.history.append({"step": state.step, "epoch": progress, **values})
+        self._save()
+        self._progress.restart()
+
+    def _raise_if_stopped(self) -> None:
+        flag = torch.tensor([float(self._stop.requested)], device=self._ranks.device)
+        if self._ranks.sum_over_data(flag).item() > 0:
+            self._execution.module.train()
+            raise StopRequested
+
+    def _save(self) -> None:
+        state = self.state
+        epoch = state.epoch - (state.consumed == 0 and state.epoch > 0)
+        self._store.save(
+            self._execution.module,
+            self._optimizer,
+            name=f"epoch={epoch}-step={state.step}.ckpt",
+            content={
+                "step": state.step,
+                "state": state.to_dict(),
+                "scaler": self._scaler.state_dict(),
+                "global_batch": self._slots.global_batch,
+                "identity": self._identity,
+            },
+            best_step=state.best_step,
+        )
+
+
+def precision_of(hp: Hyperparameters) -> torch.dtype:
+    """What matrix products compute in."""
+    return torch.float16 if hp.fp16 else torch.bfloat16 if hp.bf16 else torch.float32
+
+
+def merge_history(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One entry per step: a validation's values beside the progress line's of the same step."""
+    merged = []
+    for _, entries in itertools.groupby(history, key=lambda entry: entry["step"]):
+        merged.append({name: value for entry in entries for name, value in entry.items()})
+    return merged

@@ -1,0 +1,66 @@
+"""All ranks predict a split; every record exactly once, gathered by position."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from container.data.loader import Prefetched, step_batches
+from container.data.sampler import Slots
+from container.data.split import PreparedSplit
+from container.parallel.execution import Execution
+
+
+def predict_split(
+    execution: Execution,
+    split: PreparedSplit,
+    *,
+    batch_size: int,
+    num_classes: int,
+    between_batches: Callable[[], None],
+) -> np.ndarray:
+    """Logits of every record of `split`, on every rank, in the split's order. [len(split), K] float32
+
+    Args:
+        between_batches: called before each batch on every rank; may raise to stop all of them.
+    """
+    ranks = execution.ranks
+    first_row = split.column("row").to_numpy() if len(split) else np.empty(0, np.int64)
+    logits = torch.zeros(len(split), num_classes, device=ranks.device)
+    times = torch.zeros(len(split), device=ranks.device)
+    slots = Slots(batch_size=batch_size, data_size=ranks.data_size)
+    execution.module.eval()
+    steps = step_batches(split, np.arange(len(split)), slots=slots, data_rank=ranks.data_rank)
+    with Prefetched(steps) as batches:
+        for (packed,) in batches:
+            between_batches()
+            batch = packed.to(ranks.device)
+            counted = batch.rows >= 0
+            at = torch.from_numpy(np.searchsorted(first_row, batch.rows.cpu().numpy())).to(ranks.device)[counted]
+            logits[at] = execution.predict(batch)[counted]
+            times[at] += 1
+    execution.module.train()
+    ranks.sum_over_data(logits)
+    ranks.sum_over_data(times)
+    assert bool((times == 1).all()), "every record is predicted exactly once"
+    return logits.cpu().numpy()
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities in float64. [N, K] -> [N, K]"""
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    exp = np.exp(shifted)
+    return exp / exp.sum(axis=1, keepdims=True)
+
+
+def weighted_log_loss(logits: np.ndarray, labels: np.ndarray, class_weights: list[float]) -> float | None:
+    """sum(w_y * nll) / sum(w_y) over the labelled records; None where none is. [N, K], [N] -> scalar"""
+    known = labels >= 0
+    if not known.any():
+        return None
+    shifted = logits[known].astype(np.float64)
+    shifted -= shifted.max(axis=1, keepdims=True)
+    log_probabilities = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    weights = np.asarray(class_weights)[labels[known]]
+    nll = -log_probabilities[np.arange(len(log_probabilities)), labels[known]]
+    return float((weights * nll).sum() / weights.sum())

@@ -1,0 +1,95 @@
+"""What training says while it runs: plain lines, a bar on a terminal, TensorBoard scalars."""
+
+import logging
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+logger = logging.getLogger(__name__)
+
+
+def metric_line(values: dict[str, Any]) -> str:
+    """One line that a SageMaker metric definition reads: a value of `name` is matched by `name=([0-9.eE+-]+)`."""
+    return "metrics: " + " ".join(f"{name}={_number(value)};" for name, value in values.items())
+
+
+def duration(seconds: float) -> str:
+    """95 s, 12 min, 3.4 h: as a person says it."""
+    if not math.isfinite(seconds):
+        return "unknown"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+class Progress:
+    """Counts what is trained on and reports it; does nothing on ranks that do not report.
+
+    Args:
+        total_steps: optimizer steps of the whole run.
+        tensorboard: folder of the scalars.
+    """
+
+    def __init__(self, *, reports: bool, total_steps: int, max_epochs: int, step: int, tensorboard: Path) -> None:
+        self._reports = reports
+        self._total_steps = total_steps
+        self._max_epochs = max_epochs
+        self._writer = SummaryWriter(str(tensorboard), purge_step=step or None) if reports else None
+        bar = reports and sys.stderr.isatty()
+        self._bar = tqdm(total=total_steps, initial=step, unit="step", file=sys.stderr) if bar else None
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the rates so far, e.g. after a validation, which is not training time."""
+        self._since = time.perf_counter()
+        self._steps = self._rows = self._tokens = self._computed = 0
+
+    def step(self, *, rows: int, tokens: int, computed: int) -> None:
+        """Note an optimizer step: real rows, real tokens, tokens computed with padding; over all ranks."""
+        self._steps += 1
+        self._rows += rows
+        self._tokens += tokens
+        self._computed += computed
+        if self._bar is not None:
+            self._bar.update()
+
+    def report(self, step: int, epoch: float, values: dict[str, float]) -> dict[str, float]:
+        """A progress line and scalars; returns the rates. `values` has train/loss and lr."""
+        seconds = time.perf_counter() - self._since
+        rates = {
+            "rows_per_second": self._rows / seconds,
+            "tokens_per_second": self._tokens / seconds,
+            "padding_percent": 100 * (1 - self._tokens / max(1, self._computed)),
+        }
+        left = (self._total_steps - step) * seconds / max(1, self._steps)
+        logger.info(
+            "step %d/%d, epoch %.2f/%d, train/loss=%s; lr=%.3g; %.1f rows/s, %.0f tokens/s, %.1f %% padding, %s left",
+            step, self._total_steps, epoch, self._max_epochs, _number(values["train/loss"]), values["lr"],
+            rates["rows_per_second"], rates["tokens_per_second"], rates["padding_percent"], duration(left),
+        )  # fmt: skip
+        self.scalars(step, {**values, **rates})
+        self.restart()
+        return rates
+
+    def scalars(self, step: int, values: dict[str, Any]) -> None:
+        if self._writer is None:
+            return
+        for name, value in values.items():
+            if value is not None:
+                self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _number(value: Any) -> str:
+    return "nan" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

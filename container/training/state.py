@@ -1,0 +1,106 @@
+"""Where training stands: everything but weights and optimizer that a resumed run needs."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class TrainingState:
+    """Saved with every checkpoint, independent of strategy and world size.
+
+    Attributes:
+        step: optimizer steps taken.
+        epoch: epochs completed.
+        consumed: records of the current epoch that were trained on.
+        validated_step: step of the newest validation; None before the first.
+        best_value: early_stop_metric at best_step; None where there is none yet.
+        best_progress: epochs (fractional) trained at best_step.
+        stopped_early: patience ran out.
+        nonfinite: consecutive steps skipped for a non-finite gradient.
+        skipped: all steps skipped so.
+        history: what was logged: {"step", "epoch", "train/loss", ...}.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    consumed: int = 0
+    validated_step: int | None = None
+    best_value: float | None = None
+    best_step: int | None = None
+    best_progress: float = 0.0
+    stopped_early: bool = False
+    nonfinite: int = 0
+    skipped: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "TrainingState":
+        return cls(**content)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The shape of a run: its steps, and after which of them to validate.
+
+    Attributes:
+        records: records of an epoch.
+        steps_per_epoch: optimizer steps of an epoch.
+        max_epochs: epochs at most.
+        val_check_interval: up to 1 a fraction of an epoch, above 1 a number of steps.
+    """
+
+    records: int
+    steps_per_epoch: int
+    max_epochs: int
+    val_check_interval: float
+
+    @property
+    def total_steps(self) -> int:
+        return self.steps_per_epoch * self.max_epochs
+
+    def validation_due(self, step: int) -> bool:
+        """Whether to validate after `step` steps: at even parts of each epoch and at its end, or every n steps."""
+        if step == 0:
+            return False
+        if step == self.total_steps:
+            return True
+        if self.val_check_interval > 1:
+            return step % round(self.val_check_interval) == 0
+        in_epoch = (step - 1) % self.steps_per_epoch + 1
+        interval = self.steps_per_epoch * self.val_check_interval
+        parts = (in_epoch - 1) / interval, in_epoch / interval
+        return in_epoch == self.steps_per_epoch or int(parts[1] + 1e-9) > int(parts[0] + 1e-9)
+
+    def progress(self, state: TrainingState) -> float:
+        """Epochs trained, fractional."""
+        return state.epoch + state.consumed / self.records
+
+
+class EarlyStopping:
+    """Watches one metric; val/loss is better when lower, every other when higher."""
+
+    def __init__(self, metric: str, *, patience: int) -> None:
+        self.metric = canonical_metric(metric)
+        self._patience = patience
+        self._sign = -1.0 if self.metric == "val/loss" else 1.0
+
+    def update(self, state: TrainingState, values: dict[str, float | None], *, progress: float) -> bool:
+        """Note a validation in `state`; returns whether it is the best so far. Sets stopped_early after `patience`
+        epochs without a better one. An undefined metric is never better."""
+        value = values.get(self.metric)
+        better = value is not None and (
+            state.best_value is None or self._sign * value > self._sign * state.best_value
+        )
+        if better:
+            state.best_value, state.best_step, state.best_progress = value, state.step, progress
+        elif state.best_step is not None and progress - state.best_progress >= self._patience - 1e-9:
+            state.stopped_early = True
+        return better
+
+
+def canonical_metric(name: str) -> str:
+    """val/f1_score for val_f1_score."""
+    return name if "/" in name else name.replace("val_", "val/", 1)
