@@ -108,14 +108,10 @@ def _check_columns(hp: "Hyperparameters") -> None:
         )
     given = set(hp.imputation_dict or {}) - set(hp.tab_field_list)
     if given:
-        raise ContractError(
-            f"imputation_dict: {sorted(given)} is not in tab_field_list", "Name numeric columns only."
-        )
+        raise ContractError(f"imputation_dict: {sorted(given)} is not in tab_field_list", "Name numeric columns only.")
     given = set(hp.risk_tables or {}) - set(hp.cat_field_list)
     if given:
-        raise ContractError(
-            f"risk_tables: {sorted(given)} is not in cat_field_list", "Name categorical columns only."
-        )
+        raise ContractError(f"risk_tables: {sorted(given)} is not in cat_field_list", "Name categorical columns only.")
 
 
 def _check_text_steps(hp: "Hyperparameters") -> None:

@@ -114,9 +114,11 @@ def _plain_types(annotation: Any) -> set[Any]:
 
 
 def _type_name(annotation: Any) -> str:
-    return getattr(annotation, "__name__", str(annotation)) if not typing.get_args(annotation) else str(
-        annotation
-    ).replace("typing.", "")
+    return (
+        getattr(annotation, "__name__", str(annotation))
+        if not typing.get_args(annotation)
+        else str(annotation).replace("typing.", "")
+    )
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -32,9 +32,7 @@ MODEL_CLASSES: dict[str, ModelClass] = {entry.name: entry for entry in _CLASSES}
 ALIASES: dict[str, str] = {
     "bimodal": "multimodal_bert",
     "trimodal": "trimodal_bert",
-    **{
-        name.replace("multimodal_", "bimodal_"): name for name in MODEL_CLASSES if name.startswith("multimodal_")
-    },
+    **{name.replace("multimodal_", "bimodal_"): name for name in MODEL_CLASSES if name.startswith("multimodal_")},
 }
 
 

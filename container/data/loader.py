@@ -74,7 +74,7 @@ class Prefetched:
                 if not self._put((item, None)):
                     return
             self._put((None, None))
-        except BaseException as error:  # noqa: BLE001 - handed to the consumer, whatever it is
+        except BaseException as error:
             self._put((None, error))
 
     def _put(self, item: tuple) -> bool:

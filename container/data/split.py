@@ -64,9 +64,7 @@ class PreparedSplit:
 def pack_records(arrays: Sequence[RecordArrays], indices: Sequence[int], *, filler: bool = False) -> PackedBatch:
     """Records `indices[i]` of `arrays[i]`, i = 0..B-1, as a PackedBatch."""
     rows = np.array([a.row[i] for a, i in zip(arrays, indices)], np.int64)
-    packed = [
-        pack_text([a.texts[field] for a in arrays], indices) for field in range(len(arrays[0].texts))
-    ]
+    packed = [pack_text([a.texts[field] for a in arrays], indices) for field in range(len(arrays[0].texts))]
     weight = 0.0 if filler else 1.0
     return PackedBatch(
         texts=tuple(map(packed_text, packed)),

@@ -22,7 +22,12 @@ class Execution:
     """
 
     def __init__(
-        self, module: nn.Module, ranks: RankMesh, *, replicated: nn.Module, autocast: Callable[[], contextlib.AbstractContextManager]
+        self,
+        module: nn.Module,
+        ranks: RankMesh,
+        *,
+        replicated: nn.Module,
+        autocast: Callable[[], contextlib.AbstractContextManager],
     ) -> None:
         self.module = module
         self.ranks = ranks

@@ -102,7 +102,9 @@ class Trainer:
         )  # fmt: skip
         if "warmup_steps" in self._hp.model_fields_set and warmup >= schedule.total_steps:
             logger.warning(
-                "warmup_steps=%d is not below the run's %d steps: lr never reaches its peak", warmup, schedule.total_steps
+                "warmup_steps=%d is not below the run's %d steps: lr never reaches its peak",
+                warmup,
+                schedule.total_steps,
             )
         self._execution.module.train()
         try:
@@ -227,7 +229,7 @@ class Trainer:
             self._val,
             batch_size=self._hp.batch_size,
             num_classes=self._hp.num_classes,
-            between_batches=self._raise_if_stopped,
+            between_batches=self.raise_if_stopped,
         )
         wanted = dict.fromkeys([*self._hp.metric_choices, self._early.metric.removeprefix("val/")])
         metrics = classification_metrics(self._val_labels, softmax(logits), [name for name in wanted if name != "loss"])
@@ -251,7 +253,8 @@ class Trainer:
         self._save()
         self._progress.restart()
 
-    def _raise_if_stopped(self) -> None:
+    def raise_if_stopped(self) -> None:
+        """Raise StopRequested on every rank when any of them was asked to stop."""
         flag = torch.tensor([float(self._stop.requested)], device=self._ranks.device)
         if self._ranks.sum_over_data(flag).item() > 0:
             self._execution.module.train()

@@ -91,9 +91,7 @@ class EarlyStopping:
         """Note a validation in `state`; returns whether it is the best so far. Sets stopped_early after `patience`
         epochs without a better one. An undefined metric is never better."""
         value = values.get(self.metric)
-        better = value is not None and (
-            state.best_value is None or self._sign * value > self._sign * state.best_value
-        )
+        better = value is not None and (state.best_value is None or self._sign * value > self._sign * state.best_value)
         if better:
             state.best_value, state.best_step, state.best_progress = value, state.step, progress
         elif state.best_step is not None and progress - state.best_progress >= self._patience - 1e-9:

@@ -1,0 +1,36 @@
+"""The commands: python -m container train|demo [--root DIR]."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, JobPaths
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line and run the command; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m container", description="Trains text + table classifiers over a folder laid out like /opt/ml."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, about in (
+        ("train", "train, evaluate and export: input/ in, model/ and output/ out"),
+        ("demo", "write a small data set and train on it"),
+    ):
+        command = commands.add_parser(name, help=about, description=about)
+        command.add_argument(
+            "--root", help=f"the job's folder (default: ${ROOT_VARIABLE}, else {DEFAULT_ROOT})", default=None
+        )
+    options = parser.parse_args(arguments)
+    paths = JobPaths.resolve(options.root)
+    if options.command == "train":
+        from container.supervisor import train
+
+        return train(paths)
+    from container.demo import demo
+
+    return demo(paths)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Writes model/: complete or not at all."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from container.data.split import PreparedSplit
+from container.export.onnx import export_onnx
+from container.job import Job
+from container.preprocessing.prepare import PreparedData
+from contracts import artifacts
+
+logger = logging.getLogger(__name__)
+
+ASIDE = ".incomplete"  # inside model/, so that a rename never crosses a mount
+_PARITY_RECORDS = 24
+
+
+def export_model(job: Job, model: nn.Module, *, data: PreparedData, samples: PreparedSplit) -> dict[str, int]:
+    """Write every artifact of the contract, check ONNX against PyTorch on records of `samples`, then put them in place.
+
+    Returns:
+        Size in bytes of each file, by its path relative to model/.
+    """
+    import numpy as np
+
+    folder = job.paths.model
+    aside = folder / ASIDE
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    model.eval()
+    torch.save(plain_state(model), aside / artifacts.MODEL_STATE)
+    data.fitted.save(aside)
+    shutil.copytree(job.prepared / artifacts.TOKENIZER, aside / artifacts.TOKENIZER)
+    hyperparameters = job.hp.model_dump(mode="json")
+    (aside / artifacts.HYPERPARAMETERS).write_text(json.dumps(hyperparameters, indent=2))
+    torch.save(_model_artifacts(job, model, data), aside / artifacts.MODEL_ARTIFACTS)
+    count = min(_PARITY_RECORDS, len(samples))
+    positions = np.unique(np.linspace(0, len(samples) - 1, count).astype(np.int64))
+    batches = [samples.pack(part) for part in np.array_split(positions, min(3, count))]
+    report = export_onnx(model, job.hp, aside / artifacts.MODEL_ONNX, samples=batches)
+    logger.info("model.onnx: %s", report)
+    _put_in_place(aside, folder)
+    return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The state dict as plain contiguous CPU tensors under the plain model's names."""
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+
+
+def _model_artifacts(job: Job, model: nn.Module, data: PreparedData) -> dict[str, object]:
+    """What the documents name in model_artifacts.pth; plain values and tensors, so that weights_only loads it."""
+    labels = list(data.fitted.class_labels)
+    first = job.hp.text_fields[0].role
+    vocabulary = json.loads(
+        (job.prepared / artifacts.tokenizer_folder(first) / "tokenizer.json").read_text(encoding="utf-8")
+    )["model"]["vocab"]
+    if isinstance(vocabulary, list):  # Unigram: [token, score] pairs in the order of their ids
+        vocabulary = {token: i for i, (token, _) in enumerate(vocabulary)}
+    embeddings = next(module.weight for module in model.modules() if isinstance(module, nn.Embedding))
+    return {
+        "config": job.hp.model_dump(mode="json"),
+        "embedding_mat": embeddings.detach().cpu().clone(),
+        "vocab": vocabulary,
+        "model_class": job.hp.architecture.name,
+        "categorical_processor_mappings": json.loads(
+            (job.prepared / f"{artifacts.RISK_TABLE_MAP}.json").read_text(encoding="utf-8")
+        ),
+        "label_to_id": {str(label): i for i, label in enumerate(labels)},
+        "id_to_label": labels,
+    }
+
+
+def _put_in_place(aside: Path, folder: Path) -> None:
+    """Replace what an earlier run left by the new artifacts; model.pth last, as it is what people wait for."""
+    entries = sorted(aside.iterdir(), key=lambda path: path.name == artifacts.MODEL_STATE)
+    for entry in entries:
+        target = folder / entry.name
+        if target.is_dir():
+            shutil.rmtree(target)
+        entry.replace(target)
+    aside.rmdir()

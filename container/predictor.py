@@ -1,0 +1,137 @@
+"""The served model: raw records in, probabilities out, by the same preprocessing that training used."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+from container.data.records import RecordArrays, pack_text, pad_text
+from container.preprocessing.tables import records_to_table
+from container.preprocessing.transform import Preprocessor
+from contracts import artifacts
+from contracts.errors import ContractError
+from contracts.hyperparameters import TextField
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+
+class Backend(Protocol):
+    """Computes prepared records."""
+
+    def probabilities(self, records: RecordArrays, indices: np.ndarray) -> np.ndarray:
+        """Class probabilities of the records at `indices`. [len(indices), K]"""
+
+
+class Predictor:
+    """A trained model as it is served.
+
+    Attributes:
+        class_labels: the label of each probability column.
+    """
+
+    def __init__(self, preprocessor: Preprocessor, backend: Backend, *, batch_size: int) -> None:
+        self._preprocessor = preprocessor
+        self._backend = backend
+        self._batch_size = batch_size
+        self.class_labels: list[int | str] = list(preprocessor.fitted.class_labels)
+
+    @classmethod
+    def load(
+        cls, model_dir: str | Path, backend: Literal["onnx", "torch"] = "onnx", *, batch_size: int = 32
+    ) -> "Predictor":
+        """Load the model folder of a completed job.
+
+        Args:
+            backend: onnx needs no torch.
+            batch_size: records computed at once.
+
+        Raises:
+            ContractError: a missing or damaged artifact, an unknown backend.
+        """
+        folder = Path(model_dir)
+        backends = {"onnx": OnnxBackend, "torch": TorchBackend}
+        if backend not in backends:
+            raise ContractError(f"backend: {backend!r} is not known", f"Use one of: {', '.join(backends)}.")
+        if batch_size < 1:
+            raise ContractError(f"batch_size: is {batch_size}", "Use at least 1.")
+        preprocessor = Preprocessor.load(folder)
+        return cls(preprocessor, backends[backend](folder, preprocessor.fitted.text_fields), batch_size=batch_size)
+
+    def predict(self, records: "Sequence[Mapping[str, Any]] | pd.DataFrame | pa.Table | pa.RecordBatch") -> np.ndarray:
+        """Class probabilities of raw records.
+
+        Args:
+            records: raw columns; the label and the id may be absent, other columns are ignored.
+
+        Returns:
+            Probabilities, rows in the order of `records`. [N, K] float64
+
+        Raises:
+            ContractError: a missing column, or a value that is no number where one is needed.
+        """
+        table = records_to_table(records)
+        if table.num_rows == 0:
+            return np.empty((0, len(self.class_labels)))
+        prepared = self._preprocessor.transform(table)
+        arrays = RecordArrays.from_batch(prepared, [field.role for field in self._preprocessor.fitted.text_fields])
+        probabilities = np.empty((table.num_rows, len(self.class_labels)))
+        for indices in self._batches(arrays):
+            probabilities[indices] = self._backend.probabilities(arrays, indices)
+        return probabilities
+
+    def _batches(self, arrays: RecordArrays) -> Iterator[np.ndarray]:
+        """Records of similar length together, so that a backend that pads computes little padding."""
+        order = np.argsort(arrays.token_counts(), kind="stable")
+        for start in range(0, len(order), self._batch_size):
+            yield order[start : start + self._batch_size]
+
+
+class OnnxBackend:
+    """model.onnx on ONNX Runtime."""
+
+    def __init__(self, folder: Path, text_fields: Sequence[TextField]) -> None:
+        import onnxruntime
+
+        path = folder / artifacts.MODEL_ONNX
+        if not path.is_file():
+            raise ContractError(f"{path}: is missing", "Point model_dir at the model/ folder of a completed job.")
+        try:
+            self._session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime raises bare exceptions of its own
+            raise ContractError(f"{path}: cannot be loaded: {error}", "Copy the model folder again.") from error
+        self._fields = text_fields
+        self._inputs = {node.name for node in self._session.get_inputs()}
+
+    def probabilities(self, records: RecordArrays, indices: np.ndarray) -> np.ndarray:
+        """Class probabilities of the records at `indices`. [len(indices), K]"""
+        feeds: dict[str, np.ndarray] = {}
+        for text, field in zip(records.texts, self._fields, strict=True):
+            packed = pack_text([text] * len(indices), indices.tolist())
+            ids, mask = pad_text(packed, len(indices))  # [B, C, T] each
+            feeds[field.input_ids_key], feeds[field.attention_mask_key] = ids, mask
+        if "tabular" in self._inputs:
+            feeds["tabular"] = records.tabular[indices]  # [B, K]
+        return self._session.run(["probabilities"], feeds)[0]
+
+
+class TorchBackend:
+    """model.pth in PyTorch, packed as in training."""
+
+    def __init__(self, folder: Path, text_fields: Sequence[TextField]) -> None:
+        from container.models.build import load_classifier
+
+        self._model = load_classifier(folder)
+        assert len(text_fields) >= 1
+
+    def probabilities(self, records: RecordArrays, indices: np.ndarray) -> np.ndarray:
+        """Class probabilities of the records at `indices`. [len(indices), K]"""
+        import torch
+
+        from container.data.split import pack_records
+
+        with torch.inference_mode():
+            logits = self._model(pack_records([records] * len(indices), indices.tolist()))  # [B, K]
+            return torch.softmax(logits.double(), dim=-1).numpy()

@@ -1,0 +1,88 @@
+"""Rank 0's last act: everything under output/data/."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+from container.data.split import PreparedSplit
+from container.evaluation.evaluate import EvaluationInput, SplitPredictions, write_evaluation
+from container.job import Job
+from container.preprocessing.prepare import PreparedData
+from container.training.loop import merge_history
+from container.training.predict import weighted_log_loss
+from container.training.state import TrainingState
+from contracts import artifacts
+
+
+def write_results(
+    job: Job,
+    *,
+    data: PreparedData,
+    splits: dict[str, PreparedSplit],
+    probabilities: dict[str, np.ndarray],
+    logits: dict[str, np.ndarray],
+    state: TrainingState,
+    run: dict[str, Any],
+) -> dict[str, float | None]:
+    """Write predictions, metrics, plots, report and TensorBoard's evaluation; returns the flat metrics."""
+    out = job.paths.output_data
+    out.mkdir(parents=True, exist_ok=True)
+    labels = {name: split.column("label").to_numpy() for name, split in splits.items()}
+    evaluation = EvaluationInput(
+        splits={
+            name: SplitPredictions(
+                split=name,
+                ids=split.column("id"),
+                raw_labels=split.column("raw_label"),
+                labels=labels[name],
+                probabilities=probabilities[name],
+            )
+            for name, split in splits.items()
+        },
+        class_labels=list(data.fitted.class_labels),
+        id_name=job.hp.id_name,
+        label_name=job.hp.label_name,
+        input_format=data.input_format,
+        early_stop_metric=job.hp.early_stop_metric,
+        history=merge_history(state.history),
+        data_summary=data.summary,
+        hyperparameters=job.hp.model_dump(mode="json"),
+        run=run,
+        losses={name: weighted_log_loss(logits[name], labels[name], job.hp.weights) for name in splits},
+    )
+    written = write_evaluation(out, evaluation)
+    metrics = {
+        name: value
+        for name, value in written.items()
+        if name.split("/")[0] in splits and (value is None or isinstance(value, (int, float)))
+    }
+    _write_predict_results(out / artifacts.PREDICT_RESULTS, labels=labels, probabilities=probabilities)
+    _write_tensorboard(out / artifacts.TENSORBOARD_EVAL, metrics, state=state)
+    return metrics
+
+
+def _write_predict_results(path: Any, *, labels: dict[str, np.ndarray], probabilities: dict[str, np.ndarray]) -> None:
+    """y_true and y_pred of test, val_y_true and val_y_pred of val; y_pred is [N] for two classes, else [N, K]."""
+    content = {}
+    for name, prefix in (("test", ""), ("val", "val_")):
+        scores = torch.from_numpy(probabilities[name])
+        content[f"{prefix}y_true"] = torch.from_numpy(np.array(labels[name]))
+        content[f"{prefix}y_pred"] = scores[:, 1] if scores.shape[1] == 2 else scores
+    aside = path.with_name(f".{path.name}")
+    torch.save(content, aside)
+    aside.replace(path)
+
+
+def _write_tensorboard(folder: Any, metrics: dict[str, float | None], *, state: TrainingState) -> None:
+    import matplotlib.image
+
+    with SummaryWriter(str(folder)) as writer:
+        for name, value in metrics.items():
+            if value is not None:
+                writer.add_scalar(name, value, state.step)
+        for name in ("roc_curve", "pr_curve"):
+            if (folder / f"{name}.png").is_file():
+                image = matplotlib.image.imread(folder / f"{name}.png")[..., :3]
+                writer.add_image(name, image, state.step, dataformats="HWC")

@@ -1,0 +1,252 @@
+"""A worker process: mesh -> model -> parallelise -> resume -> loop -> best weights -> evaluate -> export."""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from container.data.sampler import Slots
+from container.data.split import PreparedSplit
+from container.export.artifacts import export_model
+from container.failure import Failure
+from container.job import Job, write_json_aside
+from container.models.build import build_classifier
+from container.parallel.degrees import ParallelDegrees
+from container.parallel.execution import Execution, parallelize
+from container.parallel.mesh import RankMesh, build_mesh, init_distributed
+from container.preprocessing.prepare import PreparedData, open_prepared
+from container.processes import die_with_parent, set_up_logging
+from container.training.checkpoint import CheckpointStore
+from container.training.identity import check_global_batch, check_identity, identity
+from container.training.loop import Trainer, precision_of
+from container.training.optimizer import build_optimizer
+from container.training.predict import predict_split, softmax
+from container.training.progress import Progress, metric_line
+from container.training.results import write_results
+from container.training.state import Schedule, TrainingState
+from container.training.stop import StopFlag, StopRequested
+from contracts.hyperparameters import Hyperparameters
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What training left: its state, which weights are loaded, and the logits of val and test."""
+
+    state: TrainingState
+    weights: str
+    logits: dict[str, np.ndarray]
+
+
+def run(job: Job, stop: StopFlag) -> None:
+    """The worker's life; rank 0 writes job.result_file at the end.
+
+    Raises:
+        StopRequested: the ranks agreed to stop; a complete checkpoint is saved.
+    """
+    hp = job.hp
+    arrived = time.time()
+    init_distributed()
+    ranks = build_mesh(ParallelDegrees.resolve(hp, dist.get_world_size()))
+    data = open_prepared(job.prepared)
+    roles = [field.role for field in hp.text_fields]
+    splits = {name: PreparedSplit(job.prepared / f"{name}.arrow", roles) for name in ("train", "val", "test")}
+    model = build_classifier(
+        hp,
+        [data.encoders[role] for role in roles],
+        tabular_dim=data.tabular_dim,
+        numeric_transform=data.fitted.numeric_transform,
+    )
+    execution = parallelize(model, ranks, precision=precision_of(hp))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    logger.info(
+        "%s: %s parameters on %d x %s (%s)", hp.architecture.name, f"{parameters:,}", ranks.world_size,
+        ranks.device.type, str(ranks.degrees),
+    )  # fmt: skip
+    timeline = [*job.phases, ("start workers", arrived - job.started - sum(s for _, s in job.phases))]
+    built = time.time()
+
+    def first_step(seconds: float) -> None:
+        timeline.append(("mesh, model, resume", built - arrived))
+        timeline.append(("first step", seconds))
+        spent = ", ".join(f"{name} {spent:.1f} s" for name, spent in timeline)
+        logger.info("first optimizer step done %.1f s after train began: %s", job.since_start(), spent)
+
+    outcome = _train_and_predict(job, execution, data=data, splits=splits, stop=stop, first_step=first_step)
+    dist.destroy_process_group()  # the rest is rank 0's alone; nobody waits in a collective for it
+    if not ranks.is_first:
+        return
+    probabilities = {name: softmax(logits) for name, logits in outcome.logits.items()}
+    files = export_model(job, execution.module.cpu(), data=data, samples=splits["val"])
+    metrics = write_results(
+        job,
+        data=data,
+        splits={name: splits[name] for name in probabilities},
+        probabilities=probabilities,
+        logits=outcome.logits,
+        state=outcome.state,
+        run=_run_facts(job, ranks, outcome, parameters=parameters),
+    )
+    logger.info("%s", metric_line(metrics))
+    write_json_aside(job.result_file, {"status": "completed", "files": files, "metrics": metrics})
+
+
+def _train_and_predict(
+    job: Job,
+    execution: Execution,
+    *,
+    data: PreparedData,
+    splits: dict[str, PreparedSplit],
+    stop: StopFlag,
+    first_step: Any,
+) -> Outcome:
+    hp, ranks = job.hp, execution.ranks
+    optimizer = build_optimizer(hp, execution.module)
+    scaler = torch.amp.GradScaler(ranks.device.type, enabled=hp.fp16)
+    slots = Slots(hp.batch_size, ranks.data_size, hp.accumulate_grad_batches)
+    store = CheckpointStore(job.paths.checkpoints, keep=hp.keep_checkpoints)
+    own = identity(hp, data.fitted.fingerprint)
+    state = _resume(hp, store, execution, optimizer, scaler=scaler, slots=slots, own=own)
+    schedule = Schedule(len(splits["train"]), slots.steps(len(splits["train"])), hp.max_epochs, hp.val_check_interval)
+    progress = Progress(
+        reports=ranks.is_first,
+        total_steps=schedule.total_steps,
+        max_epochs=hp.max_epochs,
+        step=state.step,
+        tensorboard=job.paths.tensorboard,
+    )
+    trainer = Trainer(
+        hp,
+        execution,
+        optimizer,
+        train=splits["train"],
+        val=splits["val"],
+        store=store,
+        progress=progress,
+        schedule=schedule,
+        slots=slots,
+        state=state,
+        stop=stop,
+        scaler=scaler,
+        identity=own,
+        first_step=first_step,
+    )
+    trainer.run()
+    progress.close()
+    weights = _choose_weights(hp, store, execution, state)
+    logits = {
+        name: predict_split(
+            execution,
+            splits[name],
+            batch_size=hp.batch_size,
+            num_classes=hp.num_classes,
+            between_batches=trainer.raise_if_stopped,
+        )
+        for name in ("val", "test")
+    }
+    return Outcome(state, weights, logits)
+
+
+def _resume(
+    hp: Hyperparameters,
+    store: CheckpointStore,
+    execution: Execution,
+    optimizer: torch.optim.Optimizer,
+    *,
+    scaler: torch.amp.GradScaler,
+    slots: Slots,
+    own: dict[str, Any],
+) -> TrainingState:
+    """The state to go on from: the newest complete checkpoint's, or a fresh one."""
+    if not hp.resume:
+        store.clear()
+        return TrainingState()
+    checkpoint = store.newest()
+    if checkpoint is None:
+        return TrainingState()
+    check_identity(checkpoint.content["identity"], own, folder=str(checkpoint.folder))
+    check_global_batch(checkpoint.content["global_batch"], slots.global_batch, ranks=slots.data_size)
+    store.load(checkpoint, execution.module, optimizer)
+    scaler.load_state_dict(checkpoint.content["scaler"])
+    state = TrainingState.from_dict(checkpoint.content["state"])
+    logger.info("resuming from %s: %d steps are done", checkpoint.folder.name, state.step)
+    return state
+
+
+def _choose_weights(hp: Hyperparameters, store: CheckpointStore, execution: Execution, state: TrainingState) -> str:
+    """Load the weights to evaluate and save; returns, and logs, which they are."""
+    if not hp.load_ckpt:
+        chosen = f"the last (step {state.step}), because load_ckpt is false"
+    elif state.best_step is None:
+        chosen = f"the last (step {state.step}), because {hp.early_stop_metric} was never defined"
+    elif state.best_step == state.step:
+        chosen = f"the best by {hp.early_stop_metric} ({state.best_value:.6g}), which are the last (step {state.step})"
+    else:
+        best = store.at_step(state.best_step)
+        if best is None:
+            raise FileNotFoundError(
+                f"the best checkpoint (step {state.best_step}) is gone from checkpoints/: set load_ckpt=false to save "
+                "the last weights, or resume=false to train again"
+            )
+        store.load(best, execution.module)
+        chosen = f"the best by {hp.early_stop_metric} ({state.best_value:.6g}, step {state.best_step} of {state.step})"
+    logger.info("evaluating and saving %s", chosen)
+    return chosen
+
+
+def _run_facts(job: Job, ranks: RankMesh, outcome: Outcome, *, parameters: int) -> dict[str, Any]:
+    """What the report says of the run."""
+    state = outcome.state
+    return {
+        "model class": job.hp.architecture.name,
+        "encoders": ", ".join(field.tokenizer for field in job.hp.text_fields),
+        "parameters": parameters,
+        "processes": ranks.world_size,
+        "device": ranks.device.type,
+        "parallelism": str(ranks.degrees),
+        "optimizer steps": state.step,
+        "epochs": state.history[-1]["epoch"] if state.history else state.epoch,
+        "stopped early": state.stopped_early,
+        "skipped steps": state.skipped,
+        "weights": outcome.weights,
+        "seconds": round(job.since_start(), 1),
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Entry point under torchrun; the only argument is job.json."""
+    die_with_parent()
+    rank = int(os.environ["RANK"])
+    set_up_logging(rank=rank)
+    job = Job.read(Path(arguments[0]))
+    stop = StopFlag()
+    job.pid_file(rank).write_text(str(os.getpid()))  # from here on a SIGTERM is heard
+    try:
+        run(job, stop)
+    except StopRequested:
+        if rank == 0:
+            write_json_aside(job.result_file, {"status": "stopped"})
+    except BaseException as error:
+        failure = Failure.from_exception(error, rank=rank)
+        failure.write_json(job.error_file(rank))
+        print(f"[rank {rank}] {failure.cause}", flush=True)
+        logging.shutdown()
+        os._exit(1)  # a collective in flight must not hold up the end of the job
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
