@@ -1,0 +1,44 @@
+# Every target depends on setup: a fresh machine needs Python 3.11 or newer and nothing else.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test test-fast lint docs bench bench-packing bench-prepare bench-reviews
+
+help:            ## list the targets
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+setup: $(STAMP)  ## make the virtual environment and install
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)
+
+demo: setup      ## a whole job on generated data, in two processes (DEMO_ROOT=demo)
+	$(BIN)/python -m container demo --root $(or $(DEMO_ROOT),demo)
+
+test: setup      ## all tests, the fast ones first
+	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m slow
+
+test-fast: setup ## the tests that take seconds
+	$(BIN)/python -m pytest -m 'not slow'
+
+lint: setup      ## style
+	$(BIN)/ruff check .
+
+docs: setup      ## regenerate docs/hyperparameters.md
+	$(BIN)/python docs/generate_hyperparameters.py
+
+bench: bench-packing bench-prepare ## speed and memory
+
+bench-packing: setup ## training speed: packed, padded to the longest, padded to 512
+	$(BIN)/python benchmarks/packing.py
+
+bench-prepare: setup ## preparing: rate, memory over a million rows, time to open
+	$(BIN)/python benchmarks/prepare.py
+
+bench-reviews: setup ## quality on data/clothing-reviews
+	$(BIN)/python benchmarks/reviews.py

@@ -1,0 +1,87 @@
+"""Writes docs/hyperparameters.md from the contract; `--check` only says whether it is current."""
+
+import sys
+import typing
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import PydanticUndefined
+
+from contracts.hyperparameter_files import ALIASES
+from contracts.hyperparameters import Hyperparameters
+from contracts.model_classes import ALIASES as CLASS_ALIASES
+from contracts.model_classes import MODEL_CLASSES
+
+TARGET = Path(__file__).with_name("hyperparameters.md")
+GROUPS = {
+    "data": "Data",
+    "model": "Model",
+    "text": "Text",
+    "table": "Table",
+    "training": "Training",
+    "control": "Control",
+    "processes": "Processes and parallelism",
+}
+INTRODUCTION = """# Hyperparameters
+
+Generated from contracts/hyperparameters.py by `make docs`.
+
+Read from `code/hyperparams/hyperparameters.json`, then from `input/config/hyperparameters.json`, which wins. Values may be
+strings (`"[1, 2]"`, `"0.1"`, `"true"`). An unknown key is an error that names the nearest known one; `sagemaker_*`,
+`_tuning_objective_metric` and `_comments` are dropped. A setting that has no effect in a job is named in the log.
+"""
+
+
+def render() -> str:
+    """The page as Markdown."""
+    parts = [INTRODUCTION]
+    for group, title in GROUPS.items():
+        parts.append(f"\n## {title}\n\n| name | type | default | what |\n| --- | --- | --- | --- |\n")
+        for name, field in Hyperparameters.model_fields.items():
+            extra = typing.cast(dict[str, Any], field.json_schema_extra)
+            if extra["group"] != group:
+                continue
+            only = f" Only: {', '.join(extra['only'])}." if extra["only"] else ""
+            limits = ", ".join(
+                f"{word} {getattr(rule, attribute)}"
+                for rule in field.metadata
+                for attribute, word in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
+                if getattr(rule, attribute, None) is not None
+            )
+            about = (field.description or "") + (f" ({limits})" if limits else "") + only
+            parts.append(f"| `{name}` | {_type(field.annotation)} | {_default(field.default)} | {_cell(about)} |\n")
+    classes = "".join(
+        f"| `{entry.name}` | {entry.num_texts} | {'yes' if entry.uses_table else 'no'} | "
+        f"{', '.join(f'`{alias}`' for alias, name in CLASS_ALIASES.items() if name == entry.name)} |\n"
+        for entry in MODEL_CLASSES.values()
+    )
+    parts.append(f"\n## Model classes\n\n| name | texts | table | aliases |\n| --- | --- | --- | --- |\n{classes}")
+    spelled = "".join(f"| `{alias}` | `{name}` |\n" for alias, name in ALIASES.items())
+    parts.append(f"\n## Other spellings\n\n| accepted | means |\n| --- | --- |\n{spelled}")
+    return "".join(parts)
+
+
+def _type(annotation: Any) -> str:
+    if typing.get_origin(annotation) is typing.Literal:
+        return _cell(" or ".join(f"`{value}`" for value in typing.get_args(annotation)))
+    text = getattr(annotation, "__name__", str(annotation)) if not typing.get_args(annotation) else str(annotation)
+    for long, short in (("typing.", ""), (" | None", "")):
+        text = text.replace(long, short)
+    return _cell("list of names" if "Literal" in text else text)
+
+
+def _default(value: Any) -> str:
+    if value is PydanticUndefined:
+        return "**required**"
+    return "" if value is None else f"`{value}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv[1:]:
+        current = TARGET.is_file() and TARGET.read_text(encoding="utf-8") == render()
+        sys.exit(0 if current else f"{TARGET.name} is not current: run `make docs`")
+    TARGET.write_text(render(), encoding="utf-8")

@@ -1,0 +1,154 @@
+"""Small jobs for the tests: a table with a learnable label, a folder laid out like /opt/ml, a run as a real process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from contracts.paths import JobPaths
+
+REPOSITORY = Path(__file__).parent.parent
+TINY_ENCODER = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "vocab_size": 300,
+}
+CONFIGURATION: dict[str, Any] = {
+    "id_name": "order_id",
+    "text_name": "chat",
+    "label_name": "label",
+    "tab_field_list": ["price", "quantity"],
+    "cat_field_list": ["color"],
+    "model_class": "multimodal_bert",
+    "tokenizer": "from_scratch",
+    "encoder_config": TINY_ENCODER,
+    "hidden_common_dim": 16,
+    "max_sen_len": 24,
+    "batch_size": 8,
+    "max_epochs": 2,
+    "lr": 2e-3,
+    "val_check_interval": 1.0,
+    "log_every_n_steps": 1,
+    "preprocess_workers": 1,
+}
+TWO_TEXTS: dict[str, Any] = {
+    "text_name": None,
+    "primary_text_name": "chat",
+    "secondary_text_name": "events",
+    "model_class": "trimodal_bert",
+}
+NO_DROPOUT: dict[str, Any] = {
+    "dropout": 0.0,
+    "fusion_dropout": 0.0,
+    "encoder_config": {**TINY_ENCODER, "hidden_dropout_prob": 0.0},
+}
+
+_GOOD = ["great item", "arrived early", "very happy", "works well", "thank you so much"]
+_BAD = ["broken item", "never arrived", "want a refund", "terrible seller", "does not work"]
+_PLAIN = ["hello there", "about my order", "the box was brown", "please answer", "it is for my sister"]
+
+
+def table(rows: int, *, seed: int, classes: int = 2) -> pd.DataFrame:
+    """A table whose label follows from chat, events, price and color; with gaps, markers, HTML and emoji."""
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, classes, rows)
+    chats, events = [], []
+    for y in label:
+        sentences = list(rng.choice(_PLAIN, rng.integers(1, 5)))
+        sentences.append(str(rng.choice(_BAD if y == 0 else _GOOD)) + " " + "again " * int(y))
+        rng.shuffle(sentences)
+        marked = rng.random() < 0.7
+        chats.append("".join(f"[bom]{s} <b>&amp;</b> 😀[eom]" for s in sentences) if marked else ". ".join(sentences))
+        events.append("".join(f"[bom]2026-01-{d:02d} {'late' if y == 0 else 'on time'}[eom]" for d in range(1, 4)))
+    price = np.round(rng.normal(20 + 10 * label, 5), 2)
+    frame = pd.DataFrame(
+        {
+            "order_id": [f"{i:05d}" for i in range(rows)],
+            "chat": chats,
+            "events": events,
+            "price": np.where(rng.random(rows) < 0.1, np.nan, price),
+            "quantity": rng.integers(1, 9, rows),
+            "color": [["red", "green", "blue"][(y + int(rng.random() < 0.4)) % 3] for y in label],
+            "label": label,
+        }
+    )
+    frame.loc[rng.random(rows) < 0.05, "chat"] = None
+    frame.loc[rng.random(rows) < 0.05, "color"] = None
+    return frame
+
+
+def write_job(
+    root: Path,
+    *,
+    overrides: dict[str, Any] | None = None,
+    rows: tuple[int, int, int] = (60, 24, 24),
+    file_format: str = "csv",
+    classes: int = 2,
+    frames: dict[str, pd.DataFrame] | None = None,
+) -> JobPaths:
+    """Lay a job out under `root`: tables for train, val and test, and hyperparameters as strings."""
+    paths = JobPaths(root)
+    for i, (split, count) in enumerate(zip(("train", "val", "test"), rows)):
+        frame = (frames or {}).get(split, table(count, seed=i, classes=classes))
+        write_table(frame, paths.channel(split), file_format)
+    write_hyperparameters(paths, overrides)
+    return paths
+
+
+def write_table(frame: pd.DataFrame, folder: Path, file_format: str, name: str = "data") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.{file_format}"
+    if file_format == "parquet":
+        frame.to_parquet(path, index=False)
+    else:
+        frame.to_csv(path, index=False, sep="," if file_format == "csv" else "\t")
+
+
+def write_hyperparameters(paths: JobPaths, overrides: dict[str, Any] | None = None) -> None:
+    """CONFIGURATION with `overrides` (None removes a key), every value a string as the service delivers it."""
+    merged = {**CONFIGURATION, **(overrides or {})}
+    values = {name: json.dumps(value) for name, value in merged.items() if value is not None}
+    paths.config.mkdir(parents=True, exist_ok=True)
+    (paths.config / "hyperparameters.json").write_text(json.dumps(values))
+
+
+def start_train(paths: JobPaths, **environment: str) -> subprocess.Popen:
+    """`python -m container train` as a process of its own; its output goes to train.log under the root."""
+    with (paths.root / "train.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "container", "train", "--root", str(paths.root)],
+            cwd=REPOSITORY,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def run_train(paths: JobPaths, *, expect: int = 0, **environment: str) -> str:
+    """Run the job to its end and return its log; the exit code must be `expect`."""
+    process = start_train(paths, **environment)
+    try:
+        exit_code = process.wait(timeout=240)
+    finally:
+        process.kill()
+    log = (paths.root / "train.log").read_text()
+    assert exit_code == expect, f"exit code {exit_code}\n{log[-4000:]}"
+    return log
+
+
+def metrics(paths: JobPaths) -> dict[str, Any]:
+    return json.loads((paths.output_data / "metrics.json").read_text())
+
+
+def failure_line(paths: JobPaths) -> str:
+    """The first line of output/failure, after checking that both failure files say the same."""
+    first, second = (path.read_text() for path in paths.failure_files)
+    assert first == second
+    return first.splitlines()[0]

@@ -1,0 +1,54 @@
+"""The house as docs/architecture.md has it: imports run one way, and serving and supervising need no torch."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from tests.jobs import REPOSITORY
+
+# From the entry point down: a package may import those that come after it (and contracts).
+ORDER = ["training", "export", "evaluation", "parallel", "models", "data", "preprocessing"]
+NOT_UNDER = {"export": {"training", "parallel", "evaluation"}, "evaluation": {"training", "parallel", "models", "data"}}
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module
+
+
+def test_contracts_import_nothing_of_the_house():
+    for path in (REPOSITORY / "contracts").glob("*.py"):
+        for module in imports(path):
+            root = module.split(".")[0]
+            assert root in {"contracts", "pydantic", "pydantic_core"} | sys.stdlib_module_names, f"{path}: {module}"
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_a_package_imports_only_what_lies_below_it(package):
+    above = set(ORDER[: ORDER.index(package)]) | NOT_UNDER.get(package, set())
+    for path in (REPOSITORY / "container" / package).rglob("*.py"):
+        for module in imports(path):
+            parts = module.split(".")
+            if parts[0] == "container" and len(parts) > 1:
+                assert parts[1] not in above, f"{path} imports {module}"
+
+
+def test_the_container_never_imports_the_sagemaker_sdk():
+    for path in (REPOSITORY / "container").rglob("*.py"):
+        assert not any(module.split(".")[0] in {"sagemaker", "boto3", "pipeline"} for module in imports(path)), path
+
+
+@pytest.mark.parametrize(
+    "modules",
+    ["container.supervisor", "container.__main__", "container.predictor", "container.preprocessing.prepare",
+     "container.evaluation.evaluate", "container.demo_data"],
+)  # fmt: skip
+def test_a_module_that_must_start_fast_imports_no_torch(modules):
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0

@@ -1,0 +1,153 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import cast_value, load_hyperparameters, parse_hyperparameters
+from contracts.hyperparameters import Hyperparameters
+from contracts.paths import JobPaths
+from tests.jobs import CONFIGURATION, REPOSITORY, TWO_TEXTS
+
+
+def parse(**overrides):
+    values = {**CONFIGURATION, **overrides}
+    return parse_hyperparameters({name: value for name, value in values.items() if value is not None})
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return JobPaths(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("batch_size", "16", 16),
+        ("lr", "2e-5", 2e-5),
+        ("fp16", "True", True),
+        ("run_scheduler", "false", False),
+        ("tab_field_list", '["price", "quantity"]', ["price", "quantity"]),
+        ("tab_field_list", "['price', 'quantity']", ["price", "quantity"]),
+        ("class_weights", "[1, 2.5]", [1.0, 2.5]),
+        ("class_weights", "None", None),
+        ("tokenizer", '"from_scratch"', "from_scratch"),
+        ("id_name", "123", "123"),
+        ("encoder_config", "{'hidden_size': 64}", {"hidden_size": 64}),
+        ("multiclass_categories", "[0, 1]", [0, 1]),
+        ("nproc_per_node", "2", 2),
+        ("optimizer", '"SGD"', "SGD"),
+    ],
+)
+def test_a_string_becomes_the_type_of_its_hyperparameter(name, text, value):
+    cast = cast_value(text, Hyperparameters.model_fields[name].annotation)
+    overrides = {"id_name": None, name: cast} if name != "id_name" else {name: cast}
+    merged = {**CONFIGURATION, **{key: v for key, v in overrides.items() if v is not None or key == name}}
+    assert getattr(parse_hyperparameters(merged), name) == value
+
+
+def test_the_job_s_file_wins_over_the_file_shipped_with_the_code(paths):
+    code, job = paths.hyperparameter_files
+    write(code, {**CONFIGURATION, "batch_size": 4, "lr": 0.5})
+    write(job, {"batch_size": "64", "sagemaker_region": '"x"', "_tuning_objective_metric": "val/auroc"})
+    hp = load_hyperparameters(paths)
+    assert (hp.batch_size, hp.lr) == (64, 0.5)
+
+
+def test_chunk_truncate_is_accepted_for_chunk_trancate(paths):
+    write(paths.hyperparameter_files[1], {**CONFIGURATION, "chunk_truncate": "true"})
+    assert load_hyperparameters(paths).chunk_trancate
+
+
+def test_an_unknown_key_names_the_nearest_known_one_and_its_file(paths):
+    write(paths.hyperparameter_files[1], {**CONFIGURATION, "btach_size": 3})
+    with pytest.raises(ContractError, match="btach_size.*hyperparameters.json.*'batch_size'"):
+        load_hyperparameters(paths)
+
+
+def test_a_wrong_type_names_key_value_file_and_expectation(paths):
+    write(paths.hyperparameter_files[1], {**CONFIGURATION, "lr": "fast"})
+    with pytest.raises(ContractError, match=r"(?s)lr: 'fast'.*hyperparameters.json.*float"):
+        load_hyperparameters(paths)
+
+
+def test_a_file_that_is_no_json_is_named(paths):
+    paths.config.mkdir(parents=True)
+    paths.hyperparameter_files[1].write_text("{lr: 1}")
+    with pytest.raises(ContractError, match=r"hyperparameters\.json: is not JSON"):
+        load_hyperparameters(paths)
+
+
+def test_no_hyperparameter_file_at_all_is_an_error_that_names_both_places(paths):
+    with pytest.raises(ContractError, match="code/hyperparams.*input/config"):
+        load_hyperparameters(paths)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"num_classes": 3}, "num_classes: is 3, but is_binary"),
+        ({"is_binary": False, "num_classes": 3}, "multiclass_categories: missing"),
+        ({"is_binary": False, "num_classes": 3, "multiclass_categories": [1, 2]}, "has 2 labels"),
+        ({"multiclass_categories": [1, "1"]}, "names a label twice"),
+        ({"class_weights": [1.0]}, "class_weights: has 1 weights"),
+        ({"class_weights": [1.0, 0.0]}, "not positive"),
+        ({"text_name": None}, "text_name: missing"),
+        ({"primary_text_name": "events"}, "primary_text_name: set to 'events'"),
+        ({"tab_field_list": ["label"]}, "already used as label_name"),
+        ({"full_field_list": ["order_id", "chat", "label"]}, "'color' is not in full_field_list"),
+        ({"categorical_features_to_encode": ["size"]}, "is not in cat_field_list"),
+        ({"input_tab_dim": 7}, "input_tab_dim: is 7"),
+        ({"imputation_dict": {"size": 1.0}}, "is not in tab_field_list"),
+        ({"risk_tables": {"size": {}}}, "is not in cat_field_list"),
+        ({"text_processing_steps": ["tokenizer", "html_normalizer"]}, "does not end with 'tokenizer'"),
+        ({"text_processing_steps": ["html_normalizer", "html_normalizer", "tokenizer"]}, "a step twice"),
+        ({"fp16": True, "bf16": True}, "both fp16 and bf16"),
+        ({"early_stop_metric": "val/aurok"}, "the nearest is 'val/auroc'"),
+        ({"model_class": "berd"}, "did you mean 'bert'"),
+        ({"model_class": "transformer9000"}, "'transformer9000' is not a model class"),
+    ],
+)
+def test_a_contradiction_is_an_error_that_names_the_key(overrides, message):
+    with pytest.raises(ContractError, match=message):
+        parse(**overrides)
+
+
+def test_an_unknown_model_class_lists_the_known_ones():
+    with pytest.raises(ContractError, match="bert, .*multimodal_bert, .*trimodal_bert"):
+        parse(model_class="gpt")
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"), [("bimodal", "multimodal_bert"), ("bimodal_bert", "multimodal_bert"), ("bert", "bert")]
+)
+def test_an_alias_stands_for_its_class(alias, name):
+    assert parse(model_class=alias).architecture.name == name
+
+
+def test_overrides_per_field_reach_only_their_field():
+    hp = parse(**TWO_TEXTS, primary_max_sen_len=8, secondary_reinit_layers=0, secondary_tokenizer="other")
+    primary, secondary = hp.text_fields
+    assert (primary.max_sen_len, secondary.max_sen_len) == (8, CONFIGURATION["max_sen_len"])
+    assert (primary.reinit_layers, secondary.reinit_layers) == (2, 0)
+    assert (primary.tokenizer, secondary.tokenizer) == ("from_scratch", "other")
+    assert primary.input_ids_key == "primary_input_ids"
+
+
+def test_a_setting_without_effect_is_named():
+    hp = parse(kernel_size=[3], max_total_chunks=2, fixed_tokenizer_length=True, momentum=0.5)
+    said = " ".join(hp.unused_settings())
+    for name in ("kernel_size", "max_total_chunks", "fixed_tokenizer_length", "momentum"):
+        assert f"{name} is set and has no effect" in said
+
+
+def test_the_reference_page_is_current():
+    command = [sys.executable, "docs/generate_hyperparameters.py", "--check"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

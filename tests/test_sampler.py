@@ -1,0 +1,37 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from container.data.sampler import Slots, deal, epoch_order
+
+
+def test_the_order_depends_on_seed_and_epoch_alone():
+    assert (epoch_order(50, seed=1, epoch=2) == epoch_order(50, seed=1, epoch=2)).all()
+    assert not (epoch_order(50, seed=1, epoch=2) == epoch_order(50, seed=1, epoch=3)).all()
+    assert not (epoch_order(50, seed=1, epoch=2) == epoch_order(50, seed=2, epoch=2)).all()
+
+
+@given(
+    counts=st.lists(st.integers(1, 500), min_size=1, max_size=24),
+    data_size=st.sampled_from([1, 2, 4]),
+    microbatches=st.sampled_from([1, 3]),
+)
+def test_every_record_is_dealt_once_and_no_slot_overflows(counts, data_size, microbatches):
+    slots = Slots(batch_size=-(-24 // (data_size * microbatches)), data_size=data_size, microbatches=microbatches)
+    dealt = deal(np.array(counts), slots)
+    assert len(dealt) == data_size * microbatches
+    assert sorted(np.concatenate(dealt).tolist()) == list(range(len(counts)))
+    assert max(map(len, dealt)) <= slots.batch_size
+
+
+def test_token_counts_balance_over_ranks():
+    counts = np.random.default_rng(0).lognormal(4, 1, 64).astype(int) + 1
+    loads = [counts[indices].sum() for indices in deal(counts, Slots(batch_size=16, data_size=4))]
+    in_order = counts.reshape(4, 16).sum(axis=1)
+    assert max(loads) / np.mean(loads) < 1.05 < max(in_order) / np.mean(in_order)
+
+
+@pytest.mark.parametrize(("records", "steps"), [(24, 1), (25, 2), (48, 2)])
+def test_the_last_step_may_be_smaller(records, steps):
+    assert Slots(batch_size=4, data_size=2, microbatches=3).steps(records) == steps
