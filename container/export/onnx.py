@@ -1,0 +1,255 @@
+"""model.onnx: the classifier's padded forward as one graph, checked against the packed forward of PyTorch."""
+
+import copy
+import json
+import logging
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from container.data.batch import PackedBatch
+from container.data.records import PackedArrays, pad_text
+from container.models.classifier import Classifier
+from contracts.errors import ContractError
+from contracts.hyperparameters import Hyperparameters
+
+log = logging.getLogger(__name__)
+
+OUTPUT = "probabilities"
+TABULAR = "tabular"
+OPSET = 18
+TOLERANCE = 1e-4
+# protobuf holds at most 2 GiB in one message; what is larger keeps its weights in a file beside it.
+LARGEST_FILE = 2**31 - 2**24
+
+Feed = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class OnnxReport:
+    """What was exported and how it was checked.
+
+    Attributes:
+        path: the model file.
+        data_path: the file of its weights, where they do not fit into the model file.
+        num_bytes: of both.
+        shapes: (B, C, T) of the first text in each comparison.
+        max_difference: largest difference of a probability from PyTorch's.
+        seconds: that export and checks took.
+    """
+
+    path: Path
+    data_path: Path | None
+    num_bytes: int
+    shapes: tuple[tuple[int, int, int], ...]
+    max_difference: float
+    seconds: float
+
+
+def export_onnx(model: Classifier, hp: Hyperparameters, path: Path, *, samples: Sequence[PackedBatch]) -> OnnxReport:
+    """Export `model` to `path`, which appears only when the file is whole and agrees with PyTorch.
+
+    Inputs: per text field input_ids and attention_mask [B, C, T] int64, named by the field's keys, and "tabular" [B, K]
+    float32 where the model has a table. Output: "probabilities" [B, num_classes]. B, and each field's C and T, are free.
+
+    Args:
+        samples: batches of records, held out from training if possible, to compare on; at least one.
+
+    Raises:
+        ContractError: the encoder's family cannot be exported.
+        RuntimeError: the graph is not valid, or its probabilities differ from PyTorch's by more than 1e-4.
+    """
+    assert samples, "there is nothing to compare on"
+    began = time.perf_counter()
+    model = _on_cpu(model)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        aside = Path(folder) / path.name
+        _write(model, hp, aside)
+        onnx.checker.check_model(str(aside))
+        shapes, difference = check_parity(model, hp, aside, samples=samples)
+        data = aside.with_name(f"{path.name}.data")
+        data_path = path.with_name(data.name) if data.exists() else None
+        if data_path is not None:  # before the model, which is useless without it
+            os.replace(data, data_path)
+        os.replace(aside, path)
+    written = [path] if data_path is None else [path, data_path]
+    report = OnnxReport(
+        path=path,
+        data_path=data_path,
+        num_bytes=sum(part.stat().st_size for part in written),
+        shapes=shapes,
+        max_difference=difference,
+        seconds=time.perf_counter() - began,
+    )
+    log.info(
+        "Wrote %s (%.1f MB) in %.1f s; over %d shapes its probabilities differ from PyTorch's by at most %.1e.",
+        path, report.num_bytes / 1e6, report.seconds, len(shapes), difference,
+    )  # fmt: skip
+    return report
+
+
+def check_parity(
+    model: Classifier, hp: Hyperparameters, path: Path, *, samples: Sequence[PackedBatch]
+) -> tuple[tuple[tuple[int, int, int], ...], float]:
+    """Compare the file's probabilities with the packed forward of `model` on records of `samples`.
+
+    Each sample is fed as it is, with padding to spare, and its first record alone.
+
+    Returns:
+        (B, C, T) of the first text in each comparison, and the largest difference.
+
+    Raises:
+        RuntimeError: a difference above 1e-4, or a probability that is not a number.
+    """
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    shapes, largest = [], 0.0
+    for sample in samples:
+        with torch.no_grad():
+            expected = model(sample).softmax(-1).numpy()
+        for texts in _arrangements(hp, sample):
+            num_records = len(texts[0][0])
+            feed = _feed(model, hp, texts, sample.tabular[:num_records])
+            shape = tuple(texts[0][0].shape)
+            found = session.run([OUTPUT], feed)[0]
+            difference = float(np.abs(found - expected[:num_records]).max())
+            if not difference <= TOLERANCE:
+                raise RuntimeError(
+                    f"model.onnx: probabilities differ from PyTorch's by {difference:.2e} (allowed: {TOLERANCE:.0e}) on "
+                    f"{num_records} records with {OUTPUT} {found.shape} and text of shape {shape}"
+                )
+            shapes.append(shape)
+            largest = max(largest, difference)
+    return tuple(shapes), largest
+
+
+class _Probabilities(nn.Module):
+    """The classifier with flat tensors in and probabilities out."""
+
+    def __init__(self, model: Classifier, num_texts: int) -> None:
+        super().__init__()
+        self.model = model
+        self.num_texts = num_texts
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        texts = [(inputs[2 * i], inputs[2 * i + 1]) for i in range(self.num_texts)]
+        tabular = inputs[2 * self.num_texts] if len(inputs) > 2 * self.num_texts else None
+        return self.model.forward_dense(texts, tabular).softmax(-1)
+
+
+def input_names(model: Classifier, hp: Hyperparameters) -> list[str]:
+    """Names of the graph's inputs, in order."""
+    names = [name for field in hp.text_fields for name in (field.input_ids_key, field.attention_mask_key)]
+    return names if model.tabular is None else [*names, TABULAR]
+
+
+def _write(model: Classifier, hp: Hyperparameters, path: Path) -> None:
+    """Trace the dense forward and save the graph."""
+    batch = Dim("batch")
+    inputs: list[Tensor] = []
+    dynamic: list[dict[int, Dim]] = []
+    for place, field in enumerate(hp.text_fields):
+        shape = (2, 3 + place, 5 + place)  # no size twice: the tracer would take equal sizes for one
+        mask = torch.ones(shape, dtype=torch.int64)
+        inputs += [mask.clone(), mask]
+        prefix = "" if field.role == "text" else f"{field.role}_"
+        dims = {0: batch, 1: Dim(f"{prefix}chunks"), 2: Dim(f"{prefix}length", max=field.max_sen_len)}
+        dynamic += [dims, dims]
+    if model.tabular is not None:
+        inputs.append(torch.zeros(2, model.tabular.linear.in_features))
+        dynamic.append({0: batch})
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                _Probabilities(model, len(hp.text_fields)),
+                tuple(inputs),
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=input_names(model, hp),
+                output_names=[OUTPUT],
+                dynamic_shapes={"inputs": tuple(dynamic)},
+                verbose=False,
+            )
+    except Exception as error:
+        families = sorted({branch.encoder.backbone.config.model_type for branch in model.branches.values()})
+        raise ContractError(
+            f"model.onnx: an encoder of the family {' or '.join(families)} cannot be exported: {_first_line(error)}",
+            "Use an encoder of another family (bert, roberta, distilbert, electra, albert, modernbert, mpnet).",
+        ) from error
+    program.model.metadata_props.update(_metadata(hp))
+    num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    program.save(path, external_data=num_bytes > LARGEST_FILE)
+
+
+def _metadata(hp: Hyperparameters) -> dict[str, str]:
+    metadata = {"model_class": hp.architecture.name, "num_classes": str(hp.num_classes)}
+    if hp.multiclass_categories is not None:
+        metadata["class_labels"] = json.dumps(hp.multiclass_categories)
+    return metadata
+
+
+def _arrangements(hp: Hyperparameters, sample: PackedBatch) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
+    """Padded forms of a sample: tight, with a chunk and tokens to spare, its first record alone."""
+    tight = []
+    for text in sample.texts:
+        packed = PackedArrays(
+            text.tokens.numpy(), text.positions.numpy(), np.asarray(text.lengths), text.chunk_record.numpy()
+        )
+        tight.append(pad_text(packed, len(sample.rows)))
+    yield tight
+    spare = []
+    for field, arrays in zip(hp.text_fields, tight):
+        tokens = min(3, field.max_sen_len - arrays[0].shape[2])
+        spare.append(tuple(np.pad(array, ((0, 0), (0, 1), (0, tokens))) for array in arrays))
+    yield spare
+    first = []
+    for input_ids, mask in tight:
+        num_chunks, length = int(mask[0].any(-1).sum()), int(mask[0].sum(-1).max())
+        first.append((input_ids[:1, :num_chunks, :length], mask[:1, :num_chunks, :length]))
+    yield first
+
+
+def _feed(
+    model: Classifier, hp: Hyperparameters, texts: Sequence[tuple[np.ndarray, np.ndarray]], tabular: Tensor
+) -> Feed:
+    arrays = [array for pair in texts for array in pair]
+    if model.tabular is not None:
+        arrays.append(tabular.numpy())
+    return dict(zip(input_names(model, hp), arrays, strict=True))
+
+
+def _on_cpu(model: Classifier) -> Classifier:
+    """A float32 copy on the CPU, in evaluation mode; the model given stays as it is."""
+    return copy.deepcopy(model).to("cpu", torch.float32).eval()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's notes on its own workings."""
+    names = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
+    levels = {name: logging.getLogger(name).level for name in names}
+    try:
+        for name in names:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)

@@ -1,0 +1,166 @@
+"""Attention inside chunks: one function, registered with Hugging Face by name, that takes its boundaries from a layout.
+
+An encoder built with `attn_implementation=ATTENTION` builds no masks. Whoever calls it passes `layout=` as a keyword,
+which transformers hands down to every attention layer, together with `sliding_window` where a layer has one.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
+
+from container.data.batch import PackedText
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # a torch built without flash attention
+    varlen_attn = None
+
+ATTENTION = "chunk_layout"
+
+# The kernel's grid depends on the longest chunk; rounded, so that a compiled encoder meets few different numbers.
+_LENGTH_STEP = 64
+
+
+class Layout(Protocol):
+    """Where the chunks of an encoder's input lie."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None) -> Tensor:
+        """Attention of every token to the tokens of its own chunk.
+
+        Args:
+            query, key, value: [1, heads, N, head_dim] packed, [S, heads, T, head_dim] dense.
+            scale: factor of the scores; None = 1 / sqrt(head_dim).
+            reach: a token sees tokens at most this far away on either side; None = its whole chunk.
+
+        Returns:
+            The context, in the shape of `query`.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class PackedLayout:
+    """Chunks end to end, no padding: token `cu_seqlens[i]` begins chunk i.
+
+    Attributes:
+        cu_seqlens: chunk boundaries on the encoder's device. [S + 1] int32
+        lengths: chunk lengths on the host. [S]
+    """
+
+    cu_seqlens: Tensor
+    lengths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, text: PackedText) -> "PackedLayout":
+        return cls(text.cu_seqlens, text.lengths)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None) -> Tensor:
+        if _varlen_takes(query):
+            return self._attend_varlen(query, key, value, scale=scale, reach=reach)
+        return self._attend_by_chunk(query, key, value, scale=scale, reach=reach)
+
+    def _attend_varlen(
+        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None
+    ) -> Tensor:
+        longest = -(-max(self.lengths) // _LENGTH_STEP) * _LENGTH_STEP
+        context = varlen_attn(
+            *(tensor[0].transpose(0, 1) for tensor in (query, key, value)),  # [N, heads, head_dim]
+            self.cu_seqlens,
+            self.cu_seqlens,
+            longest,
+            longest,
+            scale=scale,
+            window_size=(-1, -1) if reach is None else (reach, reach),
+        )
+        return context.transpose(0, 1).unsqueeze(0)
+
+    def _attend_by_chunk(
+        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None
+    ) -> Tensor:
+        """One call per chunk, on views. On CPU this beat gathering into padded length buckets (docs/benchmarks.md)."""
+        # [heads, N, head_dim] in memory: the kernel then reads each head of a chunk in one run.
+        chunks = (tensor.contiguous().split(self.lengths, dim=2) for tensor in (query, key, value))
+        longest = max(self.lengths)
+        band = None if reach is None or longest - 1 <= reach else _band(longest, reach, query.device)
+        contexts = []
+        for length, q, k, v in zip(self.lengths, *chunks):
+            near = None if band is None or length - 1 <= reach else band[:length, :length]
+            contexts.append(F.scaled_dot_product_attention(q, k, v, attn_mask=near, scale=scale))
+        return torch.cat(contexts, dim=2)
+
+
+@dataclass(frozen=True)
+class DenseLayout:
+    """One chunk per row, padded on the right: the form that an exported graph takes.
+
+    Attributes:
+        mask: 1 for a token, 0 for padding; every row has a token. [S, T]
+    """
+
+    mask: Tensor
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None) -> Tensor:
+        seen = self.mask.bool()[:, None, None, :]  # [S, 1, 1, T]
+        if reach is not None:
+            seen = seen & _band(self.mask.shape[1], reach, self.mask.device)  # [S, 1, T, T]
+        # A finite minimum: padding beyond the window of the last token sees nothing, and -inf would make it NaN.
+        bias = torch.zeros((), dtype=query.dtype, device=query.device).where(seen, torch.finfo(query.dtype).min)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale)
+
+
+def _band(length: int, reach: int, device: torch.device) -> Tensor:
+    """True where two tokens are at most `reach` apart. [length, length]"""
+    place = torch.arange(length, device=device)
+    return (place[:, None] - place[None, :]).abs() <= reach
+
+
+def _varlen_takes(query: Tensor) -> bool:
+    """Whether the variable-length kernel exists for this input: CUDA, half precision, flash attention's head sizes."""
+    return (
+        varlen_attn is not None
+        and query.is_cuda
+        and query.dtype in (torch.float16, torch.bfloat16)
+        and query.shape[-1] % 8 == 0
+        and query.shape[-1] <= 256
+        and _has_flash(query.device)
+    )
+
+
+@lru_cache
+def _has_flash(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    layout: Layout,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """The function transformers calls in every attention layer; its dropout is not applied (see TextEncoder)."""
+    assert attention_mask is None, "the mask function below builds none"
+    assert not getattr(module, "is_causal", False), "encoders see both ways"
+    # transformers passes the window as flash attention counts it: tokens less than sliding_window away are seen.
+    reach = None if sliding_window is None else sliding_window - 1
+    context = layout.attend(query, key, value, scale=scaling, reach=reach)
+    return context.transpose(1, 2), None  # [1, N, heads, head_dim]
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """The layout knows the boundaries."""
+
+
+AttentionInterface.register(ATTENTION, _attention)
+AttentionMaskInterface.register(ATTENTION, _no_mask)

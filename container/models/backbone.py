@@ -1,0 +1,250 @@
+"""Builds a text encoder from files: configuration, weights or random ones, what is redrawn and what is frozen."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from container.models.attention import ATTENTION
+from container.models.encoder import TextEncoder
+from container.models.families import (
+    EncoderFamily,
+    embedding_tables,
+    encoder_family,
+    encoder_layers,
+    first_position,
+    longest_chunk,
+)
+from contracts.errors import ContractError
+from contracts.hyperparameters import TextField
+
+log = logging.getLogger(__name__)
+
+_ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
+_TOKENIZER_FILE = "tokenizer.json"
+
+
+class EncoderFiles(Protocol):
+    """Files of one encoder: config.json in config_folder; weights in weights_folder, or None for random weights."""
+
+    @property
+    def config_folder(self) -> Path: ...
+    @property
+    def weights_folder(self) -> Path | None: ...
+
+
+def build_encoder(field: TextField, files: EncoderFiles, *, chosen: Iterable[str] = ()) -> TextEncoder:
+    """The encoder of a text field; random numbers come from torch's current generator.
+
+    Args:
+        chosen: names of the hyperparameters that the user set; a default that cannot be followed is only logged.
+
+    Raises:
+        ContractError: no text encoder, weights that do not fit the config, more layers to redraw than there are, chunks
+            longer than its positions, a tokenizer with more tokens than the encoder.
+    """
+    config = _read_config(files.config_folder)
+    family = encoder_family(config, source=str(files.config_folder))
+    _check_tokenizer(files.config_folder, config)
+    if files.weights_folder is None:
+        backbone, has_pooler = _random_backbone(config, family), False
+    else:
+        backbone, has_pooler = _pretrained_backbone(config, family, files.weights_folder)
+    _check_length(field, backbone, files.config_folder)
+    encoder = TextEncoder(
+        backbone,
+        packed=family.packed,
+        first_position=first_position(backbone),
+        pad_token_id=config.pad_token_id or 0,
+    )
+    pretrained_pooler = _take_pooler(backbone)
+    redraw(encoder.pooler, std=_std(config))
+    if has_pooler and pretrained_pooler is not None and not field.reinit_pooler:
+        encoder.pooler.dense.load_state_dict(pretrained_pooler.state_dict())
+    if files.weights_folder is not None:
+        _redraw_last_layers(field, backbone, family, chosen=set(chosen))
+    if family.unproven:
+        _freeze_unused(backbone)
+    if not field.is_embeddings_trainable:
+        for table in embedding_tables(backbone):
+            table.requires_grad_(False)
+    if not family.packed:
+        _say_once(f"Encoders of the family {config.model_type} run padded to the longest chunk of each batch.")
+    return encoder
+
+
+def redraw(modules: nn.Module, *, std: float) -> None:
+    """Weights as before pretraining: Linear and Embedding normal(0, std), biases 0, norms 1."""
+    for module in modules.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=std)
+        elif isinstance(module, nn.LayerNorm) and module.weight is not None:
+            nn.init.ones_(module.weight)
+        if isinstance(getattr(module, "bias", None), nn.Parameter):
+            nn.init.zeros_(module.bias)
+
+
+def _read_config(folder: Path) -> PretrainedConfig:
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ContractError(
+            f"{folder}/config.json: not the configuration of a Hugging Face encoder: {_first_line(error)}",
+            "Give a folder with the model's config.json.",
+        ) from error
+    for name in _ATTENTION_DROPOUTS:
+        if getattr(config, name, 0):
+            setattr(config, name, 0.0)
+            _say_once("Attention dropout is 0 on every path: the variable-length attention kernel has none.")
+    return config
+
+
+def _random_backbone(config: PretrainedConfig, family: EncoderFamily) -> PreTrainedModel:
+    return AutoModel.from_config(config, dtype=torch.float32, **_attention(family))
+
+
+def _pretrained_backbone(config: PretrainedConfig, family: EncoderFamily, folder: Path) -> tuple[PreTrainedModel, bool]:
+    """The backbone in float32, and whether its pooler came with the weights."""
+    try:
+        with _quiet_transformers():
+            backbone, found = AutoModel.from_pretrained(
+                folder,
+                config=config,
+                dtype=torch.float32,
+                local_files_only=True,
+                output_loading_info=True,
+                **_attention(family),
+            )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ContractError(
+            f"{folder}: the encoder's weights cannot be read with its config.json: {_first_line(error)}",
+            "Give the folder as it was saved; overrides in encoder_config must keep every shape.",
+        ) from error
+    missing = sorted(name for name in found["missing_keys"] if "pooler" not in name)
+    if missing:
+        raise ContractError(
+            f"{folder}: {len(missing)} weights of the encoder are not in its files, e.g. {missing[0]!r}",
+            "Give the weights that belong to this config.json.",
+        )
+    return backbone, not any("pooler" in name for name in found["missing_keys"])
+
+
+def _attention(family: EncoderFamily) -> dict[str, str]:
+    return {"attn_implementation": ATTENTION} if family.packed else {}
+
+
+def _take_pooler(backbone: PreTrainedModel) -> nn.Linear | None:
+    """Remove the backbone's own pooler, whose output nothing uses; returns its Linear d -> d where it has one."""
+    pooler = getattr(backbone, "pooler", None)
+    if pooler is None:
+        return None
+    backbone.pooler = None
+    dense = pooler if isinstance(pooler, nn.Linear) else getattr(pooler, "dense", None)
+    width = backbone.config.hidden_size
+    fits = isinstance(dense, nn.Linear) and dense.weight.shape == (width, width) and dense.bias is not None
+    return dense if fits else None
+
+
+def _redraw_last_layers(
+    field: TextField, backbone: PreTrainedModel, family: EncoderFamily, *, chosen: set[str]
+) -> None:
+    count = field.reinit_layers
+    if count == 0:
+        return
+    own = f"{field.role}_reinit_layers"
+    key = own if own in chosen else "reinit_layers"
+    layers = encoder_layers(backbone, family)
+    kind = backbone.config.model_type
+    obstacle = None
+    if layers is None:
+        obstacle = f"the layers of the family {kind} are not known"
+    elif family.shared_layers:
+        obstacle = (
+            f"{kind} runs one set of weights {backbone.config.num_hidden_layers} times, so the last {count} cannot be "
+            "redrawn without all the others"
+        )
+    if obstacle is not None:
+        if key in chosen:
+            raise ContractError(f"{key}: is {count}, but {obstacle}", f"Set {key} to 0.")
+        log.warning("%s: the default of %d is not followed: %s.", key, count, obstacle)
+        return
+    if count > len(layers):
+        raise ContractError(
+            f"{key}: is {count}, but the encoder of {field.column!r} has {len(layers)} layers",
+            f"Set {key} to at most {len(layers)}.",
+        )
+    for layer in layers[len(layers) - count :]:
+        redraw(layer, std=_std(backbone.config))
+
+
+def _check_length(field: TextField, backbone: PreTrainedModel, folder: Path) -> None:
+    longest = longest_chunk(backbone)
+    if longest is not None and field.max_sen_len > longest:
+        key = "max_sen_len" if field.role == "text" else f"{field.role}_max_sen_len (or max_sen_len)"
+        raise ContractError(
+            f"{key}: is {field.max_sen_len}, but the encoder in {folder} has positions for {longest} tokens",
+            f"Set it to at most {longest}.",
+        )
+
+
+def _check_tokenizer(folder: Path, config: PretrainedConfig) -> None:
+    path = folder / _TOKENIZER_FILE
+    if not path.is_file():
+        return
+    largest = max(Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True).values(), default=-1)
+    if largest >= config.vocab_size:
+        raise ContractError(
+            f"{path}: has a token with id {largest}, but the encoder's config.json says vocab_size {config.vocab_size}",
+            "Give the tokenizer that belongs to the encoder.",
+        )
+
+
+def _freeze_unused(backbone: PreTrainedModel) -> None:
+    """Freeze what a forward pass leaves without a gradient: replicas would wait for it."""
+    was_training = backbone.training
+    backbone.eval()
+    tokens = torch.zeros(1, 2, dtype=torch.long)
+    with torch.enable_grad():
+        backbone(input_ids=tokens, attention_mask=torch.ones_like(tokens)).last_hidden_state.sum().backward()
+    for name, parameter in backbone.named_parameters():
+        if parameter.grad is None and parameter.requires_grad:
+            parameter.requires_grad_(False)
+            log.info("%s of the encoder takes no part in its output and stays as it is.", name)
+    backbone.zero_grad(set_to_none=True)
+    backbone.train(was_training)
+
+
+def _std(config: PretrainedConfig) -> float:
+    return getattr(config, "initializer_range", 0.02)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+@lru_cache
+def _say_once(sentence: str) -> None:
+    log.info(sentence)
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Without its progress bar and its table of unused weights (a checkpoint's language-model head)."""
+    verbosity = transformers_logging.get_verbosity()
+    had_bar = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if had_bar:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,133 @@
+"""Composes a classifier from a configuration and encoder files, or reads a trained one back from model/."""
+
+import json
+import logging
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from container.models.backbone import EncoderFiles, build_encoder
+from container.models.classifier import Classifier
+from container.models.encoder import TextBranch, TextEncoder
+from container.models.fusion import FUSION_HEADS
+from container.models.tabular import TabularBranch
+from container.preprocessing.fitted import FittedPreprocessing
+from container.preprocessing.numeric_transform import NumericTransformParameters
+from contracts.artifacts import HYPERPARAMETERS, MODEL_STATE, tokenizer_folder
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.hyperparameters import Hyperparameters
+
+log = logging.getLogger(__name__)
+
+
+def build_classifier(
+    hp: Hyperparameters,
+    encoders: Sequence[EncoderFiles],
+    *,
+    tabular_dim: int,
+    numeric_transform: NumericTransformParameters,
+) -> Classifier:
+    """A classifier on the CPU in float32; its random weights are a function of hp.seed alone.
+
+    Args:
+        encoders: files of each text field's encoder, in the order of hp.text_fields.
+        tabular_dim: tabular inputs n; 0 = the texts decide alone.
+        numeric_transform: fitted on train; becomes buffers of the model.
+
+    Raises:
+        ContractError: see build_encoder.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(hp.seed)
+        return _compose(hp, encoders, tabular_dim=tabular_dim, numeric_transform=numeric_transform)
+
+
+def load_classifier(model_dir: Path) -> Classifier:
+    """The trained classifier of a model/ folder, on the CPU, in evaluation mode.
+
+    Raises:
+        ContractError: a file that is missing, damaged, or does not belong to the others; it is named.
+    """
+    hp = _load_hyperparameters(model_dir / HYPERPARAMETERS)
+    fitted = FittedPreprocessing.load(model_dir)
+    encoders = [_ConfigOnly(model_dir / tokenizer_folder(field.role)) for field in hp.text_fields]
+    model = build_classifier(
+        hp, encoders, tabular_dim=len(fitted.feature_columns), numeric_transform=fitted.numeric_transform
+    )
+    load_state(model, model_dir / MODEL_STATE)
+    return model.eval()
+
+
+def load_state(model: nn.Module, path: Path) -> None:
+    """Fill `model` with the plain state dict in `path`; every name and shape must fit."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        raise ContractError(
+            f"{path}: cannot be read as a state dict of tensors: {_first_line(error)}",
+            "Give the model.pth that a training job wrote, unchanged.",
+        ) from error
+    try:
+        model.load_state_dict(state, strict=True)
+    except (RuntimeError, TypeError) as error:
+        raise ContractError(
+            f"{path}: does not fit the model that hyperparameters.json and preprocessing.json beside it describe: "
+            f"{' '.join(str(error).split())[:300]}",
+            "Keep the files of one training job together.",
+        ) from error
+
+
+@dataclass(frozen=True)
+class _ConfigOnly:
+    """An encoder whose weights come from elsewhere."""
+
+    config_folder: Path
+    weights_folder: None = None
+
+
+def _compose(
+    hp: Hyperparameters,
+    encoders: Sequence[EncoderFiles],
+    *,
+    tabular_dim: int,
+    numeric_transform: NumericTransformParameters,
+) -> Classifier:
+    head = FUSION_HEADS[hp.architecture.fusion]
+    branches = {}
+    for field, files in zip(hp.text_fields, encoders, strict=True):
+        encoder = build_encoder(field, files, chosen=hp.model_fields_set)
+        branches[field.role] = TextBranch(encoder, _projection(hp, encoder) if head.projects_text else nn.Identity())
+    tabular = None
+    if hp.architecture.uses_table and tabular_dim:
+        tabular = TabularBranch(tabular_dim, hp.hidden_common_dim, transform=numeric_transform, dropout=hp.dropout)
+    widths = {branch.encoder.width for branch in branches.values()}
+    fusion = head(
+        hp,
+        text_width=hp.hidden_common_dim if head.projects_text else max(widths),
+        num_texts=len(branches),
+        table_width=0 if tabular is None else hp.hidden_common_dim,
+    )
+    return Classifier(branches, tabular=tabular, fusion=fusion)
+
+
+def _projection(hp: Hyperparameters, encoder: TextEncoder) -> nn.Module:
+    return nn.Sequential(nn.Dropout(hp.dropout), nn.Linear(encoder.width, hp.hidden_common_dim))
+
+
+def _load_hyperparameters(path: Path) -> Hyperparameters:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ContractError(
+            f"{path}: cannot be read: {_first_line(error)}", "Give the model/ folder of a training job, complete."
+        ) from error
+    return parse_hyperparameters(values)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

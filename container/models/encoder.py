@@ -1,0 +1,131 @@
+"""A text encoder: a Hugging Face backbone over packed chunks, and the pooler that makes a vector of each chunk."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
+
+from container.data.batch import PackedText
+from container.models.attention import DenseLayout, PackedLayout
+
+
+class Pooler(nn.Module):
+    """tanh(Linear(d -> d)) of a chunk's first token; ours for every family, whether its checkpoint has one or not."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+
+    def forward(self, first_token: Tensor) -> Tensor:
+        return torch.tanh(self.dense(first_token))
+
+
+class TextEncoder(nn.Module):
+    """Token ids -> one vector per chunk.
+
+    Attention dropout is 0 in every backbone: the variable-length kernel has none, and all paths compute the same.
+
+    Args:
+        backbone: an encoder without its own pooler; built with ATTENTION where `packed`.
+        packed: the family computes on packed chunks; otherwise every batch is padded to its longest chunk.
+        first_position: number that the family's position table gives to a chunk's first token.
+        pad_token_id: what padding is filled with.
+    """
+
+    def __init__(
+        self, backbone: PreTrainedModel, *, packed: bool, first_position: int = 0, pad_token_id: int = 0
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.packed = packed
+        self.first_position = first_position
+        self.pad_token_id = pad_token_id
+        self.width: int = backbone.config.hidden_size
+        self.pooler = Pooler(self.width)
+
+    def forward(self, text: PackedText) -> Tensor:
+        """Vector of each chunk. [S, d]"""
+        return self.pooler(self.token_states(text).index_select(0, text.cu_seqlens[:-1]))
+
+    def forward_dense(self, input_ids: Tensor, mask: Tensor) -> Tensor:
+        """Vector of each chunk, from chunks padded on the right; for padding chunks, any finite vector.
+
+        Args:
+            input_ids: [S, T] int64
+            mask: 1 for a token, 0 for padding. [S, T] int64
+
+        Returns:
+            [S, d]
+        """
+        # Padding chunks see their first token, so that no softmax runs over nothing.
+        first = torch.arange(input_ids.shape[1], device=input_ids.device) == 0
+        return self.pooler(self._dense_states(input_ids, (mask.bool() | first).long())[:, 0])
+
+    def token_states(self, text: PackedText) -> Tensor:
+        """Last hidden state of each token, in the order of `text.tokens`. [N, d]"""
+        if self.packed:
+            return self._run(
+                text.tokens[None], position_ids=self._position_ids(text.positions[None]), layout=PackedLayout.of(text)
+            )[0]
+        input_ids = pad_sequence(
+            list(text.tokens.split(text.lengths)), batch_first=True, padding_value=self.pad_token_id
+        )  # [S, T]
+        lengths = text.cu_seqlens.diff()[:, None]  # [S, 1]
+        mask = (torch.arange(input_ids.shape[1], device=input_ids.device) < lengths).long()
+        states = self._dense_states(input_ids, mask)  # [S, T, d]
+        return torch.cat([row[:length] for row, length in zip(states, text.lengths)])
+
+    def _dense_states(self, input_ids: Tensor, mask: Tensor) -> Tensor:
+        """[S, T, d]"""
+        if self.packed:
+            positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]  # [1, T]
+            return self._run(input_ids, position_ids=self._position_ids(positions), layout=DenseLayout(mask))
+        # Some families count their positions from the padding id, whatever the caller padded with.
+        return self._run(input_ids.where(mask.bool(), self.pad_token_id), attention_mask=mask)
+
+    def _position_ids(self, positions: Tensor) -> Tensor:
+        return positions + self.first_position
+
+    def _run(self, input_ids: Tensor, **inputs: Tensor | PackedLayout | DenseLayout) -> Tensor:
+        return self.backbone(input_ids=input_ids, **inputs).last_hidden_state
+
+
+class TextBranch(nn.Module):
+    """A text field: the mean of its record's chunk vectors, projected where the fusion head wants it projected.
+
+    Args:
+        projection: Dropout and Linear d -> H, or Identity.
+    """
+
+    def __init__(self, encoder: TextEncoder, projection: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.projection = projection
+
+    def forward(self, text: PackedText, *, num_records: int) -> Tensor:
+        """Features of each record. [B, H] (or [B, d])"""
+        chunks = self.encoder(text)  # [S, d]
+        return self.projection(mean_over_records(chunks, text.chunk_record, num_records=num_records))
+
+    def forward_dense(self, input_ids: Tensor, mask: Tensor) -> Tensor:
+        """The same from input_ids [B, C, T] and mask [B, C, T]; chunks without a token do not count."""
+        chunks = self.encoder.forward_dense(input_ids.flatten(0, 1), mask.flatten(0, 1))  # [B * C, d]
+        chunks = chunks.unflatten(0, mask.shape[:2])  # [B, C, d]
+        real = mask.amax(-1, keepdim=True).to(chunks.dtype)  # [B, C, 1]
+        return self.projection((chunks * real).sum(1) / real.sum(1).clamp(min=1))
+
+
+def mean_over_records(chunks: Tensor, chunk_record: Tensor, *, num_records: int) -> Tensor:
+    """Mean of each record's chunk vectors, in float32 at least.
+
+    Args:
+        chunks: [S, d]
+        chunk_record: [S]
+
+    Returns:
+        [B, d]
+    """
+    chunks = chunks.to(torch.promote_types(chunks.dtype, torch.float32))
+    sums = chunks.new_zeros(num_records, chunks.shape[1]).index_add(0, chunk_record, chunks)
+    counts = chunks.new_zeros(num_records).index_add(0, chunk_record, chunks.new_ones(len(chunk_record)))
+    return sums / counts[:, None]

@@ -1,0 +1,67 @@
+"""The tabular branch: raw imputed numbers and risk values -> features."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from container.preprocessing.numeric_transform import NumericTransformParameters
+
+# LayerNorm leaves n - 2 degrees of freedom of n numbers: nothing of one, and of two only which is larger.
+_FEWEST_NORMED = 3
+
+
+class NumericTransform(nn.Module):
+    """The fitted scaling of the tabular inputs, as buffers: part of model.pth and of the exported graph."""
+
+    def __init__(self, parameters: NumericTransformParameters) -> None:
+        super().__init__()
+        self.kind = parameters.kind
+        if self.kind == "standard":
+            self.register_buffer("mean", torch.tensor(parameters.mean, dtype=torch.float32))  # [n]
+            self.register_buffer("scale", torch.tensor(parameters.scale, dtype=torch.float32))  # [n]
+        elif self.kind == "quantile":
+            self.register_buffer("quantiles", torch.tensor(parameters.quantiles, dtype=torch.float32))  # [n, Q]
+
+    def forward(self, tabular: Tensor) -> Tensor:
+        """[B, n] -> [B, n]"""
+        if self.kind == "standard":
+            return (tabular - self.mean) / self.scale
+        if self.kind == "quantile":
+            return spread_rank(tabular, self.quantiles)
+        return tabular
+
+
+def spread_rank(values: Tensor, quantiles: Tensor) -> Tensor:
+    """Rank of each value between its column's quantiles, as NumericTransformParameters defines it: sqrt(3) * (2 u - 1).
+
+    Args:
+        values: [B, n]
+        quantiles: ascending, ties allowed. [n, Q]
+
+    Returns:
+        [B, n], within sqrt(3) of 0
+    """
+    low, high = quantiles[:, :-1], quantiles[:, 1:]  # [n, Q - 1]
+    width = high - low
+    beyond = values[:, :, None] - low  # [B, n, Q - 1]
+    slope = (beyond / width.where(width > 0, 1)).clamp(0, 1)
+    step = (1 + beyond.sign()) / 2
+    rank = slope.where(width > 0, step).mean(-1)  # [B, n]
+    return math.sqrt(3) * (2 * rank - 1)
+
+
+class TabularBranch(nn.Module):
+    """Transform -> LayerNorm(n) -> Linear n -> H -> ReLU -> Dropout."""
+
+    def __init__(self, num_inputs: int, width: int, *, transform: NumericTransformParameters, dropout: float) -> None:
+        super().__init__()
+        self.transform = NumericTransform(transform)
+        self.norm = nn.LayerNorm(num_inputs) if num_inputs >= _FEWEST_NORMED else nn.Identity()
+        self.linear = nn.Linear(num_inputs, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tabular: Tensor) -> Tensor:
+        """[B, n] -> [B, H]"""
+        hidden = self.norm(self.transform(tabular))
+        return self.dropout(torch.relu(self.linear(hidden)))
