@@ -1,0 +1,47 @@
+"""Packs the encoded messages of a record into chunks of at most a budget of tokens; no token is lost."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """Tokens [start:stop] of a record's message."""
+
+    message: int
+    start: int
+    stop: int
+
+
+def pack_messages(
+    messages: Sequence[Sequence[int]], budget: int, *, starts_word: Callable[[int], bool]
+) -> list[list[Span]]:
+    """Chunks of a record, in order, each a list of spans of at most `budget` tokens together.
+
+    A message stays whole: it opens a new chunk when it does not fit into the current one. A message longer than the
+    budget is split, between words where a word begins within the budget; what follows it may share its last chunk.
+
+    Args:
+        messages: token ids of each message, without special tokens.
+        budget: tokens per chunk, at least 1, without special tokens.
+        starts_word: whether a token begins a word.
+    """
+    chunks: list[list[Span]] = []
+    room = 0
+    for index, tokens in enumerate(messages):
+        start, length = 0, len(tokens)
+        if not chunks or length > room:
+            chunks.append([])
+            room = budget
+        while length - start > room:
+            stop = _cut(tokens, start, start + room, starts_word)
+            chunks[-1].append(Span(index, start, stop))
+            chunks.append([])
+            start, room = stop, budget
+        chunks[-1].append(Span(index, start, length))
+        room -= length - start
+    return chunks
+
+
+def _cut(tokens: Sequence[int], start: int, limit: int, starts_word: Callable[[int], bool]) -> int:
+    """Where to end a chunk that begins at `start`: before the last word that begins up to `limit`, else at `limit`."""
+    return next((stop for stop in range(limit, start, -1) if starts_word(tokens[stop])), limit)
