@@ -10,7 +10,15 @@ import emoji
 
 _MARKER = re.compile(r"\[(?:bom|eom)\]", re.IGNORECASE)
 
-_UNSEEN = re.compile(r"<!--.*?-->|<(script|style)\b[^<>]*>.*?</\1\s*>", re.IGNORECASE | re.DOTALL)
+# What a page does not show, each with the pattern of its end.
+_UNSEEN = tuple(
+    (re.compile(begin + ".*?" + end, re.IGNORECASE | re.DOTALL), re.compile(end, re.IGNORECASE))
+    for begin, end in (
+        ("<!--", "-->"),
+        (r"<script\b[^<>]*>", r"</script\s*>"),
+        (r"<style\b[^<>]*>", r"</style\s*>"),
+    )
+)
 
 # An HTML tag as CommonMark defines it (https://spec.commonmark.org/0.31.2/#raw-html), and the doctype. Quantifiers
 # are possessive, so that hostile text costs linear time.
@@ -54,8 +62,16 @@ def normalize_html(text: str) -> str:
     an unclosed tag and moves or joins cells outside of a table; stripping needs no tree.)
     """
     if "<" in text:
-        text = _TAG.sub(_tag_replacement, _UNSEEN.sub(" ", text))
+        text = _TAG.sub(_tag_replacement, _drop_unseen(text))
     return html.unescape(text) if "&" in text else text
+
+
+def _drop_unseen(text: str) -> str:
+    for whole, end in _UNSEEN:
+        # Beyond the last end nothing is closed, and before it everything is: so no search runs in vain twice.
+        last = max((match.end() for match in end.finditer(text)), default=0)
+        text = whole.sub(" ", text[:last]) + text[last:] if last else text
+    return text
 
 
 def _tag_replacement(match: re.Match[str]) -> str:
@@ -68,14 +84,19 @@ def remove_emoji(text: str) -> str:
         return text
     if "\u20e3" in text:
         text = _KEYCAP.sub(" ", text)
-    # emoji.replace_emoji walks every character in Python: it sees only the runs that can hold an emoji.
     return _emoji_run().sub(lambda run: emoji.replace_emoji(run[0], " "), text)
 
 
 @cache
 def _emoji_run() -> re.Pattern[str]:
-    characters = {character for sequence in emoji.EMOJI_DATA for character in sequence if not character.isascii()}
-    return re.compile(f"[{re.escape(''.join(sorted(characters)))}]+")
+    """Runs of characters that may belong to an emoji: replace_emoji walks all it gets in Python, so it gets little.
+
+    A few wide ranges, because a set of 1,400 characters would be searched one by one.
+    """
+    points = sorted({ord(character) for sequence in emoji.EMOJI_DATA for character in sequence} - set(range(128)))
+    gaps = [place for place in range(1, len(points)) if points[place] - points[place - 1] > 4096]
+    ranges = zip([0, *gaps], [*gaps, len(points)])
+    return re.compile("[" + "".join(f"{chr(points[a])}-{chr(points[b - 1])}" for a, b in ranges) + "]+")
 
 
 def normalize_text(text: str) -> str:
