@@ -1,0 +1,73 @@
+"""Names prepared data after everything that it depends on, so that a second run over the same inputs finds it."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from container.preprocessing.fitted import file_digest
+from contracts import artifacts
+from contracts.hyperparameters import FROM_SCRATCH, Hyperparameters
+from contracts.paths import JobPaths
+
+FORMAT_VERSION = 1
+EDGE_BYTES = 1 << 16
+TOKENIZER_SUFFIXES = (".json", ".txt", ".model")
+SETTINGS = (
+    "id_name", "label_name", "full_field_list", "tab_field_list", "categorical_features_to_encode", "cat_field_list",
+    "drop_unlabelled", "encoder_config", "num_classes", "is_binary", "multiclass_categories", "smooth_factor",
+    "count_threshold", "risk_table_folds", "imputation_strategy", "imputation_dict", "risk_tables", "numeric_transform",
+)  # fmt: skip
+FLAGS = (artifacts.USE_PRECOMPUTED_IMPUTATION, artifacts.USE_PRECOMPUTED_RISK_TABLES)
+
+
+def input_fingerprint(
+    paths: JobPaths, hp: Hyperparameters, *, files: Mapping[str, Sequence[Path]], encoders: Mapping[str, Path | None]
+) -> str:
+    """Hash of the input files (path, size, time, head and tail), the settings that matter here, the tokenizers, the
+    precomputed artifacts and the format version.
+
+    Args:
+        files: data files by split.
+        encoders: folder of each role's encoder; None for from_scratch.
+    """
+    random = any(field.tokenizer == FROM_SCRATCH for field in hp.text_fields) or (
+        hp.architecture.uses_table and hp.risk_table_folds > 1 and bool(hp.encoded_categories)
+    )
+    described: dict[str, Any] = {
+        "format": FORMAT_VERSION,
+        "files": {
+            split: [_describe(path, paths.channel(split)) for path in found] for split, found in files.items()
+        },
+        "settings": {name: getattr(hp, name) for name in SETTINGS},
+        "seed": hp.seed if random else None,
+        "uses_table": hp.architecture.uses_table,
+        "texts": [[field.role, field.column, field.tokenizer, field.steps, field.max_sen_len, field.max_chunks]
+                  for field in hp.text_fields],
+        "encoders": {role: [str(folder), tokenizer_digest(folder)] for role, folder in encoders.items() if folder},
+        "flags": {name: os.environ.get(name, "false").lower() for name in FLAGS},
+        "precomputed": [_describe(path, paths.precomputed_artifacts) for path in _files(paths.precomputed_artifacts)],
+    }  # fmt: skip
+    return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:20]
+
+
+def tokenizer_digest(folder: Path) -> str:
+    """Hash of the tokenizer and configuration files of an encoder folder; weights do not count."""
+    return file_digest([path for path in _files(folder) if path.suffix in TOKENIZER_SUFFIXES])
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+
+
+def _describe(path: Path, folder: Path) -> Iterable[Any]:
+    status = path.stat()
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        digest.update(stream.read(EDGE_BYTES))
+        if status.st_size > EDGE_BYTES:
+            stream.seek(max(EDGE_BYTES, status.st_size - EDGE_BYTES))
+            digest.update(stream.read())
+    return [str(path.relative_to(folder)), status.st_size, status.st_mtime_ns, digest.hexdigest()]

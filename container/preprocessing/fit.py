@@ -1,0 +1,316 @@
+"""One streaming pass over a split yields mergeable statistics; those of train yield everything that is fitted."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from container.preprocessing.duplicate_ids import DuplicateIds
+from container.preprocessing.fitted import FittedPreprocessing
+from container.preprocessing.imputation import fit_imputation
+from container.preprocessing.labels import LabelCollector, LabelMap, check_two_classes, given_labels, learned_labels
+from container.preprocessing.numeric_summary import NumericSummary
+from container.preprocessing.numeric_transform import InputDistribution, fit_numeric_transform
+from container.preprocessing.precomputed import Precomputed
+from container.preprocessing.risk_tables import (
+    CategoryCounts,
+    FoldedRisks,
+    RiskTable,
+    fit_risk_table,
+    fold_of,
+    parse_risk_table,
+)
+from container.preprocessing.tables import TableSlice, iter_tables
+from container.preprocessing.values import numbers
+from contracts.errors import ContractError
+from contracts.hyperparameters import Hyperparameters
+
+logger = logging.getLogger(__name__)
+
+SCAN_ROWS = 16384
+NAMED_ROWS = 5
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """The columns a job reads, by role."""
+
+    id_name: str
+    label_name: str
+    texts: tuple[str, ...]
+    numeric: tuple[str, ...]
+    categorical: tuple[str, ...]
+
+    @classmethod
+    def of(cls, hp: Hyperparameters, selected: Sequence[str] | None = None) -> "TableColumns":
+        """Without table columns for a model class that reads none; `selected` restricts them."""
+        table = hp.architecture.uses_table
+        numeric, categorical = (hp.tab_field_list, hp.encoded_categories) if table else ([], [])
+        return cls(
+            id_name=hp.id_name,
+            label_name=hp.label_name,
+            texts=tuple(field.column for field in hp.text_fields),
+            numeric=tuple(name for name in numeric if selected is None or name in selected),
+            categorical=tuple(name for name in categorical if selected is None or name in selected),
+        )
+
+    @property
+    def scanned(self) -> list[str]:
+        """What the fit pass reads: all but the texts."""
+        return [self.id_name, self.label_name, *self.numeric, *self.categorical]
+
+    @property
+    def transformed(self) -> list[str]:
+        return list(dict.fromkeys([*self.scanned, *self.texts]))
+
+
+def fold_count(hp: Hyperparameters) -> int:
+    """Folds of the risk tables; 0 and 1 both mean one."""
+    return max(1, hp.risk_table_folds)
+
+
+class SplitStatistics:
+    """What one pass over (a part of) a split counts.
+
+    Attributes:
+        rows: all rows. unlabelled: those without a label. unlabelled_rows: the first of them, in words.
+        totals: labelled rows by fold and label index. [F, L] int64
+        labelled_only: numbers of unlabelled rows stay out, as in train.
+    """
+
+    def __init__(
+        self,
+        columns: TableColumns,
+        *,
+        num_classes: int,
+        num_folds: int,
+        seed: int,
+        known: LabelMap | None,
+        labelled_only: bool,
+    ) -> None:
+        self.columns = columns
+        self.num_folds = num_folds
+        self.seed = seed
+        self.labelled_only = labelled_only
+        self.rows = 0
+        self.unlabelled = 0
+        self.unlabelled_rows: list[str] = []
+        self.labels = LabelCollector(columns.label_name, allowed=num_classes, known=known)
+        self.totals = np.zeros((num_folds, num_classes), np.int64)
+        self.numeric = {name: NumericSummary() for name in columns.numeric}
+        self.categories = {
+            name: CategoryCounts(num_folds=num_folds, num_labels=num_classes) for name in columns.categorical
+        }
+        self.ids = DuplicateIds()
+
+    def add(self, part: TableSlice) -> None:
+        """Count a slice.
+
+        Raises:
+            ContractError: a value that is no number, a label that is none of ours.
+        """
+        table, origin = part.table, part.origin
+        label_index = self.labels.add(table[self.columns.label_name], origin=origin)  # [R]
+        labelled = label_index >= 0
+        folds = self._folds(part)
+        self.rows += table.num_rows
+        self.unlabelled += int(np.count_nonzero(~labelled))
+        for index in np.flatnonzero(~labelled)[: NAMED_ROWS - len(self.unlabelled_rows)]:
+            self.unlabelled_rows.append(origin.row(index))
+        np.add.at(self.totals, (folds[labelled], label_index[labelled]), 1)
+        for name, summary in self.numeric.items():
+            values = numbers(table[name], name, origin=origin)
+            summary.add(values[labelled] if self.labelled_only else values)
+        for name, counts in self.categories.items():
+            counts.add(table[name], folds, label_index)
+        self.ids.add(table[self.columns.id_name])
+
+    def merge(self, other: "SplitStatistics") -> None:
+        """Become the statistics of both parts; the same whichever way the rows were dealt."""
+        moved = self.labels.merge(other.labels)
+        for there, here in enumerate(moved):
+            self.totals[:, here] += other.totals[:, there]
+        self.rows += other.rows
+        self.unlabelled += other.unlabelled
+        self.unlabelled_rows = (self.unlabelled_rows + other.unlabelled_rows)[:NAMED_ROWS]
+        for name, summary in self.numeric.items():
+            summary.merge(other.numeric[name])
+        for name, counts in self.categories.items():
+            counts.merge(other.categories[name], moved)
+        self.ids.merge(other.ids)
+
+    def _folds(self, part: TableSlice) -> np.ndarray:
+        rows = np.arange(part.first_row, part.first_row + part.table.num_rows)
+        if self.num_folds == 1:
+            return np.zeros(len(rows), np.int64)
+        return fold_of(rows, seed=self.seed, num_folds=self.num_folds)
+
+
+def scan_train(files: Sequence[Path], hp: Hyperparameters, columns: TableColumns) -> SplitStatistics:
+    """Statistics of train.
+
+    Raises:
+        ContractError: no rows, unlabelled rows (unless drop_unlabelled), a wrong value.
+    """
+    known = given_labels(hp.label_name, hp.multiclass_categories) if hp.multiclass_categories else None
+    statistics = SplitStatistics(
+        columns, num_classes=hp.num_classes, num_folds=fold_count(hp), seed=hp.seed, known=known, labelled_only=True
+    )
+    _scan(files, statistics, channel="train")
+    if statistics.unlabelled and not hp.drop_unlabelled:
+        raise ContractError(
+            f"{statistics.unlabelled_rows[0]}, column {hp.label_name!r}: has no label, as have "
+            f"{statistics.unlabelled} of {statistics.rows} training rows ({'; '.join(statistics.unlabelled_rows)}"
+            f"{'; ...' if statistics.unlabelled > len(statistics.unlabelled_rows) else ''})",
+            "Label them or take them out; drop_unlabelled true leaves them out.",
+        )
+    if statistics.unlabelled:
+        logger.warning(
+            "train: %d of %d rows have no label and are left out (drop_unlabelled).",
+            statistics.unlabelled,
+            statistics.rows,
+        )
+    return statistics
+
+
+def scan_held_out(
+    files: Sequence[Path], hp: Hyperparameters, columns: TableColumns, *, labels: LabelMap, channel: str
+) -> SplitStatistics:
+    """Statistics of val or test; unlabelled rows stay and are counted.
+
+    Raises:
+        ContractError: no rows, or none with a label, or a wrong value.
+    """
+    statistics = SplitStatistics(
+        columns, num_classes=hp.num_classes, num_folds=1, seed=hp.seed, known=labels, labelled_only=False
+    )
+    _scan(files, statistics, channel=channel)
+    if statistics.unlabelled:
+        logger.warning(
+            "%s: %d of %d rows have no label; they are predicted, and left out of the metrics.",
+            channel,
+            statistics.unlabelled,
+            statistics.rows,
+        )
+    return statistics
+
+
+def learn_label_map(statistics: SplitStatistics, hp: Hyperparameters, *, where: str) -> LabelMap:
+    """The classes: as configured, else the labels of train in order.
+
+    Raises:
+        ContractError: train has fewer than two of them.
+    """
+    counts = statistics.labels.counts
+    labels = statistics.labels.known or learned_labels(hp.label_name, counts)
+    for label in check_two_classes(labels, counts, where=where):
+        logger.warning("%s: no row has the label %r of multiclass_categories.", where, label)
+    return labels
+
+
+def fit_preprocessing(
+    statistics: SplitStatistics, hp: Hyperparameters, *, labels: LabelMap, precomputed: Precomputed, where: str
+) -> tuple[FittedPreprocessing, FoldedRisks | None]:
+    """Everything fitted on train (tokenizer digests are still to be filled in), and the out-of-fold values."""
+    columns = statistics.columns
+    imputation = fit_imputation(
+        statistics.numeric,
+        strategy=hp.imputation_strategy,
+        given={**(precomputed.imputation or {}), **(hp.imputation_dict or {})},
+        where=where,
+    )
+    _name_unread(hp, columns)
+    tables, folds = _risk_tables(statistics, hp, labels, precomputed.risk_tables or {})
+    inputs = [InputDistribution.of_numbers(statistics.numeric[name], imputation[name]) for name in columns.numeric]
+    for name in columns.categorical:
+        inputs += _risk_inputs(statistics, labels, tables[name], folds.get(name), name)
+    fitted = FittedPreprocessing(
+        text_fields=hp.text_fields,
+        id_name=columns.id_name,
+        label_name=columns.label_name,
+        numeric_columns=columns.numeric,
+        imputation=imputation,
+        categorical_columns=columns.categorical,
+        risk_tables=tables,
+        numeric_transform=fit_numeric_transform(hp.numeric_transform, inputs),
+        class_labels=labels.labels,
+        is_binary=hp.is_binary,
+        tokenizer_digests={},
+    )
+    twice = {name for name in fitted.feature_columns if fitted.feature_columns.count(name) > 1}
+    if twice:
+        raise ContractError(f"tabular inputs: {sorted(twice)[0]!r} names two of them", "Rename one of the columns.")
+    return fitted, FoldedRisks(hp.seed, statistics.num_folds, folds) if folds else None
+
+
+def _scan(files: Sequence[Path], statistics: SplitStatistics, *, channel: str) -> None:
+    for part in iter_tables(files, statistics.columns.scanned, rows_per_batch=SCAN_ROWS):
+        statistics.add(part)
+    if not statistics.rows:
+        raise ContractError(
+            f"channel {channel}: {', '.join(map(str, files[:3]))} {'has' if len(files) == 1 else 'have'} no rows",
+            f"Give the channel {channel} at least one row.",
+        )
+    if statistics.ids.count:
+        logger.warning(
+            "%s: %s%d rows repeat an id of an earlier row, e.g. %r; they are kept.",
+            channel,
+            "about " if statistics.ids.skipped_bits else "",
+            statistics.ids.count,
+            statistics.ids.example,
+        )
+
+
+def _label_indices(statistics: SplitStatistics, labels: LabelMap) -> list[int]:
+    return [statistics.labels.index.get(key, -1) for key in labels.keys.to_pylist()]
+
+
+def _risk_tables(
+    statistics: SplitStatistics, hp: Hyperparameters, labels: LabelMap, precomputed: Mapping[str, RiskTable]
+) -> tuple[dict[str, RiskTable], dict[str, np.ndarray]]:
+    num_values = 1 if hp.is_binary else len(labels.labels)
+    order = _label_indices(statistics, labels)
+    totals = np.stack([statistics.totals[:, i] if i >= 0 else 0 * statistics.totals[:, 0] for i in order], axis=-1)
+    tables, folds = {}, {}
+    for name, counts in statistics.categories.items():
+        if name in (hp.risk_tables or {}):
+            tables[name] = parse_risk_table(name, hp.risk_tables[name], num_values=num_values, source="risk_tables")
+        elif name in precomputed:
+            tables[name] = precomputed[name]
+        else:
+            tables[name], values = fit_risk_table(
+                *counts.sorted(order),
+                totals,
+                binary=hp.is_binary,
+                smooth_factor=hp.smooth_factor,
+                count_threshold=hp.count_threshold,
+            )
+            if values is not None:
+                folds[name] = values
+            continue
+        logger.info(
+            "Risk table of column %r: %d categories, given; no out-of-fold values.", name, len(tables[name].risk)
+        )
+    return tables, folds
+
+
+def _risk_inputs(
+    statistics: SplitStatistics, labels: LabelMap, table: RiskTable, folds: np.ndarray | None, name: str
+) -> list[InputDistribution]:
+    """Distribution of each risk value over the training rows, from the tables and counts alone."""
+    categories, counts = statistics.categories[name].sorted(_label_indices(statistics, labels))
+    rows = counts.sum(-1)  # [C, F]
+    place = {category: i for i, category in enumerate(table.risk)}
+    codes = [place.get(category, len(place)) for category in categories]
+    values = table.values[None] if folds is None else folds  # [F or 1, C + 1, V]
+    values = np.broadcast_to(values[:, codes], (rows.shape[1], len(codes), values.shape[-1]))  # [F, C, V]
+    return [InputDistribution.of_risks(values[..., v].T.ravel(), rows.ravel()) for v in range(values.shape[-1])]
+
+
+def _name_unread(hp: Hyperparameters, columns: TableColumns) -> None:
+    for setting, read in (("imputation_dict", columns.numeric), ("risk_tables", columns.categorical)):
+        unread = sorted(set(getattr(hp, setting) or {}) - set(read))
+        if unread:
+            logger.warning("%s: %s is given and has no effect: the model does not read the column.", setting, unread)

@@ -1,0 +1,155 @@
+"""Class labels: which there are, in which order, and which class id a cell has."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from container.preprocessing.tables import Origin
+from container.preprocessing.values import keys, plain_array
+from contracts.errors import ContractError
+
+UNLABELLED = -100  # as in container/data/batch.py, which needs torch
+
+Label = int | str
+
+
+@dataclass(frozen=True)
+class LabelMap:
+    """The classes, in the order of their ids.
+
+    Attributes:
+        column: name of the label column.
+        labels: as the configuration or the data spell them; 1, 1.0, "1" and true are the same label.
+    """
+
+    column: str
+    labels: tuple[Label, ...]
+
+    @cached_property
+    def keys(self) -> pa.Array:
+        return keys(pa.array([str(label) for label in self.labels], pa.string()))
+
+    def encode(self, column: pa.Array | pa.ChunkedArray, *, origin: Origin) -> np.ndarray:
+        """Class ids, UNLABELLED where the cell is empty. [R] int64
+
+        Raises:
+            ContractError: a label that is none of ours.
+        """
+        found = keys(column)
+        ids = pc.index_in(found, value_set=self.keys, skip_nulls=True)
+        wrong = np.flatnonzero(pc.and_(pc.is_null(ids), pc.is_valid(found)).to_numpy(zero_copy_only=False))
+        if len(wrong):
+            index = int(wrong[0])
+            value = plain_array(column)[index].as_py()
+            raise ContractError(
+                f"{origin.row(index)}, column {self.column!r}: {value!r} is none of the labels {list(self.labels)}",
+                "Correct the row, or multiclass_categories (with is_binary false) so that it lists every label.",
+            )
+        return pc.fill_null(ids, UNLABELLED).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def given_labels(column: str, categories: Sequence[Label]) -> LabelMap:
+    """The map that multiclass_categories states.
+
+    Raises:
+        ContractError: an empty label, or two that are the same (1 and "1.0").
+    """
+    labels = LabelMap(column, tuple(categories))
+    found = labels.keys.to_pylist()
+    if None in found:
+        raise ContractError("multiclass_categories: has an empty label", "An empty cell means that a row has no label.")
+    twice = [label for label, key in zip(categories, found) if found.count(key) > 1]
+    if twice:
+        raise ContractError(
+            f"multiclass_categories: {twice} are the same label (1, 1.0, '1' and true are)", "List each label once."
+        )
+    return labels
+
+
+def learned_labels(column: str, counts: Mapping[str, int]) -> LabelMap:
+    """The map of the label keys found in train: numbers by value, then texts alphabetically."""
+    return LabelMap(column, tuple(_label(key) for key in sorted(counts, key=_order)))
+
+
+def check_two_classes(labels: LabelMap, counts: Mapping[str, int], *, where: str) -> list[Label]:
+    """Labels of the map that train lacks.
+
+    Raises:
+        ContractError: train has fewer than two classes.
+    """
+    present = [key for key in labels.keys.to_pylist() if counts.get(key)]
+    if len(present) < 2:
+        only = f"only the label {present[0]!r}" if present else "no label"
+        raise ContractError(
+            f"{where}: column {labels.column!r} holds {only}; a classifier needs two classes",
+            "Check label_name and how the data was split.",
+        )
+    return [label for label, key in zip(labels.labels, labels.keys.to_pylist()) if not counts.get(key)]
+
+
+class LabelCollector:
+    """Counts label keys and gives each an index: the class id where the map is known, else in order of appearance.
+
+    Args:
+        allowed: without a map, refuse a label beyond this many.
+    """
+
+    def __init__(self, column: str, *, allowed: int, known: LabelMap | None = None) -> None:
+        self.column = column
+        self.allowed = allowed
+        self.known = known
+        self.index: dict[str, int] = {} if known is None else {key: i for i, key in enumerate(known.keys.to_pylist())}
+        self.counts: Counter[str] = Counter()
+
+    def add(self, column: pa.Array | pa.ChunkedArray, *, origin: Origin) -> np.ndarray:
+        """Index of each row's label, -1 where there is none. [R] int64
+
+        Raises:
+            ContractError: a label outside the map, or one too many.
+        """
+        distinct = keys(column).dictionary_encode()
+        codes = pc.fill_null(distinct.indices, -1).to_numpy(zero_copy_only=False)
+        position = np.full(len(distinct.dictionary) + 1, -1, np.int64)
+        for code, key in enumerate(distinct.dictionary.to_pylist()):
+            if key is None:
+                continue
+            if key not in self.index:
+                if self.known is not None:
+                    self.known.encode(column, origin=origin)
+                self._admit(key, origin.row(int(np.flatnonzero(codes == code)[0])))
+            position[code] = self.index[key]
+            self.counts[key] += int(np.count_nonzero(codes == code))
+        return position[codes]
+
+    def merge(self, other: "LabelCollector") -> np.ndarray:
+        """Take in the labels of `other`; returns where each of its indices went. [L] int64"""
+        for key in other.index:
+            if key not in self.index:
+                self._admit(key, "another part of the data")
+        self.counts.update(other.counts)
+        return np.array([self.index[key] for key in other.index], np.int64)
+
+    def _admit(self, key: str, where: str) -> None:
+        if len(self.index) == self.allowed:
+            raise ContractError(
+                f"{where}, column {self.column!r}: {key!r} is a label beyond the {self.allowed} classes "
+                f"{list(self.index)}",
+                "Check label_name; for more classes set is_binary to false, num_classes and multiclass_categories.",
+            )
+        self.index[key] = len(self.index)
+
+
+def _label(key: str) -> Label:
+    return int(key) if key.lstrip("-").isdecimal() and str(int(key)) == key else key
+
+
+def _order(key: str) -> tuple[int, float, str]:
+    try:
+        return 0, float(key), key
+    except ValueError:
+        return 1, 0.0, key

@@ -1,0 +1,187 @@
+"""Reads what an earlier step fitted: imputation values, risk tables, selected features. Pickles are not trusted."""
+
+import importlib
+import io
+import json
+import logging
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from container.preprocessing.risk_tables import RiskTable, parse_risk_table
+from container.preprocessing.tables import missing_column
+from contracts import artifacts
+from contracts.errors import ContractError
+
+logger = logging.getLogger(__name__)
+
+_CONTAINERS = ("dict", "list", "tuple", "set", "frozenset", "str", "int", "float", "bool", "complex")
+_NUMPY_INTERNALS = (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
+ALLOWED_CLASSES = frozenset(
+    [("builtins", name) for name in _CONTAINERS]
+    + [("collections", "OrderedDict"), ("collections", "defaultdict"), ("numpy", "ndarray"), ("numpy", "dtype")]
+    + [(f"numpy.{core}.{module}", name) for core in ("core", "_core") for module, name in _NUMPY_INTERNALS]
+)
+
+
+@dataclass(frozen=True)
+class Precomputed:
+    """What model_artifacts_input offers and the environment asks for; None = fit it."""
+
+    imputation: Mapping[str, float] | None
+    risk_tables: Mapping[str, RiskTable] | None
+    selected_features: tuple[str, ...] | None
+
+
+def precomputed_flag(variable: str) -> bool:
+    """Whether an environment variable asks for an artifact: true, false or not set.
+
+    Raises:
+        ContractError: any other value.
+    """
+    value = os.environ.get(variable, "false").strip().lower()
+    if value not in ("true", "false"):
+        raise ContractError(f"{variable}: is {os.environ[variable]!r}", f"Set {variable} to true or false.")
+    return value == "true"
+
+
+def load_precomputed(
+    folder: Path, *, numeric_columns: Sequence[str], categorical_columns: Sequence[str], num_values: int
+) -> Precomputed:
+    """Read what is asked for, restricted to the selected features.
+
+    Raises:
+        ContractError: a file asked for is missing, corrupt, refused, or lacks a column.
+    """
+    selected = selected_features(folder, [*numeric_columns, *categorical_columns])
+    if selected is not None:
+        numeric_columns = [name for name in numeric_columns if name in selected]
+        categorical_columns = [name for name in categorical_columns if name in selected]
+    imputation = risk_tables = None
+    if _asked(artifacts.USE_PRECOMPUTED_IMPUTATION, folder, artifacts.IMPUTE_DICT):
+        imputation = load_imputation(folder, numeric_columns)
+    if _asked(artifacts.USE_PRECOMPUTED_RISK_TABLES, folder, artifacts.RISK_TABLE_MAP):
+        risk_tables = load_risk_tables(folder, categorical_columns, num_values=num_values)
+    return Precomputed(imputation, risk_tables, selected)
+
+
+def load_imputation(folder: Path, columns: Sequence[str]) -> dict[str, float]:
+    """impute_dict of an earlier step: {column: value}."""
+    path, found = read_artifact(folder, artifacts.IMPUTE_DICT)
+    values = {}
+    for column in columns:
+        if column not in found:
+            raise missing_column(column, [str(name) for name in found], str(path))
+        value = found[column]
+        if not isinstance(value, (int, float, np.number)) or isinstance(value, bool) or not np.isfinite(value):
+            raise ContractError(
+                f"{path}: column {column!r}: {value!r} is not a finite number",
+                "Give each column one number, or set USE_PRECOMPUTED_IMPUTATION to false to fit them.",
+            )
+        values[column] = float(value)
+    return values
+
+
+def load_risk_tables(folder: Path, columns: Sequence[str], *, num_values: int) -> dict[str, RiskTable]:
+    """risk_table_map of an earlier step, in this project's form or the older one with bins."""
+    path, found = read_artifact(folder, artifacts.RISK_TABLE_MAP)
+    tables = {}
+    for column in columns:
+        if column not in found:
+            raise missing_column(column, [str(name) for name in found], str(path))
+        tables[column] = parse_risk_table(column, found[column], num_values=num_values, source=str(path))
+    return tables
+
+
+def selected_features(folder: Path, known: Sequence[str]) -> tuple[str, ...] | None:
+    """The columns that selected_features.json names; None without the file.
+
+    Raises:
+        ContractError: not a list of names, or a name that is neither a numeric nor a categorical column.
+    """
+    path = folder / artifacts.SELECTED_FEATURES
+    if not path.is_file():
+        return None
+    found = _read_json(path)
+    if isinstance(found, Mapping):
+        found = found.get("selected_features")
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise ContractError(
+            f"{path}: is not a list of column names",
+            'Write ["column", ...] or {"selected_features": ["column", ...]}.',
+        )
+    for name in found:
+        if name not in known:
+            raise missing_column(name, known, str(path))
+    dropped = [name for name in known if name not in found]
+    logger.info(
+        "%s selects %d of %d table columns; left out: %s.", path, len(set(found)), len(known), dropped or "none"
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def read_artifact(folder: Path, name: str) -> tuple[Path, Mapping[str, Any]]:
+    """`name`.json, else `name`.pkl, as a mapping by column."""
+    json_path, pickle_path = folder / f"{name}.json", folder / f"{name}.pkl"
+    if json_path.is_file():
+        path, found = json_path, _read_json(json_path)
+    elif pickle_path.is_file():
+        path, found = pickle_path, read_pickle(pickle_path)
+    else:
+        raise ContractError(
+            f"{folder}: neither {json_path.name} nor {pickle_path.name} is there, but the environment asks for it",
+            "Put one of them into the channel model_artifacts_input, or set the variable to false.",
+        )
+    if not isinstance(found, Mapping):
+        raise ContractError(f"{path}: holds a {type(found).__name__}, not an object by column", "Write it again.")
+    return path, found
+
+
+def read_pickle(path: Path) -> Any:
+    """A pickle of plain containers, numbers, strings and NumPy values; anything else is refused, and never runs.
+
+    Raises:
+        ContractError: another class or function in it, or a corrupt file.
+    """
+    try:
+        return _RestrictedUnpickler(path).load()
+    except ContractError:
+        raise
+    except Exception as error:  # a corrupt pickle raises nearly anything
+        raise ContractError(
+            f"{path}: is no readable pickle: {type(error).__name__}: {error}", "Write it again, or hand over JSON."
+        ) from error
+
+
+class _RestrictedUnpickler(pickle.Unpickler):
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.BytesIO(path.read_bytes()))
+        self.path = path
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ALLOWED_CLASSES:
+            raise ContractError(
+                f"{self.path}: refused: the pickle wants to use {module}.{name}",
+                "A pickle may hold dicts, lists, numbers, strings and NumPy values only; hand over JSON.",
+            )
+        return getattr(importlib.import_module(module.replace("numpy.core", "numpy._core")), name)
+
+
+def _asked(variable: str, folder: Path, name: str) -> bool:
+    asked = precomputed_flag(variable)
+    offered = [path.name for path in (folder / f"{name}.json", folder / f"{name}.pkl") if path.is_file()]
+    if offered and not asked:
+        logger.info("%s/%s is not used: %s is not true.", folder, offered[0], variable)
+    return asked
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (ValueError, OSError) as error:
+        raise ContractError(f"{path}: is no readable JSON: {error}", "Write it again.") from error

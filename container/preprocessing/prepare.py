@@ -1,0 +1,254 @@
+"""Prepares a job's data: fit on train, transform every split, write; or find it prepared already."""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from container.preprocessing.data_summary import log_split, summarize_split
+from container.preprocessing.encoder_source import (
+    EncoderSource,
+    apply_config_overrides,
+    learn_vocabulary,
+    resolve_encoder,
+    write_encoder_files,
+)
+from container.preprocessing.fingerprint import input_fingerprint, tokenizer_digest
+from container.preprocessing.fit import TableColumns, fit_preprocessing, learn_label_map, scan_held_out, scan_train
+from container.preprocessing.fitted import FittedPreprocessing
+from container.preprocessing.precomputed import load_precomputed
+from container.preprocessing.risk_tables import fold_of
+from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
+from container.preprocessing.split_file import write_split
+from container.preprocessing.tables import check_columns, find_data_files, input_format, iter_tables
+from container.preprocessing.tokenization import clean_texts
+from container.preprocessing.values import texts
+from contracts.artifacts import tokenizer_folder
+from contracts.errors import ContractError
+from contracts.hyperparameters import Hyperparameters, TextField
+from contracts.paths import SPLITS, JobPaths
+
+logger = logging.getLogger(__name__)
+
+MARKER = "prepared.json"
+SUMMARY = "summary.json"
+UNFINISHED = "tmp-"
+VOCABULARY_RECORDS = 200_000
+VOCABULARY_CHARACTERS = 200_000_000
+SCAN_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class EncoderFiles:
+    """Where a text field's encoder is described and where its weights are.
+
+    Attributes:
+        config_folder: tokenizer files and the encoder's config.json, in the prepared folder.
+        weights_folder: the pretrained encoder; None for from_scratch.
+    """
+
+    config_folder: Path
+    weights_folder: Path | None
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """Prepared splits on disk, and everything fitted.
+
+    Attributes:
+        tabular_dim: K.
+        rows: by split.
+        encoders: by role of the text field.
+        input_format: csv, tsv or parquet, of train.
+        summary: the data in figures, plain JSON values, for the report.
+        reused: found from an earlier run.
+    """
+
+    folder: Path
+    fitted: FittedPreprocessing
+    rows: Mapping[str, int]
+    encoders: Mapping[str, EncoderFiles]
+    input_format: str
+    summary: Mapping[str, Any]
+    reused: bool = False
+
+    @property
+    def tabular_dim(self) -> int:
+        return len(self.fitted.feature_columns)
+
+    def split(self, name: str) -> Path:
+        """The Arrow file of a split."""
+        return self.folder / f"{name}.arrow"
+
+
+def prepare_data(paths: JobPaths, hp: Hyperparameters) -> PreparedData:
+    """The job's data, prepared under `paths.prepared`; reused where the same inputs were prepared before.
+
+    Raises:
+        ContractError: anything about the input that is not as it should be, naming file, column and row.
+    """
+    started = time.monotonic()
+    files = {split: find_data_files(paths.channel(split), getattr(hp, f"{split}_filename")) for split in SPLITS}
+    for found in files.values():
+        input_format(found)
+        check_columns(found, hp.full_field_list or TableColumns.of(hp).transformed)
+    sources = {field.role: resolve_encoder(field.tokenizer, paths) for field in hp.text_fields}
+    encoders = {role: source.folder for role, source in sources.items()}
+    with _exclusive(paths.prepared):
+        folder = paths.prepared / input_fingerprint(paths, hp, files=files, encoders=encoders)
+        reused = (folder / MARKER).is_file()
+        for stale in paths.prepared.glob(f"{UNFINISHED}*"):
+            shutil.rmtree(stale)
+        if not reused:
+            aside = paths.prepared / f"{UNFINISHED}{folder.name}"
+            try:
+                _prepare(aside, paths, hp, files=files, sources=sources)
+            except BaseException:
+                shutil.rmtree(aside, ignore_errors=True)
+                raise
+            if folder.exists():
+                shutil.rmtree(folder)
+            aside.rename(folder)
+        for other in paths.prepared.iterdir():
+            if other.is_dir() and other != folder:
+                shutil.rmtree(other)
+    prepared = replace(open_prepared(folder), reused=reused)
+    rows = ", ".join(f"{split} {count}" for split, count in prepared.rows.items())
+    logger.info(
+        "Data %s in %.1f s: %s rows; %s.",
+        "found prepared" if reused else "prepared",
+        time.monotonic() - started,
+        rows,
+        folder,
+    )
+    return prepared
+
+
+def open_prepared(folder: Path) -> PreparedData:
+    """What `prepare_data` wrote; reads no rows.
+
+    Raises:
+        ContractError: the folder is not complete.
+    """
+    marker = folder / MARKER
+    if not marker.is_file():
+        raise ContractError(
+            f"{folder}: holds no complete prepared data ({MARKER} is missing)", "Prepare the data again."
+        )
+    found = json.loads(marker.read_text("utf-8"))
+    return PreparedData(
+        folder=folder,
+        fitted=FittedPreprocessing.load(folder),
+        rows=found["rows"],
+        encoders={
+            role: EncoderFiles(folder / tokenizer_folder(role), Path(weights) if weights else None)
+            for role, weights in found["weights"].items()
+        },
+        input_format=found["input_format"],
+        summary=json.loads((folder / SUMMARY).read_text("utf-8")),
+    )
+
+
+def _prepare(
+    target: Path,
+    paths: JobPaths,
+    hp: Hyperparameters,
+    *,
+    files: Mapping[str, Sequence[Path]],
+    sources: Mapping[str, EncoderSource],
+) -> None:
+    target.mkdir(parents=True)
+    everything = TableColumns.of(hp)
+    precomputed = load_precomputed(
+        paths.precomputed_artifacts,
+        numeric_columns=everything.numeric,
+        categorical_columns=everything.categorical,
+        num_values=1 if hp.is_binary else hp.num_classes,
+    )
+    columns = TableColumns.of(hp, precomputed.selected_features)
+    train = str(paths.channel("train"))
+    started = time.monotonic()
+    statistics = {"train": scan_train(files["train"], hp, columns)}
+    labels = learn_label_map(statistics["train"], hp, where=train)
+    for split in SPLITS[1:]:
+        statistics[split] = scan_held_out(files[split], hp, columns, labels=labels, channel=split)
+    fitted, folds = fit_preprocessing(statistics["train"], hp, labels=labels, precomputed=precomputed, where=train)
+    scanned = sum(found.rows for found in statistics.values())
+    logger.info("Read %d rows and fitted on train in %.1f s.", scanned, time.monotonic() - started)
+    digests = {}
+    for field in hp.text_fields:
+        encoder = target / tokenizer_folder(field.role)
+        _write_encoder(encoder, sources[field.role], field, hp, files=files["train"], rows=statistics["train"].rows)
+        digests[field.role] = tokenizer_digest(encoder)
+    fitted = replace(fitted, tokenizer_digests=digests)
+    fitted.save(target)
+    summary: dict[str, Any] = {"class_labels": list(fitted.class_labels), "splits": {}}
+    num_workers = hp.preprocess_workers or len(os.sched_getaffinity(0))
+    with SliceWorkers(target, folds, num_workers=num_workers) as workers:
+        for split in SPLITS:
+            written = write_split(
+                target / f"{split}.arrow",
+                files[split],
+                columns.transformed,
+                roles=[field.role for field in hp.text_fields],
+                expected_rows=statistics[split].rows,
+                workers=workers,
+                settings=SliceSettings(is_train=split == "train", drop_unlabelled=hp.drop_unlabelled),
+            )
+            summary["splits"][split] = summarize_split(statistics[split], written, fitted)
+            log_split(split, summary["splits"][split])
+    (target / SUMMARY).write_text(json.dumps(summary, indent=1, allow_nan=False), "utf-8")
+    marker = {
+        "rows": {split: described["rows"] for split, described in summary["splits"].items()},
+        "weights": {role: str(source.folder) if source.folder else None for role, source in sources.items()},
+        "input_format": input_format(files["train"]),
+    }
+    (target / MARKER).write_text(json.dumps(marker, indent=1), "utf-8")
+
+
+def _write_encoder(
+    target: Path, source: EncoderSource, field: TextField, hp: Hyperparameters, *, files: Sequence[Path], rows: int
+) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    if source.folder is None:
+        messages = _vocabulary_texts(files, field, rows=rows, seed=hp.seed)
+        learn_vocabulary(messages, target, encoder_config=hp.encoder_config, seed=hp.seed)
+    else:
+        write_encoder_files(source, target)
+        apply_config_overrides(target, hp.encoder_config)
+
+
+def _vocabulary_texts(files: Sequence[Path], field: TextField, *, rows: int, seed: int) -> Iterator[str]:
+    """Cleaned messages of train: of all records, or of a sample that the row numbers decide."""
+    every = -(-rows // VOCABULARY_RECORDS)
+    if every > 1:
+        logger.info("The vocabulary of %r is learned on every %dth of %d records.", field.column, every, rows)
+    characters = 0
+    for part in iter_tables(files, [field.column], rows_per_batch=SCAN_ROWS):
+        numbers = np.arange(part.first_row, part.first_row + part.table.num_rows)
+        sample = np.flatnonzero(fold_of(numbers, seed=seed, num_folds=every) == 0)
+        found = texts(part.table[field.column].take(sample), field.column, origin=part.origin)
+        for messages in clean_texts(field, found):
+            characters += sum(map(len, messages))
+            yield from messages
+        if characters > VOCABULARY_CHARACTERS:
+            logger.info("The vocabulary of %r is learned on its first %d characters.", field.column, characters)
+            return
+
+
+@contextlib.contextmanager
+def _exclusive(folder: Path) -> Iterator[None]:
+    """One preparation at a time under `folder`, so that unfinished folders found there are nobody's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

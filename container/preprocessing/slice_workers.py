@@ -1,0 +1,175 @@
+"""Transforms a stream of slices: in this process while there is little to do, then in processes of its own."""
+
+import logging
+import multiprocessing
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from container.preprocessing.risk_tables import FoldedRisks
+from container.preprocessing.tables import TableSlice
+from container.preprocessing.transform import Preprocessor, TransformCounts
+from contracts.errors import ContractError
+
+logger = logging.getLogger(__name__)
+
+SECONDS_ALONE = 1.5  # about what starting the processes costs
+SLICES_PER_WORKER = 2  # one in work, one waiting
+
+
+@dataclass(frozen=True)
+class SliceSettings:
+    """How the slices of one split are transformed."""
+
+    is_train: bool
+    drop_unlabelled: bool
+
+
+class SliceWorkers:
+    """Transforms slices in order.
+
+    Args:
+        folder: the fitted preprocessing with its tokenizers.
+        folds: out-of-fold risk values for train.
+        num_workers: processes; with 1, this one does it all.
+        seconds_alone: work this long in this process before starting others, over all splits.
+    """
+
+    def __init__(
+        self, folder: Path, folds: FoldedRisks | None, *, num_workers: int, seconds_alone: float = SECONDS_ALONE
+    ) -> None:
+        self._folder = folder
+        self._folds = folds
+        self._num_workers = num_workers
+        self._seconds_alone = seconds_alone
+        self._preprocessor = Preprocessor.load(folder)
+        self._worked = 0.0
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=error is None, cancel_futures=True)
+
+    def transform(
+        self, slices: Iterator[TableSlice], settings: SliceSettings
+    ) -> Iterator[tuple[pa.RecordBatch, TransformCounts]]:
+        """Prepared batches in the order of `slices`; a bounded number of slices is in memory.
+
+        Raises:
+            ContractError: a wrong value, or a worker process that died.
+        """
+        if self._pool is None:
+            for part in slices:
+                start = time.monotonic()
+                yield _transform(self._preprocessor, self._folds, part, settings)
+                self._worked += time.monotonic() - start
+                if self._num_workers > 1 and self._worked > self._seconds_alone:
+                    self._pool = self._start()
+                    break
+        if self._pool is not None:
+            yield from self._in_pool(self._pool, slices, settings)
+
+    def _start(self) -> ProcessPoolExecutor:
+        logger.info("Preparing in %d processes.", self._num_workers)
+        return ProcessPoolExecutor(
+            self._num_workers,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_start_worker,
+            initargs=(str(self._folder), self._folds),
+        )
+
+    def _in_pool(
+        self, pool: ProcessPoolExecutor, slices: Iterator[TableSlice], settings: SliceSettings
+    ) -> Iterator[tuple[pa.RecordBatch, TransformCounts]]:
+        running: deque[Future[tuple[bytes, TransformCounts]]] = deque()
+        try:
+            for part in slices:
+                running.append(pool.submit(_work, _to_bytes(part.table), _place(part), settings))
+                if len(running) > SLICES_PER_WORKER * self._num_workers:
+                    yield _received(running.popleft())
+            while running:
+                yield _received(running.popleft())
+        except BrokenProcessPool as error:
+            raise ContractError(
+                "preprocessing: a process that prepared data died; most likely the machine ran out of memory",
+                "Set preprocess_workers to a smaller number, or use a machine with more memory.",
+            ) from error
+
+
+@dataclass(frozen=True)
+class _Place:
+    first_row: int
+    file: Path
+    first_row_in_file: int
+
+
+_worker: tuple[Preprocessor, FoldedRisks | None] | None = None
+
+
+def _start_worker(folder: str, folds: FoldedRisks | None) -> None:
+    global _worker  # noqa: PLW0603 - what a pool process keeps between tasks
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    pa.set_cpu_count(1)
+    _worker = Preprocessor.load(Path(folder)), folds
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a pool process has a parent"
+    parent.join()
+    os._exit(1)
+
+
+def _work(table: bytes, place: _Place, settings: SliceSettings) -> tuple[bytes, TransformCounts]:
+    assert _worker is not None, "the initializer has run"
+    part = TableSlice(pa.ipc.open_stream(table).read_all(), place.first_row, place.file, place.first_row_in_file)
+    batch, counts = _transform(*_worker, part, settings)
+    return _to_bytes(pa.Table.from_batches([batch])), counts
+
+
+def _transform(
+    preprocessor: Preprocessor, folds: FoldedRisks | None, part: TableSlice, settings: SliceSettings
+) -> tuple[pa.RecordBatch, TransformCounts]:
+    return preprocessor.transform_counted(
+        part.table,
+        first_row=part.first_row,
+        origin=part.origin,
+        folds=folds if settings.is_train else None,
+        require_label=settings.is_train and not settings.drop_unlabelled,
+        drop_unlabelled=settings.is_train and settings.drop_unlabelled,
+    )
+
+
+def _place(part: TableSlice) -> _Place:
+    return _Place(part.first_row, part.file, part.first_row_in_file)
+
+
+def _to_bytes(table: pa.Table) -> bytes:
+    # Arrow's own format: a pickled slice would carry the whole table that it was cut from.
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def _received(future: Future[tuple[bytes, TransformCounts]]) -> tuple[pa.RecordBatch, TransformCounts]:
+    data, counts = future.result()
+    table = pa.ipc.open_stream(data).read_all().combine_chunks()
+    batches = table.to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema), counts

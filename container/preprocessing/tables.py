@@ -1,0 +1,343 @@
+"""Reads a channel's CSV, TSV and Parquet files as a stream of slices, and a caller's records as a table."""
+
+import csv
+import difflib
+import gzip
+import io
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from contracts.errors import ContractError
+
+logger = logging.getLogger(__name__)
+
+DataFormat = Literal["csv", "tsv", "parquet"]
+SUFFIXES: dict[str, DataFormat] = {
+    ".csv": "csv", ".csv.gz": "csv", ".tsv": "tsv", ".tsv.gz": "tsv", ".parquet": "parquet",
+}  # fmt: skip
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+CSV_BLOCK_BYTES = 8 << 20
+HEADER_BYTES = 1 << 20
+LISTED_FILES = 10
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the rows of a slice come from, for messages.
+
+    Attributes:
+        file: the file, or None for records handed over in memory.
+        first_row: number of the slice's first row in it, from 0.
+    """
+
+    file: Path | None = None
+    first_row: int = 0
+
+    def row(self, index: int) -> str:
+        """Row `index` of the slice in a person's words; rows count from 1 and a header is not a row."""
+        number = self.first_row + int(index) + 1
+        return f"{self.file}: row {number}" if self.file else f"record {number}"
+
+
+@dataclass(frozen=True)
+class TableSlice:
+    """Consecutive rows of one file.
+
+    Attributes:
+        table: the requested columns, R rows.
+        first_row: number of the first row in the split, from 0, over all files.
+        first_row_in_file: its number in `file`, from 0.
+    """
+
+    table: pa.Table
+    first_row: int
+    file: Path
+    first_row_in_file: int
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.file, self.first_row_in_file)
+
+
+def find_data_files(folder: Path, filename: str | None = None) -> list[Path]:
+    """The data files of a channel, sorted by path; names that start with . or _ are not data.
+
+    Args:
+        filename: read only this file, relative to the folder.
+
+    Raises:
+        ContractError: the channel or the named file is missing, or the channel holds no data file.
+    """
+    if not folder.is_dir():
+        raise ContractError(
+            f"channel {folder.name}: the folder {folder} does not exist",
+            f"Give the job a channel named {folder.name!r}, or put its files into that folder.",
+        )
+    entries = sorted(path for path in folder.rglob("*") if path.is_file())
+    if filename is not None:
+        path = folder / filename
+        if not path.is_file():
+            raise ContractError(
+                f"{folder.name}_filename: {path} does not exist; {_listing(folder, entries)}",
+                f"Correct {folder.name}_filename, or leave it out to read every data file of the channel.",
+            )
+        format_of(path)
+        return [path]
+    found = []
+    for path in entries:
+        if any(part.startswith((".", "_")) for part in path.relative_to(folder).parts):
+            continue
+        if _suffix(path) in SUFFIXES:
+            found.append(path)
+        else:
+            logger.info("%s is not read: its name ends with none of %s.", path, ", ".join(SUFFIXES))
+    if not found:
+        raise ContractError(
+            f"channel {folder.name}: no data file in {folder}; {_listing(folder, entries)}",
+            f"Put files there whose names end with one of {', '.join(SUFFIXES)}.",
+        )
+    return found
+
+
+def format_of(path: Path) -> DataFormat:
+    """The format that a file's name claims."""
+    suffix = _suffix(path)
+    if suffix not in SUFFIXES:
+        raise ContractError(
+            f"{path}: the name does not say which format it has",
+            f"Name data files so that they end with one of {', '.join(SUFFIXES)}.",
+        )
+    return SUFFIXES[suffix]
+
+
+def input_format(files: Sequence[Path]) -> DataFormat:
+    """The one format of `files`.
+
+    Raises:
+        ContractError: they are of several formats.
+    """
+    formats = {format_of(path): path for path in files}
+    if len(formats) != 1:
+        raise ContractError(
+            f"{files[0].parent}: holds files of several formats: "
+            + ", ".join(f"{path.name} ({name})" for name, path in sorted(formats.items())),
+            "Keep one format per channel, or name the file to read.",
+        )
+    return next(iter(formats))
+
+
+def column_names(path: Path) -> list[str]:
+    """The columns of one file, in its order.
+
+    Raises:
+        ContractError: the file is empty, is not what its name says, or names a column twice.
+    """
+    names = _parquet_file(path).schema_arrow.names if format_of(path) == "parquet" else _text_header(path)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ContractError(f"{path}: the column {twice[0]!r} is there twice", "Give each column a name of its own.")
+    return names
+
+
+def check_columns(files: Iterable[Path], columns: Sequence[str]) -> None:
+    """Raise ContractError where a file lacks one of `columns`."""
+    for path in files:
+        names = column_names(path)
+        for column in columns:
+            if column not in names:
+                raise missing_column(column, names, str(path))
+
+
+def missing_column(column: str, present: Sequence[str], where: str) -> ContractError:
+    near = difflib.get_close_matches(column, present, n=1, cutoff=0.5)
+    hint = f"; the nearest there is {near[0]!r}" if near else ""
+    return ContractError(
+        f"{where}: column {column!r} is missing{hint}",
+        f"The columns there are {', '.join(map(repr, present))}. Add it, or correct the hyperparameter that names it.",
+    )
+
+
+def iter_tables(files: Sequence[Path], columns: Sequence[str], *, rows_per_batch: int) -> Iterator[TableSlice]:
+    """Stream the rows of `files` in order, at most `rows_per_batch` at a time, in bounded memory.
+
+    CSV and TSV columns are strings whatever they hold, so that an id 007 survives and a type never depends on
+    which rows were read first; an empty field is "". Parquet columns keep their types, widened where files differ.
+
+    Raises:
+        ContractError: a missing column, a file that is not what its name says, types that do not go together.
+    """
+    check_columns(files, columns)
+    schema = _common_schema(files, columns) if input_format(files) == "parquet" else None
+    first_row = 0
+    for path in files:
+        in_file = 0
+        batches = _parquet_batches(path, columns, rows_per_batch) if schema else _text_batches(path, columns)
+        for batch in batches:
+            table = pa.Table.from_batches([batch]).select(list(columns))
+            if schema:
+                table = pa.table([_decode(column) for column in table.columns], names=list(columns)).cast(schema)
+            for start in range(0, table.num_rows, rows_per_batch):
+                part = table.slice(start, rows_per_batch)
+                yield TableSlice(part, first_row, path, in_file)
+                first_row += part.num_rows
+                in_file += part.num_rows
+
+
+def records_to_table(records: Any) -> pa.Table:
+    """Raw records as a table: a list of dicts, a pandas DataFrame, an Arrow table or record batch.
+
+    A key that some dicts lack is null there. A column of mixed types (1, "1") is read as strings, as from a CSV file.
+    """
+    if isinstance(records, pa.Table):
+        return records
+    if isinstance(records, pa.RecordBatch):
+        return pa.Table.from_batches([records])
+    if hasattr(records, "columns") and hasattr(records, "iloc"):
+        columns = {str(name): records[name].tolist() for name in records.columns}
+        return pa.table({name: _column(name, values) for name, values in columns.items()})
+    if isinstance(records, Mapping):
+        records = [records]
+    rows = list(records)
+    for index, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise ContractError(
+                f"record {index + 1}: is a {type(row).__name__}, not a dict of columns",
+                "Hand over a list of dicts, a DataFrame or an Arrow table.",
+            )
+    names = list(dict.fromkeys(str(name) for row in rows for name in row))
+    return pa.table({name: _column(name, [row.get(name) for row in rows]) for name in names})
+
+
+def _column(name: str, values: list[Any]) -> pa.Array:
+    values = [None if _is_missing(value) else value for value in values]
+    for index, value in enumerate(values):
+        if isinstance(value, (Mapping, list, tuple, set)):
+            raise ContractError(
+                f"record {index + 1}: column {name!r} holds a {type(value).__name__}, not a single value",
+                "Give each column one text or number per record.",
+            )
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, TypeError, OverflowError):
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
+
+
+def _is_missing(value: Any) -> bool:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return True
+    return type(value).__name__ in ("NAType", "NaTType")
+
+
+def _suffix(path: Path) -> str:
+    return "".join(part.lower() for part in path.suffixes[-2 if path.name.lower().endswith(".gz") else -1 :])
+
+
+def _listing(folder: Path, entries: Sequence[Path]) -> str:
+    if not entries:
+        return "the folder is empty"
+    names = [str(path.relative_to(folder)) for path in entries[:LISTED_FILES]]
+    more = f" and {len(entries) - LISTED_FILES} more" if len(entries) > LISTED_FILES else ""
+    return f"it holds {', '.join(names)}{more}"
+
+
+def _parquet_file(path: Path) -> pq.ParquetFile:
+    try:
+        # Column chunks are read through a small buffer: a row group may be as large as the file.
+        return pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
+    except (pa.ArrowException, OSError) as error:
+        raise ContractError(
+            f"{path}: cannot be read as Parquet: {_first_line(error)}",
+            "Write it again, or name it for the format that it has.",
+        ) from error
+
+
+def _parquet_batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+    try:
+        with _parquet_file(path) as file:
+            yield from file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise ContractError(f"{path}: damaged Parquet data: {_first_line(error)}", "Write the file again.") from error
+
+
+def _common_schema(files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
+    merged: pa.Schema | None = None
+    for path in files:
+        found = _parquet_file(path).schema_arrow
+        plain = pa.schema([(name, _plain_type(found.field(name).type)) for name in columns])
+        if merged is None:
+            merged = plain
+            continue
+        for name in columns:
+            try:
+                pa.unify_schemas(
+                    [pa.schema([merged.field(name)]), pa.schema([plain.field(name)])], promote_options="permissive"
+                )
+            except pa.ArrowException as error:
+                raise ContractError(
+                    f"{path}: column {name!r} is {plain.field(name).type}, but {merged.field(name).type} in {files[0]}",
+                    "Write the column with one type in every file.",
+                ) from error
+        merged = pa.unify_schemas([merged, plain], promote_options="permissive")
+    assert merged is not None, "find_data_files returns at least one file"
+    return merged
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _decode(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _text_header(path: Path) -> list[str]:
+    compressed = path.name.lower().endswith(".gz")
+    try:
+        with gzip.open(path) if compressed else path.open("rb") as stream:
+            head = stream.read(HEADER_BYTES)
+    except (OSError, EOFError) as error:
+        raise ContractError(f"{path}: cannot be read: {error}", "Write the file again.") from error
+    if not head.strip():
+        raise ContractError(f"{path}: the file is empty", "A table starts with a line of column names.")
+    if head[:4] == b"PAR1" or head[:2] == b"\x1f\x8b" or b"\0" in head:
+        raise ContractError(
+            f"{path}: holds binary data, not {format_of(path).upper()} text", "Name it for the format that it has."
+        )
+    text = head.decode("utf-8-sig", errors="replace")
+    return next(csv.reader(io.StringIO(text, newline=""), delimiter=DELIMITERS[format_of(path)]))
+
+
+def _text_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    try:
+        stream = pa.input_stream(str(path), compression="gzip" if path.name.lower().endswith(".gz") else None)
+        with (
+            stream,
+            pa_csv.open_csv(
+                stream,
+                read_options=pa_csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK_BYTES),
+                parse_options=pa_csv.ParseOptions(delimiter=DELIMITERS[format_of(path)], newlines_in_values=True),
+                convert_options=pa_csv.ConvertOptions(
+                    include_columns=list(columns),
+                    column_types={name: pa.string() for name in columns},
+                    strings_can_be_null=False,
+                ),
+            ) as reader,
+        ):
+            yield from reader
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise ContractError(
+            f"{path}: cannot be read as {format_of(path).upper()}: {_first_line(error)}",
+            "Write it in UTF-8 with one header line and the same number of fields in every row.",
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

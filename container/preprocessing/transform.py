@@ -1,0 +1,196 @@
+"""Raw columns in, prepared columns out: the one code path of files, batches and single records."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+from container.preprocessing.chunk_tokenizer import ChunkTokenizer
+from container.preprocessing.fitted import FittedPreprocessing
+from container.preprocessing.imputation import impute
+from container.preprocessing.labels import UNLABELLED
+from container.preprocessing.risk_tables import FoldedRisks
+from container.preprocessing.tables import Origin, missing_column
+from container.preprocessing.tokenization import TextCounts, TextProcessor
+from container.preprocessing.values import numbers, plain_array, texts
+from contracts.artifacts import tokenizer_folder
+from contracts.errors import ContractError
+
+
+@dataclass(frozen=True)
+class TransformCounts:
+    """What happened to the rows of a slice; `+` merges.
+
+    Attributes:
+        rows: rows that came out. dropped: unlabelled rows left out on request.
+        imputed: missing numbers by column. unseen: rows with a category that the risk table lacks, by column.
+        texts: by role.
+    """
+
+    rows: int = 0
+    dropped: int = 0
+    imputed: Counter[str] = field(default_factory=Counter)
+    unseen: Counter[str] = field(default_factory=Counter)
+    texts: dict[str, TextCounts] = field(default_factory=dict)
+
+    def __add__(self, other: "TransformCounts") -> "TransformCounts":
+        # Counter's own + would forget columns without any.
+        imputed, unseen = Counter(self.imputed), Counter(self.unseen)
+        imputed.update(other.imputed)
+        unseen.update(other.unseen)
+        roles = dict.fromkeys([*self.texts, *other.texts])
+        merged = {role: self.texts.get(role, TextCounts()) + other.texts.get(role, TextCounts()) for role in roles}
+        return TransformCounts(self.rows + other.rows, self.dropped + other.dropped, imputed, unseen, merged)
+
+
+class Preprocessor:
+    """The fitted rules with their tokenizers.
+
+    Attributes:
+        fitted: the rules.
+    """
+
+    def __init__(self, fitted: FittedPreprocessing, processors: dict[str, TextProcessor]) -> None:
+        self.fitted = fitted
+        self._processors = processors
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """From model/ or a prepared folder.
+
+        Raises:
+            ContractError: a file is missing or damaged.
+        """
+        fitted = FittedPreprocessing.load(Path(folder))
+        processors = {
+            field.role: TextProcessor(field, ChunkTokenizer.from_folder(Path(folder) / tokenizer_folder(field.role)))
+            for field in fitted.text_fields
+        }
+        return cls(fitted, processors)
+
+    def transform(
+        self,
+        table: pa.Table | pa.RecordBatch,
+        *,
+        first_row: int = 0,
+        origin: Origin | None = None,
+        folds: FoldedRisks | None = None,
+        require_label: bool = False,
+        drop_unlabelled: bool = False,
+    ) -> pa.RecordBatch:
+        """The prepared columns of docs/architecture.md, "Prepared split", for R raw rows; other columns are ignored.
+
+        Args:
+            table: raw columns. The id and the label may be absent: the id is null then, the label UNLABELLED.
+            first_row: number of the first row in the split; decides the folds.
+            origin: where the rows come from, for messages.
+            folds: out-of-fold risk values, for rows of train.
+            require_label: an unlabelled row is an error.
+            drop_unlabelled: leave unlabelled rows out; the rest keep their numbers.
+
+        Raises:
+            ContractError: a missing column; a number, category, label or text of a wrong kind, with its row.
+        """
+        return self.transform_counted(
+            table,
+            first_row=first_row,
+            origin=origin,
+            folds=folds,
+            require_label=require_label,
+            drop_unlabelled=drop_unlabelled,
+        )[0]
+
+    def transform_counted(
+        self,
+        table: pa.Table | pa.RecordBatch,
+        *,
+        first_row: int = 0,
+        origin: Origin | None = None,
+        folds: FoldedRisks | None = None,
+        require_label: bool = False,
+        drop_unlabelled: bool = False,
+    ) -> tuple[pa.RecordBatch, TransformCounts]:
+        """`transform`, with what was imputed, cut and dropped."""
+        origin = origin or Origin()
+        fitted = self.fitted
+        for name in fitted.feature_inputs:
+            if name not in table.column_names:
+                raise missing_column(name, table.column_names, str(origin.file or "records"))
+        rows = np.arange(first_row, first_row + table.num_rows, dtype=np.int64)
+        has_label = fitted.label_name in table.column_names
+        label = np.full(len(rows), UNLABELLED, np.int64)
+        if has_label:
+            label = fitted.labels.encode(table[fitted.label_name], origin=origin)
+        unlabelled = np.flatnonzero(label == UNLABELLED)
+        if require_label and len(unlabelled):
+            raise ContractError(
+                f"{origin.row(unlabelled[0])}, column {fitted.label_name!r}: has no label",
+                "Label the row, or take it out.",
+            )
+        kept = label != UNLABELLED if drop_unlabelled else np.ones(len(rows), bool)
+        tabular, imputed, unseen = self._tabular(table, rows, kept=kept, origin=origin, folds=folds)  # [R, K]
+        dropped = int(np.count_nonzero(~kept))
+        if dropped:
+            table, rows, label, tabular = table.filter(pa.array(kept)), rows[kept], label[kept], tabular[kept]
+        columns = {
+            "row": pa.array(rows),
+            "id": plain_array(table[fitted.id_name]) if fitted.id_name in table.column_names else pa.nulls(len(rows)),
+        }
+        if has_label:
+            columns["raw_label"] = plain_array(table[fitted.label_name])
+        columns["label"] = pa.array(label)
+        columns["tabular"] = _fixed_size_lists(tabular)
+        counts: dict[str, TextCounts] = {}
+        for text in fitted.text_fields:
+            encoded = self._processors[text.role].process(texts(table[text.column], text.column, origin=origin))
+            columns[f"{text.role}_tokens"] = _lists(encoded.tokens, encoded.token_counts)
+            columns[f"{text.role}_chunk_lengths"] = _lists(encoded.chunk_lengths, encoded.chunk_counts)
+            counts[text.role] = encoded.counts
+        return pa.RecordBatch.from_pydict(columns), TransformCounts(len(rows), dropped, imputed, unseen, counts)
+
+    def _tabular(
+        self,
+        table: pa.Table | pa.RecordBatch,
+        rows: np.ndarray,
+        *,
+        kept: np.ndarray,
+        origin: Origin,
+        folds: FoldedRisks | None,
+    ) -> tuple[np.ndarray, Counter[str], Counter[str]]:
+        """Imputed numbers, then risk values, as in feature_columns.txt [R, K] float32; counts of the `kept` rows."""
+        fitted = self.fitted
+        tabular = np.empty((len(rows), len(fitted.feature_columns)), np.float32)
+        imputed: Counter[str] = Counter()
+        unseen: Counter[str] = Counter()
+        for place, name in enumerate(fitted.numeric_columns):
+            values = numbers(table[name], name, origin=origin)
+            tabular[:, place], missing = impute(values, fitted.imputation[name])
+            imputed[name] = int(np.count_nonzero(missing & kept))
+        place = len(fitted.numeric_columns)
+        row_folds = folds.folds(rows) if folds is not None else None
+        for name in fitted.categorical_columns:
+            risk = fitted.risk_tables[name]
+            codes = risk.codes(table[name])
+            unseen[name] = int(np.count_nonzero((codes == len(risk.risk)) & kept))
+            if folds is not None and name in folds.values:
+                values = folds.values[name][row_folds, codes]  # [R, V]
+            else:
+                values = risk.values[codes]
+            tabular[:, place : place + values.shape[1]] = values
+            place += values.shape[1]
+        return tabular, imputed, unseen
+
+
+def _lists(values: np.ndarray, counts: np.ndarray) -> pa.ListArray:
+    offsets = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, pa.int32()))
+
+
+def _fixed_size_lists(values: np.ndarray) -> pa.FixedSizeListArray:
+    """[R, K] -> R lists of K; K may be 0."""
+    kind = pa.list_(pa.float32(), values.shape[1])
+    return pa.FixedSizeListArray.from_buffers(kind, len(values), [None], children=[pa.array(values.ravel())])

@@ -1,0 +1,121 @@
+"""What a cell means: a number, a category or label key, or a text. The same for every file format and for records."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from container.preprocessing.tables import Origin
+from contracts.errors import ContractError
+
+MISSING_NUMBERS = ("", "na", "n/a", "null", "none", "nan")
+LARGEST = float(np.finfo(np.float32).max)  # the model reads float32
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_INTEGRAL = r"^(-?(?:0|[1-9][0-9]*))\.0*$"
+_EXACT_INTEGERS = 2.0**62  # every whole float64 below is an int64, exactly
+
+
+def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """One contiguous array, dictionaries decoded."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if isinstance(column, pa.ChunkedArray):  # an empty one stays chunked in some versions
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def keys(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The key under which a label or a category is known; null where there is none.
+
+    1, 1.0, "1", "1.0" and true are one key ("1"), false and 0 likewise; "007" stays "007". Surrounding blanks do not
+    count; null, NaN and "" are null. [R] string
+    """
+    column = plain_array(column)
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), pa.string())
+    distinct = column.dictionary_encode()
+    return _canonical(distinct.dictionary).take(distinct.indices)
+
+
+def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> np.ndarray:
+    """A numeric column as float64, NaN where it is missing. [R]
+
+    Raises:
+        ContractError: a value that is no number, or is infinite, or too large for a 32-bit float.
+    """
+    column = plain_array(column)
+    kind = column.type
+    if pa.types.is_null(kind):
+        return np.full(len(column), np.nan)
+    if _is_text(kind):
+        parsed = _parse(column, name, origin)
+    elif (
+        pa.types.is_boolean(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+    ):
+        parsed = pc.cast(column, pa.float64(), safe=False)
+    else:
+        raise ContractError(
+            f"{origin.file or 'records'}: column {name!r} is of type {kind}, which is not numeric",
+            "Take it out of tab_field_list, or write it as numbers.",
+        )
+    values = parsed.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+    wrong = np.flatnonzero(np.abs(values) > LARGEST)  # inf too; NaN compares false
+    if len(wrong):
+        index = int(wrong[0])
+        raise ContractError(
+            f"{origin.row(index)}, column {name!r}: {column[index].as_py()!r} is not a finite 32-bit number",
+            "Write a finite number, or leave the field empty: it is imputed then.",
+        )
+    return values
+
+
+def texts(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> list[str | None]:
+    """A text column as strings, None where it is missing; numbers are written out."""
+    column = plain_array(column)
+    if _is_text(column.type):
+        return column.to_pylist()
+    if pa.types.is_nested(column.type) or pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        raise ContractError(
+            f"{origin.file or 'records'}: text column {name!r} is of type {column.type}, which is not text",
+            "Write the column as strings.",
+        )
+    return keys(column).to_pylist()
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _canonical(values: pa.Array) -> pa.Array:
+    if pa.types.is_floating(values.type):
+        numbers = pc.cast(values, pa.float64(), safe=False)
+        found = numbers.to_numpy(zero_copy_only=False)
+        whole = np.isfinite(found) & (found == np.round(found)) & (np.abs(found) <= _EXACT_INTEGERS)
+        integers = pa.array(np.where(whole, found, 0).astype(np.int64)).cast(pa.string())
+        written = pc.if_else(pa.array(whole), integers, pc.cast(values, pa.string()))
+        return pc.if_else(pa.array(np.isnan(found)), pa.scalar(None, pa.string()), written)
+    if pa.types.is_boolean(values.type):
+        values = pc.cast(values, pa.int8())
+    text = pc.utf8_trim_whitespace(pc.cast(values, pa.string()))
+    text = pc.replace_substring_regex(text, pattern=_INTEGRAL, replacement=r"\1")
+    for pattern, key in ((r"^-0$", "0"), (r"(?i)^true$", "1"), (r"(?i)^false$", "0")):
+        text = pc.replace_substring_regex(text, pattern=pattern, replacement=key)
+    return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+
+
+def _parse(column: pa.Array, name: str, origin: Origin) -> pa.Array:
+    text = pc.utf8_trim_whitespace(pc.cast(column, pa.string()))
+    missing = pc.is_in(pc.utf8_lower(text), value_set=pa.array(MISSING_NUMBERS))
+    text = pc.if_else(missing, pa.scalar(None, pa.string()), text)
+    for pattern, number in ((r"(?i)^true$", "1"), (r"(?i)^false$", "0"), (r"^\+", "")):
+        text = pc.replace_substring_regex(text, pattern=pattern, replacement=number)
+    wrong = pc.fill_null(pc.invert(pc.match_substring_regex(text, pattern=_NUMBER)), False)
+    if pc.any(wrong).as_py():
+        index = pc.index(wrong, True).as_py()
+        raise ContractError(
+            f"{origin.row(index)}, column {name!r}: {column[index].as_py()!r} is not a number",
+            "Write a number, or leave the field empty; take the column out of tab_field_list if it is a category.",
+        )
+    return pc.cast(text, pa.float64())
