@@ -1,0 +1,196 @@
+"""config.json of an encoder: sizes for random weights, overrides for pretrained ones, unknown keys refused."""
+
+import difflib
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contracts.errors import ContractError
+from contracts.hyperparameters import ENCODER_SIZES
+
+# Their position ids begin after the padding id, so the position table is longer than the longest chunk.
+_OFFSET_POSITIONS = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text"}
+_OFFSET_POSITIONS |= {"mpnet", "ibert", "longformer"}
+
+# Positions of these are computed, or relative and clipped: no table ends.
+_NO_POSITION_TABLE = {"modernbert", "nomic_bert"}
+
+# What decides the shape of a weight, or what the weights were trained to mean.
+SHAPE_KEYS = frozenset(
+    """
+    model_type vocab_size hidden_size dim embedding_size num_hidden_layers n_layers num_attention_heads n_heads head_dim
+    intermediate_size hidden_dim num_hidden_groups inner_group_num type_vocab_size max_position_embeddings
+    position_embedding_type sinusoidal_pos_embds relative_attention relative_attention_num_buckets
+    max_relative_positions position_buckets pos_att_type position_biased_input share_att_key norm_rel_ebd
+    conv_kernel_size attention_bias mlp_bias norm_bias decoder_bias classifier_bias layer_types rope_parameters
+    local_attention is_decoder add_cross_attention tie_word_embeddings pad_token_id bos_token_id eos_token_id
+    cls_token_id sep_token_id
+    """.split()  # noqa: SIM905
+)
+
+# Keys that every BERT config has. A config of these alone is written without asking transformers, which takes seconds.
+_PLAIN_BERT = frozenset({*ENCODER_SIZES, "intermediate_size", "max_position_embeddings"})
+
+DEFAULT_POSITIONS = 512
+
+
+@dataclass(frozen=True)
+class _Schema:
+    defaults: dict[str, Any]
+    aliases: dict[str, str]
+
+
+def scratch_config(
+    encoder_config: Mapping[str, Any], *, vocab_size: int, special_ids: Mapping[str, int], max_sen_len: int
+) -> dict[str, Any]:
+    """config.json of an encoder with random weights.
+
+    Args:
+        encoder_config: what the user set, over ENCODER_SIZES.
+        vocab_size: ids of the learned vocabulary.
+        special_ids: id of pad, bos, eos, cls and sep.
+        max_sen_len: tokens of the longest chunk, which the positions must hold.
+
+    Raises:
+        ContractError: an unknown key or model_type, a size that is no positive integer, heads that do not divide.
+    """
+    given = dict(encoder_config)
+    model_type = str(given.pop("model_type", "bert"))
+    schema = None
+    if model_type != "bert" or not set(given) <= _PLAIN_BERT:
+        schema = _ask(model_type, given)
+        given = {schema.aliases.get(key, key): value for key, value in given.items()}
+    known = schema.defaults if schema else dict.fromkeys((*_PLAIN_BERT, "pad_token_id"), 0)
+    aliases = schema.aliases if schema else {}
+    config: dict[str, Any] = {"model_type": model_type}
+    for key, size in ENCODER_SIZES.items():
+        config[aliases.get(key, key)] = size
+    config.update(given)
+    hidden, heads = (aliases.get(key, key) for key in ("hidden_size", "num_attention_heads"))
+    sizes = [aliases.get(key, key) for key in ENCODER_SIZES]
+    feed_forward = next((key for key in ("intermediate_size", "hidden_dim") if key in known), None)
+    _check_sizes(config, [key for key in (*sizes, feed_forward, "max_position_embeddings") if key in config])
+    if feed_forward:
+        config.setdefault(feed_forward, 4 * config[hidden])
+    if config[hidden] % config[heads]:
+        raise ContractError(
+            f"encoder_config: {hidden} {config[hidden]} cannot be divided among {heads} {config[heads]}",
+            f"Make {hidden} a multiple of {heads}.",
+        )
+    config["vocab_size"] = vocab_size
+    for name, index in special_ids.items():
+        if known.get(f"{name}_token_id") is not None:
+            config[f"{name}_token_id"] = index
+    if "max_position_embeddings" in known:
+        positions = max(DEFAULT_POSITIONS, max_sen_len) + _position_offset(config)
+        config.setdefault("max_position_embeddings", positions)
+    check_positions(config, max_sen_len)
+    return config
+
+
+def apply_config_overrides(target: Path, encoder_config: Mapping[str, Any]) -> None:
+    """Write a user's settings into `target`/config.json of a pretrained encoder; every shape stays.
+
+    Raises:
+        ContractError: an unknown key, a value that the config class refuses, a key that would change a shape.
+    """
+    if not encoder_config:
+        return
+    path = target / "config.json"
+    config = read_config(target)
+    schema = _ask(str(config.get("model_type")), {key: v for key, v in encoder_config.items() if key != "model_type"})
+    for key, value in encoder_config.items():
+        name = schema.aliases.get(key, key)
+        current = config.get(name, schema.defaults.get(name))
+        if name in SHAPE_KEYS and value != current:
+            raise ContractError(
+                f"encoder_config: {key} is {value!r}, but the pretrained encoder's weights are for {current!r}",
+                f"Take {key} out of encoder_config, or set tokenizer to from_scratch.",
+            )
+        config[name] = value
+    path.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def check_positions(config: Mapping[str, Any], max_sen_len: int) -> None:
+    """ContractError if the encoder has no position for the last token of a chunk of `max_sen_len`."""
+    limit = config.get("max_position_embeddings")
+    if limit is None or config.get("model_type") in _NO_POSITION_TABLE:
+        return
+    longest = limit - _position_offset(config)
+    if max_sen_len > longest:
+        raise ContractError(
+            f"max_sen_len: is {max_sen_len}, but the encoder has positions for {longest} tokens",
+            f"Set max_sen_len to {longest} or less"
+            f" (with from_scratch: or encoder_config max_position_embeddings to {limit + max_sen_len - longest}).",
+        )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The config.json of an encoder's folder; ContractError if it is no JSON object."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ContractError(f"tokenizer: {path} cannot be read: {error}", "Copy the encoder's files again.") from None
+    if not isinstance(config, dict):
+        raise ContractError(f"tokenizer: {path} is no JSON object", "Copy the encoder's files again.")
+    return config
+
+
+def _position_offset(config: Mapping[str, Any]) -> int:
+    if config.get("model_type") not in _OFFSET_POSITIONS:
+        return 0
+    padding = config.get("pad_token_id")
+    return (1 if padding is None else padding) + 1
+
+
+def _check_sizes(config: Mapping[str, Any], keys: list[str]) -> None:
+    for key in keys:
+        value = config[key]
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ContractError(
+                f"encoder_config: {key} is {value!r}, not a positive whole number", f"Set {key} to 1 or more."
+            )
+
+
+def _ask(model_type: str, values: Mapping[str, Any]) -> _Schema:
+    """What transformers knows of a model type, after it accepted `values`."""
+    answer = json.loads(run_transformers("config", model_type, json.dumps(dict(values))))
+    if "model_types" in answer:
+        near = difflib.get_close_matches(model_type, answer["model_types"], n=1)
+        raise ContractError(
+            f"encoder_config: model_type {model_type!r} is unknown to transformers"
+            + (f"; the nearest is {near[0]!r}" if near else ""),
+            "Use a model type such as bert, roberta, distilbert, electra, albert or modernbert.",
+        )
+    known = [*answer["defaults"], *answer["aliases"]]
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.3)
+            raise ContractError(
+                f"encoder_config: {key!r} is no setting of a {model_type} encoder"
+                + (f"; the nearest is {near[0]!r}" if near else ""),
+                f"Known are: {', '.join(sorted(answer['defaults']))}.",
+            )
+    if answer["error"]:
+        raise ContractError(
+            f"encoder_config: {dict(values)} is refused: {answer['error']}", "Correct the value that is named."
+        )
+    return _Schema(answer["defaults"], answer["aliases"])
+
+
+def run_transformers(*arguments: str) -> str:
+    """Output of the script that asks transformers in a process of its own; RuntimeError with its last words."""
+    script = Path(__file__).with_name("transformers_process.py")
+    # -P: the modules beside the script must not shadow installed ones
+    finished = subprocess.run(
+        [sys.executable, "-P", str(script), *arguments], capture_output=True, text=True, check=False
+    )
+    if finished.returncode:
+        lines = finished.stderr.strip().splitlines()
+        raise RuntimeError(lines[-1] if lines else f"exit code {finished.returncode}")
+    return finished.stdout

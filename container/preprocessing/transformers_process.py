@@ -1,0 +1,41 @@
+"""A script for a process of its own: asks transformers, which imports torch, for code that must not import it.
+
+config MODEL_TYPE VALUES       prints what the config class of a model type knows, and what it says of the values
+tokenizer SOURCE TARGET        converts the tokenizer files of folder SOURCE to TARGET/tokenizer.json
+"""
+
+import inspect
+import json
+import sys
+
+
+def describe_config(model_type: str, values: dict[str, object]) -> dict[str, object]:
+    """The keys of a config class with their defaults, its aliases, and the error that `values` raise, if any."""
+    from transformers import CONFIG_MAPPING, PreTrainedConfig
+
+    if model_type not in CONFIG_MAPPING:
+        return {"model_types": sorted(CONFIG_MAPPING.keys())}
+    config_class = CONFIG_MAPPING[model_type]
+    common = set(inspect.signature(PreTrainedConfig.__init__).parameters)
+    parameters = inspect.signature(config_class.__init__).parameters
+    defaults = {name: entry.default for name, entry in parameters.items() if name not in common}
+    error = None
+    try:
+        config_class(**values)
+    except Exception as raised:  # each class refuses in its own way
+        error = " ".join(str(raised).split())
+    return {"defaults": defaults, "aliases": config_class.attribute_map, "error": error}
+
+
+def convert_tokenizer(source: str, target: str) -> None:
+    from transformers import AutoTokenizer
+
+    AutoTokenizer.from_pretrained(source, local_files_only=True).backend_tokenizer.save(f"{target}/tokenizer.json")
+
+
+if __name__ == "__main__":
+    command, first, second = sys.argv[1:]
+    if command == "config":
+        print(json.dumps(describe_config(first, json.loads(second)), default=str))
+    else:
+        convert_tokenizer(first, second)
