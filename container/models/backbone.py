@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 from container.models.attention import ATTENTION
 from container.models.encoder import TextEncoder
 from container.models.families import (
+    FAMILIES,
     EncoderFamily,
     embedding_tables,
     encoder_family,
@@ -51,14 +52,15 @@ def build_encoder(field: TextField, files: EncoderFiles, *, chosen: Iterable[str
         ContractError: no text encoder, weights that do not fit the config, more layers to redraw than there are, chunks
             longer than its positions, a tokenizer with more tokens than the encoder.
     """
+    chosen = set(chosen)
     config = _read_config(files.config_folder)
     family = encoder_family(config, source=str(files.config_folder))
     _check_tokenizer(files.config_folder, config)
     if files.weights_folder is None:
-        backbone, has_pooler = _random_backbone(config, family), False
+        backbone, has_pooler = _random_backbone(config, family, files.config_folder), False
     else:
         backbone, has_pooler = _pretrained_backbone(config, family, files.weights_folder)
-    _check_length(field, backbone, files.config_folder)
+    _check_length(field, backbone, files.config_folder, chosen=chosen)
     encoder = TextEncoder(
         backbone,
         packed=family.packed,
@@ -70,9 +72,9 @@ def build_encoder(field: TextField, files: EncoderFiles, *, chosen: Iterable[str
     if has_pooler and pretrained_pooler is not None and not field.reinit_pooler:
         encoder.pooler.dense.load_state_dict(pretrained_pooler.state_dict())
     if files.weights_folder is not None:
-        _redraw_last_layers(field, backbone, family, chosen=set(chosen))
+        _redraw_last_layers(field, backbone, family, chosen=chosen)
     if family.unproven:
-        _freeze_unused(backbone)
+        _prove(backbone, source=files.config_folder)
     if not field.is_embeddings_trainable:
         for table in embedding_tables(backbone):
             table.requires_grad_(False)
@@ -107,8 +109,14 @@ def _read_config(folder: Path) -> PretrainedConfig:
     return config
 
 
-def _random_backbone(config: PretrainedConfig, family: EncoderFamily) -> PreTrainedModel:
-    return AutoModel.from_config(config, dtype=torch.float32, **_attention(family))
+def _random_backbone(config: PretrainedConfig, family: EncoderFamily, folder: Path) -> PreTrainedModel:
+    try:
+        return AutoModel.from_config(config, dtype=torch.float32, **_attention(family))
+    except Exception as error:  # each family checks its sizes in its own way
+        raise ContractError(
+            f"{folder}/config.json: no encoder can be built with these sizes: {_first_line(error)}",
+            "Correct encoder_config, e.g. make hidden_size a multiple of num_attention_heads.",
+        ) from error
 
 
 def _pretrained_backbone(config: PretrainedConfig, family: EncoderFamily, folder: Path) -> tuple[PreTrainedModel, bool]:
@@ -159,8 +167,7 @@ def _redraw_last_layers(
     count = field.reinit_layers
     if count == 0:
         return
-    own = f"{field.role}_reinit_layers"
-    key = own if own in chosen else "reinit_layers"
+    key = _key(field, "reinit_layers", chosen)
     layers = encoder_layers(backbone, family)
     kind = backbone.config.model_type
     obstacle = None
@@ -185,10 +192,10 @@ def _redraw_last_layers(
         redraw(layer, std=_std(backbone.config))
 
 
-def _check_length(field: TextField, backbone: PreTrainedModel, folder: Path) -> None:
+def _check_length(field: TextField, backbone: PreTrainedModel, folder: Path, *, chosen: set[str]) -> None:
     longest = longest_chunk(backbone)
     if longest is not None and field.max_sen_len > longest:
-        key = "max_sen_len" if field.role == "text" else f"{field.role}_max_sen_len (or max_sen_len)"
+        key = _key(field, "max_sen_len", chosen)
         raise ContractError(
             f"{key}: is {field.max_sen_len}, but the encoder in {folder} has positions for {longest} tokens",
             f"Set it to at most {longest}.",
@@ -207,19 +214,46 @@ def _check_tokenizer(folder: Path, config: PretrainedConfig) -> None:
         )
 
 
-def _freeze_unused(backbone: PreTrainedModel) -> None:
-    """Freeze what a forward pass leaves without a gradient: replicas would wait for it."""
+def _prove(backbone: PreTrainedModel, *, source: Path) -> None:
+    """Try a family nobody proved: padding must not reach a chunk's states, and what takes no part in them is frozen.
+
+    A parameter without a gradient would keep data-parallel replicas waiting for it.
+    """
+    kind = backbone.config.model_type
     was_training = backbone.training
     backbone.eval()
-    tokens = torch.zeros(1, 2, dtype=torch.long)
-    with torch.enable_grad():
-        backbone(input_ids=tokens, attention_mask=torch.ones_like(tokens)).last_hidden_state.sum().backward()
+    tokens = torch.arange(3, 7)[None] % backbone.config.vocab_size  # [1, 4]
+    spare = torch.full((1, 8), backbone.config.pad_token_id or 0)
+    mask = torch.ones_like(tokens)
+    try:
+        with torch.enable_grad():
+            alone = backbone(input_ids=tokens, attention_mask=mask).last_hidden_state  # [1, 4, d]
+            padded = backbone(
+                input_ids=torch.cat([tokens, spare], 1), attention_mask=torch.cat([mask, torch.zeros_like(spare)], 1)
+            ).last_hidden_state  # [1, 12, d]
+            alone.sum().backward()
+    except Exception as error:  # whatever an unknown model raises
+        raise ContractError(
+            f"{source}: an encoder of the family {kind} cannot be run on token ids and a mask: {_first_line(error)}",
+            f"Use an encoder of one of these families: {', '.join(FAMILIES)}.",
+        ) from error
+    if not torch.allclose(alone, padded[:, : tokens.shape[1]], atol=1e-3):
+        raise ContractError(
+            f"{source}: encoders of the family {kind} do not mask padding, so records would change each other's scores",
+            f"Use an encoder of one of these families: {', '.join(FAMILIES)}.",
+        )
     for name, parameter in backbone.named_parameters():
         if parameter.grad is None and parameter.requires_grad:
             parameter.requires_grad_(False)
             log.info("%s of the encoder takes no part in its output and stays as it is.", name)
     backbone.zero_grad(set_to_none=True)
     backbone.train(was_training)
+
+
+def _key(field: TextField, name: str, chosen: set[str]) -> str:
+    """The hyperparameter that decided a setting of a text field: its own override, or the one for all."""
+    own = f"{field.role}_{name}"
+    return own if own in chosen else name
 
 
 def _std(config: PretrainedConfig) -> float:

@@ -54,3 +54,10 @@ class Classifier(nn.Module):
             for branch, (input_ids, mask) in zip(self.branches.values(), texts, strict=True)
         ]
         return self.fusion(features, None if self.tabular is None else self.tabular(tabular))
+
+    def computed_tokens(self, batch: PackedBatch) -> int:
+        """Tokens the encoders compute on for `batch`: its own, and the padding of families that cannot be packed."""
+        return sum(
+            sum(text.lengths) if branch.encoder.packed else len(text.lengths) * max(text.lengths)
+            for branch, text in zip(self.branches.values(), batch.texts, strict=True)
+        )

@@ -1,0 +1,399 @@
+"""The model classes: shapes, gradients, what each hyperparameter changes, saving and loading."""
+
+import json
+import pickle
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+
+from container.models.build import build_classifier, load_classifier
+from container.models.classifier import Classifier
+from container.models.tabular import NumericTransform, TabularBranch
+from container.preprocessing.fitted import FittedPreprocessing
+from container.preprocessing.numeric_transform import NumericTransformParameters
+from contracts.artifacts import HYPERPARAMETERS, MODEL_STATE, tokenizer_folder
+from contracts.errors import ContractError
+from tests.encoder_families import (
+    MAX_LENGTH,
+    VOCABULARY,
+    Files,
+    hyperparameters,
+    packed_batch,
+    record,
+    standard_transform,
+    write_config,
+)
+
+CLASSES = ("bert", "multimodal_bert", "trimodal_bert")
+CASES = [(name, classes, dim) for name in CLASSES for classes in (2, 3) for dim in ((0,) if name == "bert" else (0, 4))]
+CHUNKS = [[7, 30], [20], [2], [9, 3, 5]]
+EVENTS = [[4], [11, 2], [6], [3]]
+
+
+def build(tmp_path: Path, *, tabular_dim: int = 0, family: str = "bert", **values: Any) -> Classifier:
+    hp = hyperparameters(**values)
+    files = [write_config(tmp_path / family / field.role, family) for field in hp.text_fields]
+    return build_classifier(hp, files, tabular_dim=tabular_dim, numeric_transform=standard_transform(tabular_dim))
+
+
+def batch_for(model: Classifier, *, num_classes: int = 2, tabular_dim: int = 0):
+    return packed_batch(*(CHUNKS, EVENTS)[: len(model.branches)], tabular_dim=tabular_dim, num_classes=num_classes)
+
+
+def pretrained(folder: Path, family: str = "bert", *, dtype: torch.dtype = torch.float32, **config: Any) -> Files:
+    """A saved encoder with weights of its own, norms and biases included."""
+    write_config(folder, family, **config)
+    torch.manual_seed(7)
+    model = AutoModel.from_config(AutoConfig.from_pretrained(folder))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, mean=0.5)
+    model.to(dtype).save_pretrained(folder)
+    return Files(folder, folder)
+
+
+def encoder_state(files: Files, **values: Any) -> dict[str, Tensor]:
+    model = build_classifier(hyperparameters(**values), [files], tabular_dim=0, numeric_transform=standard_transform(0))
+    return model.branches["text"].encoder.state_dict()
+
+
+@pytest.mark.parametrize(("name", "num_classes", "tabular_dim"), CASES)
+def test_every_class_gives_logits_and_gradients(tmp_path: Path, name: str, num_classes: int, tabular_dim: int) -> None:
+    model = build(tmp_path, model_class=name, num_classes=num_classes, tabular_dim=tabular_dim)
+    batch = batch_for(model, num_classes=num_classes, tabular_dim=tabular_dim)
+    logits = model(batch)
+    assert logits.shape == (4, num_classes)
+    nn.functional.cross_entropy(logits, batch.labels).backward()
+    assert [key for key, parameter in model.named_parameters() if parameter.grad is None] == []
+    assert (model.tabular is not None) == (tabular_dim > 0)
+
+
+@pytest.mark.parametrize(("name", "num_classes", "tabular_dim"), CASES)
+def test_the_state_loads_strictly_into_a_fresh_model(
+    tmp_path: Path, name: str, num_classes: int, tabular_dim: int
+) -> None:
+    model = build(tmp_path, model_class=name, num_classes=num_classes, tabular_dim=tabular_dim)
+    other = build(tmp_path, model_class=name, num_classes=num_classes, tabular_dim=tabular_dim, seed=1)
+    batch = batch_for(model, num_classes=num_classes, tabular_dim=tabular_dim)
+    assert not torch.equal(model(batch), other(batch))
+    other.load_state_dict(model.state_dict(), strict=True)
+    assert torch.equal(model(batch), other(batch))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_record_scores_the_same_alone_and_in_a_batch(tmp_path: Path, name: str) -> None:
+    dim = 0 if name == "bert" else 4
+    model = build(tmp_path, model_class=name, tabular_dim=dim).double()
+    batch = batch_for(model, tabular_dim=dim)
+    batch = replace(batch, tabular=batch.tabular.double())
+    together = model(batch)
+    alone = torch.cat([model(record(batch, i)) for i in range(4)])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-9)
+    assert together.std(0).min() > 1e-3
+
+
+def test_the_two_texts_have_weights_of_their_own(tmp_path: Path) -> None:
+    model = build(tmp_path, model_class="trimodal_bert", tabular_dim=2)
+    assert list(model.branches) == ["primary", "secondary"]
+    first, second = (branch.encoder.state_dict() for branch in model.branches.values())
+    assert not torch.equal(first["pooler.dense.weight"], second["pooler.dense.weight"])
+
+
+def test_two_texts_may_use_two_families(tmp_path: Path) -> None:
+    hp = hyperparameters(model_class="trimodal_bert")
+    files = [write_config(tmp_path / family, family) for family in ("modernbert", "mpnet")]
+    model = build_classifier(hp, files, tabular_dim=0, numeric_transform=standard_transform(0))
+    assert model(batch_for(model)).shape == (4, 2)
+
+
+def test_weights_depend_on_the_seed_alone_and_leave_the_global_generator_as_it_was(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    expected_draw = torch.randn(1)
+    states = []
+    for seed in (5, 5, 6):
+        torch.manual_seed(3)
+        states.append(build(tmp_path, model_class="trimodal_bert", tabular_dim=2, seed=seed).state_dict())
+        assert torch.equal(torch.randn(1), expected_draw)
+        torch.randn(11)
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    assert not torch.equal(states[0]["fusion.output.weight"], states[2]["fusion.output.weight"])
+
+
+def test_widths_and_dropouts_follow_the_hyperparameters(tmp_path: Path) -> None:
+    values = {"hidden_common_dim": 10, "dropout": 0.3, "fusion_dropout": 0.4, "fusion_hidden_dim": 9}
+    model = build(tmp_path, model_class="trimodal_bert", tabular_dim=3, **values)
+    assert model.branches["primary"].projection[1].weight.shape == (10, 32)
+    assert model.branches["secondary"].projection[0].p == 0.3
+    assert (model.tabular.linear.weight.shape, model.tabular.dropout.p) == ((10, 3), 0.3)
+    assert (model.fusion.hidden.weight.shape, model.fusion.dropout.p) == ((9, 30), 0.4)
+
+
+def test_the_fusion_width_defaults_to_three_halves_of_the_features(tmp_path: Path) -> None:
+    assert build(tmp_path, model_class="trimodal_bert", hidden_common_dim=10).fusion.hidden.out_features == 128
+    assert build(tmp_path, model_class="trimodal_bert", hidden_common_dim=100).fusion.hidden.out_features == 150
+
+
+def test_bert_reads_no_table(tmp_path: Path) -> None:
+    model = build(tmp_path, model_class="bert", tabular_dim=4, dropout=0.2)
+    assert model.tabular is None
+    assert model.fusion.output.weight.shape == (2, 32)
+    assert model.fusion.dropout.p == 0.2
+
+
+def test_frozen_embeddings_are_the_tables_and_nothing_else(tmp_path: Path) -> None:
+    model = build(tmp_path, is_embeddings_trainable=False)
+    frozen = {name.split(".")[-2] for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert frozen == {"word_embeddings", "position_embeddings", "token_type_embeddings"}
+
+
+def test_a_table_of_one_or_two_columns_still_reaches_the_score(tmp_path: Path) -> None:
+    """LayerNorm over one number is constant, and over two only says which is larger."""
+    for dim in (1, 2):
+        model = build(tmp_path, model_class="multimodal_bert", tabular_dim=dim)
+        batch = batch_for(model, tabular_dim=dim)
+        scores = [model(replace(batch, tabular=batch.tabular + shift * torch.arange(1, dim + 1))) for shift in (0, 9)]
+        assert (scores[0] - scores[1]).abs().max() > 1e-3
+
+
+# Pretrained encoders
+
+
+def test_pretrained_weights_arrive_unchanged_in_float32(tmp_path: Path) -> None:
+    files = pretrained(tmp_path / "e", dtype=torch.bfloat16)
+    found = encoder_state(files, reinit_layers=0, reinit_pooler=False)
+    expected = AutoModel.from_pretrained(files.weights_folder, dtype=torch.float32).state_dict()
+    assert torch.equal(found["pooler.dense.weight"], expected.pop("pooler.dense.weight"))
+    assert torch.equal(found["pooler.dense.bias"], expected.pop("pooler.dense.bias"))
+    for name, tensor in expected.items():
+        assert torch.equal(found[f"backbone.{name}"], tensor), name
+        assert found[f"backbone.{name}"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("family", ["bert", "albert"])
+def test_the_pooler_is_redrawn_on_request_only(tmp_path: Path, family: str) -> None:
+    files = pretrained(tmp_path / "e", family)
+    kept = encoder_state(files, reinit_layers=0, reinit_pooler=False)["pooler.dense.bias"]
+    redrawn = encoder_state(files, reinit_layers=0, reinit_pooler=True)["pooler.dense.bias"]
+    assert kept.abs().min() > 0
+    assert redrawn.abs().max() == 0
+
+
+def test_a_checkpoint_without_a_pooler_gets_a_fresh_one(tmp_path: Path) -> None:
+    folder = tmp_path / "e"
+    write_config(folder, "roberta")
+    AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
+    state = encoder_state(Files(folder, folder), reinit_layers=0, reinit_pooler=False, max_sen_len=MAX_LENGTH)
+    assert state["pooler.dense.bias"].abs().max() == 0
+    assert state["pooler.dense.weight"].std() > 0.1
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "electra", "modernbert", "deberta-v2", "mpnet"])
+def test_the_last_layers_are_redrawn_and_the_others_kept(tmp_path: Path, family: str) -> None:
+    files = pretrained(tmp_path / "e", family)
+    layers = 3 if family == "modernbert" else 2
+    kept = encoder_state(files, reinit_layers=0)
+    redrawn = encoder_state(files, reinit_layers=1)
+    changed = {name for name in kept if not torch.equal(kept[name], redrawn[name])} - {"pooler.dense.weight"}
+    last = {name for name in kept if f"layer.{layers - 1}." in name or f"layers.{layers - 1}." in name}
+    assert changed == last
+    for name in changed:
+        if name.endswith("bias"):
+            assert redrawn[name].abs().max() == 0
+        elif "norm" in name.lower():
+            assert (redrawn[name] == 1).all()
+        else:
+            assert redrawn[name].std() == pytest.approx(0.3, rel=0.1)
+
+
+def test_more_layers_than_there_are_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match="reinit_layers: is 3, but the encoder of 'chat' has 2 layers"):
+        encoder_state(pretrained(tmp_path / "e"), reinit_layers=3)
+
+
+def test_shared_layers_are_an_error_when_asked_for_and_a_warning_by_default(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = pretrained(tmp_path / "e", "albert")
+    with pytest.raises(ContractError, match="reinit_layers: is 1, but albert runs one set of weights 3 times"):
+        encoder_state(files, reinit_layers=1)
+    kept = encoder_state(files)
+    assert "the default of 2 is not followed" in caplog.text
+    expected = AutoModel.from_pretrained(files.weights_folder).state_dict()
+    assert all(torch.equal(kept[f"backbone.{name}"], expected[name]) for name in expected if "pooler" not in name)
+
+
+@pytest.mark.parametrize(("family", "longest"), [("bert", 64), ("roberta", 64), ("mpnet", 64), ("modernbert", 64)])
+def test_chunks_longer_than_the_position_table_are_an_error(tmp_path: Path, family: str, longest: int) -> None:
+    with pytest.raises(ContractError, match=f"max_sen_len: is {longest + 1}, but .* positions for {longest} tokens"):
+        build(tmp_path, family=family, max_sen_len=longest + 1)
+    build(tmp_path, family=family, max_sen_len=longest)
+
+
+def test_the_error_names_the_override_that_was_set(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match=r"^secondary_max_sen_len: is 100"):
+        build(tmp_path, model_class="trimodal_bert", secondary_max_sen_len=100)
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_a_tokenizer_with_more_tokens_than_the_encoder_is_an_error(tmp_path: Path, extra: int) -> None:
+    files = write_config(tmp_path / "e", "bert")
+    vocabulary = {f"t{i}": i for i in range(VOCABULARY + extra)}
+    Tokenizer(WordLevel(vocabulary, unk_token="t0")).save(str(tmp_path / "e" / "tokenizer.json"))
+    if extra:
+        with pytest.raises(ContractError, match=r"tokenizer.json: has a token with id 90, but .* vocab_size 90"):
+            encoder_state(files)
+    else:
+        encoder_state(files)
+
+
+def test_weights_that_do_not_fit_their_config_are_an_error(tmp_path: Path) -> None:
+    files = pretrained(tmp_path / "e")
+    write_config(tmp_path / "e", "bert", hidden_size=16)
+    with pytest.raises(ContractError, match=r"weights cannot be read with its config\.json"):
+        encoder_state(files)
+
+
+def test_missing_weights_are_an_error(tmp_path: Path) -> None:
+    files = pretrained(tmp_path / "e")
+    write_config(tmp_path / "e", "bert", num_hidden_layers=4)
+    with pytest.raises(ContractError, match="weights of the encoder are not in its files"):
+        encoder_state(files)
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"model_type": "no_such_family"}'])
+def test_a_config_that_is_none_is_an_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ContractError, match=r"config\.json: not the configuration of a Hugging Face encoder"):
+        encoder_state(Files(tmp_path))
+
+
+def test_sizes_that_make_no_encoder_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match="no encoder can be built with these sizes"):
+        encoder_state(write_config(tmp_path / "e", "bert", num_attention_heads=5))
+
+
+# Numeric transform
+
+
+def test_standard_scaling_is_the_fitted_one() -> None:
+    transform = NumericTransform(NumericTransformParameters("standard", mean=(1.0, 10.0), scale=(2.0, 5.0)))
+    assert transform(torch.tensor([[3.0, 0.0]])).tolist() == [[1.0, -2.0]]
+
+
+def test_no_scaling_changes_nothing() -> None:
+    table = torch.randn(3, 2)
+    assert torch.equal(NumericTransform(NumericTransformParameters("none"))(table), table)
+
+
+def test_quantile_scaling_follows_its_definition_also_where_quantiles_are_equal() -> None:
+    quantiles = ((0.0, 1.0, 1.0, 1.0, 5.0), (2.0, 2.0, 2.0, 2.0, 2.0), (-4.0, -2.0, 0.0, 2.0, 4.0))
+    transform = NumericTransform(NumericTransformParameters("quantile", quantiles=quantiles))
+    values = np.array([-9.0, 0.0, 0.25, 1.0, 1.5, 2.0, 4.0, 5.0, 99.0])
+    found = transform(torch.tensor(values, dtype=torch.float32)[:, None].expand(-1, 3)).numpy()
+    for column, q in enumerate(quantiles):
+        for row, x in enumerate(values):
+            steps = [
+                min(max((x - low) / (high - low), 0), 1) if high > low else (1 + np.sign(x - low)) / 2
+                for low, high in pairwise(q)
+            ]
+            assert found[row, column] == pytest.approx(np.sqrt(3) * (2 * np.mean(steps) - 1), abs=1e-6), (column, x)
+
+
+@pytest.mark.parametrize("kind", ["standard", "quantile"])
+def test_the_fitted_scaling_is_part_of_the_state_and_not_trained(kind: str) -> None:
+    parameters = NumericTransformParameters(kind, mean=(1.0,), scale=(2.0,), quantiles=((0.0, 1.0),))
+    branch = TabularBranch(1, 5, transform=parameters, dropout=0.0)
+    fitted = {name for name in branch.state_dict() if name.startswith("transform")}
+    assert fitted == ({"transform.mean", "transform.scale"} if kind == "standard" else {"transform.quantiles"})
+    assert not any(name.startswith("transform") for name, _ in branch.named_parameters())
+
+
+# A model/ folder
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[Path, Classifier]:
+    """A model/ folder as a job leaves it, as far as loading needs it."""
+    folder = tmp_path / "model"
+    hp = hyperparameters(model_class="trimodal_bert", num_classes=3, tab_field_list=["price", "weight"])
+    files = [write_config(folder / tokenizer_folder(field.role), "bert") for field in hp.text_fields]
+    model = build_classifier(hp, files, tabular_dim=2, numeric_transform=standard_transform(2)).eval()
+    torch.save(model.state_dict(), folder / MODEL_STATE)
+    (folder / HYPERPARAMETERS).write_text(json.dumps(hp.model_dump(mode="json")))
+    FittedPreprocessing(
+        text_fields=hp.text_fields,
+        id_name="id",
+        label_name="label",
+        numeric_columns=("price", "weight"),
+        imputation={"price": 0.0, "weight": 0.0},
+        categorical_columns=(),
+        risk_tables={},
+        numeric_transform=standard_transform(2),
+        class_labels=("c0", "c1", "c2"),
+        is_binary=False,
+        tokenizer_digests={},
+    ).save(folder)
+    return folder, model
+
+
+def test_a_saved_model_scores_the_same(saved: tuple[Path, Classifier]) -> None:
+    folder, model = saved
+    loaded = load_classifier(folder)
+    batch = batch_for(model, tabular_dim=2)
+    assert not loaded.training
+    assert torch.equal(loaded(batch), model(batch))
+
+
+def test_a_damaged_state_is_an_error_that_names_the_file(saved: tuple[Path, Classifier]) -> None:
+    folder, _ = saved
+    path = folder / MODEL_STATE
+    for content in (b"", b"no archive", path.read_bytes()[:1000]):
+        path.write_bytes(content)
+        with pytest.raises(ContractError, match=r"model\.pth: cannot be read as a state dict"):
+            load_classifier(folder)
+    path.unlink()
+    with pytest.raises(ContractError, match=r"model\.pth: cannot be read as a state dict"):
+        load_classifier(folder)
+
+
+class _Malicious:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self):
+        return (Path.touch, (self.target,))
+
+
+def test_a_malicious_state_is_refused_and_runs_nothing(saved: tuple[Path, Classifier], tmp_path: Path) -> None:
+    folder, _ = saved
+    target = tmp_path / "touched"
+    for write in (torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))):
+        write({"weight": _Malicious(target)}, folder / MODEL_STATE)
+        with pytest.raises(ContractError, match=r"model\.pth: cannot be read as a state dict"):
+            load_classifier(folder)
+    assert not target.exists()
+
+
+def test_a_state_of_another_model_is_an_error_that_names_the_file(saved: tuple[Path, Classifier]) -> None:
+    folder, model = saved
+    state = model.state_dict()
+    state.pop("fusion.output.bias")
+    for wrong in (state, {**model.state_dict(), "more": torch.zeros(1)}, [1, 2]):
+        torch.save(wrong, folder / MODEL_STATE)
+        with pytest.raises(ContractError, match=r"model\.pth: does not fit the model"):
+            load_classifier(folder)
+
+
+def test_unreadable_hyperparameters_are_an_error_that_names_the_file(saved: tuple[Path, Classifier]) -> None:
+    folder, _ = saved
+    (folder / HYPERPARAMETERS).write_text("{")
+    with pytest.raises(ContractError, match=r"hyperparameters\.json: cannot be read"):
+        load_classifier(folder)

@@ -1,0 +1,214 @@
+"""model.onnx gives PyTorch's probabilities for every family, every class and every shape."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+from container.data.batch import PackedBatch
+from container.export import onnx as export
+from container.export.onnx import OnnxReport, check_parity, export_onnx
+from container.models.build import build_classifier
+from container.models.classifier import Classifier
+from container.preprocessing.numeric_transform import NumericTransformParameters
+from contracts.hyperparameters import Hyperparameters
+from tests.encoder_families import (
+    MAX_LENGTH,
+    hyperparameters,
+    packed_batch,
+    standard_transform,
+    write_config,
+)
+
+QUANTILE = NumericTransformParameters(
+    "quantile", quantiles=((-3.0, 0.0, 0.0, 3.0), (-1.0, 0.0, 1.0, 2.0), (-5.0, 1.0, 2.0, 9.0))
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One exported model; together the cases cover families, classes, kinds of label and the table."""
+
+    model_class: str
+    families: tuple[str, ...]
+    num_classes: int = 2
+    transform: NumericTransformParameters = standard_transform(0)  # noqa: RUF009
+
+    @property
+    def tabular_dim(self) -> int:
+        return max(len(self.transform.mean), len(self.transform.quantiles))
+
+
+CASES = {
+    "bert": Case("bert", ("bert",)),
+    "roberta": Case("multimodal_bert", ("roberta",), 3, standard_transform(4)),
+    "xlm-roberta, distilbert": Case("trimodal_bert", ("xlm-roberta", "distilbert"), 2, standard_transform(1)),
+    "electra, albert": Case("trimodal_bert", ("electra", "albert"), 3),
+    "modernbert": Case("multimodal_bert", ("modernbert",), 2, QUANTILE),
+    "mpnet": Case("bert", ("mpnet",), 3),
+    "deberta-v2": Case("multimodal_bert", ("deberta-v2",), 2, NumericTransformParameters("none")),
+}
+
+# Chunk lengths of each record: one of everything, the longest chunk, records of unlike numbers of chunks.
+SHAPES = [[[2]], [[MAX_LENGTH]], [[3], [2]], [[4, 2, 9]], [[7, 30], [2], [5, 5, 5, 5]]]
+
+
+@dataclass(frozen=True)
+class Exported:
+    case: Case
+    hp: Hyperparameters
+    model: Classifier
+    report: OnnxReport
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Exported]:
+    made: dict[str, Exported] = {}
+
+    def export_once(name: str) -> Exported:
+        if name not in made:
+            made[name] = _export(CASES[name], tmp_path_factory.mktemp("onnx"))
+        return made[name]
+
+    return export_once
+
+
+def _build(case: Case, folder: Path, **values: Any) -> tuple[Hyperparameters, Classifier]:
+    hp = hyperparameters(model_class=case.model_class, num_classes=case.num_classes, **values)
+    files = [write_config(folder / family, family) for family in case.families]
+    return hp, build_classifier(hp, files, tabular_dim=case.tabular_dim, numeric_transform=case.transform)
+
+
+def _batch(case: Case, chunks: list[list[int]], *, seed: int = 0) -> PackedBatch:
+    texts = [chunks, [[length + 1 for length in reversed(lengths)][:2] for lengths in chunks]]
+    texts = [[[min(length, MAX_LENGTH) for length in lengths] for lengths in text] for text in texts]
+    return packed_batch(*texts[: len(case.families)], tabular_dim=case.tabular_dim, seed=seed)
+
+
+def _export(case: Case, folder: Path) -> Exported:
+    hp, model = _build(case, folder)
+    report = export_onnx(model, hp, folder / "model.onnx", samples=[_batch(case, [[5, 9], [12], [3]])])
+    return Exported(case, hp, model.eval(), report)
+
+
+def _run(path: Path, feed: dict[str, np.ndarray]) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(["probabilities"], feed)[0]
+
+
+def _feed(made: Exported, batch: PackedBatch) -> dict[str, np.ndarray]:
+    """Padded inputs under the names of the contract, written out by hand."""
+    feed = {}
+    for field, text in zip(made.hp.text_fields, batch.texts):
+        records = [[] for _ in batch.rows]
+        for owner, chunk in zip(text.chunk_record.tolist(), text.tokens.split(text.lengths)):
+            records[owner].append(chunk.numpy())
+        shape = (len(records), max(map(len, records)), max(text.lengths))
+        input_ids, mask = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        for row, chunks in enumerate(records):
+            for place, chunk in enumerate(chunks):
+                input_ids[row, place, : len(chunk)] = chunk
+                mask[row, place, : len(chunk)] = 1
+        feed[field.input_ids_key], feed[field.attention_mask_key] = input_ids, mask
+    if made.case.tabular_dim:
+        feed["tabular"] = batch.tabular.numpy()
+    return feed
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_probabilities_equal_pytorchs_for_every_shape(exported: Callable[[str], Exported], name: str) -> None:
+    made = exported(name)
+    for seed, chunks in enumerate(SHAPES):
+        batch = _batch(made.case, chunks, seed=seed)
+        with torch.no_grad():
+            expected = made.model(batch).softmax(-1).numpy()
+        found = _run(made.report.path, _feed(made, batch))
+        assert found.shape == (len(chunks), made.case.num_classes)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(found.sum(1), 1, atol=1e-5)
+    assert np.ptp(found[:, 0]) > 1e-3  # records differ, so that equality says something
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_inputs_and_output_bear_the_names_of_the_contract(exported: Callable[[str], Exported], name: str) -> None:
+    made = exported(name)
+    session = onnxruntime.InferenceSession(str(made.report.path), providers=["CPUExecutionProvider"])
+    two = len(made.case.families) == 2
+    names = ["input_ids", "attention_mask"]
+    if two:
+        names = [f"{role}_{name}" for role in ("primary", "secondary") for name in names]
+    table = ["tabular"] if made.case.tabular_dim else []
+    assert [entry.name for entry in session.get_inputs()] == names + table
+    assert [entry.type for entry in session.get_inputs()] == ["tensor(int64)"] * len(names) + ["tensor(float)"] * len(
+        table
+    )
+    assert [entry.name for entry in session.get_outputs()] == ["probabilities"]
+    for entry in session.get_inputs()[: len(names)]:
+        assert all(isinstance(size, str) for size in entry.shape), "every size of a text is free"
+
+
+def test_keys_of_the_inputs_follow_the_hyperparameters(tmp_path: Path) -> None:
+    hp, model = _build(CASES["bert"], tmp_path, text_input_ids_key="ids", text_attention_mask_key="seen", max_sen_len=4)
+    report = export_onnx(model, hp, tmp_path / "model.onnx", samples=[_batch(CASES["bert"], [[4, 3], [2]])])
+    graph = onnx.load(report.path).graph
+    assert [entry.name for entry in graph.input] == ["ids", "seen"]
+
+
+def test_a_file_holds_its_weights_its_labels_and_no_path_of_this_machine(exported: Callable[[str], Exported]) -> None:
+    made = exported("roberta")
+    assert [path.name for path in made.report.path.parent.iterdir() if path.is_file()] == ["model.onnx"]
+    assert made.report.num_bytes == made.report.path.stat().st_size
+    metadata = {entry.key: entry.value for entry in onnx.load(made.report.path).metadata_props}
+    assert metadata == {"model_class": "multimodal_bert", "num_classes": "3", "class_labels": '["c0", "c1", "c2"]'}
+    assert b"site-packages" not in made.report.path.read_bytes()
+
+
+def test_weights_beyond_what_one_file_can_hold_lie_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "LARGEST_FILE", 1000)
+    made = _export(CASES["bert"], tmp_path)
+    assert made.report.data_path == tmp_path / "model.onnx.data"
+    assert made.report.data_path.stat().st_size > 1000
+    batch = _batch(made.case, [[5]])
+    with torch.no_grad():
+        expected = made.model(batch).softmax(-1).numpy()
+    np.testing.assert_allclose(_run(made.report.path, _feed(made, batch)), expected, atol=1e-5)
+
+
+def test_the_check_covers_padding_to_spare_and_a_record_alone(exported: Callable[[str], Exported]) -> None:
+    made = exported("bert")
+    assert made.report.shapes == ((3, 2, 12), (3, 3, 15), (1, 2, 9))
+    assert made.report.max_difference < 1e-5
+
+
+def test_a_file_that_disagrees_with_the_model_is_an_error(exported: Callable[[str], Exported], tmp_path: Path) -> None:
+    made = exported("bert")
+    _, other = _build(made.case, tmp_path, seed=1)
+    with pytest.raises(RuntimeError, match="a probability differs from PyTorch's by"):
+        check_parity(other.eval(), made.hp, made.report.path, samples=[_batch(made.case, [[5]])])
+
+
+def test_a_failed_export_leaves_the_earlier_file_alone(tmp_path: Path) -> None:
+    case = replace(CASES["roberta"], families=("bert",))
+    hp, model = _build(case, tmp_path)
+    (tmp_path / "model.onnx").write_bytes(b"earlier")
+    batch = _batch(case, [[5]])
+    broken = replace(batch, tabular=batch.tabular * float("nan"))
+    with pytest.raises(RuntimeError, match="a probability differs"):
+        export_onnx(model, hp, tmp_path / "model.onnx", samples=[broken])
+    assert (tmp_path / "model.onnx").read_bytes() == b"earlier"
+    assert {path.name for path in tmp_path.iterdir()} == {"bert", "model.onnx"}
+
+
+def test_exporting_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    hp, model = _build(CASES["bert"], tmp_path)
+    model.train().double()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    export_onnx(model, hp, tmp_path / "model.onnx", samples=[_batch(CASES["bert"], [[5]])])
+    assert model.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())

@@ -1,0 +1,212 @@
+"""Every family's packed forward equals Hugging Face's own padded forward, in values and gradients."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel
+
+from container.data.batch import PackedText
+from container.models.backbone import build_encoder
+from container.models.encoder import TextEncoder, mean_over_records
+from contracts.errors import ContractError
+from tests.encoder_families import (
+    MAX_LENGTH,
+    PACKED_FAMILIES,
+    PADDED_FAMILIES,
+    hyperparameters,
+    packed_text,
+    write_config,
+)
+
+CHUNKS = [[7, 30], [MAX_LENGTH], [2]]
+FIELD = hyperparameters().text_fields[0]
+# transformers' eager attention computes its softmax in float32 for ModernBERT, where a masked row becomes NaN.
+REFERENCES = [(family, "sdpa") for family in PACKED_FAMILIES] + [
+    (family, "eager") for family in PACKED_FAMILIES if family != "modernbert"
+]
+
+
+def build(folder: Path, family: str, **overrides: object) -> TextEncoder:
+    torch.manual_seed(0)
+    return build_encoder(FIELD, write_config(folder / family, family, **overrides)).double()
+
+
+def reference_of(encoder: TextEncoder, folder: Path, attention: str | None) -> nn.Module:
+    """The backbone as anyone would load it: transformers' own attention, a mask, no packing."""
+    kind = {} if attention is None else {"attn_implementation": attention}
+    reference = AutoModel.from_config(AutoConfig.from_pretrained(folder), **kind).double().eval()
+    if getattr(reference, "pooler", None) is not None:
+        reference.pooler = None
+    reference.load_state_dict(encoder.backbone.state_dict())
+    return reference
+
+
+def padded(text: PackedText, *, pad: int, length: int = 0) -> tuple[Tensor, Tensor]:
+    """(input_ids, attention_mask), each [S, T]"""
+    shape = (len(text.lengths), max(length, *text.lengths))
+    input_ids, mask = torch.full(shape, pad), torch.zeros(shape, dtype=torch.int64)
+    for row, chunk in enumerate(text.tokens.split(text.lengths)):
+        input_ids[row, : len(chunk)] = chunk
+        mask[row, : len(chunk)] = 1
+    return input_ids, mask
+
+
+def padded_states(reference: nn.Module, text: PackedText, *, pad: int) -> Tensor:
+    """[N, d]"""
+    input_ids, mask = padded(text, pad=pad)
+    states = reference(input_ids=input_ids, attention_mask=mask).last_hidden_state
+    return torch.cat([row[:length] for row, length in zip(states, text.lengths)])
+
+
+def assert_same_gradients(encoder: TextEncoder, reference: nn.Module) -> None:
+    expected = dict(reference.named_parameters())
+    for name, parameter in encoder.backbone.named_parameters():
+        assert parameter.grad is not None, f"{name} has no gradient"
+        scale = 1 + expected[name].grad.abs().max()
+        assert (parameter.grad - expected[name].grad).abs().max() / scale < 1e-9, name
+
+
+def _compare(encoder: TextEncoder, reference: nn.Module, states: Callable[[PackedText], Tensor]) -> None:
+    text = packed_text(CHUNKS)
+    expected, found = padded_states(reference, text, pad=encoder.pad_token_id), states(text)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    direction = torch.randn_like(expected)
+    (expected * direction).sum().backward()
+    (found * direction).sum().backward()
+    assert_same_gradients(encoder, reference)
+
+
+@pytest.mark.parametrize(("family", "attention"), REFERENCES)
+def test_packed_states_and_gradients_equal_the_padded_forward(tmp_path: Path, family: str, attention: str) -> None:
+    encoder = build(tmp_path, family)
+    assert encoder.packed
+    _compare(encoder, reference_of(encoder, tmp_path / family, attention), encoder.token_states)
+
+
+@pytest.mark.parametrize("family", PADDED_FAMILIES)
+def test_a_family_that_cannot_be_packed_runs_padded_with_the_same_result(tmp_path: Path, family: str) -> None:
+    encoder = build(tmp_path, family)
+    assert not encoder.packed
+    _compare(encoder, reference_of(encoder, tmp_path / family, None), encoder.token_states)
+
+
+@pytest.mark.parametrize("family", [*PACKED_FAMILIES, *PADDED_FAMILIES])
+def test_the_dense_form_gives_the_same_chunk_vectors_and_finite_ones_for_padding_chunks(
+    tmp_path: Path, family: str
+) -> None:
+    encoder = build(tmp_path, family)
+    text = packed_text(CHUNKS)
+    input_ids, mask = padded(text, pad=0, length=MAX_LENGTH)
+    input_ids = torch.cat([input_ids, torch.zeros_like(input_ids[:1])])
+    mask = torch.cat([mask, torch.zeros_like(mask[:1])])
+    found = encoder.forward_dense(input_ids, mask)
+    torch.testing.assert_close(found[:-1], encoder(text), rtol=0, atol=1e-9)
+    assert found.isfinite().all()
+
+
+@pytest.mark.parametrize("family", [*PACKED_FAMILIES, *PADDED_FAMILIES])
+def test_every_trainable_parameter_gets_a_gradient(tmp_path: Path, family: str) -> None:
+    encoder = build(tmp_path, family)
+    encoder(packed_text([[5], [9, 3]])).square().sum().backward()
+    without = [name for name, parameter in encoder.named_parameters() if parameter.grad is None]
+    assert without == []
+
+
+def test_chunks_do_not_see_each_other(tmp_path: Path) -> None:
+    encoder = build(tmp_path, "modernbert")
+    text = packed_text(CHUNKS)
+    before = encoder.token_states(text)
+    text.tokens[7:37] = 5
+    after = encoder.token_states(text)
+    changed = (before - after).abs().amax(1) > 0
+    assert changed.nonzero().flatten().tolist() == list(range(7, 37))
+
+
+def test_modernbert_layers_see_their_window_and_no_further(tmp_path: Path) -> None:
+    """One local layer of window 8: a token at distance 4 is seen, one at distance 5 is not."""
+    encoder = build(tmp_path, "modernbert", num_hidden_layers=1, layer_types=["sliding_attention"])
+    text = packed_text([[MAX_LENGTH]])
+    before = encoder.token_states(text)
+    text.tokens[30] = 3 + (text.tokens[30] - 2) % 80
+    changed = (before - encoder.token_states(text)).abs().amax(1) > 0
+    assert changed.nonzero().flatten().tolist() == list(range(26, 35))
+
+
+def test_attention_dropout_is_off_in_training(tmp_path: Path) -> None:
+    encoder = build(tmp_path, "bert", attention_probs_dropout_prob=0.5).train()
+    text = packed_text(CHUNKS)
+    assert torch.equal(encoder(text), encoder(text))
+
+
+def test_hidden_dropout_follows_the_config(tmp_path: Path) -> None:
+    encoder = build(tmp_path, "bert", hidden_dropout_prob=0.5).train()
+    text = packed_text(CHUNKS)
+    assert not torch.equal(encoder(text), encoder(text))
+
+
+def test_float32_is_close_to_the_padded_forward(tmp_path: Path) -> None:
+    encoder = build(tmp_path, "modernbert").float()
+    reference = reference_of(encoder, tmp_path / "modernbert", "eager").float()
+    text = packed_text(CHUNKS)
+    expected = padded_states(reference, text, pad=encoder.pad_token_id)
+    torch.testing.assert_close(encoder.token_states(text), expected, rtol=0, atol=1e-4)
+
+
+def test_bfloat16_autocast_follows_float32(tmp_path: Path) -> None:
+    encoder = build(tmp_path, "bert", initializer_range=0.05).float()
+    text = packed_text(CHUNKS)
+    expected = encoder(text)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = encoder(text)
+    torch.testing.assert_close(found.float(), expected, rtol=0, atol=0.05)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("family", PACKED_FAMILIES)
+def test_the_variable_length_kernel_gives_the_same_states(tmp_path: Path, family: str) -> None:
+    encoder = build(tmp_path, family, initializer_range=0.05)
+    text = packed_text(CHUNKS)
+    expected = encoder.token_states(text)
+    encoder = encoder.float().cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        found = encoder.token_states(text.to("cuda"))
+    torch.testing.assert_close(found.double().cpu(), expected, rtol=0, atol=0.1)
+    torch.testing.assert_close(encoder.token_states(text.to("cuda")).double().cpu(), expected, rtol=0, atol=1e-3)
+
+
+def test_a_family_nobody_proved_runs_padded_and_trains_only_what_it_uses(tmp_path: Path) -> None:
+    folder = tmp_path / "ernie"
+    encoder = build_encoder(FIELD, write_config(folder, "bert", model_type="ernie", use_task_id=False)).double()
+    assert not encoder.packed
+    _compare(encoder, reference_of(encoder, folder, None), encoder.token_states)
+
+
+def test_what_an_unproven_family_leaves_unused_is_frozen(tmp_path: Path) -> None:
+    sizes = {"entity_vocab_size": 20, "entity_emb_size": 16, "max_position_embeddings": MAX_LENGTH + 2}
+    files = write_config(tmp_path / "luke", "bert", model_type="luke", **sizes)
+    encoder = build_encoder(FIELD, files)
+    encoder(packed_text([[5], [9]])).square().sum().backward()
+    trainable = {name for name, parameter in encoder.named_parameters() if parameter.requires_grad}
+    assert trainable == {name for name, parameter in encoder.named_parameters() if parameter.grad is not None}
+    assert "backbone.entity_embeddings.entity_embeddings.weight" not in trainable
+
+
+def test_a_family_whose_padding_reaches_the_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match="fnet do not mask padding"):
+        build_encoder(FIELD, write_config(tmp_path / "fnet", "bert", model_type="fnet"))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_a_model_that_is_no_encoder_is_refused(tmp_path: Path, family: str) -> None:
+    with pytest.raises(ContractError, match=f"'{family}' is not a text encoder"):
+        build_encoder(FIELD, write_config(tmp_path / family, "bert", model_type=family))
+
+
+def test_a_records_feature_is_the_mean_of_its_own_chunks() -> None:
+    chunks = torch.tensor([[1.0, 2.0], [3.0, 6.0], [10.0, 20.0]])
+    found = mean_over_records(chunks, torch.tensor([0, 0, 1]), num_records=2)
+    assert found.tolist() == [[2.0, 4.0], [10.0, 20.0]]
