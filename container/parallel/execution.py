@@ -1,6 +1,7 @@
 """A plain model, parallelised: what the loop calls, the same whatever the strategy."""
 
 import contextlib
+import inspect
 from collections.abc import Callable, Sequence
 
 import torch
@@ -9,6 +10,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from container.data.batch import PackedBatch
 from container.parallel.mesh import RankMesh
+
+# torch 2.13 renamed it and warns about the old name.
+_BUFFERS_KEYWORD = next(
+    name
+    for name in ("forward_sync_buffers", "broadcast_buffers")
+    if name in inspect.signature(DistributedDataParallel).parameters
+)
 
 Objective = Callable[[Tensor, PackedBatch], Tensor]
 
@@ -88,7 +96,7 @@ def parallelize(module: nn.Module, ranks: RankMesh, *, precision: torch.dtype) -
             device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None,
             process_group=ranks.mesh.get_group("dp_replicate"),
             gradient_as_bucket_view=True,
-            broadcast_buffers=False,
+            **{_BUFFERS_KEYWORD: False},  # ours are constants
         )
 
     def autocast() -> contextlib.AbstractContextManager:

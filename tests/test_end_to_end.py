@@ -1,0 +1,151 @@
+"""Whole jobs as a person runs them: `python -m container train --root DIR`."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from container.predictor import Predictor
+from contracts import artifacts
+from contracts.paths import JobPaths
+from tests.jobs import REPOSITORY, TWO_TEXTS, metrics, run_train, table, write_job
+
+pytestmark = pytest.mark.slow
+
+CASES = {
+    "two_texts_csv": (TWO_TEXTS, "csv", 2),
+    "one_text_parquet_two_processes": ({"nproc_per_node": 2}, "parquet", 2),
+    "multiclass_tsv": (
+        {"is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2], "accumulate_grad_batches": 2},
+        "tsv",
+        3,
+    ),
+    "text_alone": ({"model_class": "bert", "tab_field_list": [], "cat_field_list": []}, "csv", 2),
+}
+
+
+@dataclass(frozen=True)
+class FinishedJob:
+    paths: JobPaths
+    log: str
+    file_format: str
+    classes: int
+
+    def predictions(self, split: str) -> pd.DataFrame:
+        path = self.paths.output_data / f"{split}_predictions.{self.file_format}"
+        if self.file_format == "parquet":
+            return pd.read_parquet(path)
+        return pd.read_csv(path, sep="," if self.file_format == "csv" else "\t", dtype={"order_id": str})
+
+
+@pytest.fixture(scope="module", params=CASES)
+def job(request, tmp_path_factory):
+    overrides, file_format, classes = CASES[request.param]
+    root = tmp_path_factory.mktemp(request.param)
+    paths = write_job(root, overrides=overrides, file_format=file_format, classes=classes)
+    return FinishedJob(paths, run_train(paths), file_format, classes)
+
+
+def test_every_artifact_of_the_contract_is_written(job):
+    for name in artifacts.REQUIRED_MODEL_FILES:
+        assert (job.paths.model / name).stat().st_size > 0 or name == artifacts.FEATURE_COLUMNS, name
+    assert list((job.paths.model / "tokenizer").rglob("tokenizer.json"))
+    for name in (*artifacts.REQUIRED_EVALUATION_FILES, "tensorboard_eval/roc_curve.png", "tensorboard_eval/pr_curve.png"):
+        assert (job.paths.output_data / name).stat().st_size > 0, name
+    assert list((job.paths.output_data / "tensorboard_eval").glob("events.out.tfevents.*"))
+    assert list(job.paths.tensorboard.glob("events.out.tfevents.*"))
+    assert not any(path.exists() for path in job.paths.failure_files)
+    assert not list(job.paths.model.glob(".*"))
+
+
+def test_every_pth_loads_with_weights_only(job):
+    for path in (job.paths.model / "model.pth", job.paths.model / "model_artifacts.pth"):
+        assert torch.load(path, weights_only=True)
+    results = torch.load(job.paths.output_data / "predict_results.pth", weights_only=True)
+    assert len(results["y_true"]) == len(results["y_pred"]) == 24
+
+
+def test_predictions_have_every_row_once_in_order_with_its_id(job):
+    for i, split in ((1, "val"), (2, "test")):
+        expected = table(24, seed=i, classes=job.classes)
+        predictions = job.predictions(split)
+        assert predictions.columns.tolist() == ["order_id", "label", *(f"prob_class_{k}" for k in range(job.classes))]
+        assert predictions["order_id"].tolist() == expected["order_id"].tolist()
+        assert predictions["label"].tolist() == expected["label"].tolist()
+        probabilities = predictions.filter(like="prob_class_").to_numpy()
+        assert probabilities.sum(axis=1) == pytest.approx(np.ones(24), abs=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["onnx", "torch"])
+def test_a_record_scores_the_same_in_training_alone_in_a_batch_and_served(job, backend):
+    frame = table(24, seed=2, classes=job.classes)
+    trained = job.predictions("test").filter(like="prob_class_").to_numpy()
+    predictor = Predictor.load(job.paths.model, backend=backend)
+    in_batch = predictor.predict(frame)
+    np.testing.assert_allclose(in_batch, trained, atol=1e-4)
+    as_records = frame.drop(columns=["label", "order_id"]).to_dict("records")
+    for i in (0, 3, 7, 11):
+        np.testing.assert_allclose(predictor.predict([as_records[i]])[0], trained[i], atol=1e-4)
+
+
+def test_metrics_json_has_every_metric_of_both_splits(job):
+    values = metrics(job.paths)
+    for split in ("val", "test"):
+        for name in ("loss", "auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"):
+            assert isinstance(values[f"{split}/{name}"], float), (split, name)
+
+
+def test_the_log_has_progress_and_lines_that_a_metric_definition_reads(job):
+    assert re.search(r"step \d+/\d+, epoch .* rows/s, .* tokens/s, 0\.0 % padding, .* left", job.log)
+    assert len(re.findall(r"val/auroc=([0-9.eE+-]+|nan);", job.log)) >= 2
+    assert re.search(r"first optimizer step done [0-9.]+ s after train began: read contracts", job.log)
+    assert "\r" not in job.log
+
+
+def test_checkpoints_point_to_complete_folders(job):
+    for pointer in ("last.ckpt", "best.ckpt"):
+        name = (job.paths.checkpoints / pointer).read_text().strip()
+        assert (job.paths.checkpoints / name / "manifest.json").is_file()
+
+
+def test_the_onnx_predictor_needs_no_torch(job):
+    record = {
+        name: value
+        for name, value in table(1, seed=5).to_dict("records")[0].items()
+        if name in ("chat", "events", "price", "quantity", "color")
+    }
+    code = (
+        "import sys; from container.predictor import Predictor; "
+        f"p = Predictor.load({str(job.paths.model)!r}); assert p.predict([{record!r}]).shape == (1, {job.classes}); "
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code.replace("nan", "None")], cwd=REPOSITORY, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_the_report_says_which_weights_were_evaluated(job):
+    assert "load_ckpt" in (job.paths.output_data / "report.html").read_text()
+    assert re.search(r"evaluating and saving the (best|last)", job.log)
+
+
+def test_several_files_in_a_channel_are_one_table_and_a_second_run_reuses_the_preparation(tmp_path):
+    paths = write_job(tmp_path, rows=(30, 12, 12))
+    from tests.jobs import write_table
+
+    write_table(table(20, seed=9), paths.channel("train"), "csv", "more")
+    log = run_train(paths)
+    assert "training on 50 records" in log
+    fingerprints = [path.name for path in Path(paths.prepared).iterdir()]
+    (paths.root / "train.log").unlink()
+    again = run_train(paths)
+    assert [path.name for path in Path(paths.prepared).iterdir()] == fingerprints
+    assert "reus" in again
+    assert "resuming from" in again
+    assert json.loads((paths.output_data / "metrics.json").read_text())["test/auroc"] is not None

@@ -1,0 +1,146 @@
+"""A job killed anywhere resumes; a worker that dies ends the job with its cause."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.jobs import failure_line, run_train, start_train, write_job
+
+pytestmark = pytest.mark.slow
+
+LONG = {"max_epochs": 6, "checkpoint_every_n_steps": 3, "batch_size": 4, "load_ckpt": False}
+
+
+def wait_for(condition, *, seconds=120):
+    deadline = time.time() + seconds
+    while time.time() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it did not happen in time")
+
+
+def log_of(paths):
+    path = paths.root / "train.log"
+    return path.read_text() if path.is_file() else ""
+
+
+def workers_of(process):
+    """Process ids of the job's workers, from their command lines."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"container.training.worker" in command and ancestor(int(folder.name), process.pid):
+            found.append(int(folder.name))
+    return sorted(found)
+
+
+def ancestor(pid, target):
+    while pid > 1:
+        if pid == target:
+            return True
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            return False
+    return False
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    paths = write_job(tmp_path_factory.mktemp("whole"), overrides=LONG)
+    run_train(paths)
+    return torch.load(paths.model / "model.pth", weights_only=True)
+
+
+def assert_same_weights(paths, expected):
+    state = torch.load(paths.model / "model.pth", weights_only=True)
+    for name, value in expected.items():
+        assert torch.equal(state[name], value), name
+
+
+def test_a_job_killed_in_the_middle_ends_with_the_weights_of_an_uninterrupted_one(tmp_path, uninterrupted):
+    paths = write_job(tmp_path, overrides=LONG)
+    for step in ("step 20/", "step 50/"):
+        process = start_train(paths)
+        wait_for(lambda step=step: step in log_of(paths))
+        process.kill()
+        process.wait()
+    assert not (paths.model / "model.pth").exists()
+    log = run_train(paths)
+    assert "resuming from" in log
+    assert_same_weights(paths, uninterrupted)
+
+
+def test_the_workers_of_a_killed_job_do_not_live_on(tmp_path):
+    paths = write_job(tmp_path, overrides={**LONG, "nproc_per_node": 2})
+    process = start_train(paths)
+    wait_for(lambda: "step 5/" in log_of(paths))
+    workers = workers_of(process)
+    assert len(workers) == 2
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() and alive(pid) for pid in workers), seconds=10)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_sigterm_stops_at_a_step_with_a_complete_checkpoint_and_the_next_run_goes_on(tmp_path, uninterrupted):
+    paths = write_job(tmp_path, overrides=LONG)
+    process = start_train(paths)
+    wait_for(lambda: "step 10/" in log_of(paths))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 143
+    assert "stopped on request: the checkpoint epoch=" in log_of(paths).splitlines()[-1]
+    assert not (paths.model / "model.pth").exists()
+    run_train(paths)
+    assert_same_weights(paths, uninterrupted)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_that_dies_by_sigkill_ends_the_job_within_a_minute_with_its_cause(tmp_path, rank):
+    paths = write_job(tmp_path, overrides={**LONG, "nproc_per_node": 2})
+    process = start_train(paths)
+    wait_for(lambda: "step 5/" in log_of(paths))
+    ranks = {rank_of(pid): pid for pid in workers_of(process)}
+    os.kill(ranks[rank], signal.SIGKILL)
+    assert process.wait(timeout=60) == 1
+    assert failure_line(paths).startswith(f"worker rank {rank} (pid {ranks[rank]}) was ended by SIGKILL")
+    assert not list(paths.model.glob("*")) if paths.model.exists() else True
+
+
+def rank_of(pid):
+    variables = dict(
+        entry.split(b"=", 1) for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if b"=" in entry
+    )
+    return int(variables[b"RANK"])
+
+
+def test_a_full_disk_while_saving_is_named_and_leaves_the_earlier_checkpoint(tmp_path):
+    paths = write_job(tmp_path, overrides={**LONG, "keep_checkpoints": 50})
+    paths.checkpoints.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(paths.checkpoints)]).returncode:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        run_train(paths, expect=1)
+        assert failure_line(paths).startswith("the disk is full")
+        kept = [path for path in paths.checkpoints.glob("*.ckpt") if path.is_dir()]
+        assert kept
+        assert all((path / "manifest.json").is_file() for path in kept)
+        assert not list(paths.checkpoints.glob(".saving-*"))
+    finally:
+        subprocess.run(["umount", str(paths.checkpoints)], check=True)
