@@ -71,7 +71,9 @@ def table(rows: int = 40, *, start: int = 0, **columns: list[Any]) -> pa.Table:
     numbers = range(start, start + rows)
     made: dict[str, Any] = {
         "id": [f"{i:05d}" for i in numbers],
-        "text": [None if i % 7 == 3 else f"good shirt number {i}" if i % 2 else "late parcel, thank you" for i in numbers],
+        "text": [
+            None if i % 7 == 3 else f"good shirt number {i}" if i % 2 else "late parcel, thank you" for i in numbers
+        ],
         "x": [None if i % 5 == 1 else i * 1.5 for i in numbers],
         "y": [None if i % 11 == 2 else i % 4 for i in numbers],
         "c": [None if i % 9 == 4 else "abc"[i % 3] for i in numbers],

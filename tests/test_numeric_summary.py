@@ -33,7 +33,7 @@ def state(found: NumericSummary) -> tuple[object, ...]:
 @pytest.mark.parametrize("limit", [1 << 18, 4])
 @given(parts=st.lists(NUMBERS, min_size=1, max_size=4))
 def test_parts_merge_into_exactly_the_whole(limit: int, parts: list[list[float]]) -> None:
-    whole = summary(sum(parts, []), limit=limit)
+    whole = summary([value for part in parts for value in part], limit=limit)
     merged = summary(parts[0], limit=limit)
     for part in parts[1:]:
         merged.merge(summary(part, limit=limit))

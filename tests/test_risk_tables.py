@@ -143,7 +143,9 @@ def test_a_table_reads_back_as_it_was_written(num_values: int) -> None:
 
 
 def test_the_older_form_with_bins_is_read() -> None:
-    found = parse_risk_table("c", {"bins": {"a": 0.5, "1.0": 1, None: 0.1}, "default_bin": 0.2}, num_values=1, source="x")
+    found = parse_risk_table(
+        "c", {"bins": {"a": 0.5, "1.0": 1, None: 0.1}, "default_bin": 0.2}, num_values=1, source="x"
+    )
     assert found.default == (0.2,)
     assert found.risk == {"a": (0.5,), "1": (1.0,), "": (0.1,)}
 

@@ -30,7 +30,7 @@ def test_a_channel_lists_its_data_files_and_nothing_else(tmp_path: Path) -> None
 
 
 def test_a_missing_channel_an_empty_one_and_a_missing_file_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ContractError, match="channel train: the folder .* does not exist"):
+    with pytest.raises(ContractError, match=r"channel train: the folder .* does not exist"):
         find_data_files(tmp_path / "train", None)
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(ContractError, match=r"no data file in .*; it holds notes\.txt"):
@@ -101,7 +101,9 @@ def test_a_missing_column_is_named_with_its_file_and_the_nearest(tmp_path: Path)
         ("a.tsv", b"id,text\n1,2\n", "column 'id' is missing"),
     ],
 )
-def test_a_file_that_is_not_what_its_name_says_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_a_file_that_is_not_what_its_name_says_is_named(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ContractError, match=message) as caught:
         read([tmp_path / name], ["id", "text"])
@@ -144,13 +146,22 @@ def test_records_in_every_form_are_the_same_table() -> None:
 
 
 def test_the_same_key_in_any_spelling_is_one() -> None:
-    spellings = [pa.array([1]), pa.array([1.0]), pa.array(["1"]), pa.array([" 1.0 "]), pa.array([True]), pa.array(["TRUE"])]
+    spellings = [
+        pa.array([1]),
+        pa.array([1.0]),
+        pa.array(["1"]),
+        pa.array([" 1.0 "]),
+        pa.array([True]),
+        pa.array(["TRUE"]),
+    ]
     assert {keys(spelled).to_pylist()[0] for spelled in spellings} == {"1"}
     assert keys(pa.array(["007", "1.50", "-0.0", "", " ", None, "1e3"])).to_pylist() == [
         "007", "1.50", "0", None, None, None, "1e3"
     ]  # fmt: skip
     assert keys(pa.array([0.5, float("nan"), -0.0, 1e17, None])).to_pylist() == ["0.5", None, "0", str(10**17), None]
-    assert keys(records_to_table([{"c": 1}, {"c": "1"}, {"c": 1.0}, {"c": True}, {}])["c"]).to_pylist() == ["1"] * 4 + [None]
+    assert keys(records_to_table([{"c": 1}, {"c": "1"}, {"c": 1.0}, {"c": True}, {}])["c"]).to_pylist() == ["1"] * 4 + [
+        None
+    ]
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**62), 2**62))))
