@@ -97,6 +97,7 @@ def test_a_missing_column_is_named_with_its_file_and_the_nearest(tmp_path: Path)
         ("a.csv.gz", gzip.compress(b"id,text\n" + b"1,2\n" * 9999)[:-20], "cannot be read"),
         ("a.csv", b"id,text\n1,2\n3\n", "cannot be read as CSV: .*Expected 2 columns, got 1"),
         ("a.csv", b"id,text\n1,\xff\xfe\n", "cannot be read as CSV: .*UTF8"),
+        ("a.csv", b'id,text\n1,"' + b"2,3\n" * 3_000_000, "a quote that opens a field is never closed"),
         ("a.csv", b"id,text,id\n1,2,3\n", "column 'id' is there twice"),
         ("a.tsv", b"id,text\n1,2\n", "column 'id' is missing"),
     ],

@@ -24,7 +24,7 @@ SUFFIXES: dict[str, DataFormat] = {
     ".csv": "csv", ".csv.gz": "csv", ".tsv": "tsv", ".tsv.gz": "tsv", ".parquet": "parquet",
 }  # fmt: skip
 DELIMITERS = {"csv": ",", "tsv": "\t"}
-CSV_BLOCK_BYTES = 8 << 20
+CSV_BLOCK_BYTES = 4 << 20  # a record has to fit into one; several are read ahead
 HEADER_BYTES = 1 << 20
 LISTED_FILES = 10
 
@@ -333,6 +333,11 @@ def _text_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch
         ):
             yield from reader
     except (pa.ArrowException, OSError, EOFError) as error:
+        if "straddl" in str(error):
+            raise ContractError(
+                f"{path}: a quote that opens a field is never closed, or a row exceeds {CSV_BLOCK_BYTES >> 20} MiB",
+                "Write quotes inside of a field twice; hand over larger rows as Parquet.",
+            ) from error
         raise ContractError(
             f"{path}: cannot be read as {format_of(path).upper()}: {_first_line(error)}",
             "Write it in UTF-8 with one header line and the same number of fields in every row.",
