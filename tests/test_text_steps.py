@@ -48,6 +48,7 @@ def test_a_dialogue_loses_nothing_but_markers_and_white_space(text: str) -> None
         ("I <3 it", "I <3 it"),
         ("price<cost, so I left", "price<cost, so I left"),
         ("mail <jo@example.com> or <https://example.com/a>", "mail <jo@example.com> or <https://example.com/a>"),
+        ("dear <order_id>, <b it's", "dear <order_id>, <b it's"),
         ("AT&T &amp; co &lt;b&gt;", "AT&T & co <b>"),
         ("caf&eacute; &#128512; &nbsp;x", "café 😀 \xa0x"),
         ("<p>one</p><p>two</p>", " one  two "),

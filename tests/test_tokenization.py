@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -22,6 +22,7 @@ from contracts.hyperparameters import FULL_TEXT_STEPS, TextField
 
 WORDS = "the dress fits well and i love how soft it feels but unbelievably short sleeves returned it on 12 may !"
 CORPUS = [" ".join(WORDS.split()[start:] + WORDS.split()[:start]) for start in range(len(WORDS.split()))] * 5
+CORPUS += ["wide    gaps   count"] * 20  # byte-level vocabularies learn runs of spaces
 KINDS = ["wordpiece", "byte_level", "metaspace"]
 STEPS_BEFORE_TOKENIZER = FULL_TEXT_STEPS[:-1]
 
@@ -162,6 +163,7 @@ def test_a_missing_or_broken_tokenizer_file_is_named(tmp_path: Path, content: st
 @pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None)
 @given(texts=st.lists(wild, max_size=6))
+@example(texts=["wide    gaps   count", " wide", "a\tb\u3000c ", "\n"])
 def test_remembered_words_give_the_ids_of_whole_texts(kind: str, texts: list[str | None]) -> None:
     present = [text.encode("utf-8", "ignore").decode() for text in texts if text is not None] + ["the dress"] * 40
     direct = Tokenizer.from_str(trained(kind)).encode_batch(present, add_special_tokens=False)
@@ -317,6 +319,16 @@ def test_text_that_changes_after_the_chunker_is_encoded_again() -> None:
     steps = ("dialogue_chunker", "html_normalizer", "text_normalizer")
     encoded = TextProcessor(field(*steps), tokenizer).process(["<p>the dress</p> &amp; fits"])
     assert [chunk[1:-1] for chunk in chunks_of(encoded)[0]] == tokenizer.encode_batch(["the dress & fits"])
+
+
+def test_each_chunk_keeps_its_own_text_for_the_steps_after_the_chunker() -> None:
+    tokenizer = tokenizer_of("byte_level")
+    wide = "".join(chr(ord(letter) + 0xFEE0) if letter.isalpha() else letter for letter in WORDS)
+    processor = TextProcessor(field("dialogue_chunker", "text_normalizer", max_sen_len=80), tokenizer)
+    chunks = chunks_of(processor.process([wide]))[0]
+    decoder = Tokenizer.from_str(trained("byte_level"))
+    assert len(chunks) > 1
+    assert " ".join(decoder.decode(chunk[1:-1]) for chunk in chunks) == WORDS
 
 
 def test_the_tokenizer_alone_sees_the_raw_text() -> None:
