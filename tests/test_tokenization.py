@@ -22,7 +22,7 @@ from contracts.hyperparameters import FULL_TEXT_STEPS, TextField
 
 WORDS = "the dress fits well and i love how soft it feels but unbelievably short sleeves returned it on 12 may !"
 CORPUS = [" ".join(WORDS.split()[start:] + WORDS.split()[:start]) for start in range(len(WORDS.split()))] * 5
-CORPUS += ["wide    gaps   count"] * 20  # byte-level vocabularies learn runs of spaces
+CORPUS += ["wide    gaps   count"] * 100  # byte-level vocabularies learn runs of spaces
 KINDS = ["wordpiece", "byte_level", "metaspace"]
 STEPS_BEFORE_TOKENIZER = FULL_TEXT_STEPS[:-1]
 
