@@ -81,7 +81,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Export
 
 def _build(case: Case, folder: Path, **values: Any) -> tuple[Hyperparameters, Classifier]:
     hp = hyperparameters(model_class=case.model_class, num_classes=case.num_classes, **values)
-    files = [write_config(folder / family, family) for family in case.families]
+    layers = {"num_hidden_layers": 1, "n_layers": 1}
+    files = [write_config(folder / family, family, **layers) for family in case.families if family != "modernbert"]
+    files = files or [write_config(folder / "modernbert", "modernbert", num_hidden_layers=2)]  # a global, a local one
     return hp, build_classifier(hp, files, tabular_dim=case.tabular_dim, numeric_transform=case.transform)
 
 

@@ -100,7 +100,7 @@ class DenseLayout:
     """One chunk per row, padded on the right: the form that an exported graph takes.
 
     Attributes:
-        mask: 1 for a token, 0 for padding; every row has a token. [S, T]
+        mask: 1 for a token, 0 for padding. [S, T]
     """
 
     mask: Tensor
@@ -109,7 +109,7 @@ class DenseLayout:
         seen = self.mask.bool()[:, None, None, :]  # [S, 1, 1, T]
         if reach is not None:
             seen = seen & _band(self.mask.shape[1], reach, self.mask.device)  # [S, 1, T, T]
-        # A finite minimum: padding beyond the window of the last token sees nothing, and -inf would make it NaN.
+        # A finite minimum: padding chunks, and padding beyond its window, see nothing; -inf would make them NaN.
         bias = torch.zeros((), dtype=query.dtype, device=query.device).where(seen, torch.finfo(query.dtype).min)
         return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale)
 

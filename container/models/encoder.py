@@ -6,7 +6,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from container.data.batch import PackedText
-from container.models.attention import DenseLayout, PackedLayout
+from container.models.attention import DenseLayout, Layout, PackedLayout
 
 
 class Pooler(nn.Module):
@@ -57,16 +57,12 @@ class TextEncoder(nn.Module):
         Returns:
             [S, d]
         """
-        # Padding chunks see their first token, so that no softmax runs over nothing.
-        first = torch.arange(input_ids.shape[1], device=input_ids.device) == 0
-        return self.pooler(self._dense_states(input_ids, (mask.bool() | first).long())[:, 0])
+        return self.pooler(self._dense_states(input_ids, mask)[:, 0])
 
     def token_states(self, text: PackedText) -> Tensor:
         """Last hidden state of each token, in the order of `text.tokens`. [N, d]"""
         if self.packed:
-            return self._run(
-                text.tokens[None], position_ids=self._position_ids(text.positions[None]), layout=PackedLayout.of(text)
-            )[0]
+            return self._states(text.tokens[None], positions=text.positions[None], layout=PackedLayout.of(text))[0]
         input_ids = pad_sequence(
             list(text.tokens.split(text.lengths)), batch_first=True, padding_value=self.pad_token_id
         )  # [S, T]
@@ -79,15 +75,14 @@ class TextEncoder(nn.Module):
         """[S, T, d]"""
         if self.packed:
             positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]  # [1, T]
-            return self._run(input_ids, position_ids=self._position_ids(positions), layout=DenseLayout(mask))
-        # Some families count their positions from the padding id, whatever the caller padded with.
-        return self._run(input_ids.where(mask.bool(), self.pad_token_id), attention_mask=mask)
+            return self._states(input_ids, positions=positions, layout=DenseLayout(mask))
+        return self.backbone(input_ids=input_ids, attention_mask=mask).last_hidden_state
 
-    def _position_ids(self, positions: Tensor) -> Tensor:
-        return positions + self.first_position
-
-    def _run(self, input_ids: Tensor, **inputs: Tensor | PackedLayout | DenseLayout) -> Tensor:
-        return self.backbone(input_ids=input_ids, **inputs).last_hidden_state
+    def _states(self, input_ids: Tensor, *, positions: Tensor, layout: Layout) -> Tensor:
+        """What transformers computes with the attention of `layout`; positions count from 0. [., ., d]"""
+        return self.backbone(
+            input_ids=input_ids, position_ids=positions + self.first_position, layout=layout
+        ).last_hidden_state
 
 
 class TextBranch(nn.Module):
