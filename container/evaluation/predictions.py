@@ -1,0 +1,57 @@
+"""Predictions in the input's format: id, label, prob_class_0..K-1; N rows in, N rows out, in order."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+_ROWS_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True)
+class SplitPredictions:
+    """A split's predictions.
+
+    Attributes:
+        ids: as in the input. [N]
+        raw_labels: as in the input; None where it has no label column. [N]
+        labels: class ids, negative where there is none. [N]
+        probabilities: [N, K]
+    """
+
+    split: str
+    ids: pa.ChunkedArray
+    raw_labels: pa.ChunkedArray | None
+    labels: np.ndarray
+    probabilities: np.ndarray
+
+
+def write_predictions(
+    folder: Path, predictions: SplitPredictions, *, id_name: str, label_name: str, file_format: str
+) -> Path:
+    """Write {split}_predictions.{csv,tsv,parquet} into `folder`, complete or not at all; returns its path.
+
+    Ids and labels are written as they were read: a CSV's are strings there, so 007 stays 007. Probabilities keep all
+    digits that make them the same numbers again.
+    """
+    num_rows, num_classes = predictions.probabilities.shape
+    assert len(predictions.ids) == num_rows, "one prediction per id"
+    columns: dict[str, pa.ChunkedArray | pa.Array] = {id_name: predictions.ids}
+    if predictions.raw_labels is not None:
+        columns[label_name] = predictions.raw_labels
+    for k in range(num_classes):
+        columns[f"prob_class_{k}"] = pa.array(np.ascontiguousarray(predictions.probabilities[:, k]))
+    table = pa.table(columns)
+    path = folder / f"{predictions.split}_predictions.{file_format}"
+    aside = path.with_name(f".{path.name}")
+    if file_format == "parquet":
+        pyarrow.parquet.write_table(table, aside, row_group_size=_ROWS_AT_ONCE)
+    else:
+        options = pyarrow.csv.WriteOptions(delimiter={"csv": ",", "tsv": "\t"}[file_format], quoting_style="needed")
+        pyarrow.csv.write_csv(table, aside, options)
+    os.replace(aside, path)
+    return path
