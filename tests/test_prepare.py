@@ -259,7 +259,7 @@ def test_from_scratch_learns_a_vocabulary_of_each_column(paths: JobPaths) -> Non
     assert prepare_data(paths, hp).reused
 
 
-def write_in_processes(folder: Path, num_workers: int, rows: int = 5000) -> Path:
+def write_in_processes(folder: Path, num_workers: int, rows: int = 12_000) -> Path:
     found = table(rows)
     preprocessor, folds = fit(folder, found)
     preprocessor.fitted.save(folder)
