@@ -1,0 +1,205 @@
+"""The demo's data: refund claims with chats, shipment events, numbers and categories; is the claim abusive?
+
+What is said, what the carrier saw, the numbers and the categories each move the log-odds of the label on their own, and
+a suspicious chat counts for more the younger the account is. So neither the texts nor the table alone can tell.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from container import demo_phrases as phrases
+from container.demo_phrases import Statement
+from contracts.paths import JobPaths
+
+NUMBERS = ["price", "quantity", "seller_rating", "account_age_days"]
+CATEGORIES = ["marketplace", "category"]
+SPLIT_ENDS = {"train": 0.70, "val": 0.85, "test": 1.0}
+TRAIN_PARTS = 3
+
+# Chosen so that texts and table carry about the same variance, and together leave little doubt.
+CHAT_SCALE = 1.6
+EVENTS_SCALE = 1.3
+TABLE_SCALE = 2.2
+INTERACTION_SCALE = 0.5
+INTERCEPT = -0.8
+
+MISSING_NUMBER = 0.06
+MISSING_CATEGORY = 0.05
+EMPTY_CHAT = 0.04
+UNMARKED_CHAT = 0.10
+
+
+@dataclass(frozen=True)
+class Written:
+    """A text and what it adds to the log-odds, before scaling."""
+
+    text: str
+    weight: float
+
+
+def write_demo_data(root: Path, *, rows: int, seed: int) -> None:
+    """Write `rows` refund claims as CSV files under root/input/data: 70 % train (in parts), 15 % val, 15 % test.
+
+    The same rows and seed give the same bytes.
+    """
+    table = demo_table(rows, seed=seed)
+    paths = JobPaths(root)
+    start = 0
+    for split, end in SPLIT_ENDS.items():
+        stop = round(rows * end)
+        parts = TRAIN_PARTS if split == "train" else 1
+        bounds = np.linspace(start, stop, parts + 1).astype(int)
+        folder = paths.channel(split)
+        folder.mkdir(parents=True, exist_ok=True)
+        for part, (first, last) in enumerate(pairwise(bounds)):
+            table[first:last].to_csv(folder / f"part-{part:05d}.csv", index=False)
+        start = stop
+
+
+def table_only_auroc(root: Path) -> float:
+    """Area under the ROC curve, on test, of gradient boosting over the numeric and categorical columns of train."""
+    # It takes a second to import, and a job that only writes the data needs none of it.
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.metrics import roc_auc_score
+
+    train, test = (_read(JobPaths(root).channel(split)) for split in ("train", "test"))
+    features = {"train": train[NUMBERS].copy(), "test": test[NUMBERS].copy()}
+    for name in CATEGORIES:
+        kinds = pd.CategoricalDtype(sorted(train[name].dropna().unique()))
+        for split, table in (("train", train), ("test", test)):
+            features[split][name] = table[name].astype(kinds)
+    model = HistGradientBoostingClassifier(categorical_features="from_dtype", learning_rate=0.05, random_state=0)
+    model.fit(features["train"], train["label"])
+    return float(roc_auc_score(test["label"], model.predict_proba(features["test"])[:, 1]))
+
+
+def demo_table(rows: int, *, seed: int) -> pd.DataFrame:
+    """All claims in one table: order_id, chat, shiptrack, four numbers, two categories, label 0 or 1."""
+    rng = np.random.default_rng(seed)
+    chats = [_chat(rng) for _ in range(rows)]
+    events = [_events(rng) for _ in range(rows)]
+    price = np.exp(rng.normal(3.6, 0.6, rows))
+    quantity = 1 + rng.poisson(0.8, rows)
+    rating = np.clip(rng.normal(4.2, 0.45, rows), 1.0, 5.0)
+    age = np.exp(rng.normal(6.0, 0.7, rows))
+    marketplace = rng.choice(list(phrases.MARKETPLACES), rows)
+    category = rng.choice(list(phrases.CATEGORIES), rows)
+
+    newness = (6.0 - np.log(age)) / 0.7
+    from_table = (
+        0.8 * newness
+        + 0.7 * (np.log(price) - 3.6) / 0.6
+        + 0.4 * (rating - 4.2) / 0.45
+        + 0.3 * (quantity - 1.8)
+        + 0.7 * np.array([phrases.MARKETPLACES[name] for name in marketplace])
+        + 0.7 * np.array([phrases.CATEGORIES[name] for name in category])
+    )
+    from_chat = np.array([chat.weight for chat in chats])
+    log_odds = (
+        INTERCEPT
+        + CHAT_SCALE * from_chat
+        + EVENTS_SCALE * np.array([event.weight for event in events])
+        + TABLE_SCALE * from_table
+        + INTERACTION_SCALE * from_chat * newness
+    )
+    label = (rng.random(rows) < 1 / (1 + np.exp(-log_odds))).astype(int)
+
+    table = pd.DataFrame(
+        {
+            "order_id": [f"A-{row:06d}" for row in range(rows)],
+            "chat": [chat.text for chat in chats],
+            "shiptrack": [event.text for event in events],
+            "price": np.round(price, 2),
+            "quantity": pd.array(quantity, dtype="Int64"),
+            "seller_rating": np.round(rating, 1),
+            "account_age_days": pd.array(np.ceil(age).astype(int), dtype="Int64"),
+            "marketplace": marketplace,
+            "category": category,
+            "label": label,
+        }
+    )
+    for names, share in ((NUMBERS, MISSING_NUMBER), (CATEGORIES, MISSING_CATEGORY)):
+        for name in names:
+            table.loc[rng.random(rows) < share, name] = None
+    return table
+
+
+def _chat(rng: np.random.Generator) -> Written:
+    """Two to six messages of buyer and seller: a claim, how the buyer goes about it, and much that tells nothing."""
+    if rng.random() < EMPTY_CHAT:
+        return Written("", 0.0)
+    slots = {
+        "item": _one_of(rng, phrases.ITEMS),
+        "name": _one_of(rng, phrases.NAMES),
+        "place": _one_of(rng, phrases.PLACES),
+        "days": str(rng.integers(2, 31)),
+        "order": str(rng.integers(1000, 10000)),
+    }
+    claim = _pick(rng, phrases.CLAIMS)
+    conduct = [_pick(rng, phrases.CONDUCT) for _ in range(rng.choice(3, p=[0.15, 0.5, 0.35]))]
+    messages = [f"{_one_of(rng, phrases.GREETINGS)} {_one_of(rng, claim.wordings)}"]
+    if conduct and rng.random() < 0.3:
+        messages[0] += " " + _one_of(rng, conduct[0].wordings)
+        later = conduct[1:]
+    else:
+        later = conduct
+    messages.append(_one_of(rng, phrases.SELLER_LINES))
+    for statement in later:
+        message = _one_of(rng, statement.wordings)
+        messages.append(f"{_one_of(rng, phrases.BUYER_LINES)} {message}" if rng.random() < 0.4 else message)
+    for _ in range(rng.integers(0, 3)):
+        line = _one_of(rng, phrases.SELLER_LINES if rng.random() < 0.5 else phrases.BUYER_LINES)
+        messages.insert(int(rng.integers(1, len(messages) + 1)), line)
+    messages = [_decorate(rng, message.format(**slots)) for message in messages]
+    marked = rng.random() >= UNMARKED_CHAT
+    text = "".join(f"[bom]{message}[eom]" for message in messages) if marked else " ".join(messages)
+    return Written(text, claim.weight + sum(statement.weight for statement in conduct))
+
+
+def _events(rng: np.random.Generator) -> Written:
+    """A parcel's way: two or three plain events, perhaps an incident, how it ended."""
+    month, day = int(rng.integers(12)), int(rng.integers(1, 21))
+    incident = _pick(rng, phrases.INCIDENTS) if rng.random() < 0.6 else None
+    outcome = _pick(rng, phrases.OUTCOMES)
+    statuses = ["label created"]
+    if rng.random() < 0.5:
+        statuses.append(_one_of(rng, phrases.TRANSIT))
+    statuses.append(_one_of(rng, incident.wordings if incident else phrases.TRANSIT))
+    statuses.append(_one_of(rng, outcome.wordings))
+    text = ""
+    for status in statuses:
+        text += f"[bom]{phrases.MONTHS[month]} {day:02d} {_one_of(rng, phrases.PLACES)}: {status}[eom]"
+        day += int(rng.integers(0, 3))
+    return Written(text, outcome.weight + (incident.weight if incident else 0.0))
+
+
+def _decorate(rng: np.random.Generator, message: str) -> str:
+    """The message as a web form would hand it on: entities always, tags and emoji now and then."""
+    message = message.replace("&", "&amp;").replace("'", "&#39;")
+    chance = rng.random()
+    if chance < 0.12:
+        message = f"<p>{message}</p>"
+    elif chance < 0.2:
+        message = message.replace(". ", ".<br/>") + "&nbsp;"
+    elif chance < 0.26:
+        message = f"<b>{message}</b>"
+    elif chance < 0.45:
+        message = f"{message} {_one_of(rng, phrases.EMOJI)}"
+    return message
+
+
+def _pick(rng: np.random.Generator, statements: tuple[Statement, ...]) -> Statement:
+    return statements[rng.integers(len(statements))]
+
+
+def _one_of(rng: np.random.Generator, choices: tuple[str, ...]) -> str:
+    return choices[rng.integers(len(choices))]
+
+
+def _read(folder: Path) -> pd.DataFrame:
+    parts = [pd.read_csv(path, dtype=dict.fromkeys(CATEGORIES, "str")) for path in sorted(folder.glob("*.csv"))]
+    return pd.concat(parts, ignore_index=True)
