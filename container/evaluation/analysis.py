@@ -1,0 +1,313 @@
+"""Everything about a split that metrics.json, the plots and the report show, computed once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from container.evaluation.calibration import Calibration, calibrate, score_histogram
+from container.evaluation.curves import (
+    Confusion,
+    Curve,
+    Ranking,
+    auroc,
+    auroc_interval,
+    average_precision,
+    best_f1_threshold,
+    confusion_at,
+    mean_curve,
+    precision_recall,
+    rank,
+    roc,
+    thin,
+    wilson_interval,
+)
+from container.evaluation.metrics import METRICS, MetricValues, classification_metrics, one_vs_rest
+from container.evaluation.predictions import SplitPredictions
+
+THRESHOLDS = tuple(round(0.1 * i, 1) for i in range(1, 10))
+_SWEEP = np.linspace(0.0, 1.0, 101)
+
+
+@dataclass(frozen=True)
+class ClassCurves:
+    """One class against the rest; for two classes, class 1."""
+
+    class_id: int
+    auroc: float
+    average_precision: float
+    roc: Curve
+    precision_recall: Curve
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """How one class fares when each record gets its decided class; a ratio over nothing is None."""
+
+    label: int | str
+    support: int
+    predicted: int
+    precision: float | None
+    recall: float | None
+    f1_score: float | None
+    auroc: float | None
+    average_precision: float | None
+
+
+@dataclass(frozen=True)
+class SplitAnalysis:
+    """A split's evaluation in numbers. K classes, N rows, of which L are labelled.
+
+    Attributes:
+        metrics: loss and all of METRICS.
+        baselines: what the same metric is without a model: every record gets the same score, or the same class.
+        intervals: 95 % intervals of some metrics, for sampling of the records.
+        class_counts: labelled records per class. [K]
+        curves: of every class that has them; empty where none has.
+        macro_roc: mean of the classes' curves; None for two classes or without curves.
+        confusion: records by (label, decided class). [K, K]
+        at_thresholds: two classes and labels only: decisions at THRESHOLDS and at the chosen threshold, ascending.
+        sweep: likewise, at 101 thresholds from 0 to 1.
+        histograms: (group, records per bin); group is a label, "unlabelled", "right" or "wrong".
+        problem: why there is nothing to measure; None where there is.
+    """
+
+    split: str
+    rows: int
+    metrics: MetricValues
+    baselines: dict[str, float | None]
+    intervals: dict[str, tuple[float, float]]
+    class_counts: np.ndarray
+    classes: tuple[ClassScores, ...]
+    curves: tuple[ClassCurves, ...]
+    macro_roc: Curve | None
+    macro_precision_recall: Curve | None
+    confusion: np.ndarray
+    at_thresholds: tuple[Confusion, ...]
+    sweep: tuple[Confusion, ...]
+    histograms: tuple[tuple[str, np.ndarray], ...]
+    calibration: Calibration | None
+    problem: str | None
+
+    @property
+    def labelled(self) -> int:
+        return int(self.class_counts.sum())
+
+    def metric(self, name: str) -> float | None:
+        return self.metrics.values[name]
+
+
+def analyze(
+    splits: Mapping[str, SplitPredictions],
+    *,
+    class_labels: Sequence[int | str],
+    losses: Mapping[str, float | None],
+    class_weights: Sequence[float] | None,
+) -> tuple[dict[str, SplitAnalysis], float | None]:
+    """Analyse every split; the best-F1 threshold is chosen on val and then applied to all.
+
+    Returns:
+        The analyses, and the threshold: None for more than two classes, or where val has none.
+    """
+    ranked = {name: _rank(split) for name, split in splits.items()}
+    chosen = None
+    if len(class_labels) == 2 and ranked.get("val"):
+        chosen = best_f1_threshold(ranked["val"][1])
+    weights = np.ones(len(class_labels)) if class_weights is None else np.asarray(class_weights, float)
+    analyses = {
+        name: _analyze_split(
+            split,
+            rankings=ranked[name],
+            class_labels=class_labels,
+            loss=losses.get(name),
+            weights=weights,
+            chosen=chosen,
+        )
+        for name, split in splits.items()
+    }
+    return analyses, chosen
+
+
+def _problem(split: SplitPredictions) -> str | None:
+    if len(split.labels) == 0:
+        return "the split has no records"
+    strange = int((~np.isfinite(split.probabilities)).any(axis=1).sum())
+    if strange:
+        return f"{strange} of {len(split.labels)} records have a probability that is not a number"
+    return None if (split.labels >= 0).any() else "no record has a label"
+
+
+def _rank(split: SplitPredictions) -> dict[int, Ranking]:
+    """A ranking per class that has one; empty where metrics are undefined."""
+    if _problem(split):
+        return {}
+    known = split.labels >= 0
+    labels, probabilities = split.labels[known], split.probabilities[known]
+    return {
+        k: rank(is_class, scores)
+        for k, is_class, scores in one_vs_rest(labels, probabilities)
+        if 0 < is_class.sum() < len(is_class)
+    }
+
+
+def _analyze_split(
+    split: SplitPredictions,
+    *,
+    rankings: dict[int, Ranking],
+    class_labels: Sequence[int | str],
+    loss: float | None,
+    weights: np.ndarray,
+    chosen: float | None,
+) -> SplitAnalysis:
+    num_classes, problem = len(class_labels), _problem(split)
+    known = split.labels >= 0 if problem is None else np.zeros(len(split.labels), bool)
+    labels, probabilities = split.labels[known].astype(np.int64), split.probabilities[known]  # [L], [L, K]
+    counts = np.bincount(labels, minlength=num_classes)
+    binary = num_classes == 2
+    decided = probabilities[:, 1] >= 0.5 if binary else probabilities.argmax(axis=1)
+    flat = np.bincount(labels * num_classes + decided, minlength=num_classes**2)
+    confusion = flat.reshape(num_classes, num_classes)
+    metrics = _metrics(labels, probabilities, loss=loss, problem=problem, class_labels=class_labels)
+    at_thresholds: tuple[Confusion, ...] = ()
+    sweep: tuple[Confusion, ...] = ()
+    if binary and problem is None:
+        scores = {
+            "positive_scores": np.sort(probabilities[labels == 1, 1]),
+            "negative_scores": np.sort(probabilities[labels == 0, 1]),
+        }
+        wanted = sorted({*THRESHOLDS, *([] if chosen is None else [chosen])})
+        at_thresholds = tuple(confusion_at(threshold, **scores) for threshold in wanted)
+        sweep = tuple(confusion_at(float(threshold), **scores) for threshold in _SWEEP)
+    curves = tuple(
+        ClassCurves(k, auroc(ranking), average_precision(ranking), thin(roc(ranking)), thin(precision_recall(ranking)))
+        for k, ranking in rankings.items()
+    )
+    macro = len(curves) > 0 and not binary
+    return SplitAnalysis(
+        split=split.split,
+        rows=len(split.labels),
+        metrics=metrics,
+        baselines=_baselines(counts, weights),
+        intervals=_intervals(metrics, rankings, labelled=len(labels), binary=binary),
+        class_counts=counts,
+        classes=_class_scores(confusion, class_labels, _areas_per_class(curves, labels, probabilities)),
+        curves=curves,
+        macro_roc=mean_curve([curve.roc for curve in curves]) if macro else None,
+        macro_precision_recall=mean_curve([curve.precision_recall for curve in curves]) if macro else None,
+        confusion=confusion,
+        at_thresholds=at_thresholds,
+        sweep=sweep,
+        histograms=_histograms(split, class_labels),
+        calibration=calibrate(labels, probabilities) if problem is None else None,
+        problem=problem,
+    )
+
+
+def _metrics(
+    labels: np.ndarray,
+    probabilities: np.ndarray,
+    *,
+    loss: float | None,
+    problem: str | None,
+    class_labels: Sequence[int | str],
+) -> MetricValues:
+    names = ("loss", *METRICS)
+    if problem is not None:
+        return MetricValues(dict.fromkeys(names), dict.fromkeys(names, problem))
+    found = classification_metrics(labels, probabilities, METRICS)
+    undefined = dict(found.undefined)
+    only = np.unique(labels)
+    if len(only) == 1:
+        of_one = f"all {len(labels)} labelled records are of class {class_labels[int(only[0])]}"
+        undefined = dict.fromkeys(undefined, of_one)
+    if loss is None or not np.isfinite(loss):
+        undefined["loss"] = "the loss is not a finite number"
+        loss = None
+    return MetricValues({"loss": loss, **found.values}, undefined)
+
+
+def _baselines(counts: np.ndarray, weights: np.ndarray) -> dict[str, float | None]:
+    """Two classes: flag everything. More: always the most frequent class. The loss: always the class shares."""
+    total, occurring = int(counts.sum()), int((counts > 0).sum())
+    if total == 0:
+        return dict.fromkeys(("loss", *METRICS))
+    largest = float(counts.max() / total)
+    shares = weights * counts / (weights * counts).sum()
+    loss = float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum())
+    if len(counts) == 2:
+        rate = float(counts[1] / total)
+        decided = {"f1_score": 2 * rate / (1 + rate), "precision": rate, "recall": None}
+        ranked = {"auroc": 0.5, "average_precision": rate}
+    else:
+        decided = {
+            "f1_score": 2 * largest / (1 + largest) / occurring,
+            "precision": largest / occurring,
+            "recall": 1 / occurring,
+        }
+        ranked = {"auroc": 0.5, "average_precision": 1 / occurring}
+    if occurring == 1:
+        ranked = dict.fromkeys(ranked)
+    return {"loss": loss, **ranked, **decided, "accuracy": largest}
+
+
+def _intervals(
+    metrics: MetricValues, rankings: dict[int, Ranking], *, labelled: int, binary: bool
+) -> dict[str, tuple[float, float]]:
+    intervals = {}
+    if binary and rankings:
+        of_auroc = auroc_interval(rankings[1])
+        if of_auroc is not None:
+            intervals["auroc"] = of_auroc
+    accuracy = metrics.values["accuracy"]
+    if accuracy is not None:
+        intervals["accuracy"] = wilson_interval(accuracy * labelled, labelled)
+    return intervals
+
+
+def _areas_per_class(
+    curves: tuple[ClassCurves, ...], labels: np.ndarray, probabilities: np.ndarray
+) -> dict[int, tuple[float, float]]:
+    """(auroc, average precision) per class; for two classes that of class 0 as well, which is often the rare one."""
+    areas = {curve.class_id: (curve.auroc, curve.average_precision) for curve in curves}
+    if probabilities.shape[1] == 2 and areas:
+        areas[0] = (areas[1][0], average_precision(rank(labels == 0, probabilities[:, 0])))
+    return areas
+
+
+def _class_scores(
+    confusion: np.ndarray, class_labels: Sequence[int | str], areas: dict[int, tuple[float, float]]
+) -> tuple[ClassScores, ...]:
+    def ratio(part: int, whole: int) -> float | None:
+        return float(part / whole) if whole else None
+
+    scores = []
+    for k, label in enumerate(class_labels):
+        hit, support, predicted = int(confusion[k, k]), int(confusion[k].sum()), int(confusion[:, k].sum())
+        area, precision_area = areas.get(k, (None, None))
+        scores.append(
+            ClassScores(
+                label=label,
+                support=support,
+                predicted=predicted,
+                precision=ratio(hit, predicted),
+                recall=ratio(hit, support),
+                f1_score=ratio(2 * hit, support + predicted) if support else None,
+                auroc=area,
+                average_precision=precision_area,
+            )
+        )
+    return tuple(scores)
+
+
+def _histograms(split: SplitPredictions, class_labels: Sequence[int | str]) -> tuple[tuple[str, np.ndarray], ...]:
+    """Class 1's probability by label (two classes), or the decided class's by right and wrong (more)."""
+    finite = np.isfinite(split.probabilities).all(axis=1)
+    labels, probabilities = split.labels[finite], split.probabilities[finite]
+    if len(class_labels) == 2:
+        scores = probabilities[:, 1]
+        groups = [(str(class_labels[1]), labels == 1), (str(class_labels[0]), labels == 0)]
+    else:
+        scores, decided = probabilities.max(axis=1), probabilities.argmax(axis=1)
+        groups = [("right", labels == decided), ("wrong", (labels >= 0) & (labels != decided))]
+    groups.append(("unlabelled", labels < 0))
+    return tuple((name, score_histogram(scores[members])) for name, members in groups if members.any())

@@ -1,0 +1,88 @@
+"""Whether a probability of 0.8 comes true eight times in ten: reliability, Brier score, histograms of scores."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from container.evaluation.curves import wilson_interval
+
+RELIABILITY_BINS = 10
+HISTOGRAM_BINS = 40
+
+
+@dataclass(frozen=True)
+class ReliabilityBin:
+    """The records whose score lies in [lower, upper); the last bin includes 1.
+
+    Attributes:
+        mean_score: their mean score.
+        observed: the share of them that are what the score says.
+        interval: 95 % interval of `observed`.
+    """
+
+    lower: float
+    upper: float
+    count: int
+    mean_score: float
+    observed: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How far the scores are from observed shares.
+
+    Attributes:
+        expected_calibration_error: mean over records of |mean score - observed share| of their bin.
+        brier_score: mean squared distance from the outcome: of class 1's probability for two classes (0 to 1), of all
+            K probabilities for more (0 to 2).
+        bins: the bins that hold records.
+    """
+
+    expected_calibration_error: float
+    brier_score: float
+    bins: tuple[ReliabilityBin, ...]
+
+    @property
+    def overconfidence(self) -> float:
+        """Mean score minus observed share, over all records; above 0 the scores are too high."""
+        total = sum(entry.count for entry in self.bins)
+        return sum(entry.count * (entry.mean_score - entry.observed) for entry in self.bins) / total
+
+
+def calibrate(labels: np.ndarray, probabilities: np.ndarray) -> Calibration:
+    """Calibration of class 1's probability (two classes), or of the most probable class's (more).
+
+    Args:
+        labels: class ids, all known, at least one. [N]
+        probabilities: [N, K]
+    """
+    if probabilities.shape[1] == 2:
+        scores, outcome = probabilities[:, 1], labels == 1
+        brier = float(np.mean((scores - outcome) ** 2))
+    else:
+        scores, outcome = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
+        of_label = probabilities[np.arange(len(labels)), labels]
+        brier = float(np.mean((probabilities**2).sum(axis=1) - 2 * of_label + 1))  # sum_k (p_k - [k = y])^2
+    index = np.minimum((scores * RELIABILITY_BINS).astype(np.int64), RELIABILITY_BINS - 1)
+    counts = np.bincount(index, minlength=RELIABILITY_BINS)
+    score_sums = np.bincount(index, weights=scores, minlength=RELIABILITY_BINS)
+    outcome_sums = np.bincount(index, weights=outcome, minlength=RELIABILITY_BINS)
+    error = float(np.abs(score_sums - outcome_sums).sum() / len(labels))
+    bins = tuple(
+        ReliabilityBin(
+            lower=b / RELIABILITY_BINS,
+            upper=(b + 1) / RELIABILITY_BINS,
+            count=int(counts[b]),
+            mean_score=float(score_sums[b] / counts[b]),
+            observed=float(outcome_sums[b] / counts[b]),
+            interval=wilson_interval(float(outcome_sums[b]), int(counts[b])),
+        )
+        for b in np.flatnonzero(counts)
+    )
+    return Calibration(error, brier, bins)
+
+
+def score_histogram(scores: np.ndarray) -> np.ndarray:
+    """Records per bin of HISTOGRAM_BINS equal bins of [0, 1]. [N] -> [HISTOGRAM_BINS]"""
+    return np.histogram(scores, bins=HISTOGRAM_BINS, range=(0.0, 1.0))[0]

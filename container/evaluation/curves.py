@@ -1,0 +1,207 @@
+"""What follows from the order of scores: ROC and precision-recall curves, confusions at thresholds, intervals.
+
+Everything comes from one sort per class (`rank`), so a million records cost a fraction of a second.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.metrics import roc_curve
+
+CURVE_POINTS = 300
+_NORMAL_95 = 1.959964
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Counts at every distinct threshold, from the highest; the first flags nothing.
+
+    Attributes:
+        thresholds: a record is flagged when its score is at least this; inf, then descending. [T]
+        true_positives: positives flagged. [T]
+        false_positives: negatives flagged. [T]
+    """
+
+    thresholds: np.ndarray
+    true_positives: np.ndarray
+    false_positives: np.ndarray
+
+    @property
+    def positives(self) -> int:
+        return int(self.true_positives[-1])
+
+    @property
+    def negatives(self) -> int:
+        return int(self.false_positives[-1])
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points of a curve, in drawing order. [P], [P]"""
+
+    x: np.ndarray
+    y: np.ndarray
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Two-class decisions at a threshold; a ratio over nothing is None."""
+
+    threshold: float
+    true_positives: int
+    false_positives: int
+    false_negatives: int
+    true_negatives: int
+
+    @property
+    def total(self) -> int:
+        return self.true_positives + self.false_positives + self.false_negatives + self.true_negatives
+
+    @property
+    def flagged(self) -> int:
+        return self.true_positives + self.false_positives
+
+    @property
+    def flagged_share(self) -> float | None:
+        return _ratio(self.flagged, self.total)
+
+    @property
+    def precision(self) -> float | None:
+        return _ratio(self.true_positives, self.flagged)
+
+    @property
+    def recall(self) -> float | None:
+        return _ratio(self.true_positives, self.true_positives + self.false_negatives)
+
+    @property
+    def f1_score(self) -> float | None:
+        return _ratio(2 * self.true_positives, 2 * self.true_positives + self.false_positives + self.false_negatives)
+
+    def to_dict(self) -> dict[str, float | int | None]:
+        return {
+            "threshold": self.threshold,
+            "true_positives": self.true_positives,
+            "false_positives": self.false_positives,
+            "false_negatives": self.false_negatives,
+            "true_negatives": self.true_negatives,
+            "precision": self.precision,
+            "recall": self.recall,
+            "f1_score": self.f1_score,
+            "flagged_share": self.flagged_share,
+        }
+
+
+def rank(is_class: np.ndarray, scores: np.ndarray) -> Ranking:
+    """Sort once. Both kinds must occur.
+
+    Args:
+        is_class: whether a record is a positive. [N] bool
+        scores: [N]
+    """
+    positives = int(is_class.sum())
+    assert 0 < positives < len(is_class), "a ranking needs records of both kinds"
+    false_rate, true_rate, thresholds = roc_curve(is_class, scores, drop_intermediate=False)
+    counts = (
+        np.rint(rate * count) for rate, count in ((true_rate, positives), (false_rate, len(is_class) - positives))
+    )
+    return Ranking(thresholds, *(count.astype(np.int64) for count in counts))
+
+
+def roc(ranking: Ranking) -> Curve:
+    """x: share of the negatives flagged; y: share of the positives flagged. From (0, 0) to (1, 1)."""
+    return Curve(ranking.false_positives / ranking.negatives, ranking.true_positives / ranking.positives)
+
+
+def precision_recall(ranking: Ranking) -> Curve:
+    """x: recall; y: precision. Starts at recall 0 with the precision of the highest score."""
+    flagged = ranking.true_positives[1:] + ranking.false_positives[1:]
+    precision = ranking.true_positives[1:] / flagged
+    recall = ranking.true_positives[1:] / ranking.positives
+    return Curve(np.concatenate([[0.0], recall]), np.concatenate([precision[:1], precision]))
+
+
+def auroc(ranking: Ranking) -> float:
+    curve = roc(ranking)
+    return float(np.trapezoid(curve.y, curve.x))
+
+
+def average_precision(ranking: Ranking) -> float:
+    curve = precision_recall(ranking)
+    return float((np.diff(curve.x) * curve.y[1:]).sum())
+
+
+def thin(curve: Curve, points: int = CURVE_POINTS) -> Curve:
+    """At most `points` points, evenly spread along the curve's length; both ends stay."""
+    if len(curve.x) <= points:
+        return curve
+    length = np.concatenate([[0.0], np.hypot(np.diff(curve.x), np.diff(curve.y)).cumsum()])
+    at = np.searchsorted(length, np.linspace(0.0, length[-1], points))
+    at[0], at[-1] = 0, len(curve.x) - 1
+    at = np.unique(at)
+    return Curve(curve.x[at], curve.y[at])
+
+
+def mean_curve(curves: list[Curve], points: int = CURVE_POINTS) -> Curve:
+    """The mean y over `curves` at each x of [0, 1]; between its points a curve is straight."""
+    grid = np.linspace(0.0, 1.0, points)
+    return Curve(grid, np.mean([np.interp(grid, curve.x, curve.y) for curve in curves], axis=0))
+
+
+def best_f1_threshold(ranking: Ranking) -> float:
+    """The threshold of the highest F1; halfway to the next lower score, so that rounding flips no decision."""
+    f1 = 2 * ranking.true_positives / (ranking.positives + ranking.true_positives + ranking.false_positives)
+    best = int(f1.argmax())
+    next_lower = min(best + 1, len(f1) - 1)
+    return float((ranking.thresholds[best] + ranking.thresholds[next_lower]) / 2)
+
+
+def confusion_at(threshold: float, *, positive_scores: np.ndarray, negative_scores: np.ndarray) -> Confusion:
+    """Decisions at `threshold`; a score of exactly the threshold is flagged.
+
+    Args:
+        positive_scores: scores of the positives, ascending. [P]
+        negative_scores: scores of the negatives, ascending. [M]
+    """
+    missed = int(np.searchsorted(positive_scores, threshold))
+    passed = int(np.searchsorted(negative_scores, threshold))
+    return Confusion(threshold, len(positive_scores) - missed, len(negative_scores) - passed, missed, passed)
+
+
+def auroc_interval(ranking: Ranking) -> tuple[float, float] | None:
+    """95 % interval of the area under the ROC curve, for sampling of the records.
+
+    DeLong's variance (DeLong et al., 1988, Biometrics 44), symmetric on the logit scale. None with fewer than two
+    records of a kind, or where no pair is in the wrong order and the variance says nothing.
+    """
+    positives, negatives = ranking.positives, ranking.negatives
+    if min(positives, negatives) < 2:
+        return None
+    new_positives, new_negatives = np.diff(ranking.true_positives), np.diff(ranking.false_positives)
+    of_positives = (negatives - ranking.false_positives[1:] + new_negatives / 2) / negatives
+    of_negatives = (ranking.true_positives[:-1] + new_positives / 2) / positives
+    area = float(np.average(of_positives, weights=new_positives))
+    variance = _variance(of_positives, new_positives) / positives + _variance(of_negatives, new_negatives) / negatives
+    if not (0 < area < 1 and variance > 0):
+        return None
+    reach = _NORMAL_95 * math.sqrt(variance) / (area * (1 - area))
+    center = math.log(area / (1 - area))
+    return 1 / (1 + math.exp(-(center - reach))), 1 / (1 + math.exp(-(center + reach)))
+
+
+def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
+    """95 % interval of a share (Wilson, 1927); trials > 0."""
+    share, z2 = successes / trials, _NORMAL_95**2
+    center = (share + z2 / (2 * trials)) / (1 + z2 / trials)
+    reach = _NORMAL_95 * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2)) / (1 + z2 / trials)
+    return max(0.0, center - reach), min(1.0, center + reach)
+
+
+def _variance(values: np.ndarray, counts: np.ndarray) -> float:
+    """Sample variance of `values`, each occurring `counts` times."""
+    mean = np.average(values, weights=counts)
+    return float((counts * (values - mean) ** 2).sum() / (counts.sum() - 1))
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,104 @@
+"""The evaluation of a job, written: predictions, metrics.json, curves and the report."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from container.evaluation.analysis import SplitAnalysis, analyze
+from container.evaluation.calibration import Calibration
+from container.evaluation.plots import write_curves
+from container.evaluation.predictions import SplitPredictions, write_predictions
+from container.evaluation.report import render_report
+from contracts import artifacts
+
+__all__ = ["EvaluationInput", "SplitPredictions", "write_evaluation"]
+
+
+@dataclass(frozen=True)
+class EvaluationInput:
+    """What a finished job knows.
+
+    Attributes:
+        splits: predictions by split, usually val and test.
+        class_labels: labels as the user wrote them, in the order of the class ids. [K]
+        input_format: csv, tsv or parquet; predictions are written in it.
+        early_stop_metric: the metric that chose the best weights, e.g. val/f1_score.
+        history: what training logged, one entry per step: {"step", "epoch", "train/loss", "lr", "val/loss", ...}.
+        data_summary: container/preprocessing/data_summary.py's, of every split.
+        hyperparameters: every one of them, plain JSON values.
+        run: facts to show, in order; `weights` says which weights were evaluated, and why.
+        losses: the class-weighted log loss by split; None where undefined.
+    """
+
+    splits: Mapping[str, SplitPredictions]
+    class_labels: Sequence[int | str]
+    id_name: str
+    label_name: str
+    input_format: str
+    early_stop_metric: str
+    history: Sequence[Mapping[str, Any]]
+    data_summary: Mapping[str, Any]
+    hyperparameters: Mapping[str, Any]
+    run: Mapping[str, Any]
+    losses: Mapping[str, float | None]
+
+
+def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
+    """Write {val,test}_predictions, metrics.json, tensorboard_eval/{roc,pr}_curve.png and report.html into `out`.
+
+    Each file is written aside and renamed. Returns what metrics.json holds: `val/auroc` and the like, None where
+    undefined, the reasons under `undefined`, and details.
+    """
+    plots = out / artifacts.TENSORBOARD_EVAL
+    plots.mkdir(parents=True, exist_ok=True)
+    for predictions in evaluation.splits.values():
+        write_predictions(
+            out,
+            predictions,
+            id_name=evaluation.id_name,
+            label_name=evaluation.label_name,
+            file_format=evaluation.input_format,
+        )
+    analyses, threshold = analyze(
+        evaluation.splits,
+        class_labels=evaluation.class_labels,
+        losses=evaluation.losses,
+        class_weights=evaluation.hyperparameters.get("class_weights"),
+    )
+    metrics = _metrics(analyses, threshold=threshold)
+    _write_aside(out / artifacts.METRICS, json.dumps(metrics, indent=2, allow_nan=False))
+    write_curves(plots, analyses, class_labels=evaluation.class_labels)
+    _write_aside(out / artifacts.REPORT, render_report(evaluation, analyses, threshold=threshold))
+    return metrics
+
+
+def _metrics(analyses: Mapping[str, SplitAnalysis], *, threshold: float | None) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    undefined: dict[str, str] = {}
+    for name, analysis in analyses.items():
+        flat.update({f"{name}/{metric}": value for metric, value in analysis.metrics.values.items()})
+        undefined.update({f"{name}/{metric}": reason for metric, reason in analysis.metrics.undefined.items()})
+    details = {
+        "records": {name: {"rows": a.rows, "labelled": a.labelled} for name, a in analyses.items()},
+        "baselines": {name: a.baselines for name, a in analyses.items()},
+        "intervals_95": {name: {key: list(pair) for key, pair in a.intervals.items()} for name, a in analyses.items()},
+        "best_f1_threshold": None if threshold is None else {"threshold": threshold, "chosen_on": "val"},
+        "thresholds": {name: [entry.to_dict() for entry in a.at_thresholds] for name, a in analyses.items()},
+        "classes": {name: [asdict(scores) for scores in a.classes] for name, a in analyses.items()},
+        "confusion_matrix": {name: a.confusion.tolist() for name, a in analyses.items()},
+        "calibration": {name: _calibration(a.calibration) for name, a in analyses.items()},
+    }
+    return {**flat, "undefined": undefined, **details}
+
+
+def _calibration(calibration: Calibration | None) -> dict[str, Any] | None:
+    return None if calibration is None else asdict(calibration)
+
+
+def _write_aside(path: Path, text: str) -> None:
+    aside = path.with_name(f".{path.name}")
+    aside.write_text(text, encoding="utf-8")
+    os.replace(aside, path)

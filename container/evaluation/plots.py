@@ -1,0 +1,114 @@
+"""roc_curve.png and pr_curve.png: the curves of val and test, for TensorBoard and for slides."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from container.evaluation.analysis import ClassCurves, SplitAnalysis
+
+NAMED_CLASSES = 7
+# Okabe and Ito's colours, which people with any kind of colour vision tell apart.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A6A00")
+_DASHES = {"val": (0, (5, 2))}
+
+
+def write_curves(folder: Path, analyses: Mapping[str, SplitAnalysis], *, class_labels: Sequence[int | str]) -> None:
+    """Write roc_curve.png and pr_curve.png into `folder`, each complete or not at all.
+
+    Two classes: one panel, a curve per split. More: a panel per split, a curve per class and their mean. A split
+    without curves says why.
+    """
+    for name, kind in (("roc_curve", "roc"), ("pr_curve", "precision_recall")):
+        figure = _draw(kind, list(analyses.values()), class_labels)
+        path = folder / f"{name}.png"
+        aside = path.with_name(f".{path.name}")
+        FigureCanvasAgg(figure).print_png(str(aside))
+        os.replace(aside, path)
+
+
+def worst_first(curves: Sequence[ClassCurves], kind: str) -> list[ClassCurves]:
+    """Classes by the area under their curve, the hardest first."""
+    return sorted(curves, key=lambda curve: curve.auroc if kind == "roc" else curve.average_precision)
+
+
+def _draw(kind: str, analyses: list[SplitAnalysis], class_labels: Sequence[int | str]) -> Figure:
+    panels = [analyses] if len(class_labels) == 2 else [[analysis] for analysis in analyses]
+    figure = Figure(figsize=(6.6 * len(panels), 6.4), dpi=150, layout="constrained")
+    for i, shown in enumerate(panels):
+        axes = figure.add_subplot(1, len(panels), i + 1)
+        title = "ROC curve" if kind == "roc" else "Precision-recall curve"
+        if len(class_labels) == 2:
+            _draw_two_classes(axes, kind, shown)
+            subtitle = f"class {class_labels[1]} against {class_labels[0]}"
+        else:
+            _draw_one_vs_rest(axes, kind, shown[0], class_labels)
+            subtitle = f"{shown[0].split}, each class against the rest"
+        _finish(axes, kind, f"{title}: {subtitle}")
+    return figure
+
+
+def _draw_two_classes(axes: Axes, kind: str, analyses: Sequence[SplitAnalysis]) -> None:
+    for i, analysis in enumerate(analyses):
+        if not analysis.curves:
+            reason = analysis.metrics.undefined.get("auroc", "")
+            axes.plot([], [], color=_COLORS[i], label=f"{analysis.split}: no curve, {reason}")
+            continue
+        curve = analysis.curves[0]
+        shown = getattr(curve, kind)
+        area = f"AUROC {curve.auroc:.4f}" if kind == "roc" else f"average precision {curve.average_precision:.4f}"
+        axes.plot(
+            shown.x,
+            shown.y,
+            color=_COLORS[i],
+            linestyle=_DASHES.get(analysis.split, "-"),
+            linewidth=2,
+            drawstyle="default" if kind == "roc" else "steps-pre",
+            label=f"{analysis.split}: {area}",
+        )
+        if kind != "roc":
+            rate = analysis.baselines["average_precision"]
+            axes.axhline(
+                rate, color=_COLORS[i], linewidth=0.8, linestyle=":", label=f"chance on {analysis.split}: {rate:.4f}"
+            )
+
+
+def _draw_one_vs_rest(axes: Axes, kind: str, analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> None:
+    if not analysis.curves:
+        axes.plot([], [], " ", label=f"no curves: {analysis.metrics.undefined.get('auroc', '')}")
+        return
+    order = worst_first(analysis.curves, kind)
+    named = order if len(order) <= NAMED_CLASSES else order[: NAMED_CLASSES - 1]
+    for curve in order[len(named) :]:
+        shown = getattr(curve, kind)
+        axes.plot(shown.x, shown.y, color="#9AA3AD", linewidth=0.6, alpha=0.6)
+    for color, curve in zip(_COLORS, named):
+        shown = getattr(curve, kind)
+        area = curve.auroc if kind == "roc" else curve.average_precision
+        label = f"class {class_labels[curve.class_id]}: {area:.3f}"
+        axes.plot(shown.x, shown.y, color=color, linewidth=1.3, label=label)
+    macro = analysis.macro_roc if kind == "roc" else analysis.macro_precision_recall
+    mean = analysis.metric("auroc" if kind == "roc" else "average_precision")
+    axes.plot(macro.x, macro.y, color="black", linewidth=2.6, label=f"mean of {len(order)} classes: {mean:.3f}")
+    if len(named) < len(order):
+        axes.plot([], [], color="#9AA3AD", linewidth=0.6, label=f"the {len(order) - len(named)} easier classes")
+
+
+def _finish(axes: Axes, kind: str, title: str) -> None:
+    if kind == "roc":
+        axes.plot([0, 1], [0, 1], color="#777777", linewidth=0.8, linestyle=":", label="chance: 0.5")
+        names = ("false positive rate (negatives flagged)", "true positive rate (recall)")
+    else:
+        names = ("recall", "precision")
+    axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal", xlabel=names[0], ylabel=names[1])
+    axes.set_title(title, fontsize=11, parse_math=False, wrap=True)
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.grid(color="#DDDDDD", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    for text in axes.legend(loc="lower right" if kind == "roc" else "lower left", fontsize=9).get_texts():
+        text.set_parse_math(False)  # a label may hold a dollar sign
