@@ -21,14 +21,14 @@ SPLIT_ENDS = {"train": 0.70, "val": 0.85, "test": 1.0}
 TRAIN_PARTS = 3
 
 # Chosen so that texts and table carry about the same variance, and together leave little doubt.
-CHAT_SCALE = 1.6
-EVENTS_SCALE = 1.3
-TABLE_SCALE = 2.2
-INTERACTION_SCALE = 0.5
+CHAT_SCALE = 2.6
+EVENTS_SCALE = 2.2
+TABLE_SCALE = 3.6
+INTERACTION_SCALE = 1.0
 INTERCEPT = -0.8
 
-MISSING_NUMBER = 0.06
-MISSING_CATEGORY = 0.05
+MISSING_NUMBER = 0.04
+MISSING_CATEGORY = 0.04
 EMPTY_CHAT = 0.04
 UNMARKED_CHAT = 0.10
 

@@ -13,6 +13,7 @@ from contracts.paths import JobPaths
 SERVICE_LIMIT = 1024  # characters of output/failure that SageMaker shows
 
 _OUT_OF_MEMORY = "Lower batch_size (raise accumulate_grad_batches to keep the global batch), or take a larger machine."
+_MEMORY_SIGNS = ("out of memory", "can't allocate memory", "not enough memory")
 _PEER_SIGNS = ("connection closed by peer", "connection reset", "connection refused", "broken pipe", "socket timeout")
 
 
@@ -97,6 +98,9 @@ def _explain(error: BaseException) -> tuple[str, str]:
     while link is not None and link not in chain:
         chain.append(link)
         link = link.__cause__ or link.__context__
+    for link in reversed(chain):
+        if isinstance(link, MemoryError) or any(sign in str(link).lower() for sign in _MEMORY_SIGNS):
+            return f"out of memory: {str(link) or type(link).__name__}", _OUT_OF_MEMORY
     contract = next((link for link in chain if isinstance(link, ContractError)), None)
     if contract is not None:
         return contract.cause, contract.fix
@@ -105,8 +109,6 @@ def _explain(error: BaseException) -> tuple[str, str]:
     if full is not None or "No space left on device" in text or "ENOSPC" in text:
         where = f" while writing {full.filename}" if full is not None and full.filename else ""
         return f"the disk is full{where}", "Give the job a larger volume, or lower keep_checkpoints."
-    if isinstance(error, MemoryError) or "out of memory" in text.lower():
-        return f"out of memory: {error}", _OUT_OF_MEMORY
     if isinstance(error, KeyboardInterrupt):
         return "stopped by the keyboard", "Run again: it goes on from the last checkpoint."
     message = str(error) or type(error).__name__

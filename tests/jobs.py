@@ -152,3 +152,19 @@ def failure_line(paths: JobPaths) -> str:
     first, second = (path.read_text() for path in paths.failure_files)
     assert first == second
     return first.splitlines()[0]
+
+
+def write_letters_tokenizer(folder: Path) -> int:
+    """A WordPiece tokenizer whose vocabulary is the letters and digits; returns its size."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    characters = "abcdefghijklmnopqrstuvwxyz0123456789.-&"
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters, *(f"##{c}" for c in characters)]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return len(tokens)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.jobs import failure_line, run_train, start_train, write_job
+from tests.jobs import TINY_ENCODER, failure_line, run_train, start_train, write_job
 
 pytestmark = pytest.mark.slow
 
@@ -130,10 +130,41 @@ def rank_of(pid):
     return int(variables[b"RANK"])
 
 
+@pytest.mark.parametrize("moment", ["", "Data prepared"])
+def test_sigterm_before_training_begins_ends_at_once_and_leaves_nothing_half_done(tmp_path, moment):
+    paths = write_job(tmp_path, overrides=LONG)
+    process = start_train(paths)
+    wait_for(lambda: moment in log_of(paths) and signal_is_handled(process.pid))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 143
+    assert "run the same job again" in log_of(paths)
+    assert not any(path.exists() for path in paths.failure_files)
+    assert not list(paths.checkpoints.glob("*.ckpt"))
+
+
+def signal_is_handled(pid):
+    """Whether the process has installed its SIGTERM handler."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
+    return bool(caught & 1 << (signal.SIGTERM - 1))
+
+
+def test_running_out_of_memory_is_said_with_what_to_lower(tmp_path):
+    too_large = {**TINY_ENCODER, "hidden_size": 400_000, "intermediate_size": 400_000}
+    paths = write_job(tmp_path, overrides={"encoder_config": too_large, "nproc_per_node": 2})
+    run_train(paths, expect=1)
+    assert failure_line(paths).startswith("out of memory")
+    assert "batch_size" in paths.failure_files[0].read_text().splitlines()[1]
+
+
 def test_a_full_disk_while_saving_is_named_and_leaves_the_earlier_checkpoint(tmp_path):
     paths = write_job(tmp_path, overrides={**LONG, "keep_checkpoints": 50})
     paths.checkpoints.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(paths.checkpoints)]).returncode:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(paths.checkpoints)]
+    if subprocess.run(mount, check=False).returncode:
         pytest.skip("mounting a small file system needs root")
     try:
         run_train(paths, expect=1)

@@ -1,4 +1,5 @@
 import math
+import os
 
 import numpy as np
 import pytest
@@ -159,3 +160,26 @@ def test_a_failure_text_starts_with_the_cause_then_says_what_to_change():
         lines = Failure.from_exception(error, rank=3).text().splitlines()
     assert lines[:2] == ["text_name: missing [rank 3]", "What to change: Set text_name."]
     assert "Traceback" in lines[3]
+
+
+def test_a_terminal_gets_a_bar_and_a_log_file_plain_lines():
+    import pty
+    import subprocess
+    import sys
+
+    code = (
+        "import logging, tempfile, pathlib; logging.basicConfig(level='INFO');"
+        "from container.training.progress import Progress;"
+        "p = Progress(reports=True, total_steps=4, max_epochs=1, step=0, tensorboard=pathlib.Path(tempfile.mkdtemp()));"
+        "[p.step(rows=1, tokens=9, computed=9) for _ in range(4)];"
+        "p.report(4, 1.0, {'train/loss': 0.5, 'lr': 0.1}); p.close()"
+    )
+    main, terminal = pty.openpty()
+    on_terminal = subprocess.run([sys.executable, "-c", code], stderr=terminal, stdout=subprocess.PIPE, check=True)
+    shown = os.read(main, 65536).decode()
+    assert "4/4" in shown
+    assert "\r" in shown
+    plain = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert "\r" not in plain.stderr + plain.stdout
+    assert "train/loss=0.5;" in plain.stderr
+    assert on_terminal.returncode == 0

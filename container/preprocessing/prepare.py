@@ -18,7 +18,9 @@ from container.preprocessing.data_summary import log_split, summarize_split
 from container.preprocessing.encoder_source import (
     EncoderSource,
     apply_config_overrides,
+    check_positions,
     learn_vocabulary,
+    read_config,
     resolve_encoder,
     write_encoder_files,
 )
@@ -221,10 +223,13 @@ def _write_encoder(
     target.mkdir(parents=True, exist_ok=True)
     if source.folder is None:
         messages = _vocabulary_texts(files, field, rows=rows, seed=hp.seed)
-        learn_vocabulary(messages, target, encoder_config=hp.encoder_config, seed=hp.seed)
+        learn_vocabulary(
+            messages, target, encoder_config=hp.encoder_config, seed=hp.seed, max_sen_len=field.max_sen_len
+        )
     else:
         write_encoder_files(source, target)
         apply_config_overrides(target, hp.encoder_config)
+        check_positions(read_config(target), field.max_sen_len)
 
 
 def _vocabulary_texts(files: Sequence[Path], field: TextField, *, rows: int, seed: int) -> Iterator[str]:

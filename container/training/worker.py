@@ -81,7 +81,7 @@ def run(job: Job, stop: StopFlag) -> None:
         spent = ", ".join(f"{name} {spent:.1f} s" for name, spent in timeline)
         logger.info("first optimizer step done %.1f s after train began: %s", job.since_start(), spent)
 
-    outcome = _train_and_predict(job, execution, data=data, splits=splits, stop=stop, first_step=first_step)
+    outcome = train_and_predict(job, execution, data=data, splits=splits, stop=stop, first_step=first_step)
     dist.destroy_process_group()  # the rest is rank 0's alone; nobody waits in a collective for it
     if not ranks.is_first:
         return
@@ -100,7 +100,7 @@ def run(job: Job, stop: StopFlag) -> None:
     write_json_aside(job.result_file, {"status": "completed", "files": files, "metrics": metrics})
 
 
-def _train_and_predict(
+def train_and_predict(
     job: Job,
     execution: Execution,
     *,

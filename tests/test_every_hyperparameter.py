@@ -1,0 +1,297 @@
+"""Every accepted hyperparameter changes something, or the log says that it has no effect here."""
+
+import hashlib
+import itertools
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from container.data.split import PreparedSplit
+from container.evaluation.metrics import classification_metrics
+from container.export.onnx import input_names
+from container.job import Job
+from container.models.build import build_classifier
+from container.parallel.degrees import ParallelDegrees
+from container.parallel.execution import parallelize
+from container.parallel.mesh import build_mesh
+from container.preprocessing.prepare import prepare_data
+from container.training.loop import precision_of
+from container.training.predict import softmax
+from container.training.stop import StopFlag
+from container.training.worker import train_and_predict
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
+from contracts.hyperparameters import FULL_TEXT_STEPS, Hyperparameters
+from contracts.paths import JobPaths
+from tests.jobs import CONFIGURATION, TINY_ENCODER, TWO_TEXTS, table, write_job, write_letters_tokenizer, write_table
+
+ONE: dict = {"tab_field_list": ["price", "quantity"], "chunk_trancate": True, "max_total_chunks": 1}
+TWO: dict = {**TWO_TEXTS}
+LONG = {"max_epochs": 3, "early_stop_patience": 9}
+SHORT_STEPS = [step for step in FULL_TEXT_STEPS if step != "html_normalizer"]
+
+# name -> (the base it is seen against, what is changed). A base may set what makes the change visible.
+CHANGES: dict[str, tuple[dict, dict]] = {
+    "id_name": (ONE, {"id_name": "row_id"}),
+    "text_name": (ONE, {"text_name": "events"}),
+    "primary_text_name": (TWO, {"primary_text_name": "notes"}),
+    "secondary_text_name": (TWO, {"secondary_text_name": "notes"}),
+    "label_name": (ONE, {"label_name": "other_label"}),
+    "cat_field_list": (ONE, {"cat_field_list": []}),
+    "tab_field_list": (ONE, {"tab_field_list": ["price"]}),
+    "categorical_features_to_encode": (ONE, {"categorical_features_to_encode": []}),
+    "train_filename": (ONE, {"train_filename": "data.csv"}),
+    "val_filename": (ONE, {"val_filename": "data.csv"}),
+    "test_filename": (ONE, {"test_filename": "data.csv"}),
+    "model_class": (ONE, {"model_class": "bert"}),
+    "tokenizer": (ONE, {"tokenizer": "pretrained_tiny", "encoder_config": {}}),
+    "primary_tokenizer": (TWO, {"primary_tokenizer": "pretrained_tiny", "encoder_config": {}}),
+    "secondary_tokenizer": (TWO, {"secondary_tokenizer": "pretrained_tiny", "encoder_config": {}}),
+    "encoder_config": (ONE, {"encoder_config": {**TINY_ENCODER, "num_hidden_layers": 1}}),
+    "num_classes": (ONE, {"num_classes": 3, "is_binary": False, "multiclass_categories": [0, 1, 2]}),
+    "is_binary": (ONE, {"is_binary": False, "multiclass_categories": [0, 1]}),
+    "multiclass_categories": (ONE, {"multiclass_categories": [1, 0]}),
+    "hidden_common_dim": (ONE, {"hidden_common_dim": 8}),
+    "fusion_hidden_dim": (TWO, {"fusion_hidden_dim": 8}),
+    "dropout": (ONE, {"dropout": 0.5}),
+    "fusion_dropout": (TWO, {"fusion_dropout": 0.5}),
+    "max_sen_len": (ONE, {"max_sen_len": 12}),
+    "primary_max_sen_len": (TWO, {"primary_max_sen_len": 12}),
+    "secondary_max_sen_len": (TWO, {"secondary_max_sen_len": 12}),
+    "chunk_trancate": ({**ONE, "max_sen_len": 12}, {"chunk_trancate": False}),
+    "max_total_chunks": ({**ONE, "max_sen_len": 12}, {"max_total_chunks": 2}),
+    "text_input_ids_key": (ONE, {"text_input_ids_key": "tokens"}),
+    "text_attention_mask_key": (ONE, {"text_attention_mask_key": "mask"}),
+    "text_processing_steps": (ONE, {"text_processing_steps": SHORT_STEPS}),
+    "primary_text_processing_steps": (TWO, {"primary_text_processing_steps": SHORT_STEPS}),
+    "secondary_text_processing_steps": (TWO, {"secondary_text_processing_steps": ["dialogue_chunker", "tokenizer"]}),
+    "smooth_factor": (ONE, {"smooth_factor": 0.5}),
+    "count_threshold": (ONE, {"count_threshold": 30}),
+    "risk_table_folds": (ONE, {"risk_table_folds": 0}),
+    "imputation_strategy": (ONE, {"imputation_strategy": "median"}),
+    "imputation_dict": (ONE, {"imputation_dict": {"price": 1.0}}),
+    "risk_tables": (ONE, {"risk_tables": {"color": {"bins": {"red": 0.9}, "default_bin": 0.1}}}),
+    "numeric_transform": (ONE, {"numeric_transform": "quantile"}),
+    "batch_size": (ONE, {"batch_size": 16}),
+    "max_epochs": (ONE, {"max_epochs": 1}),
+    "lr": (ONE, {"lr": 0.01}),
+    "optimizer": (ONE, {"optimizer": "SGD"}),
+    "momentum": ({**ONE, "optimizer": "SGD"}, {"momentum": 0.1}),
+    "weight_decay": (ONE, {"weight_decay": 0.5}),
+    "adam_epsilon": (ONE, {"adam_epsilon": 0.1}),
+    "class_weights": (ONE, {"class_weights": [1.0, 4.0]}),
+    "gradient_clip_val": (ONE, {"gradient_clip_val": 0.01, "optimizer": "SGD"}),
+    "accumulate_grad_batches": (ONE, {"accumulate_grad_batches": 2}),
+    "warmup_steps": (ONE, {"warmup_steps": 10}),
+    "run_scheduler": (ONE, {"run_scheduler": False}),
+    "lr_decay": (ONE, {"lr_decay": 0.9}),
+    "fp16": (ONE, {"fp16": True}),
+    "bf16": (ONE, {"bf16": True}),
+    "seed": (ONE, {"seed": 1}),
+    "early_stop_metric": ({**ONE, **LONG, "metric_choices": ["auroc"]}, {"early_stop_metric": "val/recall"}),
+    "early_stop_patience": ({**ONE, **LONG, "lr": 1e-12, "max_epochs": 4}, {"early_stop_patience": 1}),
+    "val_check_interval": (ONE, {"val_check_interval": 0.5}),
+    "metric_choices": (ONE, {"metric_choices": ["accuracy"]}),
+    "load_ckpt": ({**ONE, **LONG, "lr": 0.5, "early_stop_metric": "val/auroc"}, {"load_ckpt": False}),
+    "keep_checkpoints": ({**ONE, "val_check_interval": 0.25}, {"keep_checkpoints": 1}),
+    "checkpoint_every_n_steps": ({**ONE, "keep_checkpoints": 9}, {"checkpoint_every_n_steps": 3}),
+    "log_every_n_steps": (ONE, {"log_every_n_steps": 3}),
+    "is_embeddings_trainable": (ONE, {"is_embeddings_trainable": False}),
+    "primary_is_embeddings_trainable": (TWO, {"primary_is_embeddings_trainable": False}),
+    "secondary_is_embeddings_trainable": (TWO, {"secondary_is_embeddings_trainable": False}),
+    **{
+        f"{prefix}{name}": ({**base, "tokenizer": "pretrained_tiny", "encoder_config": {}}, {f"{prefix}{name}": value})
+        for (prefix, base), (name, value) in itertools.product(
+            [("", ONE), ("primary_", TWO), ("secondary_", TWO)], [("reinit_pooler", False), ("reinit_layers", 0)]
+        )
+    },
+}
+# Settings whose effect is an error, or lies outside one process's training: each has a test of its own, here or elsewhere.
+CHECKED = {
+    "full_field_list": {"full_field_list": ["order_id", "chat", "label", "price", "quantity", "color", "absent"]},
+    "input_tab_dim": {"input_tab_dim": 9},
+    "drop_unlabelled": {"drop_unlabelled": True},
+    "max_nonfinite_steps": {"max_nonfinite_steps": 1},
+    "resume": {"resume": False},
+    "nproc_per_node": {"nproc_per_node": 2},
+    "preprocess_workers": {"preprocess_workers": 2},
+    "strategy": {"strategy": "fsdp"},
+    "dp_replicate_size": {"dp_replicate_size": 2},
+    "dp_shard_size": {"dp_shard_size": 2},
+    "pp_size": {"pp_size": 2},
+    "tp_size": {"tp_size": 2},
+    "branch_size": {"branch_size": 2},
+}
+WITHOUT_EFFECT = {
+    "kernel_size": [3],
+    "num_channels": [8],
+    "num_layers": 1,
+    "dropout_keep": 0.9,
+    "fixed_tokenizer_length": True,
+    "pp_schedule": "GPipe",
+    "num_microbatches": 2,
+    "sharding_strategy": "NO_SHARD",
+}
+
+
+def test_every_hyperparameter_is_in_one_of_the_tables():
+    assert sorted([*CHANGES, *CHECKED, *WITHOUT_EFFECT]) == sorted(Hyperparameters.model_fields)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    torch.set_num_threads(1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def outcome_of(tmp_path_factory):
+    """Prepare and train in this process; everything a setting could change, digested, by setting."""
+
+    @cache
+    def compute(settings: str) -> dict[str, str]:
+        root = tmp_path_factory.mktemp("job")
+        overrides = json.loads(settings)
+        classes = overrides.get("num_classes", 2)
+        frames = {split: frame(count, seed, classes) for seed, (split, count) in enumerate(ROWS.items())}
+        paths = write_job(root, overrides=overrides, frames=frames)
+        for split in ROWS:
+            write_table(frame(6, 7, classes), paths.channel(split), "csv", "more")
+        pretrained_tiny(paths.pretrained / "pretrained_tiny")
+        return outcome(paths)
+
+    return lambda overrides: compute(json.dumps(overrides, sort_keys=True))
+
+
+ROWS = {"train": 40, "val": 16, "test": 12}
+
+
+def frame(rows, seed, classes):
+    made = table(rows, seed=seed, classes=classes)
+    return made.assign(row_id=made["order_id"] + "x", notes=made["chat"].str[::-1], other_label=1 - made["label"] % 2)
+
+
+@cache
+def _tiny_weights():
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(3)
+    return BertModel(BertConfig(**{**TINY_ENCODER, "vocab_size": 90}))
+
+
+def pretrained_tiny(folder: Path):
+    """A tiny BERT with weights and a vocabulary of letters."""
+    assert write_letters_tokenizer(folder) <= _tiny_weights().config.vocab_size
+    _tiny_weights().save_pretrained(folder)
+
+
+def train(paths: JobPaths):
+    """Prepare and train in this process: (hyperparameters, what training left)."""
+    hp, _, _, done = _train(paths)
+    return hp, done
+
+
+def _train(paths: JobPaths):
+    hp = load_hyperparameters(paths)
+    data = prepare_data(paths, hp)
+    ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
+    roles = [field.role for field in hp.text_fields]
+    splits = {name: PreparedSplit(data.split(name), roles) for name in ("train", "val", "test")}
+    model = build_classifier(
+        hp,
+        [data.encoders[role] for role in roles],
+        tabular_dim=data.tabular_dim,
+        numeric_transform=data.fitted.numeric_transform,
+    )
+    job = Job(paths, hp, paths.root, data.folder, started=0.0)
+    execution = parallelize(model, ranks, precision=precision_of(hp))
+    done = train_and_predict(job, execution, data=data, splits=splits, stop=StopFlag(), first_step=lambda seconds: None)
+    return hp, splits, model, done
+
+
+def outcome(paths: JobPaths) -> dict[str, str]:
+    hp, splits, model, done = _train(paths)
+    measured = {"rows_per_second", "tokens_per_second", "padding_percent"}
+    history = [{k: v for k, v in entry.items() if k not in measured} for entry in done.state.history]
+    parts = {
+        "ids": str(splits["test"].column("id").to_pylist()),
+        "rows": str({name: len(split) for name, split in splits.items()}),
+        "weights": {name: value.tolist() for name, value in model.state_dict().items()},
+        "logits": {name: value.tolist() for name, value in done.logits.items()},
+        "history": history,
+        "checkpoints": sorted(path.name for path in paths.checkpoints.glob("*.ckpt")),
+        "onnx": input_names(model, hp),
+    }
+    return {name: hashlib.sha256(json.dumps(part).encode()).hexdigest() for name, part in parts.items()}
+
+
+def test_the_same_settings_give_the_same_outcome(outcome_of):
+    again = {**ONE, "log_every_n_steps": CONFIGURATION["log_every_n_steps"]}
+    assert outcome_of(ONE) == outcome_of(again)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_it_changes_the_outcome(outcome_of, name):
+    base, change = CHANGES[name]
+    assert outcome_of(base) != outcome_of({**base, **change})
+
+
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
+def test_it_has_no_effect_here_and_the_log_says_so(name):
+    hp = parse_hyperparameters({**CONFIGURATION, name: WITHOUT_EFFECT[name]})
+    assert [sentence for sentence in hp.unused_settings() if sentence.startswith(f"{name} is set and has no effect")]
+
+
+@pytest.mark.parametrize(
+    "name", ["dp_shard_size", "pp_size", "tp_size", "branch_size", "strategy", "dp_replicate_size"]
+)
+def test_parallelism_that_this_job_cannot_have_is_refused(name):
+    hp = parse_hyperparameters({**CONFIGURATION, **CHECKED[name]})
+    with pytest.raises(ContractError, match=name):
+        ParallelDegrees.resolve(hp, 1)
+
+
+def test_full_field_list_must_be_in_the_data(tmp_path):
+    paths = write_job(tmp_path, overrides=CHECKED["full_field_list"])
+    with pytest.raises(ContractError, match="absent"):
+        prepare_data(paths, load_hyperparameters(paths))
+
+
+def test_input_tab_dim_must_fit_the_columns():
+    with pytest.raises(ContractError, match="input_tab_dim"):
+        parse_hyperparameters({**CONFIGURATION, **CHECKED["input_tab_dim"]})
+
+
+def test_max_nonfinite_steps_bounds_the_skipped_steps(tmp_path):
+    overrides = {"lr": 1e30, "optimizer": "SGD", "gradient_clip_val": 0, **CHECKED["max_nonfinite_steps"]}
+    with pytest.raises(ContractError, match="for 1 optimizer steps in a row"):
+        outcome(write_job(tmp_path, overrides=overrides))
+
+
+def test_the_weights_of_the_best_validation_are_evaluated_not_the_last(tmp_path):
+    overrides = {**LONG, "max_epochs": 6, "lr": 0.5, "run_scheduler": False, "early_stop_metric": "val/auroc"}
+    paths = write_job(tmp_path, overrides=overrides)
+    hp, done = train(paths)
+    values = {entry["step"]: entry["val/auroc"] for entry in done.state.history if "val/auroc" in entry}
+    assert done.state.best_step != done.state.step
+    labels = PreparedSplit(prepare_data(paths, hp).split("val"), ["text"]).column("label").to_numpy()
+    evaluated = classification_metrics(labels, softmax(done.logits["val"]), ["auroc"]).values["auroc"]
+    assert evaluated == max(values.values()) == done.state.best_value
+
+
+def test_without_resume_the_checkpoints_are_removed_and_training_starts_over(tmp_path, caplog):
+    paths = write_job(tmp_path)
+    first = outcome(paths)
+    caplog.set_level("INFO")
+    assert outcome(paths) == first
+    assert "resuming from" in caplog.text
+    caplog.clear()
+    write_job(tmp_path, overrides=CHECKED["resume"])
+    assert outcome(paths) == first
+    assert "resuming from" not in caplog.text
