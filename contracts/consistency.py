@@ -34,7 +34,8 @@ def _check_classes(hp: "Hyperparameters") -> None:
     if categories is not None:
         if len(categories) != hp.num_classes:
             raise ContractError(
-                f"multiclass_categories: has {len(categories)} labels {categories}, but num_classes is {hp.num_classes}",
+                f"multiclass_categories: has {len(categories)} labels {categories}, "
+                f"but num_classes is {hp.num_classes}",
                 "Make num_classes the number of labels.",
             )
         if len({str(label) for label in categories}) != len(categories):
@@ -67,7 +68,8 @@ def _check_columns(hp: "Hyperparameters") -> None:
     for name in other:
         if getattr(hp, name) is not None:
             raise ContractError(
-                f"{name}: set to {getattr(hp, name)!r}, but model_class {hp.model_class!r} reads {' and '.join(needed)}",
+                f"{name}: set to {getattr(hp, name)!r}, "
+                f"but model_class {hp.model_class!r} reads {' and '.join(needed)}",
                 f"Remove {name}, or choose a model_class that reads it.",
             )
     unlisted = set(hp.categorical_features_to_encode or []) - set(hp.cat_field_list)

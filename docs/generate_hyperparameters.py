@@ -26,8 +26,8 @@ INTRODUCTION = """# Hyperparameters
 
 Generated from contracts/hyperparameters.py by `make docs`.
 
-Read from `code/hyperparams/hyperparameters.json`, then from `input/config/hyperparameters.json`, which wins. Values may be
-strings (`"[1, 2]"`, `"0.1"`, `"true"`). An unknown key is an error that names the nearest known one; `sagemaker_*`,
+Read from `code/hyperparams/hyperparameters.json`, then from `input/config/hyperparameters.json`, which wins. Values may
+be strings (`"[1, 2]"`, `"0.1"`, `"true"`). An unknown key is an error that names the nearest known one; `sagemaker_*`,
 `_tuning_objective_metric` and `_comments` are dropped. A setting that has no effect in a job is named in the log.
 """
 

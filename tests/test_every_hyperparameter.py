@@ -110,7 +110,7 @@ CHANGES: dict[str, tuple[dict, dict]] = {
         )
     },
 }
-# Settings whose effect is an error, or lies outside one process's training: each has a test of its own, here or elsewhere.
+# Settings whose effect is an error, or lies outside one process's training: each has a test of its own.
 CHECKED = {
     "full_field_list": {"full_field_list": ["order_id", "chat", "label", "price", "quantity", "color", "absent"]},
     "input_tab_dim": {"input_tab_dim": 9},

@@ -22,8 +22,8 @@ def step_batches(
 ) -> Iterator[list[PackedBatch]]:
     """For each global batch of `order`, this rank's microbatches; 100 % of them real records, nothing padded.
 
-    Every rank gets the same number of steps and of microbatches. A slot that the last, smaller global batch leaves empty
-    holds one record of weight 0, so that ranks stay in step.
+    Every rank gets the same number of steps and of microbatches. A slot that the last, smaller global batch leaves
+    empty holds one record of weight 0, so that ranks stay in step.
 
     Args:
         order: positions in `split`, in the order they are to be seen.

@@ -1,7 +1,7 @@
 """Checkpoints: torch.distributed.checkpoint under the plain model's names, saved aside, marked complete, renamed.
 
     checkpoints/
-      epoch=1-step=120.ckpt/   DCP's files, state.json, manifest.json (name and size of every file: the completeness mark)
+      epoch=1-step=120.ckpt/   DCP's files, state.json, manifest.json (names and sizes: the mark of completeness)
       last.ckpt, best.ckpt     the name of the newest and of the best folder
 
 The pointers are small text files, not links: the sync of a checkpoint folder to S3 keeps files and loses links.
