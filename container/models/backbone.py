@@ -27,7 +27,7 @@ from container.models.families import (
 from contracts.errors import ContractError
 from contracts.hyperparameters import TextField
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
 _TOKENIZER_FILE = "tokenizer.json"
@@ -181,7 +181,7 @@ def _redraw_last_layers(
     if obstacle is not None:
         if key in chosen:
             raise ContractError(f"{key}: is {count}, but {obstacle}", f"Set {key} to 0.")
-        log.warning("%s: the default of %d is not followed: %s.", key, count, obstacle)
+        logger.warning("%s: the default of %d is not followed: %s.", key, count, obstacle)
         return
     if count > len(layers):
         raise ContractError(
@@ -245,7 +245,7 @@ def _prove(backbone: PreTrainedModel, *, source: Path) -> None:
     for name, parameter in backbone.named_parameters():
         if parameter.grad is None and parameter.requires_grad:
             parameter.requires_grad_(False)
-            log.info("%s of the encoder takes no part in its output and stays as it is.", name)
+            logger.info("%s of the encoder takes no part in its output and stays as it is.", name)
     backbone.zero_grad(set_to_none=True)
     backbone.train(was_training)
 
@@ -266,7 +266,7 @@ def _first_line(error: BaseException) -> str:
 
 @lru_cache
 def _say_once(sentence: str) -> None:
-    log.info(sentence)
+    logger.info(sentence)
 
 
 @contextmanager

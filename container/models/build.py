@@ -1,7 +1,6 @@
 """Composes a classifier from a configuration and encoder files, or reads a trained one back from model/."""
 
 import json
-import logging
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from contracts.artifacts import HYPERPARAMETERS, MODEL_STATE, tokenizer_folder
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
-
-log = logging.getLogger(__name__)
 
 
 def build_classifier(
