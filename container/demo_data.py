@@ -21,8 +21,8 @@ SPLIT_ENDS = {"train": 0.70, "val": 0.85, "test": 1.0}
 TRAIN_PARTS = 3
 
 # Chosen so that texts and table carry about the same variance, and together leave little doubt.
-CHAT_SCALE = 2.6
-EVENTS_SCALE = 2.2
+CHAT_SCALE = 2.9
+EVENTS_SCALE = 2.4
 TABLE_SCALE = 3.6
 INTERACTION_SCALE = 1.0
 INTERCEPT = -0.8
@@ -140,7 +140,7 @@ def _chat(rng: np.random.Generator) -> Written:
         "order": str(rng.integers(1000, 10000)),
     }
     claim = _pick(rng, phrases.CLAIMS)
-    conduct = [_pick(rng, phrases.CONDUCT) for _ in range(rng.choice(3, p=[0.15, 0.5, 0.35]))]
+    conduct = [_pick(rng, phrases.CONDUCT) for _ in range(rng.choice(3, p=[0.1, 0.6, 0.3]))]
     messages = [f"{_one_of(rng, phrases.GREETINGS)} {_one_of(rng, claim.wordings)}"]
     if conduct and rng.random() < 0.3:
         messages[0] += " " + _one_of(rng, conduct[0].wordings)
@@ -150,8 +150,8 @@ def _chat(rng: np.random.Generator) -> Written:
     messages.append(_one_of(rng, phrases.SELLER_LINES))
     for statement in later:
         message = _one_of(rng, statement.wordings)
-        messages.append(f"{_one_of(rng, phrases.BUYER_LINES)} {message}" if rng.random() < 0.4 else message)
-    for _ in range(rng.integers(0, 3)):
+        messages.append(f"{_one_of(rng, phrases.BUYER_LINES)} {message}" if rng.random() < 0.25 else message)
+    for _ in range(rng.choice(3, p=[0.4, 0.4, 0.2])):
         line = _one_of(rng, phrases.SELLER_LINES if rng.random() < 0.5 else phrases.BUYER_LINES)
         messages.insert(int(rng.integers(1, len(messages) + 1)), line)
     messages = [_decorate(rng, message.format(**slots)) for message in messages]

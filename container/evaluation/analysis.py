@@ -68,7 +68,8 @@ class SplitAnalysis:
         confusion: records by (label, decided class). [K, K]
         at_thresholds: two classes and labels only: decisions at THRESHOLDS and at the chosen threshold, ascending.
         sweep: likewise, at 101 thresholds from 0 to 1.
-        histograms: (group, records per bin); group is a label, "unlabelled", "right" or "wrong".
+        histograms: records per bin of the score, by group: `class 1`, `class 0` (two classes: class 1's probability),
+            `right`, `wrong` (more: the decided class's), and `unlabelled`; groups without records are left out.
         problem: why there is nothing to measure; None where there is.
     """
 
@@ -85,7 +86,7 @@ class SplitAnalysis:
     confusion: np.ndarray
     at_thresholds: tuple[Confusion, ...]
     sweep: tuple[Confusion, ...]
-    histograms: tuple[tuple[str, np.ndarray], ...]
+    histograms: dict[str, np.ndarray]
     calibration: Calibration | None
     problem: str | None
 
@@ -197,7 +198,7 @@ def _analyze_split(
         confusion=confusion,
         at_thresholds=at_thresholds,
         sweep=sweep,
-        histograms=_histograms(split, class_labels),
+        histograms=_histograms(split),
         calibration=calibrate(labels, probabilities) if problem is None else None,
         problem=problem,
     )
@@ -299,15 +300,14 @@ def _class_scores(
     return tuple(scores)
 
 
-def _histograms(split: SplitPredictions, class_labels: Sequence[int | str]) -> tuple[tuple[str, np.ndarray], ...]:
-    """Class 1's probability by label (two classes), or the decided class's by right and wrong (more)."""
+def _histograms(split: SplitPredictions) -> dict[str, np.ndarray]:
     finite = np.isfinite(split.probabilities).all(axis=1)
     labels, probabilities = split.labels[finite], split.probabilities[finite]
-    if len(class_labels) == 2:
+    if probabilities.shape[1] == 2:
         scores = probabilities[:, 1]
-        groups = [(str(class_labels[1]), labels == 1), (str(class_labels[0]), labels == 0)]
+        groups = {"class 1": labels == 1, "class 0": labels == 0}
     else:
         scores, decided = probabilities.max(axis=1), probabilities.argmax(axis=1)
-        groups = [("right", labels == decided), ("wrong", (labels >= 0) & (labels != decided))]
-    groups.append(("unlabelled", labels < 0))
-    return tuple((name, score_histogram(scores[members])) for name, members in groups if members.any())
+        groups = {"right": labels == decided, "wrong": (labels >= 0) & (labels != decided)}
+    groups["unlabelled"] = labels < 0
+    return {name: score_histogram(scores[members]) for name, members in groups.items() if members.any()}

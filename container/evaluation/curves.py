@@ -143,9 +143,11 @@ def thin(curve: Curve, points: int = CURVE_POINTS) -> Curve:
 
 
 def mean_curve(curves: list[Curve], points: int = CURVE_POINTS) -> Curve:
-    """The mean y over `curves` at each x of [0, 1]; between its points a curve is straight."""
+    """The mean y over `curves` at each x of [0, 1], from their mean start; between its points a curve is straight."""
     grid = np.linspace(0.0, 1.0, points)
-    return Curve(grid, np.mean([np.interp(grid, curve.x, curve.y) for curve in curves], axis=0))
+    mean = np.mean([np.interp(grid, curve.x, curve.y) for curve in curves], axis=0)
+    start = np.mean([curve.y[0] for curve in curves])
+    return Curve(np.concatenate([[0.0], grid]), np.concatenate([[start], mean]))
 
 
 def best_f1_threshold(ranking: Ranking) -> float:

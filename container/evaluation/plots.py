@@ -1,7 +1,7 @@
 """roc_curve.png and pr_curve.png: the curves of val and test, for TensorBoard and for slides."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -14,7 +14,8 @@ from container.evaluation.analysis import ClassCurves, SplitAnalysis
 NAMED_CLASSES = 7
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A6A00")
-_DASHES = {"val": (0, (5, 2))}
+_GREY = "#9AA3AD"
+_SPLITS = {"test": (_COLORS[0], "-"), "val": (_COLORS[1], (0, (5, 2)))}
 
 
 def write_curves(folder: Path, analyses: Mapping[str, SplitAnalysis], *, class_labels: Sequence[int | str]) -> None:
@@ -31,14 +32,23 @@ def write_curves(folder: Path, analyses: Mapping[str, SplitAnalysis], *, class_l
         os.replace(aside, path)
 
 
-def worst_first(curves: Sequence[ClassCurves], kind: str) -> list[ClassCurves]:
-    """Classes by the area under their curve, the hardest first."""
-    return sorted(curves, key=lambda curve: curve.auroc if kind == "roc" else curve.average_precision)
+def hardest_first(analyses: Iterable[SplitAnalysis], kind: str) -> list[int]:
+    """Ids of the classes that have a curve, by the mean area under it over the splits; the smallest first."""
+    areas: dict[int, list[float]] = {}
+    for analysis in analyses:
+        for curve in analysis.curves:
+            areas.setdefault(curve.class_id, []).append(area(curve, kind))
+    return sorted(areas, key=lambda k: sum(areas[k]) / len(areas[k]))
+
+
+def area(curve: ClassCurves, kind: str) -> float:
+    return curve.auroc if kind == "roc" else curve.average_precision
 
 
 def _draw(kind: str, analyses: list[SplitAnalysis], class_labels: Sequence[int | str]) -> Figure:
     panels = [analyses] if len(class_labels) == 2 else [[analysis] for analysis in analyses]
     figure = Figure(figsize=(6.6 * len(panels), 6.4), dpi=150, layout="constrained")
+    order = hardest_first(analyses, kind)
     for i, shown in enumerate(panels):
         axes = figure.add_subplot(1, len(panels), i + 1)
         title = "ROC curve" if kind == "roc" else "Precision-recall curve"
@@ -46,56 +56,54 @@ def _draw(kind: str, analyses: list[SplitAnalysis], class_labels: Sequence[int |
             _draw_two_classes(axes, kind, shown)
             subtitle = f"class {class_labels[1]} against {class_labels[0]}"
         else:
-            _draw_one_vs_rest(axes, kind, shown[0], class_labels)
+            _draw_one_vs_rest(axes, kind, shown[0], class_labels=class_labels, order=order)
             subtitle = f"{shown[0].split}, each class against the rest"
         _finish(axes, kind, f"{title}: {subtitle}")
     return figure
 
 
 def _draw_two_classes(axes: Axes, kind: str, analyses: Sequence[SplitAnalysis]) -> None:
-    for i, analysis in enumerate(analyses):
+    for analysis in analyses:
+        color, dash = _SPLITS.get(analysis.split, (_COLORS[2], "-"))
         if not analysis.curves:
-            reason = analysis.metrics.undefined.get("auroc", "")
-            axes.plot([], [], color=_COLORS[i], label=f"{analysis.split}: no curve, {reason}")
+            reason = analysis.metrics.undefined["auroc"]
+            axes.plot([], [], color=color, label=f"{analysis.split}: no curve, {reason}")
             continue
         curve = analysis.curves[0]
         shown = getattr(curve, kind)
-        area = f"AUROC {curve.auroc:.4f}" if kind == "roc" else f"average precision {curve.average_precision:.4f}"
-        axes.plot(
-            shown.x,
-            shown.y,
-            color=_COLORS[i],
-            linestyle=_DASHES.get(analysis.split, "-"),
-            linewidth=2,
-            drawstyle="default" if kind == "roc" else "steps-pre",
-            label=f"{analysis.split}: {area}",
-        )
+        named = "AUROC" if kind == "roc" else "average precision"
+        label = f"{analysis.split}: {named} {area(curve, kind):.4f}"
+        steps = "default" if kind == "roc" else "steps-pre"
+        axes.plot(shown.x, shown.y, color=color, linestyle=dash, linewidth=2, drawstyle=steps, label=label)
         if kind != "roc":
             rate = analysis.baselines["average_precision"]
-            axes.axhline(
-                rate, color=_COLORS[i], linewidth=0.8, linestyle=":", label=f"chance on {analysis.split}: {rate:.4f}"
-            )
+            label = f"chance on {analysis.split}: {rate:.4f}"
+            axes.axhline(rate, color=color, linewidth=0.8, linestyle=":", label=label)
 
 
-def _draw_one_vs_rest(axes: Axes, kind: str, analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> None:
+def _draw_one_vs_rest(
+    axes: Axes, kind: str, analysis: SplitAnalysis, *, class_labels: Sequence[int | str], order: Sequence[int]
+) -> None:
+    """Classes of `order` beyond the first few share one colour and one entry in the legend."""
     if not analysis.curves:
-        axes.plot([], [], " ", label=f"no curves: {analysis.metrics.undefined.get('auroc', '')}")
+        axes.plot([], [], " ", label=f"no curves: {analysis.metrics.undefined['auroc']}")
         return
-    order = worst_first(analysis.curves, kind)
+    of_class = {curve.class_id: curve for curve in analysis.curves}
     named = order if len(order) <= NAMED_CLASSES else order[: NAMED_CLASSES - 1]
-    for curve in order[len(named) :]:
-        shown = getattr(curve, kind)
-        axes.plot(shown.x, shown.y, color="#9AA3AD", linewidth=0.6, alpha=0.6)
-    for color, curve in zip(_COLORS, named):
-        shown = getattr(curve, kind)
-        area = curve.auroc if kind == "roc" else curve.average_precision
-        label = f"class {class_labels[curve.class_id]}: {area:.3f}"
-        axes.plot(shown.x, shown.y, color=color, linewidth=1.3, label=label)
+    for k in order[len(named) :]:
+        if k in of_class:
+            shown = getattr(of_class[k], kind)
+            axes.plot(shown.x, shown.y, color=_GREY, linewidth=0.6, alpha=0.6)
+    for color, k in zip(_COLORS, named):
+        if k in of_class:
+            shown = getattr(of_class[k], kind)
+            label = f"class {class_labels[k]}: {area(of_class[k], kind):.3f}"
+            axes.plot(shown.x, shown.y, color=color, linewidth=1.3, label=label)
     macro = analysis.macro_roc if kind == "roc" else analysis.macro_precision_recall
     mean = analysis.metric("auroc" if kind == "roc" else "average_precision")
-    axes.plot(macro.x, macro.y, color="black", linewidth=2.6, label=f"mean of {len(order)} classes: {mean:.3f}")
+    axes.plot(macro.x, macro.y, color="black", linewidth=2.6, label=f"mean of {len(of_class)} classes: {mean:.3f}")
     if len(named) < len(order):
-        axes.plot([], [], color="#9AA3AD", linewidth=0.6, label=f"the {len(order) - len(named)} easier classes")
+        axes.plot([], [], color=_GREY, linewidth=0.6, label=f"the {len(order) - len(named)} easier classes")
 
 
 def _finish(axes: Axes, kind: str, title: str) -> None:

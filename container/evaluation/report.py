@@ -1,14 +1,58 @@
-"""report.html: the evaluation as one page that needs nothing else."""
+"""report.html: the evaluation as one page that needs nothing else. The page's words and order are in report.html."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
+from container.evaluation import charts
 from container.evaluation.analysis import SplitAnalysis
+from container.evaluation.charts import Bars, Mark, ReliabilitySeries, Series
+from container.evaluation.configuration import settings
+from container.evaluation.findings import (
+    METRIC_NAMES,
+    best_validation,
+    findings,
+    headline,
+    headline_split,
+    metric_key,
+)
+from container.evaluation.plots import NAMED_CLASSES, area, hardest_first
 
 if TYPE_CHECKING:
     from container.evaluation.evaluate import EvaluationInput
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A main number with what it is without a model."""
+
+    name: str
+    value: float | None
+    baseline: float | None
+    interval: tuple[float, float] | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A count, and its share of what it is counted in; None where there is none."""
+
+    count: int
+    share: float | None
+
+
+@dataclass(frozen=True)
+class Change:
+    """What was done to a column, with a cell per split."""
+
+    column: str
+    what: str
+    cells: tuple[Cell, ...]
 
 
 def render_report(
@@ -16,6 +60,281 @@ def render_report(
 ) -> str:
     """The page's HTML; everything that comes from data is escaped."""
     environment = Environment(
-        loader=PackageLoader("container.evaluation", "."), autoescape=True, undefined=StrictUndefined
+        loader=PackageLoader("container.evaluation", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return environment.get_template("report.html").render(evaluation=evaluation, analyses=analyses, threshold=threshold)
+    environment.filters.update(percent=charts.percent, metric=_metric, count=_count, number=_number)
+    main = headline_split(analyses)
+    labels = evaluation.class_labels
+    order = sorted(analyses.values(), key=lambda analysis: analysis is not main)
+    return environment.get_template("report.html").render(
+        evaluation=evaluation,
+        run=evaluation.run,
+        labels=labels,
+        binary=len(labels) == 2,
+        main=main,
+        splits=order,
+        headline=headline(main, labels),
+        tiles=_tiles(main, labels),
+        findings=findings(evaluation, analyses, threshold=threshold),
+        metric_names=METRIC_NAMES,
+        threshold=threshold,
+        curves=[_curves(order, kind, labels) for kind in ("roc", "precision_recall")],
+        sweep=_sweep(main, threshold),
+        heat_maps=[_heat_map(analysis, labels) for analysis in order if analysis.problem is None],
+        histograms=[_histogram(analysis, labels) for analysis in order if analysis.histograms],
+        reliability=_reliability(order, labels),
+        training=_training(evaluation),
+        best=best_validation(evaluation),
+        metric_key=metric_key(evaluation),
+        data=evaluation.data_summary["splits"],
+        changed=_changed(evaluation.data_summary["splits"]),
+        settings=settings(evaluation.hyperparameters),
+    )
+
+
+def _tiles(analysis: SplitAnalysis, labels: Sequence[int | str]) -> list[Tile]:
+    def tile(name: str, title: str) -> Tile:
+        reason = analysis.metrics.undefined.get(name, "")
+        return Tile(title, analysis.metric(name), analysis.baselines[name], analysis.intervals.get(name), reason)
+
+    if len(labels) > 2:
+        names = ("accuracy", "f1_score", "auroc", "average_precision")
+        return [tile(name, METRIC_NAMES[name] + ("" if name == "accuracy" else ", mean of classes")) for name in names]
+    tiles = [
+        tile("auroc", "AUROC"),
+        tile("average_precision", f"Average precision of class {labels[1]}"),
+        tile("f1_score", f"F1 of class {labels[1]} at 0.5"),
+        tile("accuracy", "Accuracy at 0.5"),
+    ]
+    rare = analysis.classes[0]
+    if rare.average_precision is not None and 0 < rare.support < analysis.labelled / 2:
+        # The precision of a common class is high whatever the model does; the rare one's tells models apart.
+        share = rare.support / analysis.labelled
+        title = f"Average precision of class {labels[0]}, the rarer"
+        tiles.insert(2, Tile(title, rare.average_precision, share, None, ""))
+    return tiles
+
+
+def _curves(analyses: Sequence[SplitAnalysis], kind: str, labels: Sequence[int | str]) -> list[Markup]:
+    """One chart with every split for two classes, else a chart per split with the hardest classes and the mean."""
+    title, x, y = {
+        "roc": ("ROC curve", "false positive rate: negatives flagged", "true positive rate: positives found"),
+        "precision_recall": ("Precision-recall curve", "recall: positives found", "precision: flagged that are right"),
+    }[kind]
+    axes = {"x": charts.share_axis(x), "y": charts.share_axis(y)}
+    chance = [Series("guessing", (0, 1), (0, 1), "reference")] if kind == "roc" else []
+    if len(labels) == 2:
+        lines = [
+            Series(
+                f"{analysis.split} ({area(analysis.curves[0], kind):.3f})",
+                getattr(analysis.curves[0], kind).x,
+                getattr(analysis.curves[0], kind).y,
+                _split_style(analysis),
+                steps=kind != "roc",
+            )
+            for analysis in reversed(analyses)
+            if analysis.curves
+        ]
+        rates = [
+            Series(f"guessing on {a.split}", (0, 1), (a.baselines["average_precision"],) * 2, "reference")
+            for a in analyses
+            if a.curves
+        ][:1]
+        return [charts.line_chart([*(chance or rates), *lines], title=title, **axes)] if lines else []
+    order = hardest_first(analyses, kind)
+    return [
+        charts.line_chart(
+            [*chance, *_one_vs_rest(analysis, kind, labels=labels, order=order)],
+            title=f"{title}, {analysis.split}",
+            **axes,
+        )
+        for analysis in analyses
+        if analysis.curves
+    ]
+
+
+def _one_vs_rest(
+    analysis: SplitAnalysis, kind: str, *, labels: Sequence[int | str], order: Sequence[int]
+) -> list[Series]:
+    of_class = {curve.class_id: curve for curve in analysis.curves}
+    named = order if len(order) <= NAMED_CLASSES else order[: NAMED_CLASSES - 1]
+    lines = []
+    for k in reversed(order):
+        if k in of_class:
+            curve = getattr(of_class[k], kind)
+            style = f"c{named.index(k) + 1}" if k in named else "muted"
+            name = f"{labels[k]} ({area(of_class[k], kind):.3f})" if k in named else ""
+            lines.append(Series(name, curve.x, curve.y, style))
+    unnamed = [i for i, line in enumerate(lines) if not line.name]
+    if unnamed:
+        first = lines[unnamed[0]]
+        lines[unnamed[0]] = Series(f"the {len(unnamed)} easier classes", first.x, first.y, "muted")
+    macro = analysis.macro_roc if kind == "roc" else analysis.macro_precision_recall
+    mean = analysis.metric("auroc" if kind == "roc" else "average_precision")
+    return [*lines, Series(f"mean of classes ({mean:.3f})", macro.x, macro.y, "strong")]
+
+
+def _sweep(analysis: SplitAnalysis, threshold: float | None) -> Markup | None:
+    """Precision, recall, F1 and the share flagged over the threshold."""
+    if not analysis.sweep:
+        return None
+    x = [entry.threshold for entry in analysis.sweep]
+    drawn = (
+        ("precision", "c1", [entry.precision for entry in analysis.sweep]),
+        ("recall", "c2 dashed", [entry.recall for entry in analysis.sweep]),
+        ("F1", "strong", [entry.f1_score for entry in analysis.sweep]),
+        ("share flagged", "c3 dotted", [entry.flagged_share for entry in analysis.sweep]),
+    )
+    lines = [Series(name, x, [math.nan if v is None else v for v in y], style) for name, style, y in drawn]
+    marks = [] if threshold is None else [Mark(f"best F1 on val: {threshold:.3f}", threshold)]
+    return charts.line_chart(
+        lines,
+        title=f"What a threshold does, {analysis.split}",
+        x=charts.share_axis("threshold on the score"),
+        y=charts.share_axis("share"),
+        marks=marks,
+    )
+
+
+def _heat_map(analysis: SplitAnalysis, labels: Sequence[int | str]) -> Markup:
+    rule = "at threshold 0.5" if len(labels) == 2 else "by the most probable class"
+    note = "A shade is a share of its row; hover a cell for counts."
+    return charts.heat_map(
+        analysis.confusion, labels, title=f"Confusion {rule}, {analysis.split}", note=note if len(labels) > 2 else ""
+    )
+
+
+def _histogram(analysis: SplitAnalysis, labels: Sequence[int | str]) -> Markup:
+    binary = len(labels) == 2
+    names = {
+        "class 1": (f"class {labels[1]}", "up"),
+        "class 0": (f"class {labels[0]}", "down"),
+        "right": ("decided right", "up"),
+        "wrong": ("decided wrong", "down"),
+        "unlabelled": ("unlabelled", "neutral"),
+    }
+    sides = [
+        Bars(f"{names[group][0]} ({int(counts.sum()):,})", counts, names[group][1])
+        for group, counts in analysis.histograms.items()
+    ]
+    return charts.mirrored_histogram(
+        sides[0],
+        sides[1] if len(sides) > 1 else None,
+        title=f"Scores, {analysis.split}",
+        x=f"probability of class {labels[1]}" if binary else "probability of the decided class",
+        note="Share of the group's records per bin, on a square-root scale, so that small bars show.",
+    )
+
+
+def _reliability(analyses: Sequence[SplitAnalysis], labels: Sequence[int | str]) -> Markup | None:
+    series = [
+        ReliabilitySeries(
+            Series(
+                f"{a.split} (off by {charts.percent(a.calibration.expected_calibration_error)})",
+                [entry.mean_score for entry in a.calibration.bins],
+                [entry.observed for entry in a.calibration.bins],
+                _split_style(a),
+            ),
+            [entry.interval for entry in a.calibration.bins],
+            [entry.count for entry in a.calibration.bins],
+        )
+        for a in reversed(analyses)
+        if a.calibration is not None
+    ]
+    if not series:
+        return None
+    binary = len(labels) == 2
+    return charts.reliability_chart(
+        series,
+        title="Reliability",
+        x=f"mean score of class {labels[1]}" if binary else "mean score of the decided class",
+        y=f"share that are of class {labels[1]}" if binary else "share decided right",
+        note="Bars are 95% intervals; a dot's area grows with its records. Below the diagonal scores are too high.",
+    )
+
+
+def _training(evaluation: "EvaluationInput") -> list[Markup]:
+    """Loss, validation metrics, learning rate and speed over epochs; what was never logged has no chart."""
+    history = evaluation.history
+    if not history:
+        return []
+    best = best_validation(evaluation)
+    marks = [] if best is None else [Mark(f"best, step {best['step']:,}", best["epoch"])]
+    x = charts.number_axis("epochs", [entry["epoch"] for entry in history], from_zero=True)
+    metrics = sorted({key for entry in history for key in entry if key.startswith("val/") and key != "val/loss"})
+    losses = [_logged(history, "train/loss", "val", "train (mean since the last report)")]
+    losses.append(_logged(history, "val/loss", "test", "val", dots=True))
+    validated = [
+        _logged(history, key, f"c{i + 1}", METRIC_NAMES.get(key.removeprefix("val/"), key), dots=True)
+        for i, key in enumerate(metrics)
+    ]
+    rates = [_logged(history, "lr", "c1", "")]
+    speeds = [_logged(history, "rows_per_second", "c1", "")]
+    drawn = []
+    for title, label, lines, with_mark in (
+        ("Loss", "log loss", losses, True),
+        ("Validation metrics", "metric on val", validated, True),
+        ("Learning rate", "learning rate", rates, False),
+        ("Speed", "training rows per second", speeds, False),
+    ):
+        shown = [line for line in lines if len(line.x)]
+        if shown:
+            y = charts.number_axis(label, np.concatenate([line.y for line in shown]), from_zero=not with_mark)
+            drawn.append(charts.line_chart(shown, title=title, x=x, y=y, marks=marks if with_mark else ()))
+    return drawn
+
+
+def _changed(splits: Mapping[str, Any]) -> list[Change]:
+    """Imputed numbers, unknown categories and cut texts, by column; columns that nothing happened to are left out."""
+    described = list(splits.values())
+    changes = []
+    for name, numeric in described[0]["numeric"].items():
+        what = f"missing, imputed with {_number(numeric['imputed_with'])}"
+        changes.append((name, what, [(split["numeric"][name]["imputed"], split["rows"]) for split in described]))
+    for name in described[0]["categories"]:
+        counts = [(split["categories"][name]["unseen_rows"], split["rows"]) for split in described]
+        changes.append((name, "category unknown to the risk table, or missing: its default", counts))
+    for role, text in described[0]["texts"].items():
+        texts = [split["texts"][role] for split in described]
+        cut = [(entry["truncated_records"], entry["records"]) for entry in texts]
+        tokens = [(entry["cut_tokens"], entry["cut_tokens"] + entry["tokens"]) for entry in texts]
+        empty = [(entry["empty_records"], entry["records"]) for entry in texts]
+        changes.append((text["column"], "records cut to max_total_chunks", cut))
+        changes.append((text["column"], "tokens cut with them", tokens))
+        changes.append((text["column"], "empty, read as an empty chunk", empty))
+    return [
+        Change(column, what, tuple(Cell(count, count / whole if whole else None) for count, whole in counts))
+        for column, what, counts in changes
+        if any(count for count, _ in counts)
+    ]
+
+
+def _logged(history: Sequence[Mapping[str, Any]], key: str, style: str, name: str, *, dots: bool = False) -> Series:
+    points = [
+        (entry["epoch"], entry[key]) for entry in history if entry.get(key) is not None and math.isfinite(entry[key])
+    ]
+    x, y = charts.thin_line([a for a, _ in points], [b for _, b in points])
+    return Series(name, x, y, style, dots=dots and len(points) <= 60)
+
+
+def _split_style(analysis: SplitAnalysis) -> str:
+    return analysis.split if analysis.split in ("val", "test") else "c3"
+
+
+def _metric(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+def _count(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def _number(value: float | None) -> str:
+    """Four digits, without an exponent where it reads well."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"

@@ -37,9 +37,9 @@ class RankMesh:
         return self.rank == 0
 
     def sum_over_data(self, values: torch.Tensor) -> torch.Tensor:
-        """`values` summed in place over the ranks that see different records."""
-        if self.data_size > 1:
-            dist.all_reduce(values)
+        """`values` summed in place over the ranks that see different records; on the CPU it waits for no device."""
+        if self.mesh is not None:
+            dist.all_reduce(values, group=self.mesh.get_group("dp_replicate"))
         return values
 
 
@@ -48,6 +48,7 @@ def init_distributed() -> None:
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    # Both: counts that the host needs travel over gloo, so that they never wait for the device's queue.
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
     dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
 

@@ -128,7 +128,7 @@ class Trainer:
         steps = step_batches(self._train, order, slots=self._slots, data_rank=self._ranks.data_rank)
         with Prefetched(steps) as batches:
             for packed in batches:
-                self._step([batch.to(self._ranks.device) for batch in packed])
+                self._step(packed)
                 if state.consumed == len(self._train):
                     state.epoch, state.consumed = state.epoch + 1, 0
                 if self._schedule.validation_due(state.step):
@@ -139,7 +139,7 @@ class Trainer:
                     return
 
     def _step(self, microbatches: Sequence[PackedBatch]) -> None:
-        """One optimizer step on the global batch."""
+        """One optimizer step on the global batch, of which `microbatches` are this rank's, still on the host."""
         state, started = self.state, time.perf_counter()
         totals = self._totals(microbatches)
         if totals.stop:
@@ -151,7 +151,10 @@ class Trainer:
         torch.manual_seed(hash((self._hp.seed, state.step, self._ranks.data_rank)))
         self._optimizer.zero_grad(set_to_none=True)
         self._loss += self._execution.forward_backward(
-            microbatches, objective=self._objective, normaliser=totals.weight, scale=self._scaler.scale
+            [batch.to(self._ranks.device) for batch in microbatches],
+            objective=self._objective,
+            normaliser=totals.weight,
+            scale=self._scaler.scale,
         )
         self._loss_steps += 1
         self._scaler.unscale_(self._optimizer)
@@ -176,7 +179,7 @@ class Trainer:
             float(sum(batch.num_tokens for batch in microbatches if bool((batch.rows >= 0).any()))),
             float(sum(module.computed_tokens(batch) for batch in microbatches)),
         ]
-        summed = self._ranks.sum_over_data(torch.tensor(local, dtype=torch.float64, device=self._ranks.device))
+        summed = self._ranks.sum_over_data(torch.tensor(local, dtype=torch.float64))
         weight, stop, rows, tokens, computed = summed.tolist()
         normaliser = torch.tensor(weight, device=self._ranks.device)
         return StepTotals(normaliser, stop > 0, int(rows), int(tokens), int(computed))
@@ -255,7 +258,7 @@ class Trainer:
 
     def raise_if_stopped(self) -> None:
         """Raise StopRequested on every rank when any of them was asked to stop."""
-        flag = torch.tensor([float(self._stop.requested)], device=self._ranks.device)
+        flag = torch.tensor([float(self._stop.requested)])
         if self._ranks.sum_over_data(flag).item() > 0:
             self._execution.module.train()
             raise StopRequested

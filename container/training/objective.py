@@ -15,7 +15,8 @@ class WeightedCrossEntropy:
     """
 
     def __init__(self, class_weights: list[float], device: torch.device) -> None:
-        self._weights = torch.tensor(class_weights, device=device)
+        self._weights = torch.tensor(class_weights)
+        self._device_weights = self._weights.to(device)
 
     def __call__(self, logits: Tensor, batch: PackedBatch) -> Tensor:
         """sum(w_y * nll) over the records that count. Scalar."""
@@ -24,5 +25,5 @@ class WeightedCrossEntropy:
 
     def record_weights(self, batch: PackedBatch) -> Tensor:
         """w_y of each record, 0 where it has no label or only fills a slot. [B]"""
-        labelled = batch.labels != UNLABELLED
-        return self._weights[batch.labels.clamp(min=0)] * labelled * batch.weights
+        weights = self._weights if batch.labels.device == self._weights.device else self._device_weights
+        return weights[batch.labels.clamp(min=0)] * (batch.labels != UNLABELLED) * batch.weights

@@ -25,7 +25,7 @@ def predict_split(
         between_batches: called before each batch on every rank; may raise to stop all of them.
     """
     ranks = execution.ranks
-    first_row = split.column("row").to_numpy() if len(split) else np.empty(0, np.int64)
+    row_of = split.column("row").to_numpy()
     logits = torch.zeros(len(split), num_classes, device=ranks.device)
     times = torch.zeros(len(split), device=ranks.device)
     slots = Slots(batch_size=batch_size, data_size=ranks.data_size)
@@ -34,10 +34,9 @@ def predict_split(
     with Prefetched(steps) as batches:
         for (packed,) in batches:
             between_batches()
-            batch = packed.to(ranks.device)
-            counted = batch.rows >= 0
-            at = torch.from_numpy(np.searchsorted(first_row, batch.rows.cpu().numpy())).to(ranks.device)[counted]
-            logits[at] = execution.predict(batch)[counted]
+            counted = packed.rows >= 0  # [B]
+            at = torch.from_numpy(np.searchsorted(row_of, packed.rows[counted].numpy())).to(ranks.device)
+            logits[at] = execution.predict(packed.to(ranks.device))[counted.to(ranks.device)]  # [B, K]
             times[at] += 1
     execution.module.train()
     ranks.sum_over_data(logits)
