@@ -1,0 +1,334 @@
+"""Charts as inline SVG, coloured by the page's CSS classes alone, so that they follow light, dark and print.
+
+A chart is a <figure> with its legend; hovering a mark names its value. All text is escaped.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from markupsafe import Markup
+
+_WIDTH, _HEIGHT = 480, 340
+_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 16, 12, 46
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A scale with ticks; `to_unit` maps a value of [low, high] to [0, 1]."""
+
+    label: str
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+    text: Callable[[float], str]
+    to_unit: Callable[[float], float] = field(default=lambda unit: unit)
+
+    def unit(self, value: float) -> float:
+        return self.to_unit((value - self.low) / (self.high - self.low))
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line; `style` is a CSS class that colours it. Gaps where a value is not finite."""
+
+    name: str
+    x: Sequence[float] | np.ndarray
+    y: Sequence[float] | np.ndarray
+    style: str
+    dots: bool = False
+    steps: bool = False
+
+
+@dataclass(frozen=True)
+class ReliabilitySeries:
+    """A line with a 95 % interval of y, and the number of records, for each of its points."""
+
+    line: Series
+    intervals: Sequence[tuple[float, float]]
+    counts: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A named vertical line at x."""
+
+    name: str
+    x: float
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One side of a mirrored histogram."""
+
+    name: str
+    counts: np.ndarray
+    style: str
+
+
+def percent(share: float) -> str:
+    """12.3%; as many digits as it takes to tell it from 0 and from 100 %."""
+    value = 100 * share
+    if value in (0, 100) or 10 <= value <= 90:
+        return f"{value:.1f}".removesuffix(".0") + "%"
+    digits = 1 if 1 <= value <= 99 else 2
+    return f"{value:.{digits}f}%"
+
+
+def share_axis(label: str) -> Axis:
+    """0 to 100 %."""
+    return Axis(label, 0.0, 1.0, (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), lambda share: f"{100 * share:.0f}%")
+
+
+def number_axis(label: str, values: Sequence[float] | np.ndarray, *, from_zero: bool = False) -> Axis:
+    """Round ticks around the finite values."""
+    finite = np.asarray(values, float)
+    finite = finite[np.isfinite(finite)]
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+    low = min(low, 0.0) if from_zero else low
+    if high - low < 1e-12 * max(1.0, abs(high)):
+        low, high = low - (abs(low) * 0.1 or 0.5) * (not from_zero or low != 0), high + (abs(high) * 0.1 or 0.5)
+    step = _round_step((high - low) / 4)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    ticks = tuple(i * step for i in range(first, last + 1))
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+
+    def text(value: float) -> str:
+        return f"{value:.{digits}f}" if digits <= 4 else f"{value:.2g}"
+
+    return Axis(label, ticks[0], ticks[-1], ticks, text if high < 1e5 else lambda value: f"{value:,.3g}")
+
+
+def line_chart(
+    series: Sequence[Series], *, title: str, x: Axis, y: Axis, marks: Sequence[Mark] = (), note: str = ""
+) -> Markup:
+    """Lines over two axes, with a legend. Series without a name are not in it."""
+    frame = _Frame(x, y)
+    parts = [*frame.axes(), *(part for mark in marks for part in frame.mark(mark))]
+    for entry in series:
+        parts.append(_tag("path", style=f"line {entry.style}", d=frame.path(entry)))
+        if entry.dots:
+            points = [(a, b) for a, b in zip(entry.x, entry.y) if math.isfinite(b)]
+            parts += [
+                frame.dot(a, b, style=entry.style, radius=3.2, title=f"{entry.name}: {b:.4g} at {a:.4g}")
+                for a, b in points
+            ]
+    legend = [(entry.style, entry.name) for entry in series if entry.name]
+    return _figure(title, frame.svg(parts, title), legend=legend, note=note)
+
+
+def reliability_chart(series: Sequence[ReliabilitySeries], *, title: str, x: str, y: str, note: str) -> Markup:
+    """Observed share over mean score, with intervals; a dot's area grows with the records behind it."""
+    frame = _Frame(share_axis(x), share_axis(y))
+    diagonal = Series("perfectly calibrated", (0.0, 1.0), (0.0, 1.0), "reference")
+    parts = [*frame.axes(), _tag("path", style="line reference", d=frame.path(diagonal))]
+    for entry in series:
+        line, total = entry.line, sum(entry.counts)
+        for a, (low, high) in zip(line.x, entry.intervals):
+            (at, bottom), (_, top) = frame.point(a, low), frame.point(a, high)
+            parts.append(_tag("line", style=f"whisker {line.style}", x1=at, x2=at, y1=top, y2=bottom))
+        parts.append(_tag("path", style=f"line thin {line.style}", d=frame.path(line)))
+        for a, b, count in zip(line.x, line.y, entry.counts):
+            title_of_dot = f"{line.name}: {count:,} records, mean score {percent(a)}, observed {percent(b)}"
+            radius = 2.5 + 7 * math.sqrt(count / total)
+            parts.append(frame.dot(a, b, style=line.style, radius=radius, title=title_of_dot))
+    legend = [(line.style, line.name) for line in (*(entry.line for entry in series), diagonal)]
+    return _figure(title, frame.svg(parts, title), legend=legend, note=note)
+
+
+def mirrored_histogram(upper: Bars, lower: Bars | None, *, title: str, x: str, note: str = "") -> Markup:
+    """Shares of each group's records per bin: one group upwards, the other downwards, on a square-root scale."""
+    groups = [bars for bars in (upper, lower) if bars is not None]
+    shares = [bars.counts / bars.counts.sum() for bars in groups]
+    frame = _Frame(share_axis(x), _root_axis(max(float(share.max()) for share in shares), both=lower is not None))
+    parts = frame.axes()
+    for sign, bars, share in zip((1, -1), groups, shares):
+        width, total = 1 / len(share), int(bars.counts.sum())
+        for i in np.flatnonzero(bars.counts):
+            (left, base), (right, end) = frame.point(i * width, 0.0), frame.point((i + 1) * width, sign * share[i])
+            parts.append(
+                _tag(
+                    "rect",
+                    style=f"bar {bars.style}",
+                    x=left + 0.5,
+                    y=min(base, end),
+                    width=right - left - 1,
+                    height=max(0.8, abs(end - base)),
+                    title=f"{bars.name}: {int(bars.counts[i]):,} of {total:,} records score "
+                    f"{i * width:.3f} to {(i + 1) * width:.3f}",
+                )
+            )
+    (x0, zero), (x1, _) = frame.point(0, 0), frame.point(1, 0)
+    parts.append(_tag("line", style="zero", x1=x0, x2=x1, y1=zero, y2=zero))
+    legend = [(f"{bars.style} block", bars.name) for bars in groups]
+    return _figure(title, frame.svg(parts, title), legend=legend, note=note)
+
+
+def heat_map(matrix: np.ndarray, labels: Sequence[int | str], *, title: str, note: str) -> Markup:
+    """A confusion matrix: rows are labels, columns are decisions, shades are shares of the row. [K, K]"""
+    num_classes = len(labels)
+    cell = min(64.0, max(13.0, 600 / num_classes))
+    names = [_shorten(str(label), 22) for label in labels]
+    margin = 26 + 6.4 * max(len(name) for name in names)
+    middle = margin + cell * num_classes / 2
+    size = math.ceil(margin + cell * num_classes + 8)
+    parts = [
+        _tag("text", "decided as", style="axis", x=middle, y=12, text_anchor="middle"),
+        _tag("text", "label", style="axis", transform=f"translate(12 {middle:.1f}) rotate(-90)", text_anchor="middle"),
+    ]
+    for i, name in enumerate(names):
+        at, edge = margin + (i + 0.5) * cell, margin - 6
+        turned = f"translate({at:.1f} {edge:.1f}) rotate(-90)"
+        parts.append(_tag("text", name, style="tick", x=edge, y=at, text_anchor="end", dy="0.35em", title=labels[i]))
+        parts.append(_tag("text", name, style="tick", transform=turned, dy="0.35em", title=labels[i]))
+        support = int(matrix[i].sum())
+        for j in range(num_classes):
+            count = int(matrix[i, j])
+            share = count / support if support else 0.0
+            left, top = margin + j * cell, margin + i * cell
+            parts.append(
+                _tag(
+                    "rect",
+                    style=f"cell {'right' if i == j else 'wrong'}",
+                    x=left + 0.5,
+                    y=top + 0.5,
+                    width=cell - 1,
+                    height=cell - 1,
+                    fill_opacity=f"{0.8 * share**0.6:.3f}",  # so that a share of a few percent shows
+                    title=f"{labels[i]} decided as {labels[j]}: {count:,} of {support:,} ({percent(share)})",
+                )
+            )
+            if cell >= 38 and count:
+                at_center = {"x": left + cell / 2, "y": top + cell / 2, "text_anchor": "middle", "dy": "0.35em"}
+                parts.append(_tag("text", _compact(count), style="count", **at_center))
+    svg = _tag("svg", Markup("").join(parts), viewBox=f"0 0 {size} {size}", width=size, role="img", aria_label=title)
+    legend = [("right block", "right"), ("wrong block", "wrong")]
+    return _figure(title, svg, legend=legend, note=note, wide=num_classes > 8)
+
+
+def thin_line(x: Sequence[float], y: Sequence[float], points: int = 400) -> tuple[list[float], list[float]]:
+    """Means over equal runs of points, so that a long line keeps its course."""
+    if len(x) <= points:
+        return list(x), list(y)
+    parts = np.array_split(np.arange(len(x)), points)
+    return [float(np.mean(np.take(x, part))) for part in parts], [float(np.mean(np.take(y, part))) for part in parts]
+
+
+class _Frame:
+    """A plotting area with two axes."""
+
+    def __init__(self, x: Axis, y: Axis) -> None:
+        self.x, self.y = x, y
+
+    def point(self, x: float, y: float) -> tuple[float, float]:
+        return (
+            _LEFT + self.x.unit(x) * (_WIDTH - _LEFT - _RIGHT),
+            _HEIGHT - _BOTTOM - self.y.unit(y) * (_HEIGHT - _TOP - _BOTTOM),
+        )
+
+    def path(self, series: Series) -> str:
+        commands, pen_down = [], False
+        for a, b in zip(series.x, series.y):
+            if not (math.isfinite(a) and math.isfinite(b)):
+                pen_down = False
+                continue
+            at, height = self.point(float(a), float(b))
+            if pen_down and series.steps:
+                commands.append(f"V{height:.1f}H{at:.1f}")
+            else:
+                commands.append(f"{'L' if pen_down else 'M'}{at:.1f} {height:.1f}")
+            pen_down = True
+        return "".join(commands)
+
+    def dot(self, x: float, y: float, *, style: str, radius: float, title: str) -> Markup:
+        at, height = self.point(x, y)
+        return _tag("circle", style=f"dot {style}", cx=at, cy=height, r=radius, title=title)
+
+    def mark(self, mark: Mark) -> list[Markup]:
+        at, _ = self.point(mark.x, self.y.low)
+        side, anchor = (-5, "end") if at > _WIDTH * 0.6 else (5, "start")
+        return [
+            _tag("line", style="mark", x1=at, x2=at, y1=_TOP, y2=_HEIGHT - _BOTTOM),
+            _tag("text", mark.name, style="tick", x=at + side, y=_TOP + 11, text_anchor=anchor),
+        ]
+
+    def axes(self) -> list[Markup]:
+        right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+        parts = []
+        for tick in self.y.ticks:
+            _, at = self.point(self.x.low, tick)
+            parts.append(_tag("line", style="grid", x1=_LEFT, x2=right, y1=at, y2=at))
+            name = self.y.text(tick)
+            parts.append(_tag("text", name, style="tick", x=_LEFT - 7, y=at, text_anchor="end", dy="0.35em"))
+        for tick in self.x.ticks:
+            at, _ = self.point(tick, self.y.low)
+            parts.append(_tag("line", style="grid", x1=at, x2=at, y1=_TOP, y2=bottom))
+            parts.append(_tag("text", self.x.text(tick), style="tick", x=at, y=bottom + 17, text_anchor="middle"))
+        middle = (_LEFT + right) / 2
+        turned = f"translate(12 {(_TOP + bottom) / 2}) rotate(-90)"
+        parts.append(_tag("text", self.x.label, style="axis", x=middle, y=_HEIGHT - 7, text_anchor="middle"))
+        parts.append(_tag("text", self.y.label, style="axis", transform=turned, text_anchor="middle"))
+        return parts
+
+    def svg(self, parts: Sequence[Markup], title: str) -> Markup:
+        view = f"0 0 {_WIDTH} {_HEIGHT}"
+        return _tag("svg", Markup("").join(parts), viewBox=view, role="img", aria_label=title)
+
+
+def _root_axis(top: float, *, both: bool) -> Axis:
+    """Shares up to `top` on a square-root scale, in both directions or upwards only."""
+    wanted = (0.01, 0.05, 0.2, 0.4, 0.7, 1.0) if top > 0.15 else (0.01, 0.03, 0.06, 0.1)
+    ticks = [tick for tick in wanted if tick <= top * 1.02]
+    low = -top if both else 0.0
+
+    def to_unit(unit: float) -> float:
+        value = low + unit * (top - low)
+        root = math.copysign(math.sqrt(abs(value) / top), value)
+        return (root + 1) / 2 if both else root
+
+    signed = (*(-tick for tick in reversed(ticks) if both), 0.0, *ticks)
+    return Axis("share of the group", low, top, signed, lambda share: f"{100 * abs(share):.0f}%", to_unit)
+
+
+def _tag(name: str, content: str = "", *, style: str = "", title: object = None, **attributes: object) -> Markup:
+    """An SVG element; `style` is its CSS class, `title` what hovering shows. Everything but Markup is escaped."""
+    if style:
+        attributes = {"class": style, **attributes}
+    written = Markup("").join(
+        Markup(' {}="{}"').format(
+            key if key == "viewBox" else key.replace("_", "-"),
+            f"{value:.1f}" if isinstance(value, float) else value,
+        )
+        for key, value in attributes.items()
+    )
+    hover = Markup("<title>{}</title>").format(title) if title is not None else ""
+    return Markup("<{0}{1}>{2}{3}</{0}>").format(Markup(name), written, hover, content)
+
+
+def _figure(
+    title: str, svg: Markup, *, legend: Sequence[tuple[str, str]], note: str = "", wide: bool = False
+) -> Markup:
+    swatches = Markup("").join(
+        Markup('<li><i class="swatch {}"></i>{}</li>').format(style, name) for style, name in legend
+    )
+    return Markup("<figure{}><figcaption><h3>{}</h3><ul class=legend>{}</ul></figcaption>{}{}</figure>").format(
+        Markup(" class=wide") if wide else "",
+        title,
+        swatches,
+        svg,
+        Markup("<p class=note>{}</p>").format(note) if note else "",
+    )
+
+
+def _round_step(rough: float) -> float:
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
+
+
+def _shorten(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _compact(count: int) -> str:
+    return f"{count:,}" if count < 10_000 else f"{count / 1000:.0f}k"
