@@ -19,6 +19,7 @@ from container.parallel.degrees import ParallelDegrees
 from container.preprocessing.prepare import prepare_data
 from container.processes import set_up_logging
 from contracts import artifacts
+from contracts.consistency import unused_settings
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
@@ -58,7 +59,7 @@ def train(paths: JobPaths) -> int:
 
 def _train(paths: JobPaths, scratch: Path, started: float) -> int:
     hp = load_hyperparameters(paths)
-    for sentence in hp.unused_settings():
+    for sentence in unused_settings(hp):
         logger.warning("%s", sentence)
     num_workers = hp.nproc_per_node or count_gpus() or 1
     ParallelDegrees.resolve(hp, num_workers)

@@ -1,17 +1,12 @@
 """Rules that tie hyperparameters to each other: contradictions are errors, settings without effect are named."""
 
 import difflib
-from typing import TYPE_CHECKING
 
 from contracts.errors import ContractError
-
-if TYPE_CHECKING:
-    from contracts.hyperparameters import Hyperparameters
-
-METRICS = ("auroc", "average_precision", "f1_score", "precision", "recall", "accuracy")
+from contracts.hyperparameters import FROM_SCRATCH, METRICS, Hyperparameters
 
 
-def check_consistency(hp: "Hyperparameters") -> None:
+def check_consistency(hp: Hyperparameters) -> None:
     """Raise ContractError for the first contradiction."""
     _check_classes(hp)
     _check_columns(hp)
@@ -19,7 +14,7 @@ def check_consistency(hp: "Hyperparameters") -> None:
     _check_control(hp)
 
 
-def _check_classes(hp: "Hyperparameters") -> None:
+def _check_classes(hp: Hyperparameters) -> None:
     categories = hp.multiclass_categories
     if hp.is_binary and hp.num_classes != 2:
         raise ContractError(
@@ -55,7 +50,7 @@ def _check_classes(hp: "Hyperparameters") -> None:
             )
 
 
-def _check_columns(hp: "Hyperparameters") -> None:
+def _check_columns(hp: Hyperparameters) -> None:
     architecture = hp.architecture
     needed = ("text_name",) if architecture.num_texts == 1 else ("primary_text_name", "secondary_text_name")
     other = ("primary_text_name", "secondary_text_name") if architecture.num_texts == 1 else ("text_name",)
@@ -116,7 +111,7 @@ def _check_columns(hp: "Hyperparameters") -> None:
         raise ContractError(f"risk_tables: {sorted(given)} is not in cat_field_list", "Name categorical columns only.")
 
 
-def _check_text_steps(hp: "Hyperparameters") -> None:
+def _check_text_steps(hp: Hyperparameters) -> None:
     for name in ("text_processing_steps", "primary_text_processing_steps", "secondary_text_processing_steps"):
         steps = getattr(hp, name)
         if steps is None:
@@ -127,7 +122,7 @@ def _check_text_steps(hp: "Hyperparameters") -> None:
             raise ContractError(f"{name}: {steps} names a step twice", "Name each step once.")
 
 
-def _check_control(hp: "Hyperparameters") -> None:
+def _check_control(hp: Hyperparameters) -> None:
     if hp.fp16 and hp.bf16:
         raise ContractError("fp16: both fp16 and bf16 are true", "Choose one of them.")
     name = hp.early_stop_metric.replace("val_", "val/", 1) if "/" not in hp.early_stop_metric else hp.early_stop_metric
@@ -141,7 +136,7 @@ def _check_control(hp: "Hyperparameters") -> None:
         )
 
 
-def unused_settings(hp: "Hyperparameters") -> list[str]:
+def unused_settings(hp: Hyperparameters) -> list[str]:
     """One sentence for each hyperparameter that was set and has no effect in this job."""
     active = {hp.architecture.name, hp.optimizer, hp.strategy}
     sentences = []
@@ -151,7 +146,7 @@ def unused_settings(hp: "Hyperparameters") -> list[str]:
         only = (field.json_schema_extra or {}).get("only", [])
         if only and not active & set(only):
             sentences.append(f"{name} is set and has no effect here: it belongs to {', '.join(only)}.")
-    scratch = [field.role for field in hp.text_fields if field.tokenizer == "from_scratch"]
+    scratch = [field.role for field in hp.text_fields if field.tokenizer == FROM_SCRATCH]
     for name in ("reinit_pooler", "reinit_layers"):
         if len(scratch) == len(hp.text_fields) and name in hp.model_fields_set and getattr(hp, name):
             sentences.append(f"{name} is set and has no effect here: from_scratch weights are random already.")

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from contracts.consistency import check_consistency
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
@@ -50,12 +51,9 @@ def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None
         if key not in Hyperparameters.model_fields:
             raise _unknown(key, None)
     try:
-        return Hyperparameters(**values)
+        hp = Hyperparameters(**values)
     except ValidationError as error:
         first = error.errors()[0]
-        cause = first.get("ctx", {}).get("error")
-        if isinstance(cause, ContractError):
-            raise cause from None
         key = str(first["loc"][0]) if first["loc"] else "hyperparameters"
         path = (origin or {}).get(key)
         where = f" (in {path})" if path else ""
@@ -70,6 +68,8 @@ def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None
             f"{key} is {_type_name(Hyperparameters.model_fields[key].annotation)}: "
             f"{Hyperparameters.model_fields[key].description}",
         ) from None
+    check_consistency(hp)
+    return hp
 
 
 def cast_value(value: Any, annotation: Any) -> Any:

@@ -1,9 +1,9 @@
 """Every hyperparameter of a job: name, type, default, constraint and meaning; docs/hyperparameters.md is made from it."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from contracts.model_classes import MODEL_CLASSES, ModelClass, model_class
 
@@ -11,6 +11,7 @@ TextStep = Literal[
     "dialogue_splitter", "html_normalizer", "emoji_remover", "text_normalizer", "dialogue_chunker", "tokenizer"
 ]
 Metric = Literal["auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"]
+METRICS: tuple[str, ...] = get_args(Metric)
 
 FULL_TEXT_STEPS: tuple[TextStep, ...] = (
     "dialogue_splitter", "html_normalizer", "emoji_remover", "text_normalizer", "dialogue_chunker", "tokenizer",
@@ -50,7 +51,7 @@ class TextField:
 
 
 class Hyperparameters(BaseModel):
-    """A validated job configuration. Unknown keys are refused where files are read, with the nearest known name."""
+    """A typed job configuration; made by contracts.hyperparameter_files, which also holds the settings to each other."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, protected_namespaces=(), frozen=True)
 
@@ -157,13 +158,6 @@ class Hyperparameters(BaseModel):
     sharding_strategy: Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"] = _field("FULL_SHARD", group="processes", about="What fsdp shards.", only=("fsdp", "hsdp"))
     # fmt: on
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        from contracts.consistency import check_consistency
-
-        check_consistency(self)
-        return self
-
     @property
     def architecture(self) -> ModelClass:
         return model_class(self.model_class)
@@ -184,12 +178,6 @@ class Hyperparameters(BaseModel):
     @property
     def weights(self) -> list[float]:
         return list(self.class_weights) if self.class_weights is not None else [1.0] * self.num_classes
-
-    def unused_settings(self) -> list[str]:
-        """One sentence for each hyperparameter that was set and has no effect in this job."""
-        from contracts.consistency import unused_settings
-
-        return unused_settings(self)
 
     def _text_field(self, role: str) -> TextField:
         def pick(name: str) -> Any:

@@ -23,6 +23,7 @@ from container.training.loop import precision_of
 from container.training.predict import softmax
 from container.training.stop import StopFlag
 from container.training.worker import train_and_predict
+from contracts.consistency import unused_settings
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
 from contracts.hyperparameters import FULL_TEXT_STEPS, Hyperparameters
@@ -245,7 +246,7 @@ def test_it_changes_the_outcome(outcome_of, name):
 @pytest.mark.parametrize("name", WITHOUT_EFFECT)
 def test_it_has_no_effect_here_and_the_log_says_so(name):
     hp = parse_hyperparameters({**CONFIGURATION, name: WITHOUT_EFFECT[name]})
-    assert [sentence for sentence in hp.unused_settings() if sentence.startswith(f"{name} is set and has no effect")]
+    assert [sentence for sentence in unused_settings(hp) if sentence.startswith(f"{name} is set and has no effect")]
 
 
 @pytest.mark.parametrize(

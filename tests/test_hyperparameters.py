@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from contracts.consistency import unused_settings
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import cast_value, load_hyperparameters, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
@@ -142,7 +143,7 @@ def test_overrides_per_field_reach_only_their_field():
 
 def test_a_setting_without_effect_is_named():
     hp = parse(kernel_size=[3], max_total_chunks=2, fixed_tokenizer_length=True, momentum=0.5)
-    said = " ".join(hp.unused_settings())
+    said = " ".join(unused_settings(hp))
     for name in ("kernel_size", "max_total_chunks", "fixed_tokenizer_length", "momentum"):
         assert f"{name} is set and has no effect" in said
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn import metrics as sk
 
-from contracts.consistency import METRICS
+from contracts.hyperparameters import METRICS
 
 __all__ = ["METRICS", "MetricValues", "classification_metrics", "one_vs_rest"]
 
