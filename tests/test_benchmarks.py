@@ -1,0 +1,99 @@
+"""Each benchmark runs to its end and prints its table. How fast anything was decides nothing here."""
+
+import importlib
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.jobs import REPOSITORY
+
+BENCHMARKS = REPOSITORY / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def review_data():
+    sys.path.insert(0, str(BENCHMARKS))  # as it is for a script there
+    yield importlib.import_module("review_data")
+    sys.path.remove(str(BENCHMARKS))
+
+
+def run(script, *arguments, expect=0):
+    finished = subprocess.run(
+        [sys.executable, str(BENCHMARKS / script), *map(str, arguments)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert finished.returncode == expect, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+def table_lines(printed, first_cells):
+    """The cells of each table line that begins with one of `first_cells`, by that cell."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in printed.splitlines() if "|" in line]
+    found = {cells[0]: cells[1:] for cells in lines if cells[0] in first_cells}
+    assert set(found) == set(first_cells), printed
+    return found
+
+
+def test_generated_reviews_have_the_lengths_of_the_real_ones(review_data):
+    table = pa.concat_tables(review_data.generate_reviews(20_000, seed=3))
+    for column, mean, deviation, most in (("Review Text", 308, 144, 508), ("Title", 19, 10, 52)):
+        lengths = np.array([len(text) for text in table[column].drop_null().to_pylist()])
+        assert lengths.mean() == pytest.approx(mean, rel=0.05)
+        assert lengths.std() == pytest.approx(deviation, rel=0.05)
+        assert lengths.max() <= most
+
+
+def test_generated_reviews_keep_bringing_new_words(review_data):
+    first, second = (
+        {word for text in block["Review Text"].drop_null().to_pylist() for word in text.split()}
+        for block in review_data.generate_reviews(40_000, seed=3)
+    )
+    assert len(second - first) > 500
+
+
+@pytest.mark.slow
+def test_packing_computes_what_padding_computes_and_prints_three_modes(review_data):
+    if review_data.minilm_folder() is None:
+        pytest.skip("MiniLM is not installed")
+    printed = run("packing.py", "--generated", "--texts", "one", "--steps", "1", "--batch-size", "2", "--pad-to", "64")
+    found = table_lines(printed, {"packed", "padded to the longest", "padded to 64"})
+    padding = [int(found[name][2].removesuffix(" %")) for name in ("packed", "padded to 64")]
+    assert padding[0] == 0 < padding[1]
+    assert "Losses of all modes are equal" in printed
+
+
+@pytest.mark.slow
+def test_prepare_prints_rates_memory_and_opening_times(tmp_path):
+    printed = run("prepare.py", "--generated", "--repeats", "1", "--rows", "3000", "--work", tmp_path)
+    assert "rows/s" in printed
+    memory = table_lines(printed, {"while fitting", "300", "750", "1,500", "3,000"})
+    assert memory["while fitting"][0].endswith("MiB")
+    assert "seconds to open" in printed
+    assert not list(tmp_path.iterdir()), "temporary files are removed"
+
+
+@pytest.mark.slow
+def test_reviews_trains_a_job_and_prints_its_figures(review_data, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    for seed, (split, rows) in enumerate({"train": 192, "val": 96, "test": 96}.items()):
+        table = pa.concat_tables(review_data.generate_reviews(rows, seed=seed))
+        pq.write_table(table, data / f"{split}.parquet")
+    arguments = ("--configuration", "from_scratch", "--epochs", "1", "--data", data, "--work", tmp_path / "work")
+    cells = table_lines(run("reviews.py", *arguments), {"from_scratch"})["from_scratch"]
+    assert cells[0] == "1"
+    assert all(0 < float(figure) <= 1 for figure in cells[1:6])
+
+
+def test_reviews_says_where_to_get_the_data_when_it_is_not_there(tmp_path):
+    printed = run("reviews.py", "--data", tmp_path, expect=1)
+    assert f"{tmp_path} has no train.parquet" in printed
+    assert "Multimodal-Toolkit" in printed
