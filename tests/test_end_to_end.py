@@ -150,6 +150,6 @@ def test_several_files_in_a_channel_are_one_table_and_a_second_run_reuses_the_pr
     (paths.root / "train.log").unlink()
     again = run_train(paths)
     assert [path.name for path in Path(paths.prepared).iterdir()] == fingerprints
-    assert "reus" in again
+    assert "found prepared" in again
     assert "resuming from" in again
     assert json.loads((paths.output_data / "metrics.json").read_text())["test/auroc"] is not None

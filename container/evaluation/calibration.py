@@ -78,7 +78,7 @@ def calibrate(labels: np.ndarray, probabilities: np.ndarray) -> Calibration:
             observed=float(outcome_sums[b] / counts[b]),
             interval=wilson_interval(float(outcome_sums[b]), int(counts[b])),
         )
-        for b in np.flatnonzero(counts)
+        for b in np.flatnonzero(counts).tolist()
     )
     return Calibration(error, brier, bins)
 

@@ -70,10 +70,9 @@ class Bars:
 def percent(share: float) -> str:
     """12.3%; as many digits as it takes to tell it from 0 and from 100 %."""
     value = 100 * share
-    if value in (0, 100) or 10 <= value <= 90:
-        return f"{value:.1f}".removesuffix(".0") + "%"
-    digits = 1 if 1 <= value <= 99 else 2
-    return f"{value:.{digits}f}%"
+    if value in (0, 100):
+        return f"{value:.0f}%"
+    return f"{value:.1f}%" if 1 <= value <= 99 else f"{value:.2f}%"
 
 
 def share_axis(label: str) -> Axis:
@@ -92,12 +91,7 @@ def number_axis(label: str, values: Sequence[float] | np.ndarray, *, from_zero: 
     step = _round_step((high - low) / 4)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     ticks = tuple(i * step for i in range(first, last + 1))
-    digits = max(0, -math.floor(math.log10(step) + 1e-9))
-
-    def text(value: float) -> str:
-        return f"{value:.{digits}f}" if digits <= 4 else f"{value:.2g}"
-
-    return Axis(label, ticks[0], ticks[-1], ticks, text if high < 1e5 else lambda value: f"{value:,.3g}")
+    return Axis(label, ticks[0], ticks[-1], ticks, _tick_text(step, max(abs(ticks[0]), abs(ticks[-1]))))
 
 
 def line_chart(
@@ -168,20 +162,23 @@ def mirrored_histogram(upper: Bars, lower: Bars | None, *, title: str, x: str, n
 def heat_map(matrix: np.ndarray, labels: Sequence[int | str], *, title: str, note: str) -> Markup:
     """A confusion matrix: rows are labels, columns are decisions, shades are shares of the row. [K, K]"""
     num_classes = len(labels)
-    cell = min(64.0, max(13.0, 600 / num_classes))
+    cell = min(100.0, max(13.0, 420 / num_classes))
     names = [_shorten(str(label), 22) for label in labels]
-    margin = 26 + 6.4 * max(len(name) for name in names)
+    longest = 6.4 * max(len(name) for name in names)
+    margin, turn = 26 + max(longest, 14), longest > cell - 6
     middle = margin + cell * num_classes / 2
-    size = math.ceil(margin + cell * num_classes + 8)
+    size = math.ceil(margin + cell * num_classes + 2)
     parts = [
-        _tag("text", "decided as", style="axis", x=middle, y=12, text_anchor="middle"),
+        _tag("text", "decided as", style="axis", x=middle, y=12.0, text_anchor="middle"),
         _tag("text", "label", style="axis", transform=f"translate(12 {middle:.1f}) rotate(-90)", text_anchor="middle"),
     ]
     for i, name in enumerate(names):
         at, edge = margin + (i + 0.5) * cell, margin - 6
-        turned = f"translate({at:.1f} {edge:.1f}) rotate(-90)"
+        above = {"transform": f"translate({at:.1f} {edge:.1f}) rotate(-90)", "dy": "0.35em"}
+        if not turn:
+            above = {"x": at, "y": edge, "text_anchor": "middle"}
         parts.append(_tag("text", name, style="tick", x=edge, y=at, text_anchor="end", dy="0.35em", title=labels[i]))
-        parts.append(_tag("text", name, style="tick", transform=turned, dy="0.35em", title=labels[i]))
+        parts.append(_tag("text", name, style="tick", title=labels[i], **above))
         support = int(matrix[i].sum())
         for j in range(num_classes):
             count = int(matrix[i, j])
@@ -324,6 +321,15 @@ def _figure(
 def _round_step(rough: float) -> float:
     power = 10.0 ** math.floor(math.log10(rough))
     return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
+
+
+def _tick_text(step: float, largest: float) -> Callable[[float], str]:
+    """As many digits as tell neighbouring ticks apart; powers of ten where plain numbers would be long."""
+    if 0 < largest < 0.01:
+        power = math.floor(math.log10(largest))
+        return lambda value: f"{value / 10.0**power:.3g}e{power}" if value else "0"
+    digits = next((d for d in range(5) if abs(round(step, d) - step) < 1e-9 * step), 4)
+    return lambda value: f"{value:,.{digits}f}"
 
 
 def _shorten(text: str, length: int) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from container.evaluation.analysis import SplitAnalysis, analyze
-from container.evaluation.calibration import Calibration
 from container.evaluation.plots import write_curves
 from container.evaluation.predictions import SplitPredictions, write_predictions
 from container.evaluation.report import render_report
@@ -68,11 +67,11 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
         losses=evaluation.losses,
         class_weights=evaluation.hyperparameters.get("class_weights"),
     )
-    metrics = _metrics(analyses, threshold=threshold)
-    _write_aside(out / artifacts.METRICS, json.dumps(metrics, indent=2, allow_nan=False))
+    written = json.dumps(_metrics(analyses, threshold=threshold), indent=2, allow_nan=False)
+    _write_aside(out / artifacts.METRICS, written)
     write_curves(plots, analyses, class_labels=evaluation.class_labels)
     _write_aside(out / artifacts.REPORT, render_report(evaluation, analyses, threshold=threshold))
-    return metrics
+    return json.loads(written)
 
 
 def _metrics(analyses: Mapping[str, SplitAnalysis], *, threshold: float | None) -> dict[str, Any]:
@@ -89,13 +88,9 @@ def _metrics(analyses: Mapping[str, SplitAnalysis], *, threshold: float | None) 
         "thresholds": {name: [entry.to_dict() for entry in a.at_thresholds] for name, a in analyses.items()},
         "classes": {name: [asdict(scores) for scores in a.classes] for name, a in analyses.items()},
         "confusion_matrix": {name: a.confusion.tolist() for name, a in analyses.items()},
-        "calibration": {name: _calibration(a.calibration) for name, a in analyses.items()},
+        "calibration": {name: a.calibration and asdict(a.calibration) for name, a in analyses.items()},
     }
     return {**flat, "undefined": undefined, **details}
-
-
-def _calibration(calibration: Calibration | None) -> dict[str, Any] | None:
-    return None if calibration is None else asdict(calibration)
 
 
 def _write_aside(path: Path, text: str) -> None:

@@ -32,12 +32,12 @@ def write_curves(folder: Path, analyses: Mapping[str, SplitAnalysis], *, class_l
         os.replace(aside, path)
 
 
-def hardest_first(analyses: Iterable[SplitAnalysis], kind: str) -> list[int]:
-    """Ids of the classes that have a curve, by the mean area under it over the splits; the smallest first."""
+def hardest_first(analyses: Iterable[SplitAnalysis]) -> list[int]:
+    """Ids of the classes that have curves, by their mean AUROC over the splits, the smallest first."""
     areas: dict[int, list[float]] = {}
     for analysis in analyses:
         for curve in analysis.curves:
-            areas.setdefault(curve.class_id, []).append(area(curve, kind))
+            areas.setdefault(curve.class_id, []).append(curve.auroc)
     return sorted(areas, key=lambda k: sum(areas[k]) / len(areas[k]))
 
 
@@ -47,8 +47,8 @@ def area(curve: ClassCurves, kind: str) -> float:
 
 def _draw(kind: str, analyses: list[SplitAnalysis], class_labels: Sequence[int | str]) -> Figure:
     panels = [analyses] if len(class_labels) == 2 else [[analysis] for analysis in analyses]
-    figure = Figure(figsize=(6.6 * len(panels), 6.4), dpi=150, layout="constrained")
-    order = hardest_first(analyses, kind)
+    figure = Figure(figsize=(6.6 * len(panels), 6.4), dpi=120, layout="constrained")
+    order = hardest_first(analyses)
     for i, shown in enumerate(panels):
         axes = figure.add_subplot(1, len(panels), i + 1)
         title = "ROC curve" if kind == "roc" else "Precision-recall curve"

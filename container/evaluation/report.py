@@ -1,12 +1,13 @@
 """report.html: the evaluation as one page that needs nothing else. The page's words and order are in report.html."""
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from container.evaluation import charts
@@ -59,18 +60,10 @@ def render_report(
     evaluation: "EvaluationInput", analyses: Mapping[str, SplitAnalysis], *, threshold: float | None
 ) -> str:
     """The page's HTML; everything that comes from data is escaped."""
-    environment = Environment(
-        loader=PackageLoader("container.evaluation", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(percent=charts.percent, metric=_metric, count=_count, number=_number)
     main = headline_split(analyses)
     labels = evaluation.class_labels
     order = sorted(analyses.values(), key=lambda analysis: analysis is not main)
-    return environment.get_template("report.html").render(
+    return _template().render(
         evaluation=evaluation,
         run=evaluation.run,
         labels=labels,
@@ -94,6 +87,19 @@ def render_report(
         changed=_changed(evaluation.data_summary["splits"]),
         settings=settings(evaluation.hyperparameters),
     )
+
+
+@functools.cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("container.evaluation", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(percent=charts.percent, metric=_metric, count=_count, number=_number)
+    return environment.get_template("report.html")
 
 
 def _tiles(analysis: SplitAnalysis, labels: Sequence[int | str]) -> list[Tile]:
@@ -145,7 +151,7 @@ def _curves(analyses: Sequence[SplitAnalysis], kind: str, labels: Sequence[int |
             if a.curves
         ][:1]
         return [charts.line_chart([*(chance or rates), *lines], title=title, **axes)] if lines else []
-    order = hardest_first(analyses, kind)
+    order = hardest_first(analyses)
     return [
         charts.line_chart(
             [*chance, *_one_vs_rest(analysis, kind, labels=labels, order=order)],
@@ -266,8 +272,8 @@ def _training(evaluation: "EvaluationInput") -> list[Markup]:
     marks = [] if best is None else [Mark(f"best, step {best['step']:,}", best["epoch"])]
     x = charts.number_axis("epochs", [entry["epoch"] for entry in history], from_zero=True)
     metrics = sorted({key for entry in history for key in entry if key.startswith("val/") and key != "val/loss"})
-    losses = [_logged(history, "train/loss", "val", "train (mean since the last report)")]
-    losses.append(_logged(history, "val/loss", "test", "val", dots=True))
+    losses = [_logged(history, "train/loss", "train", "train, mean since the last report")]
+    losses.append(_logged(history, "val/loss", "val", "val", dots=True))
     validated = [
         _logged(history, key, f"c{i + 1}", METRIC_NAMES.get(key.removeprefix("val/"), key), dots=True)
         for i, key in enumerate(metrics)
@@ -297,7 +303,7 @@ def _changed(splits: Mapping[str, Any]) -> list[Change]:
         changes.append((name, what, [(split["numeric"][name]["imputed"], split["rows"]) for split in described]))
     for name in described[0]["categories"]:
         counts = [(split["categories"][name]["unseen_rows"], split["rows"]) for split in described]
-        changes.append((name, "category unknown to the risk table, or missing: its default", counts))
+        changes.append((name, "category unknown to the risk table, read as its default", counts))
     for role, text in described[0]["texts"].items():
         texts = [split["texts"][role] for split in described]
         cut = [(entry["truncated_records"], entry["records"]) for entry in texts]

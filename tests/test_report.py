@@ -1,0 +1,219 @@
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from container.evaluation.charts import number_axis, percent
+from container.evaluation.evaluate import write_evaluation
+from tests.evaluations import evaluation, history, split, two_splits
+
+HOSTILE = "<script>alert('x')</script>"
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """A page's tags and visible text; asserts that tags nest."""
+
+    def __init__(self, markup):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.words = [], [], [], []
+        self.feed(markup)
+        assert self.open == []
+        self.text = re.sub(r"\s+", " ", " ".join(self.words))
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [name for name, _ in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.words.append(data)
+
+
+def report(tmp_path, made):
+    write_evaluation(tmp_path, made)
+    return (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def charts(markup):
+    return [ET.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", markup, flags=re.S)]
+
+
+def rows_of(markup, section):
+    """Text of each table row of a section."""
+    part = re.search(rf'<section id="{section}">.*?</section>', markup, flags=re.S).group()
+    cells = (re.sub(r"<[^>]+>", " ", row) for row in re.findall(r"<tr.*?</tr>", part, flags=re.S))
+    return [re.sub(r"\s+", " ", row).strip() for row in cells]
+
+
+@pytest.mark.parametrize("labels", [(0, 1), tuple(f"class {k}" for k in range(6))])
+def test_the_page_needs_nothing_but_itself(tmp_path, labels):
+    markup = report(tmp_path, two_splits(labels=labels))
+    page = Page(markup)
+    assert not re.search(r"https?://|url\(|@import", markup)
+    assert not {"link", "script", "img", "iframe"} & set(page.tags)
+    assert not {"src", "srcset"} & set(page.attributes)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        two_splits(),
+        two_splits(only=1),
+        two_splits(unlabelled=1.1),
+        two_splits(unlabelled=0.5),
+        two_splits(1),
+        two_splits(0),
+        two_splits(labels=("a", "b", "c")),
+        two_splits(labels=("a", "b", "c"), only=2),
+    ],
+)
+def test_every_chart_is_well_formed_and_has_no_point_that_is_no_number(tmp_path, made):
+    markup = report(tmp_path, made)
+    Page(markup)
+    for chart in charts(markup):
+        for element in chart.iter():
+            assert not re.search(r"\b(nan|inf|None)\b", " ".join(element.attrib.values())), element.attrib
+
+
+def test_nothing_from_the_data_becomes_markup(tmp_path):
+    made = two_splits(labels=("plain", HOSTILE, "other"))
+    summary = made.data_summary
+    for described in summary["splits"].values():
+        described["numeric"][HOSTILE] = {**described["numeric"]["price"], "imputed": 5}
+        described["texts"]["text"]["column"] = HOSTILE
+        described["duplicate_ids"], described["duplicate_id_example"] = 1, HOSTILE
+    markup = report(
+        tmp_path,
+        replace(made, label_name=HOSTILE, run={"weights": HOSTILE}, hyperparameters={"text_name": HOSTILE}),
+    )
+    page = Page(markup)
+    assert "script" not in page.tags
+    assert page.text.count(HOSTILE) > 10
+
+
+def test_the_head_says_what_the_numbers_mean_beside_what_guessing_gives(tmp_path):
+    made = two_splits(labels=("kept", "sent back"))
+    text = Page(report(tmp_path, made)).text
+    test = made.splits["test"]
+    share = (test.labels == 1).mean()
+    accuracy = ((test.probabilities[:, 1] >= 0.5) == test.labels).mean()
+    assert f"{percent(share)} are of class sent back" in text
+    assert f"the model is right {percent(accuracy)} of the time" in text
+    assert f"{max(share, 1 - share):.3f} without a model" in text
+    assert "the best by val/auroc (0.9, step 4 of 6)" in text
+
+
+def test_an_undefined_metric_says_why(tmp_path):
+    one_class = Page(report(tmp_path, two_splits(only=0))).text
+    assert "No curves for test: all 400 labelled records are of class 0" in one_class
+    assert "Undefined on test: AUROC, Average precision, because" in one_class
+    unlabelled = Page(report(tmp_path, two_splits(unlabelled=1.1))).text
+    assert "Undefined on test: every metric, because no record has a label" in unlabelled
+
+
+def test_the_threshold_table_shows_the_chosen_threshold_with_its_decisions(tmp_path):
+    made = two_splits()
+    rows = rows_of(report(tmp_path, made), "decisions")
+    assert [row.split()[0] for row in rows if re.match(r"0\.\d ", row)][:9] == [f"0.{i}" for i in range(1, 10)]
+    half = next(row for row in rows if row.startswith("0.5 "))
+    test = made.splits["test"]
+    found = int(((test.probabilities[:, 1] >= 0.5) & (test.labels == 1)).sum())
+    assert half.split()[5] == str(found)
+    assert sum("best F1 on val" in row for row in rows) == 2
+
+
+def test_what_was_cut_and_imputed_is_listed_with_its_share(tmp_path):
+    made = two_splits()
+    train = made.data_summary["splits"]["train"]
+    train["texts"]["text"].update(truncated_records=100, cut_tokens=4321)
+    train["numeric"]["price"].update(imputed=310, missing=310)
+    made.data_summary["splits"]["test"]["categories"]["color"]["unseen_rows"] = 40
+    markup = report(tmp_path, made)
+    rows = "\n".join(rows_of(markup, "changed"))
+    assert "price missing, imputed with 20.5 310 31.0%" in rows
+    assert "chat records cut to max_total_chunks 100 10.0%" in rows
+    assert "4,321" in rows
+    text = Page(markup).text
+    assert "chat was cut in 10.0% of train" in text
+    assert "price was missing, and imputed, in 31.0% of train" in text
+    assert "color holds a category that train does not know in 10.0% of test" in text
+    assert "Nothing: no value was missing" in Page(report(tmp_path, two_splits())).text
+
+
+def test_settings_that_differ_from_their_default_come_first(tmp_path):
+    markup = report(tmp_path, two_splits())
+    part = markup[markup.index('id="configuration"') :]
+    changed, rest = part.split("<details>", 1)
+    assert "<code>lr</code>" in changed
+    assert "0.0003" in changed
+    assert "2e-05" in changed
+    assert "<code>batch_size</code>" not in changed
+    assert "<code>batch_size</code>" in rest
+
+
+def test_training_curves_mark_the_best_validation(tmp_path):
+    markup = report(tmp_path, two_splits())
+    assert "Best val/auroc: 0.9000 at step 4" in Page(markup).text
+    assert markup.count("best, step 4") == 2
+
+
+def test_a_history_with_gaps_is_drawn_and_none_is_said(tmp_path):
+    made = two_splits()
+    entries = history()
+    entries[0]["train/loss"], entries[1]["val/auroc"] = float("nan"), None
+    Page(report(tmp_path, replace(made, history=entries)))
+    assert "No training was logged" in Page(report(tmp_path, replace(made, history=[]))).text
+
+
+def test_fifty_classes_make_a_heat_map_and_not_a_wall(tmp_path):
+    labels = [f"reason {k:02d}" for k in range(50)]
+    splits = {name: split(name, 2000, labels=labels) for name in ("val", "test")}
+    markup = report(tmp_path, evaluation(splits, labels=labels))
+    cells = [element for chart in charts(markup) for element in chart.iter("rect") if "cell" in element.get("class")]
+    assert len(cells) == 2 * 50 * 50
+    assert "the 44 easier classes" in markup
+    assert len(markup) < 3_000_000
+
+
+def test_many_records_do_not_make_a_bigger_page(tmp_path):
+    few, many = (len(report(tmp_path, two_splits(rows))) for rows in (2_000, 100_000))
+    assert many < 1.5 * few
+
+
+def test_a_warning_comes_for_a_model_that_is_no_better_than_guessing(tmp_path):
+    made = two_splits()
+    rng = np.random.default_rng(5)
+    for predictions in made.splits.values():
+        scores = rng.random(400)
+        predictions.probabilities[:] = np.stack([1 - scores, scores], axis=1)
+    assert "cannot be told from guessing" in Page(report(tmp_path, made)).text
+    assert "cannot be told from guessing" not in Page(report(tmp_path, two_splits())).text
+
+
+def test_a_small_split_is_called_small(tmp_path):
+    assert "Fewer than 30 test records of class" in Page(report(tmp_path, two_splits(24))).text
+    assert "Fewer than 30" not in Page(report(tmp_path, two_splits())).text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0, "0%"), (1, "100%"), (0.123, "12.3%"), (0.0004, "0.04%"), (0.9996, "99.96%")]
+)
+def test_a_percentage_tells_almost_all_from_all(share, text):
+    assert percent(share) == text
+
+
+@pytest.mark.parametrize("values", [[], [0.0], [3.0, 3.0], [1e-5, 3e-4], [-2, 7], [0.881, 0.962], [1e6, 3e6]])
+def test_an_axis_holds_its_values_and_its_ticks_read_apart(values):
+    axis = number_axis("y", values)
+    assert all(axis.low <= value <= axis.high for value in values)
+    texts = [axis.text(tick) for tick in axis.ticks]
+    assert len(set(texts)) == len(texts) >= 3
