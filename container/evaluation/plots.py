@@ -1,6 +1,7 @@
 """roc_curve.png and pr_curve.png: the curves of val and test, for TensorBoard and for slides."""
 
 import os
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def _draw(kind: str, analyses: list[SplitAnalysis], class_labels: Sequence[int |
         title = "ROC curve" if kind == "roc" else "Precision-recall curve"
         if len(class_labels) == 2:
             _draw_two_classes(axes, kind, shown)
-            subtitle = f"class {class_labels[1]} against {class_labels[0]}"
+            subtitle = f"class {_name(class_labels[1])} against {_name(class_labels[0])}"
         else:
             _draw_one_vs_rest(axes, kind, shown[0], class_labels=class_labels, order=order)
             subtitle = f"{shown[0].split}, each class against the rest"
@@ -97,13 +98,17 @@ def _draw_one_vs_rest(
     for color, k in zip(_COLORS, named):
         if k in of_class:
             shown = getattr(of_class[k], kind)
-            label = f"class {class_labels[k]}: {area(of_class[k], kind):.3f}"
+            label = f"class {_name(class_labels[k])}: {area(of_class[k], kind):.3f}"
             axes.plot(shown.x, shown.y, color=color, linewidth=1.3, label=label)
     macro = analysis.macro_roc if kind == "roc" else analysis.macro_precision_recall
     mean = analysis.metric("auroc" if kind == "roc" else "average_precision")
     axes.plot(macro.x, macro.y, color="black", linewidth=2.6, label=f"mean of {len(of_class)} classes: {mean:.3f}")
     if len(named) < len(order):
         axes.plot([], [], color=_GREY, linewidth=0.6, label=f"the {len(order) - len(named)} easier classes")
+
+
+def _name(label: int | str) -> str:
+    return textwrap.shorten(str(label), 30, placeholder="…") or "…"
 
 
 def _finish(axes: Axes, kind: str, title: str) -> None:
@@ -113,7 +118,7 @@ def _finish(axes: Axes, kind: str, title: str) -> None:
     else:
         names = ("recall", "precision")
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal", xlabel=names[0], ylabel=names[1])
-    axes.set_title(title, fontsize=11, parse_math=False, wrap=True)
+    axes.set_title(title, fontsize=11, parse_math=False)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.grid(color="#DDDDDD", linewidth=0.6)
