@@ -14,7 +14,7 @@ from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)
 
-ROWS = 6000
+ROWS = 8000
 SEED = 7
 CONFIGURATION: dict[str, Any] = {
     "id_name": "order_id",
@@ -33,9 +33,9 @@ CONFIGURATION: dict[str, Any] = {
         "vocab_size": 2000,
     },
     "max_sen_len": 128,
-    "batch_size": 16,
+    "batch_size": 8,
     "max_epochs": 3,
-    "lr": 1e-3,
+    "lr": 5e-4,
     "weight_decay": 0.01,
     "metric_choices": ["auroc", "average_precision", "f1_score"],
     "early_stop_metric": "val/auroc",

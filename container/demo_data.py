@@ -23,8 +23,8 @@ TRAIN_PARTS = 3
 # Chosen so that texts and table carry about the same variance, and together leave little doubt.
 CHAT_SCALE = 2.9
 EVENTS_SCALE = 2.4
-TABLE_SCALE = 3.6
-INTERACTION_SCALE = 1.0
+TABLE_SCALE = 4.2
+INTERACTION_SCALE = 1.2
 INTERCEPT = -0.8
 
 MISSING_NUMBER = 0.04
