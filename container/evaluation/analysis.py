@@ -234,7 +234,7 @@ def _baselines(counts: np.ndarray, weights: np.ndarray) -> dict[str, float | Non
         return dict.fromkeys(("loss", *METRICS))
     largest = float(counts.max() / total)
     shares = weights * counts / (weights * counts).sum()
-    loss = float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum())
+    loss = float(abs((shares[shares > 0] * np.log(shares[shares > 0])).sum()))
     if len(counts) == 2:
         rate = float(counts[1] / total)
         decided = {"f1_score": 2 * rate / (1 + rate), "precision": rate, "recall": None}

@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 _WIDTH, _HEIGHT = 480, 340
-_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 16, 12, 46
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 16, 12, 46
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def heat_map(matrix: np.ndarray, labels: Sequence[int | str], *, title: str, not
     """A confusion matrix: rows are labels, columns are decisions, shades are shares of the row. [K, K]"""
     num_classes = len(labels)
     cell = min(100.0, max(13.0, 420 / num_classes))
-    names = [_shorten(str(label), 22) for label in labels]
+    names = [shorten(str(label), 22) for label in labels]
     longest = 6.4 * max(len(name) for name in names)
     margin, turn = 26 + max(longest, 14), longest > cell - 6
     middle = margin + cell * num_classes / 2
@@ -332,7 +332,8 @@ def _tick_text(step: float, largest: float) -> Callable[[float], str]:
     return lambda value: f"{value:,.{digits}f}"
 
 
-def _shorten(text: str, length: int) -> str:
+def shorten(text: str, length: int) -> str:
+    """At most `length` characters."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 

@@ -43,6 +43,12 @@ def headline(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> list
     """What the main numbers mean, in sentences."""
     if analysis.problem is not None:
         return [f"There is nothing to measure on {analysis.split}: {analysis.problem}."]
+    if np.count_nonzero(analysis.class_counts) == 1:
+        label = class_labels[int(analysis.class_counts.argmax())]
+        return [
+            f"All {analysis.labelled:,} labelled {analysis.split} records are of class {label}; the model "
+            f"decides so for {percent(analysis.metric('accuracy') or 0)} of them. How it fares on other classes cannot be told here."
+        ]
     describe = _two_classes if len(class_labels) == 2 else _more_classes
     return [*describe(analysis, class_labels)]
 
@@ -114,7 +120,8 @@ def _small(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> Iterat
     if analysis.problem is not None:
         return
     scarce = [k for k in np.argsort(analysis.class_counts) if analysis.class_counts[k] < FEW_RECORDS]
-    if not scarce:
+    one_class = np.count_nonzero(analysis.class_counts) == 1  # said elsewhere, as the reason of undefined metrics
+    if not scarce or (one_class and analysis.labelled >= FEW_RECORDS):
         return
     listed = ", ".join(f"{class_labels[k]} ({analysis.class_counts[k]})" for k in scarce[:6])
     more = f" and {len(scarce) - 6} more" if len(scarce) > 6 else ""
@@ -271,9 +278,11 @@ def _drift(summary: Mapping[str, Any]) -> Iterator[Finding]:
                     f"against {before['mean']:.4g}, {abs(shift):.1f} standard deviations.",
                 )
     totals = [sum(described["classes"].values()) for described in (train, test)]
-    for label, count in train["classes"].items():
-        if not all(totals):
-            return
+    if not all(totals):
+        return
+    labels = list(train["classes"])
+    for label in labels[1:] if len(labels) == 2 else labels:  # of two, one share says both
+        count = train["classes"][label]
         before, after = count / totals[0], test["classes"].get(label, 0) / totals[1]
         if abs(after - before) > max(0.05, 3 * (before * (1 - before) / totals[1]) ** 0.5):
             yield Finding("look", f"Class {label} is {percent(before)} of train and {percent(after)} of test.")

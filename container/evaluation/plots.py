@@ -1,7 +1,6 @@
 """roc_curve.png and pr_curve.png: the curves of val and test, for TensorBoard and for slides."""
 
 import os
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from container.evaluation.analysis import ClassCurves, SplitAnalysis
+from container.evaluation.charts import shorten
 
 NAMED_CLASSES = 7
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart.
@@ -55,7 +55,7 @@ def _draw(kind: str, analyses: list[SplitAnalysis], class_labels: Sequence[int |
         title = "ROC curve" if kind == "roc" else "Precision-recall curve"
         if len(class_labels) == 2:
             _draw_two_classes(axes, kind, shown)
-            subtitle = f"class {_name(class_labels[1])} against {_name(class_labels[0])}"
+            subtitle = f"class {shorten(str(class_labels[1]), 30)} against {shorten(str(class_labels[0]), 30)}"
         else:
             _draw_one_vs_rest(axes, kind, shown[0], class_labels=class_labels, order=order)
             subtitle = f"{shown[0].split}, each class against the rest"
@@ -98,17 +98,13 @@ def _draw_one_vs_rest(
     for color, k in zip(_COLORS, named):
         if k in of_class:
             shown = getattr(of_class[k], kind)
-            label = f"class {_name(class_labels[k])}: {area(of_class[k], kind):.3f}"
+            label = f"class {shorten(str(class_labels[k]), 30)}: {area(of_class[k], kind):.3f}"
             axes.plot(shown.x, shown.y, color=color, linewidth=1.3, label=label)
     macro = analysis.macro_roc if kind == "roc" else analysis.macro_precision_recall
     mean = analysis.metric("auroc" if kind == "roc" else "average_precision")
     axes.plot(macro.x, macro.y, color="black", linewidth=2.6, label=f"mean of {len(of_class)} classes: {mean:.3f}")
     if len(named) < len(order):
         axes.plot([], [], color=_GREY, linewidth=0.6, label=f"the {len(order) - len(named)} easier classes")
-
-
-def _name(label: int | str) -> str:
-    return textwrap.shorten(str(label), 30, placeholder="…") or "…"
 
 
 def _finish(axes: Axes, kind: str, title: str) -> None:
