@@ -45,9 +45,10 @@ def headline(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> list
         return [f"There is nothing to measure on {analysis.split}: {analysis.problem}."]
     if np.count_nonzero(analysis.class_counts) == 1:
         label = class_labels[int(analysis.class_counts.argmax())]
+        decided = percent(analysis.metric("accuracy") or 0)
         return [
-            f"All {analysis.labelled:,} labelled {analysis.split} records are of class {label}; the model "
-            f"decides so for {percent(analysis.metric('accuracy') or 0)} of them. How it fares on other classes cannot be told here."
+            f"All {analysis.labelled:,} labelled {analysis.split} records are of class {label}; the model decides so "
+            f"for {decided} of them. How it fares on other classes cannot be told here."
         ]
     describe = _two_classes if len(class_labels) == 2 else _more_classes
     return [*describe(analysis, class_labels)]
