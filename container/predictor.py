@@ -75,8 +75,12 @@ class Predictor:
         table = records_to_table(records)
         if table.num_rows == 0:
             return np.empty((0, len(self.class_labels)))
-        prepared = self._preprocessor.transform(table)
-        arrays = RecordArrays.from_batch(prepared, [field.role for field in self._preprocessor.fitted.text_fields])
+        # A label, if there is one, must not matter: not even one that training never saw.
+        fitted = self._preprocessor.fitted
+        prepared = self._preprocessor.transform(
+            table.select([name for name in table.column_names if name in fitted.feature_inputs])
+        )
+        arrays = RecordArrays.from_batch(prepared, [field.role for field in fitted.text_fields])
         probabilities = np.empty((table.num_rows, len(self.class_labels)))
         for indices in self._batches(arrays):
             probabilities[indices] = self._backend.probabilities(arrays, indices)

@@ -14,6 +14,7 @@ import torch
 
 from container.predictor import Predictor
 from contracts import artifacts
+from contracts.errors import ContractError
 from contracts.paths import JobPaths
 from tests.jobs import REPOSITORY, TWO_TEXTS, metrics, run_train, table, write_job
 
@@ -97,6 +98,16 @@ def test_a_record_scores_the_same_in_training_alone_in_a_batch_and_served(job, b
     as_records = frame.drop(columns=["label", "order_id"]).to_dict("records")
     for i in (0, 3, 7, 11):
         np.testing.assert_allclose(predictor.predict([as_records[i]])[0], trained[i], atol=1e-4)
+
+
+def test_a_label_or_another_column_in_a_served_record_does_not_matter(job):
+    frame = table(6, seed=2, classes=job.classes)
+    predictor = Predictor.load(job.paths.model)
+    odd = frame.assign(label="never seen", another=1)
+    np.testing.assert_array_equal(predictor.predict(odd), predictor.predict(frame))
+    assert predictor.predict(frame.head(0)).shape == (0, job.classes)
+    with pytest.raises(ContractError, match="chat"):
+        predictor.predict(frame.drop(columns="chat"))
 
 
 def test_metrics_json_has_every_metric_of_both_splits(job):
