@@ -69,6 +69,21 @@ def test_a_split_of_one_class_has_null_metrics_that_name_the_class(tmp_path):
     assert isinstance(metrics["val/auroc"], float)
 
 
+def test_metrics_json_agrees_with_its_own_table_of_thresholds(tmp_path):
+    made = two_splits()
+    for predictions in made.splits.values():  # nothing is flagged at 0.5
+        predictions.probabilities[:, 1] *= 0.4
+        predictions.probabilities[:, 0] = 1 - predictions.probabilities[:, 1]
+    metrics = write_evaluation(tmp_path, made)
+    for name in made.splits:
+        at_half = next(row for row in metrics["thresholds"][name] if row["threshold"] == 0.5)
+        for metric in ("precision", "recall", "f1_score"):
+            assert metrics[f"{name}/{metric}"] == at_half[metric]
+    assert metrics["undefined"] == {
+        f"{k}/precision": "no record reaches probability 0.5 of class 1" for k in made.splits
+    }
+
+
 def test_a_split_without_labels_has_null_metrics_and_all_of_its_predictions(tmp_path):
     made = two_splits(unlabelled=1.1)
     metrics = write_evaluation(tmp_path, replace(made, losses={"val": 0.4, "test": None}))

@@ -40,6 +40,26 @@ def test_an_undefined_metric_is_none_with_a_reason_never_zero():
     assert "3 labelled records are of class 1" in found.undefined["auroc"]
 
 
+def test_a_ratio_over_nothing_is_none_and_a_ratio_of_nothing_is_zero():
+    unflagged = classification_metrics(np.array([0, 1, 1]), binary([0.1, 0.2, 0.3]), METRICS)
+    assert unflagged.undefined == {"precision": "no record reaches probability 0.5 of class 1"}
+    assert (unflagged.values["precision"], unflagged.values["recall"], unflagged.values["f1_score"]) == (None, 0.0, 0.0)
+    no_positive = classification_metrics(np.array([0, 0]), binary([0.1, 0.9]), METRICS)
+    assert no_positive.undefined.keys() == {"auroc", "average_precision", "recall"}
+    assert (no_positive.values["precision"], no_positive.values["f1_score"]) == (0.0, 0.0)
+    neither = classification_metrics(np.array([0, 0]), binary([0.1, 0.2]), METRICS, class_labels=["kept", "sent back"])
+    assert {name for name, value in neither.values.items() if value is not None} == {"accuracy"}
+    assert neither.undefined["recall"] == "all 2 labelled records are of class kept"
+    assert neither.undefined["precision"] == "no record reaches probability 0.5 of class sent back"
+
+
+def test_a_class_that_is_never_decided_lowers_the_mean_precision():
+    probabilities = np.array([[0.8, 0.1, 0.1]] * 4)
+    found = classification_metrics(np.array([0, 0, 1, 2]), probabilities, METRICS)
+    assert found.values["precision"] == pytest.approx((0.5 + 0 + 0) / 3)
+    assert not found.undefined
+
+
 def test_unlabelled_records_are_left_out():
     labels, scores = np.array([0, 1, -100]), [0.1, 0.9, 0.0]
     assert classification_metrics(labels, binary(scores), ["accuracy"]).values["accuracy"] == 1.0

@@ -115,7 +115,10 @@ def test_the_head_says_what_the_numbers_mean_beside_what_guessing_gives(tmp_path
 def test_an_undefined_metric_says_why(tmp_path):
     one_class = Page(report(tmp_path, two_splits(only=0))).text
     assert "No curves for test: all 400 labelled records are of class 0" in one_class
-    assert "Undefined on test: AUROC, Average precision, because" in one_class
+    assert (
+        "Undefined on test: AUROC, Average precision, Recall, because all 400 labelled records are of class 0"
+        in one_class
+    )
     unlabelled = Page(report(tmp_path, two_splits(unlabelled=1.1))).text
     assert "Undefined on test: every metric, because no record has a label" in unlabelled
 

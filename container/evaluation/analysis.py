@@ -215,12 +215,8 @@ def _metrics(
     names = ("loss", *METRICS)
     if problem is not None:
         return MetricValues(dict.fromkeys(names), dict.fromkeys(names, problem))
-    found = classification_metrics(labels, probabilities, METRICS)
+    found = classification_metrics(labels, probabilities, METRICS, class_labels=class_labels)
     undefined = dict(found.undefined)
-    only = np.unique(labels)
-    if len(only) == 1:
-        of_one = f"all {len(labels)} labelled records are of class {class_labels[int(only[0])]}"
-        undefined = dict.fromkeys(undefined, of_one)
     if loss is None or not np.isfinite(loss):
         undefined["loss"] = "the loss is not a finite number"
         loss = None

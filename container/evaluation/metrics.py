@@ -19,17 +19,25 @@ class MetricValues:
     undefined: dict[str, str]
 
 
-def classification_metrics(labels: np.ndarray, probabilities: np.ndarray, names: Sequence[str]) -> MetricValues:
+def classification_metrics(
+    labels: np.ndarray,
+    probabilities: np.ndarray,
+    names: Sequence[str],
+    *,
+    class_labels: Sequence[int | str] | None = None,
+) -> MetricValues:
     """The metrics `names` of predicted probabilities.
 
     Two classes: the score is the probability of class 1; f1_score, precision and recall are those of class 1 at
     probability 0.5. More classes: auroc and average_precision are one-vs-rest and, like f1_score, precision and recall
-    of the most probable class, averaged over the classes that occur, each counting the same (macro).
+    of the most probable class, averaged over the classes that occur, each counting the same (macro); a class that
+    occurs and is never decided has precision 0 there.
 
     Args:
         labels: class ids; negative = unlabelled, left out. [N]
         probabilities: [N, K]
         names: of METRICS.
+        class_labels: what the reasons call the classes; their ids where it is None. [K]
 
     Returns:
         A value or a reason for each name.
@@ -38,8 +46,9 @@ def classification_metrics(labels: np.ndarray, probabilities: np.ndarray, names:
     labels, probabilities = labels[known], probabilities[known]
     values: dict[str, float | None] = {}
     undefined: dict[str, str] = {}
+    called = range(probabilities.shape[1]) if class_labels is None else class_labels
     for name in names:
-        reason = _why_undefined(name, labels)
+        reason = _why_undefined(name, labels, probabilities, called)
         if reason is None:
             values[name] = _COMPUTE[name](labels, probabilities)
         else:
@@ -56,12 +65,25 @@ def one_vs_rest(labels: np.ndarray, probabilities: np.ndarray) -> list[tuple[int
     return [(k, labels == k, probabilities[:, k]) for k in present]
 
 
-def _why_undefined(name: str, labels: np.ndarray) -> str | None:
+def _why_undefined(
+    name: str, labels: np.ndarray, probabilities: np.ndarray, class_labels: Sequence[int | str]
+) -> str | None:
     if len(labels) == 0:
         return "no record has a label"
     classes = np.unique(labels)
+    of_one_class = f"all {len(labels)} labelled records are of class {class_labels[int(classes[0])]}"
     if name in ("auroc", "average_precision") and len(classes) == 1:
-        return f"all {len(labels)} labelled records are of class {classes[0]}"
+        return of_one_class
+    if probabilities.shape[1] > 2:
+        return None
+    # With two classes these are ratios over class 1 alone, and the whole may be nothing.
+    positives, flagged = (labels == 1).any(), (probabilities[:, 1] >= 0.5).any()
+    if name == "recall" and not positives:
+        return of_one_class
+    if name == "precision" and not flagged:
+        return f"no record reaches probability 0.5 of class {class_labels[1]}"
+    if name == "f1_score" and not positives and not flagged:
+        return f"{of_one_class}, and none is decided to be of class {class_labels[1]}"
     return None
 
 
@@ -75,7 +97,7 @@ def _macro(score: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[np.nda
 def _decided(score: Callable[..., float]) -> Callable[[np.ndarray, np.ndarray], float]:
     def compute(labels: np.ndarray, probabilities: np.ndarray) -> float:
         if probabilities.shape[1] == 2:
-            return float(score(labels, probabilities[:, 1] >= 0.5, zero_division=0))
+            return float(score(labels, probabilities[:, 1] >= 0.5))
         predicted = probabilities.argmax(axis=1)
         return float(score(labels, predicted, labels=np.unique(labels), average="macro", zero_division=0))
 
