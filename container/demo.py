@@ -72,10 +72,10 @@ def demo(paths: JobPaths) -> int:
         ("text alone", _metrics(text_only)["test/auroc"]),
         ("text and table", full["test/auroc"]),
     ):
-        print(f"  {name:34s} {value:.3f}")
+        print(f"  {name:34s} {_figure(value)}")
     print("\nMetrics of text and table:\n")
     for name in ("auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"):
-        print(f"  {name:20s} val {full[f'val/{name}']:.3f}   test {full[f'test/{name}']:.3f}")
+        print(f"  {name:20s} val {_figure(full[f'val/{name}'])}   test {_figure(full[f'test/{name}'])}")
     print(f"\nReport:  {paths.output_data / artifacts.REPORT}\nModel:   {paths.model}")
     return COMPLETED
 
@@ -83,3 +83,7 @@ def demo(paths: JobPaths) -> int:
 def _metrics(paths: JobPaths) -> dict[str, Any]:
     path: Path = paths.output_data / artifacts.METRICS
     return json.loads(path.read_text())
+
+
+def _figure(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.3f}"
