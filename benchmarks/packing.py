@@ -2,8 +2,7 @@
 
 All modes take the same optimizer steps (forward, backward, clipping, AdamW; no dropout) on the same batches from the
 same initial weights. Each is a process of its own, so that its peak memory is its own; they take turns step by step, so
-that a busy machine slows all alike. The padded modes are the unchanged Hugging Face model with scaled-dot-product
-attention and a mask.
+that a busy machine slows all alike. The padded modes are the unchanged Hugging Face model with a mask.
 """
 
 import argparse
@@ -48,11 +47,16 @@ NO_DROPOUT: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Mode:
-    """How chunks reach the encoder: `padded` to `length` tokens, or to the longest of the batch where that is None."""
+    """How chunks reach the encoder: `padded` to `length` tokens, or to the longest of the batch where that is None.
+
+    `attention` is the Hugging Face implementation of the padded modes: transformers chooses sdpa by itself, its older
+    releases chose eager.
+    """
 
     name: str
     padded: bool = False
     length: int | None = None
+    attention: str = "sdpa"
 
 
 @dataclass(frozen=True)
@@ -81,17 +85,17 @@ class PaddedEncoder(nn.Module):
 
     Args:
         encoder: gives its weights.
-        length: tokens per chunk; None = the longest chunk of each batch.
+        mode: a padded one.
     """
 
-    def __init__(self, encoder: TextEncoder, files: EncoderFiles, *, length: int | None) -> None:
+    def __init__(self, encoder: TextEncoder, files: EncoderFiles, *, mode: Mode) -> None:
         super().__init__()
         config = AutoConfig.from_pretrained(files.config_folder, local_files_only=True)
-        self.model = AutoModel.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+        self.model = AutoModel.from_config(config, attn_implementation=mode.attention, dtype=torch.float32)
         weights = encoder.backbone.state_dict()
         weights.update({f"pooler.{name}": weight for name, weight in encoder.pooler.state_dict().items()})
         self.model.load_state_dict(weights)
-        self.length = length
+        self.length = mode.length
         self.pad_token_id = encoder.pad_token_id
         self.computed_tokens = 0
 
@@ -115,17 +119,22 @@ def main() -> int:
     # Threads that spin while another process has its turn would take its core.
     os.environ.update(OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
     print_machine()
+    length = arguments.pad_to
     modes = (
         Mode("packed"),
         Mode("padded to the longest", padded=True),
-        Mode(f"padded to {arguments.pad_to}", padded=True, length=arguments.pad_to),
+        Mode(f"padded to {length}", padded=True, length=length),
     )
+    older = Mode(f"padded to {length}, eager", padded=True, length=length, attention="eager")
     equal = True
     with tempfile.TemporaryDirectory() as folder:
-        for name, columns, batch_size in (("one", ONE_TEXT, 32), ("two", TWO_TEXTS, 8)):
+        for name, columns, batch_size, compared in (
+            ("one", ONE_TEXT, 32, modes),
+            ("two", TWO_TEXTS, 8, (*modes, older)),
+        ):
             if arguments.texts in (name, "both"):
                 case = _prepare(Path(folder) / name, columns, encoder, arguments=arguments, batch_size=batch_size)
-                figures = _measure(case, modes, steps=arguments.steps)
+                figures = _measure(case, compared, steps=arguments.steps)
                 equal &= _print(case, figures)
     return 0 if equal else 1
 
@@ -205,7 +214,7 @@ def _worker(case: Case, mode: Mode, connection: Connection) -> None:
     padded = []
     if mode.padded:
         for branch, encoder_files in zip(classifier.branches.values(), files, strict=True):
-            branch.encoder = PaddedEncoder(branch.encoder, encoder_files, length=mode.length)
+            branch.encoder = PaddedEncoder(branch.encoder, encoder_files, mode=mode)
             padded.append(branch.encoder)
     alone = RankMesh(torch.device("cpu"), None, ParallelDegrees.resolve(hp, 1), 0, 1, data_rank=0, data_size=1)
     execution = parallelize(classifier.train(), alone, precision=torch.float32)
