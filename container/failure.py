@@ -2,9 +2,10 @@
 
 import errno
 import json
+import signal
 import time
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.errors import ContractError
@@ -14,7 +15,18 @@ SERVICE_LIMIT = 1024  # characters of output/failure that SageMaker shows
 
 _OUT_OF_MEMORY = "Lower batch_size (raise accumulate_grad_batches to keep the global batch), or take a larger machine."
 _MEMORY_SIGNS = ("out of memory", "can't allocate memory", "not enough memory")
-_PEER_SIGNS = ("connection closed by peer", "connection reset", "connection refused", "broken pipe", "socket timeout")
+_PEER_SIGNS = (
+    "connection closed by peer",
+    "connection reset",
+    "connection refused",
+    "broken pipe",
+    "socket timeout",
+    "timed out waiting",
+    "application timeout",
+    "remote process exited",
+    "communicator was aborted",
+    "watchdog",
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +39,7 @@ class Failure:
         detail: traceback, or whatever else helps.
         rank: the worker it came from; None for the supervisor.
         echo: whether it merely follows from another process's failure.
+        killed: the process was ended by a signal, without a word of its own.
         at: when, in seconds since the epoch.
     """
 
@@ -35,6 +48,7 @@ class Failure:
     detail: str = ""
     rank: int | None = None
     echo: bool = False
+    killed: bool = False
     at: float = 0.0
 
     @classmethod
@@ -43,21 +57,24 @@ class Failure:
         detail = "".join(traceback.format_exception(error))
         cause, fix = _explain(error)
         echo = any(sign in detail.lower() for sign in _PEER_SIGNS)
-        return cls(" ".join(cause.split()), fix, detail, rank, echo, time.time())
+        return cls(" ".join(cause.split()), fix, detail, rank, echo, at=time.time())
 
     @classmethod
-    def from_signal(cls, signal_number: int, *, rank: int, pid: int) -> "Failure":
-        """A worker that a signal ended, without a word of its own."""
-        name = {9: "SIGKILL", 11: "SIGSEGV", 6: "SIGABRT", 7: "SIGBUS"}.get(signal_number, f"signal {signal_number}")
+    def from_exit(cls, exit_code: int, *, who: str, rank: int | None = None, at: float = 0.0) -> "Failure":
+        """A process that ended without a word of its own; a negative exit code is the signal that ended it.
+
+        Args:
+            who: what to call the process, e.g. "worker rank 1 (pid 7)".
+        """
+        if exit_code >= 0:
+            return cls(f"{who} ended with exit code {exit_code} and said no cause", "Read the log.", rank=rank, at=at)
         usual = {
             9: ("usually the machine ran out of memory", _OUT_OF_MEMORY),
             7: ("usually /dev/shm or the disk is full", "Give the container more shared memory or disk."),
         }
-        why, fix = usual.get(signal_number, ("a crash in native code", "Run again; if it repeats, report the log."))
-        return cls(f"worker rank {rank} (pid {pid}) was ended by {name}: {why}", fix, rank=rank, at=time.time())
-
-    def write_json(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self)))
+        why, fix = usual.get(-exit_code, ("a crash in native code", "Run again; if it repeats, report the log."))
+        name = signal.Signals(-exit_code).name
+        return cls(f"{who} was ended by {name}: {why}", fix, rank=rank, killed=True, at=at)
 
     @classmethod
     def read_json(cls, path: Path) -> "Failure":
@@ -71,9 +88,13 @@ class Failure:
 
 
 def root_cause(failures: list[Failure]) -> Failure:
-    """The failure that the others follow from: the earliest that is no echo, else the earliest."""
+    """The failure that the others follow from.
+
+    A process that was killed comes first: the launcher reports only those that ended before it ended the others. Then
+    the earliest that is no echo.
+    """
     assert failures
-    return min(failures, key=lambda failure: (failure.echo, failure.at))
+    return min(failures, key=lambda failure: (not failure.killed, failure.echo, failure.at))
 
 
 def write_failure(paths: JobPaths, failure: Failure) -> None:

@@ -31,3 +31,8 @@ def set_up_logging(*, rank: int = 0) -> None:
     )
     for noisy in ("httpx", "transformers", "torch", "onnxscript", "onnx_ir", "matplotlib", "fontTools"):
         logging.getLogger(noisy).setLevel(logging.WARNING if rank == 0 else logging.ERROR)
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

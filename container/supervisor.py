@@ -1,5 +1,6 @@
 """One per host: contracts -> encoder -> prepare -> torchrun -> verify -> exit code. Imports no torch."""
 
+import fcntl
 import json
 import logging
 import os
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from container.failure import Failure, clear_failure, root_cause, write_failure
 from container.job import Job
 from container.parallel.degrees import ParallelDegrees
 from container.preprocessing.prepare import prepare_data
-from container.processes import set_up_logging
+from container.processes import available_cores, set_up_logging
 from contracts import artifacts
 from contracts.consistency import unused_settings
+from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
@@ -32,7 +34,25 @@ _POLL = 0.1
 
 
 class StopSignal(BaseException):
-    """SIGTERM or Ctrl-C reached the supervisor."""
+    """SIGTERM or Ctrl-C reached the supervisor before it had workers."""
+
+
+class AnotherJobError(ContractError):
+    """The folder belongs to a job that is running."""
+
+
+class StopRequests:
+    """What SIGTERM and Ctrl-C do: end the preparation at once; once workers run, be noted for them to be told."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.interrupts = True
+
+    def __call__(self, *_: object) -> None:
+        self.requested = True
+        if self.interrupts:
+            self.interrupts = False  # a second signal must not interrupt the clearing up after the first
+            raise StopSignal
 
 
 def train(paths: JobPaths) -> int:
@@ -43,24 +63,30 @@ def train(paths: JobPaths) -> int:
         request, to be run again.
     """
     set_up_logging()
-    os.umask(0)  # what a root container writes, the user outside can read and remove
+    if hasattr(os, "getuid") and os.getuid() == 0:
+        os.umask(0)  # what a root container writes, the user outside can read and remove
     started = time.time()
-    clear_failure(paths)
-    with _signals_raise():
+    stop = StopRequests()
+    with _handled(stop):
         try:
-            with tempfile.TemporaryDirectory(prefix="job-", ignore_cleanup_errors=True) as scratch:
-                return _train(paths, Path(scratch), started)
+            with _alone_in(paths), tempfile.TemporaryDirectory(prefix="job-", ignore_cleanup_errors=True) as scratch:
+                clear_failure(paths)
+                return _train(paths, Path(scratch), started, stop)
+        except AnotherJobError as error:
+            print(error, file=sys.stderr, flush=True)  # the failure files are the other job's
+            return FAILED
         except StopSignal:
-            logger.info("stopped on request before training began; run the same job again")
-            return STOPPED
-        except BaseException as error:
+            return _stopped(paths, "before training began")
+        except BaseException as error:  # every cause belongs in the failure files
+            stop.interrupts = False
             return _fail(paths, Failure.from_exception(error))
 
 
-def _train(paths: JobPaths, scratch: Path, started: float) -> int:
+def _train(paths: JobPaths, scratch: Path, started: float, stop: StopRequests) -> int:
     hp = load_hyperparameters(paths)
     for sentence in unused_settings(hp):
         logger.warning("%s", sentence)
+    _check_hosts(paths)
     num_workers = hp.nproc_per_node or count_gpus() or 1
     ParallelDegrees.resolve(hp, num_workers)
     _say_attention_dropout(hp)
@@ -68,24 +94,20 @@ def _train(paths: JobPaths, scratch: Path, started: float) -> int:
     prepared = prepare_data(paths, hp)
     phases.append(("prepare data", time.time() - started - phases[0][1]))
     job = Job(paths, hp, scratch, prepared.folder, started, tuple(phases))
-    exit_code, asked_to_stop = _run_workers(job, num_workers)
+    stop.interrupts = False
+    exit_code = _run_workers(job, num_workers, stop)
     result = json.loads(job.result_file.read_text()) if job.result_file.is_file() else {}
-    if result.get("status") == "stopped" or (asked_to_stop and result.get("status") != "completed"):
+    if result.get("status") == "stopped" or (stop.requested and result.get("status") != "completed"):
         last = paths.checkpoints / "last.ckpt"
-        at = (
-            f"the checkpoint {last.read_text().strip()} is complete"
-            if last.is_file()
-            else "before the first checkpoint"
-        )
-        logger.info("stopped on request: %s; run the same job again to go on", at)
-        return STOPPED
+        found = last.is_file()
+        return _stopped(paths, f"checkpoint {last.read_text().strip()} is complete" if found else "before a checkpoint")
     if exit_code != 0 or result.get("status") != "completed":
         return _fail(paths, _failure_of_workers(job, exit_code))
-    missing = _missing_artifacts(paths, result["files"])
+    missing = _missing_artifacts(paths, result)
     if missing:
         return _fail(paths, Failure(f"{missing} after training ended", "Look for a full disk, and run again."))
-    logger.info("completed in %.0f s: model in %s, report in %s", time.time() - started, paths.model,
-                paths.output_data / artifacts.REPORT)  # fmt: skip
+    report = paths.output_data / artifacts.REPORT
+    logger.info("completed in %.0f s: model in %s, report in %s", time.time() - started, paths.model, report)
     return COMPLETED
 
 
@@ -97,9 +119,19 @@ def count_gpus() -> int:
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _check_hosts(paths: JobPaths) -> None:
+    """Several hosts would each train alone and overwrite each other's model: refuse them."""
+    if not paths.resource_config.is_file():
+        return
+    try:
+        hosts = json.loads(paths.resource_config.read_text()).get("hosts", [])
+    except (ValueError, AttributeError) as error:
+        raise ContractError(f"{paths.resource_config}: is not a resource configuration: {error}", "") from None
+    if len(hosts) > 1:
+        raise ContractError(
+            f"{paths.resource_config}: names {len(hosts)} hosts {hosts}, but this version trains on one",
+            "Set the instance count to 1; one host may have several GPUs.",
+        )
 
 
 def _say_attention_dropout(hp: Hyperparameters) -> None:
@@ -107,8 +139,8 @@ def _say_attention_dropout(hp: Hyperparameters) -> None:
         logger.warning("attention dropout is 0 on every path: packed attention has none; encoder_config's is not used")
 
 
-def _run_workers(job: Job, num_workers: int) -> tuple[int, bool]:
-    """Start the workers and wait; a stop signal goes to the ranks first. Returns (exit code, asked to stop)."""
+def _run_workers(job: Job, num_workers: int, stop: StopRequests) -> int:
+    """Start the workers and wait for them; a stop request goes to the ranks first. Returns the launcher's exit code."""
     job_file = job.write()
     environment = {
         "OMP_NUM_THREADS": str(max(1, available_cores() // num_workers)),
@@ -126,32 +158,35 @@ def _run_workers(job: Job, num_workers: int) -> tuple[int, bool]:
         start_new_session=True,  # Ctrl-C reaches the supervisor alone, which decides
     )
     deadline: float | None = None
-    while True:
-        try:
-            while launcher.poll() is None:
-                if deadline is not None and time.time() > deadline:
-                    logger.warning("the workers did not stop within %d s: killing them", STOP_GRACE)
-                    _kill_all(job, launcher)
-                time.sleep(_POLL)
-            return launcher.returncode, deadline is not None
-        except StopSignal:
+    while launcher.poll() is None:
+        if stop.requested and deadline is None:
             deadline = time.time() + STOP_GRACE
-            ranks = _worker_pids(job)
-            logger.info("asked to stop: %d workers finish their step and save", len(ranks))
-            if len(ranks) < num_workers:  # still starting: nothing to save
-                _kill_all(job, launcher)
-            for pid in ranks.values():
-                _signal(pid, signal.SIGTERM)
+            _ask_to_stop(job, launcher, num_workers)
+        if deadline is not None and time.time() > deadline:
+            logger.warning("the workers did not stop within %d s: killing them", STOP_GRACE)
+            _kill_all(job, launcher)
+            deadline = float("inf")
+        time.sleep(_POLL)
+    return launcher.returncode
 
 
-def _worker_pids(job: Job) -> dict[int, int]:
-    return {
-        int(path.suffix.removeprefix(".rank")): int(path.read_text() or 0) for path in job.scratch.glob("pid.rank*")
-    }
+def _ask_to_stop(job: Job, launcher: subprocess.Popen, num_workers: int) -> None:
+    pids = _worker_pids(job)
+    if len(pids) < num_workers:
+        logger.info("asked to stop: the workers are still starting, there is nothing to save")
+        _kill_all(job, launcher)
+        return
+    logger.info("asked to stop: %d workers finish their step and save", len(pids))
+    for pid in pids:
+        _signal(pid, signal.SIGTERM)
+
+
+def _worker_pids(job: Job) -> list[int]:
+    return [json.loads(path.read_text()) for path in job.scratch.glob("pid.rank*")]
 
 
 def _kill_all(job: Job, launcher: subprocess.Popen) -> None:
-    for pid in _worker_pids(job).values():
+    for pid in _worker_pids(job):
         _signal(pid, signal.SIGKILL)
     launcher.kill()  # the kernel ends workers that have no pid file yet: they die with their parent
 
@@ -166,42 +201,61 @@ def _failure_of_workers(job: Job, exit_code: int) -> Failure:
     if job.launch_file.is_file():
         spoken = {failure.rank for failure in failures}
         for ended in json.loads(job.launch_file.read_text()):
-            if ended["exitcode"] < 0 and ended["rank"] not in spoken:
-                failures.append(Failure.from_signal(-ended["exitcode"], rank=ended["rank"], pid=ended["pid"]))
-    if not failures:
-        return Failure(f"the workers ended with exit code {exit_code} and said no cause", "Read the log above.")
-    return root_cause(failures)
+            if ended["rank"] not in spoken:
+                who = f"worker rank {ended['rank']} (pid {ended['pid']})"
+                failures.append(Failure.from_exit(ended["exitcode"], who=who, rank=ended["rank"], at=ended["at"]))
+    return root_cause(failures) if failures else Failure.from_exit(exit_code, who="the launcher of the workers")
 
 
-def _missing_artifacts(paths: JobPaths, files: dict[str, int]) -> str | None:
-    for name in artifacts.REQUIRED_MODEL_FILES:
-        if name not in files:
-            return f"model/{name} was not written"
-    for name, size in files.items():
-        path = paths.model / name
-        if not path.is_file() or path.stat().st_size != size:
-            return f"model/{name} is missing or incomplete"
-    for name in artifacts.REQUIRED_EVALUATION_FILES:
-        if not (paths.output_data / name).is_file():
-            return f"output/data/{name} is missing"
+def _missing_artifacts(paths: JobPaths, result: Mapping[str, Mapping[str, int]]) -> str | None:
+    """What rank 0 says it wrote, against the contract and against the disk."""
+    for folder, required, written in (
+        (paths.model, artifacts.REQUIRED_MODEL_FILES, result["model"]),
+        (paths.output_data, artifacts.REQUIRED_EVALUATION_FILES, result["output"]),
+    ):
+        for name in required:
+            if name not in written:
+                return f"{folder / name} was not written"
+        for name, size in written.items():
+            path = folder / name
+            if not path.is_file() or path.stat().st_size != size:
+                return f"{path} is missing or incomplete"
     return None
 
 
+def _stopped(paths: JobPaths, where: str) -> int:
+    shutil.rmtree(paths.model / artifacts.INCOMPLETE, ignore_errors=True)
+    logger.info("stopped on request: %s; run the same job again to go on", where)
+    return STOPPED
+
+
 def _fail(paths: JobPaths, failure: Failure) -> int:
-    shutil.rmtree(paths.model / ".incomplete", ignore_errors=True)
+    shutil.rmtree(paths.model / artifacts.INCOMPLETE, ignore_errors=True)
     write_failure(paths, failure)
     print(failure.text(), file=sys.stderr, flush=True)
     return FAILED
 
 
 @contextmanager
-def _signals_raise() -> Iterator[None]:
-    def raise_stop(*_: object) -> None:
-        raise StopSignal
+def _alone_in(paths: JobPaths) -> Iterator[None]:
+    """Hold the root's lock: two jobs in one folder would remove each other's prepared data and checkpoints."""
+    paths.root.mkdir(parents=True, exist_ok=True)
+    with (paths.root / ".lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AnotherJobError(
+                f"{paths.root}: another training job is running in this folder",
+                "Wait for it, stop it, or use another folder.",
+            ) from None
+        yield
 
-    before = {number: signal.signal(number, raise_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+
+@contextmanager
+def _handled(handler: StopRequests) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

@@ -24,11 +24,19 @@ REQUIRED_MODEL_FILES = (
     PREPROCESSING,
 )
 
+INCOMPLETE = ".incomplete"  # where model/ is written first; inside it, so that a rename never crosses a mount
+
 PREDICT_RESULTS = "predict_results.pth"
 METRICS = "metrics.json"
 REPORT = "report.html"
 TENSORBOARD_EVAL = "tensorboard_eval"
-REQUIRED_EVALUATION_FILES = (PREDICT_RESULTS, METRICS, REPORT)
+REQUIRED_EVALUATION_FILES = (
+    PREDICT_RESULTS,
+    METRICS,
+    REPORT,
+    f"{TENSORBOARD_EVAL}/roc_curve.png",
+    f"{TENSORBOARD_EVAL}/pr_curve.png",
+)
 
 USE_PRECOMPUTED_IMPUTATION = "USE_PRECOMPUTED_IMPUTATION"
 USE_PRECOMPUTED_RISK_TABLES = "USE_PRECOMPUTED_RISK_TABLES"

@@ -48,6 +48,11 @@ def _check_classes(hp: Hyperparameters) -> None:
             raise ContractError(
                 f"class_weights: {hp.class_weights} has a weight that is not positive", "Use weights above 0."
             )
+        if min(hp.class_weights) < 1e-6 or max(hp.class_weights) > 1e6:
+            raise ContractError(
+                f"class_weights: {hp.class_weights} has a weight beyond what float32 sums exactly",
+                "Only the ratios matter: use weights between 0.000001 and 1000000.",
+            )
 
 
 def _check_columns(hp: Hyperparameters) -> None:

@@ -53,7 +53,9 @@ class TextField:
 class Hyperparameters(BaseModel):
     """A typed job configuration; made by contracts.hyperparameter_files, which also holds the settings to each other."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True, protected_namespaces=(), frozen=True)
+    model_config = ConfigDict(
+        extra="forbid", populate_by_name=True, protected_namespaces=(), frozen=True, allow_inf_nan=False
+    )
 
     # fmt: off
     id_name: str = _field(group="data", about="Column of record ids; copied to the predictions untouched.")
@@ -120,6 +122,7 @@ class Hyperparameters(BaseModel):
     batch_size: int = _field(32, group="training", about="Records per data-parallel rank and microbatch.", ge=1)
     max_epochs: int = _field(10, group="training", about="Passes over train at most.", ge=1)
     lr: float = _field(2e-5, group="training", about="Peak learning rate.", gt=0)
+    head_lr: float | None = _field(None, group="training", about="Peak learning rate of everything but the encoders' backbones. Default: lr. Beside a pretrained encoder about 1e-3 is usually much better.", gt=0)
     optimizer: Literal["SGD", "Adam", "AdamW"] = _field("AdamW", group="training", about="Optimizer; no weight decay on biases and norms.")
     momentum: float = _field(0.9, group="training", about="Momentum of SGD.", only=("SGD",), ge=0, lt=1)
     weight_decay: float = _field(0.0, group="training", about="Weight decay (decoupled with AdamW, L2 otherwise).", ge=0)
@@ -132,7 +135,7 @@ class Hyperparameters(BaseModel):
     lr_decay: float = _field(0.05, group="training", about="Fraction of lr that the linear decay ends at.", ge=0, le=1)
     fp16: bool = _field(False, group="training", about="Autocast to float16, with gradient scaling.")
     bf16: bool = _field(False, group="training", about="Autocast to bfloat16.")
-    seed: int = _field(42, group="training", about="Seed of the initial weights, the order of records, the folds and dropout.", ge=0)
+    seed: int = _field(42, group="training", about="Seed of the initial weights, the order of records, the folds and dropout.", ge=0, lt=2**63)
 
     early_stop_metric: str = _field("val/f1_score", group="control", about="Metric that decides which weights are best and when to stop: val/loss or val/ and a metric.")
     early_stop_patience: int = _field(3, group="control", about="Epochs without a better early_stop_metric before training stops.", ge=1)

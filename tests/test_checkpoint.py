@@ -78,6 +78,27 @@ def test_a_folder_that_was_never_completed_is_no_checkpoint(tmp_path):
     assert store.newest().step == 1
 
 
+@pytest.mark.parametrize("manifest", ["[]", "{}", "not json", '{"state.json": 2, ".metadata": 2}'])
+def test_garbage_is_no_checkpoint(tmp_path, manifest):
+    module, optimizer = trained(0)
+    store = CheckpointStore(tmp_path, keep=2)
+    save(store, module, optimizer, 1)
+    garbage = tmp_path / "epoch=9-step=9.ckpt"
+    garbage.mkdir()
+    for name, content in (("manifest.json", manifest), ("state.json", "{}"), (".metadata", "{}")):
+        (garbage / name).write_text(content)
+    assert store.newest().step == 1
+
+
+def test_the_same_step_may_be_saved_again(tmp_path):
+    module, optimizer = trained(0)
+    store = CheckpointStore(tmp_path, keep=2)
+    save(store, module, optimizer, 1)
+    store.save(module, optimizer, name="epoch=0-step=1.ckpt", content={"step": 1, "again": True}, best_step=None)
+    assert store.newest().content["again"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch=0-step=1.ckpt", "last.ckpt"]
+
+
 def test_a_failed_save_leaves_the_earlier_checkpoint_and_nothing_half_written(tmp_path, monkeypatch):
     module, optimizer = trained(0)
     store = CheckpointStore(tmp_path, keep=2)

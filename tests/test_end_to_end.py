@@ -28,6 +28,7 @@ CASES = {
         "tsv",
         3,
     ),
+    "bfloat16": ({"bf16": True}, "csv", 2),
     "text_alone": ({"model_class": "bert", "tab_field_list": [], "cat_field_list": []}, "csv", 2),
 }
 
@@ -147,8 +148,8 @@ def test_the_onnx_predictor_needs_no_torch(job):
 
 
 def test_the_report_says_which_weights_were_evaluated(job):
-    assert "load_ckpt" in (job.paths.output_data / "report.html").read_text()
-    assert re.search(r"evaluating and saving the (best|last)", job.log)
+    said = re.search(r"evaluating and saving (the best by .*)", job.log).group(1)
+    assert said.split(",")[0] in (job.paths.output_data / "report.html").read_text()
 
 
 def test_several_files_in_a_channel_are_one_table_and_a_second_run_reuses_the_preparation(tmp_path):
@@ -160,7 +161,9 @@ def test_several_files_in_a_channel_are_one_table_and_a_second_run_reuses_the_pr
     assert "training on 50 records" in log
     fingerprints = [path.name for path in Path(paths.prepared).iterdir()]
     (paths.root / "train.log").unlink()
+    (paths.model / "model.onnx.data").write_text("of an earlier, larger model")
     again = run_train(paths)
+    assert not (paths.model / "model.onnx.data").exists()
     assert [path.name for path in Path(paths.prepared).iterdir()] == fingerprints
     assert "found prepared" in again
     assert "resuming from" in again

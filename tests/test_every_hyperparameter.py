@@ -80,6 +80,7 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "batch_size": (ONE, {"batch_size": 16}),
     "max_epochs": (ONE, {"max_epochs": 1}),
     "lr": (ONE, {"lr": 0.01}),
+    "head_lr": (ONE, {"head_lr": 0.01}),
     "optimizer": (ONE, {"optimizer": "SGD"}),
     "momentum": ({**ONE, "optimizer": "SGD"}, {"momentum": 0.1}),
     "weight_decay": (ONE, {"weight_decay": 0.5}),
@@ -284,6 +285,24 @@ def test_the_weights_of_the_best_validation_are_evaluated_not_the_last(tmp_path)
     labels = PreparedSplit(prepare_data(paths, hp).split("val"), ["text"]).column("label").to_numpy()
     evaluated = classification_metrics(labels, softmax(done.logits["val"]), ["auroc"]).values["auroc"]
     assert evaluated == max(values.values()) == done.state.best_value
+
+
+def test_a_run_with_more_patience_goes_on_after_an_early_stop(tmp_path):
+    settings = {"max_epochs": 5, "lr": 1e-12, "early_stop_patience": 1}
+    _, stopped = train(write_job(tmp_path, overrides=settings))
+    assert (stopped.state.stopped_early, stopped.state.epoch) == (True, 2)
+    _, longer = train(write_job(tmp_path, overrides={**settings, "early_stop_patience": 3}))
+    assert longer.state.epoch == 4
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_other_rows_do_not_resume_from_the_checkpoint_of_the_old_ones(tmp_path, split):
+    paths = write_job(tmp_path)
+    train(paths)
+    frame_of_split = table(60 if split == "train" else 24, seed=0 if split == "train" else 1)
+    write_table(frame_of_split.assign(label=1 - frame_of_split["label"]), paths.channel(split), "csv")
+    with pytest.raises(ContractError, match="other data or preprocessing"):
+        train(paths)
 
 
 def test_without_resume_the_checkpoints_are_removed_and_training_starts_over(tmp_path, caplog):

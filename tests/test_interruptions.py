@@ -152,6 +152,28 @@ def signal_is_handled(pid):
     return bool(caught & 1 << (signal.SIGTERM - 1))
 
 
+def test_a_stop_before_the_first_step_changes_nothing(tmp_path, uninterrupted):
+    paths = write_job(tmp_path, overrides=LONG)
+    process = start_train(paths)
+    wait_for(lambda: "training on" in log_of(paths))
+    for pid in workers_of(process):
+        os.kill(pid, signal.SIGTERM)
+    process.wait(timeout=60)
+    run_train(paths)
+    assert_same_weights(paths, uninterrupted)
+
+
+def test_a_second_job_in_the_same_folder_is_refused_and_harms_nothing(tmp_path):
+    paths = write_job(tmp_path)
+    first = start_train(paths)
+    wait_for(lambda: "Data prepared" in log_of(paths))
+    second = start_train(paths)
+    assert second.wait(timeout=60) == 1
+    assert "another training job is running in this folder" in log_of(paths)
+    assert first.wait(timeout=120) == 0
+    assert not any(path.exists() for path in paths.failure_files)
+
+
 def test_running_out_of_memory_is_said_with_what_to_lower(tmp_path):
     too_large = {**TINY_ENCODER, "hidden_size": 400_000, "intermediate_size": 400_000}
     paths = write_job(tmp_path, overrides={"encoder_config": too_large, "nproc_per_node": 2})

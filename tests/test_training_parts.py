@@ -17,6 +17,8 @@ from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from tests.jobs import CONFIGURATION
 
+ROWS = {"train": "1", "val": "2", "test": "9"}
+
 
 def hyperparameters(**overrides):
     return parse_hyperparameters({**CONFIGURATION, **overrides})
@@ -84,6 +86,14 @@ def test_biases_and_norms_do_not_decay():
     assert (len(fixed["params"]), fixed["weight_decay"]) == (3, 0.0)
 
 
+def test_the_backbone_learns_at_lr_and_the_rest_at_head_lr():
+    module = torch.nn.ModuleDict({"backbone": torch.nn.Linear(3, 3), "output": torch.nn.Linear(3, 2)})
+    groups = build_optimizer(hyperparameters(lr=1e-4, head_lr=1e-3, weight_decay=0.1), module).param_groups
+    found = {id(parameter): group["lr_scale"] for group in groups for parameter in group["params"]}
+    assert [found[id(parameter)] for parameter in module["backbone"].parameters()] == [1.0, 1.0]
+    assert [found[id(parameter)] for parameter in module["output"].parameters()] == pytest.approx([10, 10])
+
+
 @pytest.mark.parametrize(
     ("interval", "expected"),
     [(1.0, [10, 20]), (0.5, [5, 10, 15, 20]), (0.25, [3, 5, 8, 10, 13, 15, 18, 20]), (7, [7, 14, 20])],
@@ -118,13 +128,21 @@ def test_an_undefined_metric_is_never_the_best():
     assert (state.best_step, state.stopped_early) == (None, False)
 
 
+def test_a_loss_that_is_no_number_is_never_the_best():
+    early, state = EarlyStopping("val/loss", patience=1), TrainingState()
+    assert not early.update(state, {"val/loss": math.nan}, progress=1)
+    assert early.update(state, {"val/loss": 0.7}, progress=2)
+
+
 def test_a_resumed_run_may_train_longer_but_not_differently():
-    saved = identity(hyperparameters(), "abc")
-    check_identity(saved, identity(hyperparameters(max_epochs=9, nproc_per_node=4), "abc"), folder="c")
+    saved = identity(hyperparameters(), "abc", ROWS)
+    check_identity(saved, identity(hyperparameters(max_epochs=9, nproc_per_node=4), "abc", ROWS), folder="c")
     with pytest.raises(ContractError, match=r"lr: .* trained with 0\.002, this run has 0\.5"):
-        check_identity(saved, identity(hyperparameters(lr=0.5), "abc"), folder="c")
+        check_identity(saved, identity(hyperparameters(lr=0.5), "abc", ROWS), folder="c")
     with pytest.raises(ContractError, match="other data or preprocessing"):
-        check_identity(saved, identity(hyperparameters(), "xyz"), folder="c")
+        check_identity(saved, identity(hyperparameters(), "xyz", ROWS), folder="c")
+    with pytest.raises(ContractError, match="other data or preprocessing"):
+        check_identity(saved, identity(hyperparameters(), "abc", {**ROWS, "train": "3"}), folder="c")
 
 
 def test_another_global_batch_is_refused_with_the_sizes_that_fit():
@@ -148,7 +166,7 @@ def test_durations_read_as_a_person_says_them():
 
 def test_the_root_cause_is_not_the_peer_that_lost_its_connection():
     echo = Failure("RuntimeError: Connection closed by peer", rank=0, echo=True, at=1.0)
-    killed = Failure.from_signal(9, rank=1, pid=7)
+    killed = Failure.from_exit(-9, who="worker rank 1 (pid 7)", rank=1, at=2.0)
     assert root_cause([echo, killed]) is killed
     assert "rank 1 (pid 7) was ended by SIGKILL" in killed.text().splitlines()[0]
 

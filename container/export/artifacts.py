@@ -16,7 +16,6 @@ from contracts import artifacts
 
 logger = logging.getLogger(__name__)
 
-ASIDE = ".incomplete"  # inside model/, so that a rename never crosses a mount
 _PARITY_RECORDS = 24
 
 
@@ -29,7 +28,7 @@ def export_model(job: Job, model: nn.Module, *, data: PreparedData, samples: Pre
     import numpy as np
 
     folder = job.paths.model
-    aside = folder / ASIDE
+    aside = folder / artifacts.INCOMPLETE
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     model.eval()
@@ -44,8 +43,9 @@ def export_model(job: Job, model: nn.Module, *, data: PreparedData, samples: Pre
     batches = [samples.pack(part) for part in np.array_split(positions, min(3, count))]
     report = export_onnx(model, job.hp, aside / artifacts.MODEL_ONNX, samples=batches)
     logger.info("model.onnx: %s", report)
+    files = {str(path.relative_to(aside)): path.stat().st_size for path in sorted(aside.rglob("*")) if path.is_file()}
     _put_in_place(aside, folder)
-    return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+    return files
 
 
 def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -77,7 +77,12 @@ def _model_artifacts(job: Job, model: nn.Module, data: PreparedData) -> dict[str
 
 
 def _put_in_place(aside: Path, folder: Path) -> None:
-    """Replace what an earlier run left by the new artifacts; model.pth last, as it is what people wait for."""
+    """Replace what an earlier run left by the new artifacts.
+
+    The old model.pth goes first and the new one comes last: while it is there, the files beside it are its own.
+    """
+    for name in (artifacts.MODEL_STATE, f"{artifacts.MODEL_ONNX}.data"):
+        (folder / name).unlink(missing_ok=True)
     entries = sorted(aside.iterdir(), key=lambda path: path.name == artifacts.MODEL_STATE)
     for entry in entries:
         target = folder / entry.name

@@ -70,9 +70,9 @@ class Execution:
         return share
 
     @torch.no_grad()
-    def predict(self, batch: PackedBatch) -> Tensor:
-        """Logits. [B, K]"""
-        with self._autocast():
+    def predict(self, batch: PackedBatch, *, exact: bool) -> Tensor:
+        """Logits; `exact` computes in float32, as the exported model does, whatever training computes in. [B, K]"""
+        with contextlib.nullcontext() if exact else self._autocast():
             logits = self.module(batch)
         return logits.float() if logits.dtype.itemsize < 4 else logits
 

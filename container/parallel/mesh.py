@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from container.parallel.degrees import ParallelDegrees
+from contracts.errors import ContractError
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
@@ -47,7 +48,13 @@ def init_distributed() -> None:
     """Join the process group that torchrun's environment describes, and choose this rank's device."""
     cuda = torch.cuda.is_available()
     if cuda:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        local_rank, devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if local_rank >= devices:
+            raise ContractError(
+                f"nproc_per_node: a worker has local rank {local_rank}, but this host has {devices} GPUs",
+                f"Set nproc_per_node to at most {devices}.",
+            )
+        torch.cuda.set_device(local_rank)
     # Both: counts that the host needs travel over gloo, so that they never wait for the device's queue.
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
     dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)

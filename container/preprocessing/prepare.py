@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import json
 import logging
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +33,7 @@ from container.preprocessing.split_file import write_split
 from container.preprocessing.tables import check_columns, find_data_files, input_format, iter_tables
 from container.preprocessing.tokenization import clean_texts
 from container.preprocessing.values import texts
+from container.processes import available_cores
 from contracts.artifacts import tokenizer_folder
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters, TextField
@@ -71,6 +71,7 @@ class PreparedData:
         rows: by split.
         encoders: by role of the text field.
         input_format: csv, tsv or parquet, of train.
+        digests: hash of the prepared rows of each split.
         summary: the data in figures, plain JSON values, for the report.
         reused: found from an earlier run.
     """
@@ -80,6 +81,7 @@ class PreparedData:
     rows: Mapping[str, int]
     encoders: Mapping[str, EncoderFiles]
     input_format: str
+    digests: Mapping[str, str]
     summary: Mapping[str, Any]
     reused: bool = False
 
@@ -156,6 +158,7 @@ def open_prepared(folder: Path) -> PreparedData:
             for role, weights in found["weights"].items()
         },
         input_format=found["input_format"],
+        digests=found["digests"],
         summary=json.loads((folder / SUMMARY).read_text("utf-8")),
     )
 
@@ -194,7 +197,8 @@ def _prepare(
     fitted = replace(fitted, tokenizer_digests=digests)
     fitted.save(target)
     summary: dict[str, Any] = {"class_labels": list(fitted.class_labels), "splits": {}}
-    num_workers = hp.preprocess_workers or len(os.sched_getaffinity(0))
+    num_workers = hp.preprocess_workers or available_cores()
+    digests = {}
     with SliceWorkers(target, folds, num_workers=num_workers) as workers:
         for split in SPLITS:
             written = write_split(
@@ -206,6 +210,7 @@ def _prepare(
                 workers=workers,
                 settings=SliceSettings(is_train=split == "train", drop_unlabelled=hp.drop_unlabelled),
             )
+            digests[split] = written.digest
             summary["splits"][split] = summarize_split(statistics[split], written, fitted)
             log_split(split, summary["splits"][split])
     (target / SUMMARY).write_text(json.dumps(summary, indent=1, allow_nan=False), "utf-8")
@@ -213,6 +218,7 @@ def _prepare(
         "rows": {split: described["rows"] for split, described in summary["splits"].items()},
         "weights": {role: str(source.folder) if source.folder else None for role, source in sources.items()},
         "input_format": input_format(files["train"]),
+        "digests": digests,
     }
     (target / MARKER).write_text(json.dumps(marker, indent=1), "utf-8")
 

@@ -1,6 +1,7 @@
 """Writes one prepared split: slices transformed in order into an uncompressed Arrow file that opens by memory map."""
 
 import errno
+import hashlib
 import logging
 import time
 from collections.abc import Sequence
@@ -29,11 +30,41 @@ class WrittenSplit:
     Attributes:
         token_lengths: tokens per record, by role.
         seconds: wall-clock time.
+        digest: hash of what a model sees of the rows, whatever batches they were written in.
     """
 
     counts: TransformCounts
     token_lengths: dict[str, NumericSummary]
     seconds: float
+    digest: str
+
+
+class RowsDigest:
+    """Hashes prepared rows column by column, so that the cut into batches does not matter."""
+
+    def __init__(self) -> None:
+        self._hashes: dict[str, hashlib._Hash] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """The next rows."""
+        for name in batch.schema.names:
+            if name in ("id", "raw_label"):
+                continue
+            column = batch.column(name)
+            if pa.types.is_list(column.type):
+                self._update(f"{name}/lengths", np.diff(column.offsets.to_numpy()))
+            nested = pa.types.is_nested(column.type)
+            self._update(name, (column.flatten() if nested else column).to_numpy(zero_copy_only=False))
+
+    def hexdigest(self) -> str:
+        whole = hashlib.blake2b(digest_size=16)
+        for name in sorted(self._hashes):
+            whole.update(name.encode() + self._hashes[name].digest())
+        return whole.hexdigest()
+
+    def _update(self, name: str, values: np.ndarray) -> None:
+        found = self._hashes.setdefault(name, hashlib.blake2b(digest_size=16))
+        found.update(np.ascontiguousarray(values).tobytes())
 
 
 def write_split(
@@ -57,6 +88,7 @@ def write_split(
     split = path.stem
     counts = TransformCounts()
     lengths = {role: NumericSummary() for role in roles}
+    digest = RowsDigest()
     start = last_line = time.monotonic()
     writer: pa.ipc.RecordBatchFileWriter | None = None
     slices = iter_tables(files, columns, rows_per_batch=ROWS_PER_SLICE)
@@ -66,6 +98,7 @@ def write_split(
                 writer = writer or pa.ipc.new_file(sink, batch.schema)
                 if batch.num_rows:
                     writer.write_batch(batch)
+                    digest.add(batch)
                 counts += counted
                 for role, summary in lengths.items():
                     summary.add(np.diff(batch.column(f"{role}_tokens").offsets.to_numpy()).astype(np.float64))
@@ -93,4 +126,4 @@ def write_split(
     logger.info(
         "%s: %d rows prepared in %.1f s (%.0f rows/s).", split, counts.rows, seconds, counts.rows / max(seconds, 1e-9)
     )
-    return WrittenSplit(counts, lengths, seconds)
+    return WrittenSplit(counts, lengths, seconds, digest.hexdigest())

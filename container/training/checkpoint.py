@@ -116,8 +116,12 @@ class CheckpointStore:
             manifest.flush()
             os.fsync(manifest.fileno())
         final = self._folder / name
-        shutil.rmtree(final, ignore_errors=True)
+        replaced = self._folder / f"{_ASIDE}replaced"
+        if final.exists():  # the same step, saved again
+            shutil.rmtree(replaced, ignore_errors=True)
+            final.rename(replaced)
         aside.rename(final)
+        shutil.rmtree(replaced, ignore_errors=True)
         self._point("last.ckpt", name)
 
     def _prune(self, best_step: int | None) -> None:
@@ -145,10 +149,15 @@ def complete_checkpoints(folder: Path) -> list[Checkpoint]:
             continue
         try:
             files = json.loads((path / "manifest.json").read_text())
+            if not isinstance(files, dict) or not {".metadata", "state.json"} <= files.keys():
+                raise ValueError("manifest.json is not one of ours")
             damaged = [name for name, size in files.items() if (path / name).stat().st_size != size]
             if damaged:
                 raise ValueError(f"{damaged[0]} has another size than when it was saved")
-            found.append(Checkpoint(path, json.loads((path / "state.json").read_text())))
+            content = json.loads((path / "state.json").read_text())
+            if not isinstance(content, dict) or "step" not in content:
+                raise ValueError("state.json is not one of ours")
+            found.append(Checkpoint(path, content))
         except (OSError, ValueError) as error:
             logger.warning("checkpoint %s is incomplete (%s): passed over", path.name, error)
     return sorted(found, key=lambda one: one.step)

@@ -1,5 +1,6 @@
 """What a checkpoint and the run that resumes it must share."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from contracts.errors import ContractError
@@ -17,10 +18,11 @@ FREE = frozenset(
 )  # fmt: skip
 
 
-def identity(hp: Hyperparameters, preprocessing_fingerprint: str) -> dict[str, Any]:
-    """The settings, and the fitted preprocessing, that a checkpoint depends on."""
+def identity(hp: Hyperparameters, preprocessing_fingerprint: str, digests: Mapping[str, str]) -> dict[str, Any]:
+    """The settings, the fitted preprocessing and the rows of train and val that a checkpoint depends on."""
     settings = {name: value for name, value in hp.model_dump(mode="json").items() if name not in FREE}
-    return {"preprocessing": preprocessing_fingerprint, "hyperparameters": settings}
+    rows = {split: digests[split] for split in ("train", "val")}
+    return {"preprocessing": preprocessing_fingerprint, "rows": rows, "hyperparameters": settings}
 
 
 def check_identity(saved: dict[str, Any], current: dict[str, Any], *, folder: str) -> None:
@@ -35,7 +37,7 @@ def check_identity(saved: dict[str, Any], current: dict[str, Any], *, folder: st
             + (f" (also changed: {', '.join(sorted(changed)[1:])})" if len(changed) > 1 else ""),
             fix,
         )
-    if saved["preprocessing"] != current["preprocessing"]:
+    if any(saved[part] != current[part] for part in ("preprocessing", "rows")):
         raise ContractError(
             f"resume: the checkpoint in {folder} was trained on other data or preprocessing than input/data holds now",
             fix,

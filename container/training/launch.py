@@ -47,5 +47,6 @@ def main(job_file: Path, num_workers: int) -> int:
 
 if __name__ == "__main__":
     # The agent and its workers talk over loopback; a proxy or another interface must not come between.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -107,13 +107,16 @@ class Trainer:
                 schedule.total_steps,
             )
         self._execution.module.train()
+        # Decided anew: a resumed run may have been given more patience.
+        state.stopped_early = self._early.patience_is_out(state, progress=schedule.progress(state))
         try:
             if schedule.validation_due(state.step) and state.validated_step != state.step:
                 self._validate()  # the run before this one was stopped between the step and its validation
             while state.epoch < schedule.max_epochs and not state.stopped_early:
                 self._epoch()
         except StopRequested:
-            self._save()
+            if state.step:  # before the first step there is nothing that a fresh start does not have
+                self._save()
             raise
         if state.stopped_early:
             logger.info(
@@ -124,6 +127,7 @@ class Trainer:
 
     def _epoch(self) -> None:
         state = self.state
+        assert state.consumed < len(self._train), "a resumed run has the rows it was stopped with"
         order = epoch_order(len(self._train), seed=self._hp.seed, epoch=state.epoch)[state.consumed :]
         steps = step_batches(self._train, order, slots=self._slots, data_rank=self._ranks.data_rank)
         with Prefetched(steps) as batches:
@@ -146,7 +150,7 @@ class Trainer:
             raise StopRequested
         rate = learning_rate(state.step, hp=self._hp, total_steps=self._schedule.total_steps)
         for group in self._optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["lr_scale"]
         # Dropout is a function of (seed, step, data rank): resuming needs no generator state, at any world size.
         torch.manual_seed(hash((self._hp.seed, state.step, self._ranks.data_rank)))
         self._optimizer.zero_grad(set_to_none=True)
@@ -232,6 +236,7 @@ class Trainer:
             self._val,
             batch_size=self._hp.batch_size,
             num_classes=self._hp.num_classes,
+            exact=False,
             between_batches=self.raise_if_stopped,
         )
         wanted = dict.fromkeys([*self._hp.metric_choices, self._early.metric.removeprefix("val/")])

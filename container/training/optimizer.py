@@ -8,11 +8,23 @@ from contracts.hyperparameters import Hyperparameters
 
 
 def build_optimizer(hp: Hyperparameters, module: nn.Module) -> Optimizer:
-    """The optimizer over the trainable parameters; biases and norms (at most one dimension) do not decay."""
-    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    """The optimizer over the trainable parameters.
+
+    Biases and norms (at most one dimension) do not decay. A group's "lr_scale" is what `learning_rate` is multiplied
+    by: 1 for the encoders' backbones, head_lr / lr for the rest.
+    """
+    head_scale = (hp.head_lr or hp.lr) / hp.lr
+    members: dict[tuple[float, float], list[nn.Parameter]] = {
+        (scale, decay): [] for scale in dict.fromkeys((1.0, head_scale)) for decay in (hp.weight_decay, 0.0)
+    }
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            scale = 1.0 if "backbone" in name.split(".") else head_scale
+            members[scale, hp.weight_decay if parameter.ndim > 1 else 0.0].append(parameter)
     groups = [
-        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": hp.weight_decay},
-        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": parameters, "weight_decay": decay, "lr_scale": scale}
+        for (scale, decay), parameters in members.items()
+        if parameters
     ]
     if hp.optimizer == "SGD":
         return torch.optim.SGD(groups, lr=hp.lr, momentum=hp.momentum, fused=True)

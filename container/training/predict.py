@@ -17,11 +17,13 @@ def predict_split(
     *,
     batch_size: int,
     num_classes: int,
+    exact: bool,
     between_batches: Callable[[], None],
 ) -> np.ndarray:
     """Logits of every record of `split`, on every rank, in the split's order. [len(split), K] float32
 
     Args:
+        exact: in float32, as served, instead of training's precision.
         between_batches: called before each batch on every rank; may raise to stop all of them.
     """
     ranks = execution.ranks
@@ -36,7 +38,7 @@ def predict_split(
             between_batches()
             counted = packed.rows >= 0  # [B]
             at = torch.from_numpy(np.searchsorted(row_of, packed.rows[counted].numpy())).to(ranks.device)
-            logits[at] = execution.predict(packed.to(ranks.device))[counted.to(ranks.device)]  # [B, K]
+            logits[at] = execution.predict(packed.to(ranks.device), exact=exact)[counted.to(ranks.device)]  # [B, K]
             times[at] += 1
     execution.module.train()
     ranks.sum_over_data(logits)

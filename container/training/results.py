@@ -25,8 +25,12 @@ def write_results(
     logits: dict[str, np.ndarray],
     state: TrainingState,
     run: dict[str, Any],
-) -> dict[str, float | None]:
-    """Write predictions, metrics, plots, report and TensorBoard's evaluation; returns the flat metrics."""
+) -> tuple[dict[str, float | None], dict[str, int]]:
+    """Write predictions, metrics, plots, report and TensorBoard's evaluation.
+
+    Returns:
+        The flat metrics, and the size in bytes of each file by its path relative to output/data.
+    """
     out = job.paths.output_data
     out.mkdir(parents=True, exist_ok=True)
     labels = {name: split.column("label").to_numpy() for name, split in splits.items()}
@@ -52,15 +56,17 @@ def write_results(
         run=run,
         losses={name: weighted_log_loss(logits[name], labels[name], job.hp.weights) for name in splits},
     )
-    written = write_evaluation(out, evaluation)
+    evaluated = write_evaluation(out, evaluation)
     metrics = {
         name: value
-        for name, value in written.items()
+        for name, value in evaluated.items()
         if name.split("/")[0] in splits and (value is None or isinstance(value, (int, float)))
     }
     _write_predict_results(out / artifacts.PREDICT_RESULTS, labels=labels, probabilities=probabilities)
     _write_tensorboard(out / artifacts.TENSORBOARD_EVAL, metrics, state=state)
-    return metrics
+    predictions = (f"{name}_predictions.{data.input_format}" for name in splits)
+    written = {name: (out / name).stat().st_size for name in (*artifacts.REQUIRED_EVALUATION_FILES, *predictions)}
+    return metrics, written
 
 
 def _write_predict_results(path: Any, *, labels: dict[str, np.ndarray], probabilities: dict[str, np.ndarray]) -> None:

@@ -1,5 +1,6 @@
 """Where training stands: everything but weights and optimizer that a resumed run needs."""
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -91,12 +92,16 @@ class EarlyStopping:
         """Note a validation in `state`; returns whether it is the best so far. Sets stopped_early after `patience`
         epochs without a better one. An undefined metric is never better."""
         value = values.get(self.metric)
-        better = value is not None and (state.best_value is None or self._sign * value > self._sign * state.best_value)
+        defined = value is not None and math.isfinite(value)
+        better = defined and (state.best_value is None or self._sign * value > self._sign * state.best_value)
         if better:
             state.best_value, state.best_step, state.best_progress = value, state.step, progress
-        elif state.best_step is not None and progress - state.best_progress >= self._patience - 1e-9:
-            state.stopped_early = True
+        state.stopped_early = self.patience_is_out(state, progress=progress)
         return better
+
+    def patience_is_out(self, state: TrainingState, *, progress: float) -> bool:
+        """Whether `patience` epochs have passed since the best validation."""
+        return state.best_step is not None and progress - state.best_progress >= self._patience - 1e-9
 
 
 def canonical_metric(name: str) -> str:

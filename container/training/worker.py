@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from container.training.progress import Progress, metric_line
 from container.training.results import write_results
 from container.training.state import Schedule, TrainingState
 from container.training.stop import StopFlag, StopRequested
+from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ def run(job: Job, stop: StopFlag) -> None:
         return
     probabilities = {name: softmax(logits) for name, logits in outcome.logits.items()}
     files = export_model(job, execution.module.cpu(), data=data, samples=splits["val"])
-    metrics = write_results(
+    metrics, written = write_results(
         job,
         data=data,
         splits={name: splits[name] for name in probabilities},
@@ -97,7 +98,7 @@ def run(job: Job, stop: StopFlag) -> None:
         run=_run_facts(job, ranks, outcome, parameters=parameters),
     )
     logger.info("%s", metric_line(metrics))
-    write_json_aside(job.result_file, {"status": "completed", "files": files, "metrics": metrics})
+    write_json_aside(job.result_file, {"status": "completed", "model": files, "output": written, "metrics": metrics})
 
 
 def train_and_predict(
@@ -114,7 +115,7 @@ def train_and_predict(
     scaler = torch.amp.GradScaler(ranks.device.type, enabled=hp.fp16)
     slots = Slots(hp.batch_size, ranks.data_size, hp.accumulate_grad_batches)
     store = CheckpointStore(job.paths.checkpoints, keep=hp.keep_checkpoints)
-    own = identity(hp, data.fitted.fingerprint)
+    own = identity(hp, data.fitted.fingerprint, data.digests)
     state = _resume(hp, store, execution, optimizer, scaler=scaler, slots=slots, own=own)
     schedule = Schedule(len(splits["train"]), slots.steps(len(splits["train"])), hp.max_epochs, hp.val_check_interval)
     progress = Progress(
@@ -149,6 +150,7 @@ def train_and_predict(
             splits[name],
             batch_size=hp.batch_size,
             num_classes=hp.num_classes,
+            exact=True,
             between_batches=trainer.raise_if_stopped,
         )
         for name in ("val", "test")
@@ -193,9 +195,9 @@ def _choose_weights(hp: Hyperparameters, store: CheckpointStore, execution: Exec
     else:
         best = store.at_step(state.best_step)
         if best is None:
-            raise FileNotFoundError(
-                f"the best checkpoint (step {state.best_step}) is gone from checkpoints/: set load_ckpt=false to save "
-                "the last weights, or resume=false to train again"
+            raise ContractError(
+                f"checkpoints: the best one (step {state.best_step}) is gone or damaged",
+                "Set load_ckpt=false to save the last weights, or resume=false to train again.",
             )
         store.load(best, execution.module)
         chosen = f"the best by {hp.early_stop_metric} ({state.best_value:.6g}, step {state.best_step} of {state.step})"
@@ -231,7 +233,7 @@ def main(arguments: Sequence[str]) -> int:
     set_up_logging(rank=rank)
     job = Job.read(Path(arguments[0]))
     stop = StopFlag()
-    job.pid_file(rank).write_text(str(os.getpid()))  # from here on a SIGTERM is heard
+    write_json_aside(job.pid_file(rank), os.getpid())  # from here on a SIGTERM is heard
     try:
         run(job, stop)
     except StopRequested:
@@ -239,7 +241,7 @@ def main(arguments: Sequence[str]) -> int:
             write_json_aside(job.result_file, {"status": "stopped"})
     except BaseException as error:
         failure = Failure.from_exception(error, rank=rank)
-        failure.write_json(job.error_file(rank))
+        write_json_aside(job.error_file(rank), asdict(failure))
         print(f"[rank {rank}] {failure.cause}", flush=True)
         logging.shutdown()
         os._exit(1)  # a collective in flight must not hold up the end of the job
