@@ -105,7 +105,7 @@ def test_sigterm_stops_at_a_step_with_a_complete_checkpoint_and_the_next_run_goe
     wait_for(lambda: "step 10/" in log_of(paths))
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 143
-    assert "stopped on request: the checkpoint epoch=" in log_of(paths).splitlines()[-1]
+    assert "stopped on request: checkpoint epoch=" in log_of(paths).splitlines()[-1]
     assert not (paths.model / "model.pth").exists()
     run_train(paths)
     assert_same_weights(paths, uninterrupted)
