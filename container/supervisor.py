@@ -23,7 +23,7 @@ from contracts import artifacts
 from contracts.consistency import unused_settings
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
-from contracts.hyperparameters import Hyperparameters
+from contracts.hyperparameters import FROM_SCRATCH, Hyperparameters
 from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)
@@ -90,6 +90,7 @@ def _train(paths: JobPaths, scratch: Path, started: float, stop: StopRequests) -
     num_workers = hp.nproc_per_node or count_gpus() or 1
     ParallelDegrees.resolve(hp, num_workers)
     _say_attention_dropout(hp)
+    _say_head_lr(hp)
     phases = [("read contracts", time.time() - started)]
     prepared = prepare_data(paths, hp)
     phases.append(("prepare data", time.time() - started - phases[0][1]))
@@ -137,6 +138,15 @@ def _check_hosts(paths: JobPaths) -> None:
 def _say_attention_dropout(hp: Hyperparameters) -> None:
     if any(name.startswith("attention") and value for name, value in hp.encoder_config.items() if "drop" in name):
         logger.warning("attention dropout is 0 on every path: packed attention has none; encoder_config's is not used")
+
+
+def _say_head_lr(hp: Hyperparameters) -> None:
+    pretrained = [field.tokenizer for field in hp.text_fields if field.tokenizer != FROM_SCRATCH]
+    if pretrained and hp.head_lr is None and hp.lr < 2e-4:
+        logger.info(
+            "head_lr is not set: everything learns at lr=%g. Beside a pretrained encoder, head_lr=1e-3 usually gives a "
+            "much better model.", hp.lr,
+        )  # fmt: skip
 
 
 def _run_workers(job: Job, num_workers: int, stop: StopRequests) -> int:

@@ -4,6 +4,7 @@ An encoder built with `attn_implementation=ATTENTION` builds no masks. Whoever c
 which transformers hands down to every attention layer, together with `sliding_window` where a layer has one.
 """
 
+import logging
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -20,6 +21,8 @@ try:
     from torch.nn.attention.varlen import varlen_attn
 except ImportError:  # a torch built without flash attention
     varlen_attn = None
+
+logger = logging.getLogger(__name__)
 
 ATTENTION = "chunk_layout"
 
@@ -63,6 +66,8 @@ class PackedLayout:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None) -> Tensor:
         if _varlen_takes(query):
             return self._attend_varlen(query, key, value, scale=scale, reach=reach)
+        if query.is_cuda:
+            _say_slow(query.dtype)
         return self._attend_by_chunk(query, key, value, scale=scale, reach=reach)
 
     def _attend_varlen(
@@ -129,6 +134,14 @@ def _varlen_takes(query: Tensor) -> bool:
         and query.shape[-1] % 8 == 0
         and query.shape[-1] <= 256
         and _has_flash(query.device)
+    )
+
+
+@lru_cache
+def _say_slow(dtype: torch.dtype) -> None:
+    logger.warning(
+        "attention in %s on this GPU runs chunk by chunk, which is slow: set bf16=true for the variable-length kernel",
+        str(dtype).removeprefix("torch."),
     )
 
 
