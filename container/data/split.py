@@ -10,6 +10,7 @@ import torch
 
 from container.data.batch import PackedBatch, PackedText
 from container.data.records import PackedArrays, RecordArrays, pack_text
+from container.preprocessing.split_file import batch_starts_path
 
 
 class PreparedSplit:
@@ -23,9 +24,7 @@ class PreparedSplit:
     def __init__(self, path: Path, roles: Sequence[str]) -> None:
         self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
         self._roles = tuple(roles)
-        self._starts = [0]
-        for i in range(self._reader.num_record_batches):
-            self._starts.append(self._starts[-1] + self._reader.get_batch(i).num_rows)
+        self._starts: list[int] = np.load(batch_starts_path(path)).tolist()
         self._arrays: dict[int, RecordArrays] = {}
 
     def __len__(self) -> int:

@@ -39,6 +39,12 @@ class WrittenSplit:
     digest: str
 
 
+def batch_starts_path(path: Path) -> Path:
+    """Beside a split's file: the position of each record batch's first row, and their number. Without it, opening would
+    have to visit every batch."""
+    return path.with_suffix(".batches.npy")
+
+
 class RowsDigest:
     """Hashes prepared rows column by column, so that the cut into batches does not matter."""
 
@@ -89,6 +95,7 @@ def write_split(
     counts = TransformCounts()
     lengths = {role: NumericSummary() for role in roles}
     digest = RowsDigest()
+    batch_rows: list[int] = []
     start = last_line = time.monotonic()
     writer: pa.ipc.RecordBatchFileWriter | None = None
     slices = iter_tables(files, columns, rows_per_batch=ROWS_PER_SLICE)
@@ -98,6 +105,7 @@ def write_split(
                 writer = writer or pa.ipc.new_file(sink, batch.schema)
                 if batch.num_rows:
                     writer.write_batch(batch)
+                    batch_rows.append(batch.num_rows)
                     digest.add(batch)
                 counts += counted
                 for role, summary in lengths.items():
@@ -115,6 +123,7 @@ def write_split(
                     )
             if writer is not None:
                 writer.close()
+        np.save(batch_starts_path(path), np.cumsum([0, *batch_rows]))
     except OSError as error:
         if error.errno == errno.ENOSPC or "No space left" in str(error):
             raise ContractError(
