@@ -29,6 +29,10 @@ _PEER_SIGNS = (
 )
 
 
+class PeerFailed(RuntimeError):
+    """Another rank failed, in a part of the work that no rank can finish alone; says which rank, and of what."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """Why a process ended.
@@ -56,7 +60,7 @@ class Failure:
         """The failure that `error` stands for; known kinds get advice."""
         detail = "".join(traceback.format_exception(error))
         cause, fix = _explain(error)
-        echo = any(sign in detail.lower() for sign in _PEER_SIGNS)
+        echo = isinstance(error, PeerFailed) or any(sign in detail.lower() for sign in _PEER_SIGNS)
         return cls(" ".join(cause.split()), fix, detail, rank, echo, at=time.time())
 
     @classmethod
@@ -132,5 +136,7 @@ def _explain(error: BaseException) -> tuple[str, str]:
         return f"the disk is full{where}", "Give the job a larger volume, or lower keep_checkpoints."
     if isinstance(error, KeyboardInterrupt):
         return "stopped by the keyboard", "Run again: it goes on from the last checkpoint."
+    if isinstance(error, PeerFailed):
+        return str(error), ""
     message = str(error) or type(error).__name__
     return f"{type(error).__name__}: {message.splitlines()[0]}", ""

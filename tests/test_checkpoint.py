@@ -1,11 +1,13 @@
 import json
 import shutil
+import threading
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint import FileSystemWriter
 
-from container.training.checkpoint import CheckpointStore, complete_checkpoints
+from container.training.checkpoint import CheckpointStore, complete_checkpoints, load_weights
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,6 +35,16 @@ def take_steps(module, optimizer, steps):
 
 def save(store, module, optimizer, step, best_step=None):
     store.save(module, optimizer, name=f"epoch=0-step={step}.ckpt", content={"step": step}, best_step=best_step)
+    store.wait()
+
+
+@pytest.fixture
+def slow_disk(monkeypatch):
+    """Every write waits until the event is set."""
+    goes_on, write = threading.Event(), FileSystemWriter.write_data
+    monkeypatch.setattr(FileSystemWriter, "write_data", lambda *args: goes_on.wait(30) and write(*args))
+    yield goes_on
+    goes_on.set()
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD])
@@ -44,6 +56,17 @@ def test_a_loaded_checkpoint_continues_exactly(tmp_path, kind):
     other, its_optimizer = trained(1, steps=0, kind=kind)
     store.load(store.newest(), other, its_optimizer)
     take_steps(other, its_optimizer, range(3, 6))
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+
+
+def test_weights_load_into_a_plain_model(tmp_path, recwarn):
+    module, optimizer = trained(0)
+    save(CheckpointStore(tmp_path, keep=2), module, optimizer, 3)
+    other, _ = trained(1)
+    recwarn.clear()
+    load_weights(other, complete_checkpoints(tmp_path)[0])
+    assert not recwarn
     for name, value in module.state_dict().items():
         assert torch.equal(value, other.state_dict()[name]), name
 
@@ -75,7 +98,7 @@ def test_a_folder_that_was_never_completed_is_no_checkpoint(tmp_path):
     save(store, module, optimizer, 1)
     shutil.copytree(tmp_path / "epoch=0-step=1.ckpt", tmp_path / ".saving-epoch=0-step=2.ckpt")
     (tmp_path / "epoch=0-step=3.ckpt").mkdir()
-    assert store.newest().step == 1
+    assert [one.folder.name for one in complete_checkpoints(tmp_path)] == ["epoch=0-step=1.ckpt"]
 
 
 @pytest.mark.parametrize("manifest", ["[]", "{}", "not json", '{"state.json": 2, ".metadata": 2}'])
@@ -95,6 +118,7 @@ def test_the_same_step_may_be_saved_again(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
     save(store, module, optimizer, 1)
     store.save(module, optimizer, name="epoch=0-step=1.ckpt", content={"step": 1, "again": True}, best_step=None)
+    store.wait()
     assert store.newest().content["again"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch=0-step=1.ckpt", "last.ckpt"]
 
@@ -117,3 +141,103 @@ def test_the_manifest_lists_every_file_with_its_size(tmp_path):
     listed = json.loads((folder / "manifest.json").read_text())
     assert listed == {path.name: path.stat().st_size for path in folder.iterdir() if path.name != "manifest.json"}
     assert ".metadata" in listed
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_what_is_written_is_the_state_at_the_call_although_training_goes_on_meanwhile(tmp_path, slow_disk, kind):
+    module, optimizer = trained(0, kind=kind)
+    store = CheckpointStore(tmp_path, keep=2)
+    content = {"step": 3, "history": [1]}
+    store.save(module, optimizer, name="epoch=0-step=3.ckpt", content=content, best_step=None)
+    assert complete_checkpoints(tmp_path) == []
+    content["history"].append(2)
+    take_steps(module, optimizer, range(3, 6))
+    slow_disk.set()
+    checkpoint = store.newest()
+    assert checkpoint.content["history"] == [1]
+    other, its_optimizer = trained(1, steps=0, kind=kind)
+    store.load(checkpoint, other, its_optimizer)
+    take_steps(other, its_optimizer, range(3, 6))
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+
+
+def test_a_checkpoint_is_nowhere_named_before_it_is_complete(tmp_path, slow_disk):
+    module, optimizer = trained(0)
+    store = CheckpointStore(tmp_path, keep=2)
+    store.save(module, optimizer, name="epoch=0-step=3.ckpt", content={"step": 3}, best_step=3)
+    assert complete_checkpoints(tmp_path) == []
+    assert not (tmp_path / "last.ckpt").exists()
+    slow_disk.set()
+    store.wait()
+    assert [one.step for one in complete_checkpoints(tmp_path)] == [3]
+    assert (tmp_path / "last.ckpt").read_text() == (tmp_path / "best.ckpt").read_text() == "epoch=0-step=3.ckpt\n"
+
+
+def test_a_save_waits_for_the_one_before_it(tmp_path, slow_disk):
+    module, optimizer = trained(0)
+    store = CheckpointStore(tmp_path, keep=2)
+    store.save(module, optimizer, name="epoch=0-step=1.ckpt", content={"step": 1}, best_step=None)
+    threading.Timer(0.3, slow_disk.set).start()
+    store.save(module, optimizer, name="epoch=0-step=2.ckpt", content={"step": 2}, best_step=None)
+    assert (tmp_path / "epoch=0-step=1.ckpt" / "manifest.json").is_file()
+    store.wait()
+    assert [one.step for one in complete_checkpoints(tmp_path)] == [1, 2]
+
+
+def test_a_write_that_fails_in_the_background_is_raised_by_the_next_wait_as_what_it_was(tmp_path, monkeypatch):
+    module, optimizer = trained(0)
+    store = CheckpointStore(tmp_path, keep=2)
+    save(store, module, optimizer, 1)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(FileSystemWriter, "write_data", full)
+    store.save(module, optimizer, name="epoch=0-step=2.ckpt", content={"step": 2}, best_step=None)
+    with pytest.raises(OSError, match="No space left on device"):
+        store.wait()
+    assert store.newest().step == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch=0-step=1.ckpt", "last.ckpt"]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_saving_before_the_first_update_changes_neither_run(tmp_path, kind):
+    (module, optimizer), (untouched, its_optimizer) = trained(0, steps=0, kind=kind), trained(0, steps=0, kind=kind)
+    store = CheckpointStore(tmp_path, keep=1)
+    save(store, module, optimizer, 1)  # a step was skipped: nothing was learnt
+    resumed, resumed_optimizer = trained(1, steps=0, kind=kind)
+    store.load(store.newest(), resumed, resumed_optimizer)
+    for one, its in ((module, optimizer), (untouched, its_optimizer), (resumed, resumed_optimizer)):
+        take_steps(one, its, range(3))
+    for name, value in untouched.state_dict().items():
+        assert torch.equal(value, module.state_dict()[name]), name
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_a_parameter_without_a_gradient_so_far_and_a_frozen_one_resume_too(tmp_path):
+    def unused_and_frozen(seed):
+        torch.manual_seed(seed)
+        module = torch.nn.ModuleDict({name: torch.nn.Linear(4, 4) for name in ("used", "later", "frozen")})
+        module["frozen"].requires_grad_(False)
+        trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        return module, torch.optim.AdamW(trainable, lr=0.1, fused=True)
+
+    def train(module, optimizer, steps, *, later):
+        for step in steps:
+            optimizer.zero_grad()
+            torch.manual_seed(step)
+            hidden = module["frozen"](module["used"](torch.randn(3, 4)))
+            (module["later"](hidden) if later else hidden).square().mean().backward()
+            optimizer.step()
+
+    module, optimizer = unused_and_frozen(0)
+    train(module, optimizer, range(3), later=False)
+    store = CheckpointStore(tmp_path, keep=1)
+    save(store, module, optimizer, 3)
+    other, its_optimizer = unused_and_frozen(1)
+    store.load(store.newest(), other, its_optimizer)
+    for one, its in ((module, optimizer), (other, its_optimizer)):
+        train(one, its, range(3, 6), later=True)
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name

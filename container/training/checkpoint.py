@@ -5,16 +5,26 @@
       last.ckpt, best.ckpt     the name of the newest and of the best folder
 
 The pointers are small text files, not links: the sync of a checkpoint folder to S3 keeps files and loses links.
+
+Nothing in a checkpoint says how the model was parallelised: a rank writes the shards it holds under the names and
+offsets they have in the plain model, and reads whatever covers its own.
 """
 
 import json
 import logging
 import os
 import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
@@ -27,11 +37,15 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.optim import Optimizer
 
+from container.failure import PeerFailed
+
 logger = logging.getLogger(__name__)
 
 # Flat optimizer names are what lets a checkpoint resume under another strategy.
 _OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
 _ASIDE = ".saving-"
+_WRITE_TIMEOUT = timedelta(minutes=30)  # one rank's disk may be slow; a rank that dies is noticed at once
+_LONG_WAIT = 5.0  # seconds of training lost to the previous save that are worth a line
 
 
 @dataclass(frozen=True)
@@ -47,7 +61,10 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The checkpoints of a job; every method but `read` is called by all ranks together.
+    """The checkpoints of a job; every method is called by all ranks together.
+
+    A save copies the state and returns; a thread writes the copy. Its collectives have a process group of their own,
+    because they would interleave with those of training.
 
     Args:
         folder: checkpoints/.
@@ -57,26 +74,40 @@ class CheckpointStore:
     def __init__(self, folder: Path, *, keep: int) -> None:
         self._folder = folder
         self._keep = keep
+        self._rank = dist.get_rank()
+        self._group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending: Future[None] | None = None
 
     def save(
         self, module: nn.Module, optimizer: Optimizer, *, name: str, content: dict[str, Any], best_step: int | None
     ) -> None:
-        """Save under `name`; `content` is JSON with at least "step". A failed save leaves the earlier ones intact."""
-        aside = self._folder / f"{_ASIDE}{name}"
-        first = dist.get_rank() == 0
-        try:
-            if first:
-                shutil.rmtree(aside, ignore_errors=True)
-                aside.mkdir(parents=True)
-            dist.barrier()
-            dcp.save(_states(module, optimizer), checkpoint_id=aside)
-            if first:
-                self._complete(aside, name, content)
-                self._prune(best_step)
-        except BaseException:
-            if first:
-                shutil.rmtree(aside, ignore_errors=True)
-            raise
+        """Save the state at this call under `name`, in the background; first waits for the save before it.
+
+        A failed save leaves the earlier checkpoints intact and raises from the next `save` or `wait`.
+
+        Args:
+            content: JSON with at least "step".
+            best_step: step of the checkpoint to keep as the best, possibly this one.
+        """
+        waited = time.perf_counter()
+        self.wait()
+        waited = time.perf_counter() - waited
+        if waited > _LONG_WAIT:
+            logger.info("waited %.1f s for the previous checkpoint: saving less often loses less time", waited)
+        text = json.dumps(content)
+        states = _copied(_model_state(module) | _taken_optimizer_state(module, optimizer))
+        self._pending = self._writer.submit(self._write, states, name=name, content=text, best_step=best_step)
+
+    def wait(self) -> None:
+        """Wait until the last save is complete.
+
+        Raises:
+            PeerFailed: another rank could not write its part; on that rank its own exception.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
 
     def newest(self) -> Checkpoint | None:
         """The newest complete checkpoint, as rank 0 sees it; None where there is none."""
@@ -87,42 +118,78 @@ class CheckpointStore:
         return self._agreed(lambda found: next((one for one in found if one.step == step), None))
 
     def load(self, checkpoint: Checkpoint, module: nn.Module, optimizer: Optimizer | None = None) -> None:
-        """Load weights, and the optimizer where given, in place."""
-        states = _states(module, optimizer)
-        dcp.load(states, checkpoint_id=checkpoint.folder)
-        set_model_state_dict(module, states["model"], options=_OPTIONS)
-        if optimizer is not None:
-            set_optimizer_state_dict(module, optimizer, states["optimizer"], options=_OPTIONS)
+        """Load weights, and the optimizer where given, in place, however they were distributed when saved."""
+        self.wait()
+        model = _model_state(module)
+        wanted = {} if optimizer is None else _optimizer_state(module, optimizer)
+        # A parameter that has had no gradient yet has no state, in the checkpoint as in the optimizer that saved it.
+        saved = dcp.FileSystemReader(checkpoint.folder).read_metadata().state_dict_metadata
+        states = model | {name: value for name, value in wanted.items() if name in saved}
+        with _naming_the_rank(self._rank):
+            dcp.load(states, checkpoint_id=checkpoint.folder, process_group=self._group)
+        set_model_state_dict(module, {name.removeprefix(_MODEL): states[name] for name in model}, options=_OPTIONS)
+        if optimizer is not None and wanted:
+            _set_optimizer_state(module, optimizer, states, fresh=wanted.keys() - states.keys())
 
     def clear(self) -> None:
         """Remove every checkpoint."""
-        if dist.get_rank() == 0 and self._folder.is_dir():
+        self.wait()
+        if self._rank == 0 and self._folder.is_dir():
             for path in self._folder.glob("*.ckpt"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        dist.barrier()
+        dist.barrier(self._group)
 
-    def _agreed(self, choose: Any) -> Checkpoint | None:
+    def _agreed(self, choose: Callable[[list[Checkpoint]], Checkpoint | None]) -> Checkpoint | None:
+        self.wait()
         chosen: list[Checkpoint | None] = [None]
-        if dist.get_rank() == 0:
+        if self._rank == 0:
             chosen = [choose(complete_checkpoints(self._folder))]
-        dist.broadcast_object_list(chosen, src=0)
+        dist.broadcast_object_list(chosen, src=0, group=self._group)
         return chosen[0]
 
-    def _complete(self, aside: Path, name: str, content: dict[str, Any]) -> None:
-        (aside / "state.json").write_text(json.dumps(content))
+    def _write(self, states: dict[str, Any], *, name: str, content: str, best_step: int | None) -> None:
+        """The thread's part: write aside, and when every rank has written, complete."""
+        aside = self._folder / f"{_ASIDE}{name}"
+        try:
+            self._on_first(lambda: _make_empty(aside))
+            with _naming_the_rank(self._rank):
+                dcp.save(states, checkpoint_id=aside, process_group=self._group)
+            self._on_first(lambda: self._complete(aside, name, content=content, best_step=best_step))
+        except BaseException:
+            if self._rank == 0:
+                shutil.rmtree(aside, ignore_errors=True)
+            raise
+
+    def _on_first(self, act: Callable[[], None]) -> None:
+        """Have rank 0 act; what it fails of is raised on every rank."""
+        said: list[str | None] = [None]
+        failed: Exception | None = None
+        if self._rank == 0:
+            try:
+                act()
+            except Exception as error:
+                failed, said = error, [_said(error)]
+        dist.broadcast_object_list(said, src=0, group=self._group)
+        if failed is not None:
+            raise failed
+        if said[0] is not None:
+            raise PeerFailed(f"rank 0: {said[0]}")
+
+    def _complete(self, aside: Path, name: str, *, content: str, best_step: int | None) -> None:
+        _write_synced(aside / "state.json", content)
         files = {path.name: path.stat().st_size for path in aside.iterdir()}
-        with (aside / "manifest.json").open("w") as manifest:
-            json.dump(files, manifest)
-            manifest.flush()
-            os.fsync(manifest.fileno())
+        _write_synced(aside / "manifest.json", json.dumps(files))
+        _sync_folder(aside)
         final = self._folder / name
         replaced = self._folder / f"{_ASIDE}replaced"
         if final.exists():  # the same step, saved again
             shutil.rmtree(replaced, ignore_errors=True)
             final.rename(replaced)
         aside.rename(final)
+        _sync_folder(self._folder)
         shutil.rmtree(replaced, ignore_errors=True)
         self._point("last.ckpt", name)
+        self._prune(best_step)
 
     def _prune(self, best_step: int | None) -> None:
         found = complete_checkpoints(self._folder)
@@ -145,7 +212,7 @@ def complete_checkpoints(folder: Path) -> list[Checkpoint]:
     """All complete checkpoints, oldest first; an incomplete or damaged one is named in the log and passed over."""
     found = []
     for path in folder.glob("*.ckpt"):
-        if not path.is_dir():
+        if not path.is_dir() or path.name.startswith(_ASIDE):
             continue
         try:
             files = json.loads((path / "manifest.json").read_text())
@@ -163,8 +230,87 @@ def complete_checkpoints(folder: Path) -> list[Checkpoint]:
     return sorted(found, key=lambda one: one.step)
 
 
-def _states(module: nn.Module, optimizer: Optimizer | None) -> dict[str, Any]:
-    states: dict[str, Any] = {"model": get_model_state_dict(module, options=_OPTIONS)}
-    if optimizer is not None:
-        states["optimizer"] = get_optimizer_state_dict(module, optimizer, options=_OPTIONS)
-    return states
+def load_weights(module: nn.Module, checkpoint: Checkpoint) -> None:
+    """Load the weights into a plain model in this process alone, with or without a process group."""
+    states = _model_state(module)
+    with warnings.catch_warnings(action="ignore"):  # DCP says that it is on its own
+        dcp.load(states, checkpoint_id=checkpoint.folder, no_dist=True)
+    set_model_state_dict(module, {name.removeprefix(_MODEL): value for name, value in states.items()}, options=_OPTIONS)
+
+
+_MODEL, _OPTIMIZER = "model.", "optimizer."
+
+
+def _model_state(module: nn.Module) -> dict[str, Any]:
+    return {f"{_MODEL}{name}": value for name, value in get_model_state_dict(module, options=_OPTIONS).items()}
+
+
+def _taken_optimizer_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    # Asked for its state before its first step, torch would take that step for it: Adam would count one too many.
+    return _optimizer_state(module, optimizer) if optimizer.state else {}
+
+
+def _optimizer_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """What the optimizer has learnt, initialised where it has not; rates and decay are settings of the run."""
+    if not any(group["params"] for group in optimizer.param_groups):
+        return {}  # this rank holds frozen parameters only
+    flat = get_optimizer_state_dict(module, optimizer, options=_OPTIONS)
+    return {f"{_OPTIMIZER}{name}": value for name, value in flat.items() if name.startswith("state.")}
+
+
+def _set_optimizer_state(module: nn.Module, optimizer: Optimizer, states: dict[str, Any], *, fresh: set[str]) -> None:
+    """Give the optimizer the loaded `states`; parameters of the names in `fresh` are left as never stepped."""
+    own = get_optimizer_state_dict(module, optimizer, options=_OPTIONS)
+    loaded = {name.removeprefix(_OPTIMIZER): value for name, value in states.items() if name.startswith(_OPTIMIZER)}
+    set_optimizer_state_dict(module, optimizer, {**own, **loaded}, options=_OPTIONS)
+    untouched = {name.removeprefix(f"{_OPTIMIZER}state.").rpartition(".")[0] for name in fresh}
+    for name, parameter in module.named_parameters():
+        if name in untouched:
+            optimizer.state.pop(parameter, None)
+
+
+@torch.no_grad()
+def _copied(states: dict[str, Any]) -> dict[str, Any]:
+    """A copy in host memory that training cannot change; from a GPU through pinned memory."""
+    tensors = {name: value for name, value in states.items() if isinstance(value, torch.Tensor)}
+    copies = {name: value.detach().to("cpu", copy=True, non_blocking=True) for name, value in tensors.items()}
+    if any(value.is_cuda for value in tensors.values()):
+        torch.cuda.synchronize()
+    return {**states, **copies}
+
+
+@contextmanager
+def _naming_the_rank(rank: int) -> Iterator[None]:
+    """DCP raises the failures of all ranks on all: leave each its own, and tell the others whose it was."""
+    try:
+        yield
+    except dcp.CheckpointException as error:
+        if rank in error.failures:
+            raise error.failures[rank][0] from error
+        other = min(error.failures)
+        raise PeerFailed(f"rank {other}: {_said(error.failures[other][0])}") from None
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _make_empty(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+
+def _write_synced(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make names in `folder` durable: a rename lives in the folder, not in the file."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
