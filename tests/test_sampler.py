@@ -25,6 +25,16 @@ def test_every_record_is_dealt_once_and_no_slot_overflows(counts, data_size, mic
     assert max(map(len, dealt)) <= slots.batch_size
 
 
+@given(records=st.integers(4, 24), seed=st.integers(0, 9))
+def test_a_global_batch_that_does_not_fill_its_slots_leaves_none_empty(records, seed):
+    slots = Slots(batch_size=-(-records // 4), data_size=2, microbatches=2, records=records)
+    counts = np.random.default_rng(seed).integers(1, 500, records)
+    dealt = deal(counts, slots)
+    assert sorted(np.concatenate(dealt).tolist()) == list(range(records))
+    assert 1 <= min(map(len, dealt)) <= max(map(len, dealt)) <= slots.batch_size
+    assert slots.steps(3 * records) == 3
+
+
 def test_token_counts_balance_over_ranks():
     counts = np.random.default_rng(0).lognormal(4, 1, 64).astype(int) + 1
     loads = [counts[indices].sum() for indices in deal(counts, Slots(batch_size=16, data_size=4))]

@@ -11,15 +11,23 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Slots:
-    """How a global batch is cut: `data_size` ranks, each with `microbatches` of at most `batch_size` records."""
+    """How a global batch is cut: `data_size` ranks, each with `microbatches` of at most `batch_size` records.
+
+    Attributes:
+        records: records of a global batch where they do not fill the slots evenly; None: as many as there is room for.
+    """
 
     batch_size: int
     data_size: int
     microbatches: int = 1
+    records: int | None = None
 
     @property
     def global_batch(self) -> int:
-        return self.batch_size * self.data_size * self.microbatches
+        """Records of an optimizer step."""
+        room = self.batch_size * self.data_size * self.microbatches
+        assert self.records is None or self.records <= room
+        return room if self.records is None else self.records
 
     def steps(self, num_records: int) -> int:
         """Steps that cover `num_records`, the last one possibly smaller."""

@@ -1,19 +1,28 @@
 """What a checkpoint and the run that resumes it must share."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
+from container.data.sampler import Slots
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 
-# Changing these continues the same training; changing any other would silently make another one of it.
+logger = logging.getLogger(__name__)
+
+# Changing these continues the same training; changing any other would silently make another one of it. How the work is
+# spread over processes is free as a whole.
 FREE = frozenset(
     {
         "max_epochs", "early_stop_patience", "val_check_interval", "metric_choices", "load_ckpt", "resume",
-        "keep_checkpoints", "checkpoint_every_n_steps", "log_every_n_steps", "max_nonfinite_steps", "nproc_per_node",
-        "preprocess_workers", "strategy", "dp_replicate_size", "dp_shard_size", "pp_size", "tp_size", "branch_size",
-        "pp_schedule", "num_microbatches", "sharding_strategy", "batch_size", "accumulate_grad_batches",
-        "fixed_tokenizer_length", "text_input_ids_key", "text_attention_mask_key", "test_filename",
+        "keep_checkpoints", "checkpoint_every_n_steps", "log_every_n_steps", "max_nonfinite_steps", "batch_size",
+        "accumulate_grad_batches", "fixed_tokenizer_length", "text_input_ids_key", "text_attention_mask_key",
+        "test_filename",
+    }
+    | {
+        name
+        for name, field in Hyperparameters.model_fields.items()
+        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["group"] == "processes"
     }
 )  # fmt: skip
 
@@ -42,6 +51,42 @@ def check_identity(saved: dict[str, Any], current: dict[str, Any], *, folder: st
             f"resume: the checkpoint in {folder} was trained on other data or preprocessing than input/data holds now",
             fix,
         )
+
+
+def resume_slots(global_batch: int, planned: Slots, *, per_pass: int) -> Slots:
+    """Slots that take the steps of the run that saved a checkpoint, on this run's ranks.
+
+    The number of passes follows from the global batch; the records of a step are spread over them as evenly as they
+    go, so `planned.batch_size` is an upper bound here.
+
+    Args:
+        global_batch: records of a step, by the checkpoint.
+        planned: what this run would use if it started afresh.
+        per_pass: microbatches that one forward and backward take together: those of a pipeline, else 1.
+
+    Raises:
+        ContractError: a step has fewer records than there are slots to fill.
+    """
+    if planned.global_batch == global_batch:
+        return planned
+    at_once = planned.data_size * per_pass
+    if global_batch < at_once:
+        raise ContractError(
+            f"dp_shard_size, dp_replicate_size: the checkpoint was trained with a global batch of {global_batch}, too "
+            f"few records for {planned.data_size} data-parallel ranks"
+            + (f" x {per_pass} microbatches (num_microbatches)" if per_pass > 1 else ""),
+            f"Use at most {global_batch // per_pass} data-parallel ranks, or start over with resume=false."
+            if global_batch >= per_pass
+            else f"Set num_microbatches to at most {global_batch}, or start over with resume=false.",
+        )
+    passes = -(-global_batch // (planned.batch_size * at_once))
+    slots = Slots(-(-global_batch // (passes * at_once)), planned.data_size, passes * per_pass, records=global_batch)
+    logger.info(
+        "the global batch stays %d, as in the checkpoint: accumulate_grad_batches is %d and a microbatch has up to %d "
+        "records on each of %d data-parallel ranks; as set, they would make it %d",
+        global_batch, passes, slots.batch_size, slots.data_size, planned.global_batch,
+    )  # fmt: skip
+    return slots
 
 
 def check_global_batch(saved: int, current: int, *, ranks: int) -> None:
