@@ -1,0 +1,264 @@
+"""Pipeline parallelism: stages on different ranks, microbatches in flight, by torch.distributed.pipelining.
+
+Every rank of a pipeline has the same microbatches, so only activations travel. What travels has the shape of a budget
+of tokens and records, because the schedules fix their buffers once; nothing is padded where it is computed on.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
+)
+
+from container.data.batch import PackedBatch
+from container.models.blocks import Carry, flatten, restrict
+from container.models.classifier import Classifier
+from container.parallel.execution import Autocast, Gradients, Objective, at_least_float32
+from container.parallel.mesh import RankMesh
+from container.parallel.stages import Budget, Stage, plan_stages, real_rows, stage_table
+from contracts.hyperparameters import Hyperparameters
+
+logger = logging.getLogger(__name__)
+
+# Buffers grow in steps of at most an eighth, so that they are rebuilt a few times, and little is sent in vain.
+_STEPS_PER_DOUBLING = 8
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """An entry of pp_schedule.
+
+    Attributes:
+        stages_per_rank: 2: each rank has two shorter stages, which makes the bubble shorter.
+        folded: the second stages run back from the last rank to the first (V); otherwise from the first again (loop).
+    """
+
+    build: type
+    stages_per_rank: int = 1
+    folded: bool = False
+
+    def rank_of(self, stage: int, num_ranks: int) -> int:
+        """The rank, along pp, that has `stage`."""
+        lap, place = divmod(stage, num_ranks)
+        return num_ranks - 1 - place if self.folded and lap % 2 else place
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "GPipe": Schedule(ScheduleGPipe),
+    "1F1B": Schedule(Schedule1F1B),
+    "Interleaved1F1B": Schedule(ScheduleInterleaved1F1B, stages_per_rank=2),
+    "InterleavedZeroBubble": Schedule(ScheduleInterleavedZeroBubble, stages_per_rank=2),
+    "ZBVZeroBubble": Schedule(ScheduleZBVZeroBubble, stages_per_rank=2, folded=True),
+}
+
+
+def build_pipeline(
+    model: Classifier,
+    ranks: RankMesh,
+    hp: Hyperparameters,
+    *,
+    autocast: Autocast,
+    shard: Callable[[nn.Module], None],
+) -> "PipelineExecution":
+    """Cut `model` into stages and keep this rank's, in place.
+
+    Args:
+        model: the plain model, or what tensor or branch parallelism made of it; the same blocks on every rank of pp.
+        shard: applied to each stage of this rank; fully_shard where there is a data axis.
+    """
+    schedule, num_ranks = SCHEDULES[hp.pp_schedule], ranks.size("pp")
+    plans = plan_stages(model, hp, num_stages=num_ranks * schedule.stages_per_rank)
+    rank_of = [schedule.rank_of(plan.index, num_ranks) for plan in plans]
+    if ranks.is_first:
+        logger.info("pipeline of %d stages (%s):\n%s", len(plans), hp.pp_schedule, stage_table(plans, rank_of))
+    dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)
+    own = [plan for plan, rank in zip(plans, rank_of) if rank == ranks.coordinate("pp")]
+    stages = [Stage(model, plan, autocast=autocast, dtype=dtype) for plan in own]
+    restrict(model, [block for plan in own for block in plan.blocks], within=flatten(model), in_place=True)
+    for stage in stages:
+        shard(stage)
+        # Before the hooks of fully_shard, which would move the index to the device.
+        stage.register_forward_pre_hook(_look_up, prepend=True, with_kwargs=True)
+    return PipelineExecution(model, ranks, hp, schedule=schedule, stages=stages, rank_of=rank_of, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What forward_backward was called with, and the loss so far."""
+
+    objective: Objective
+    normaliser: Tensor
+    scale: Callable[[Tensor], Tensor]
+    share: Tensor
+
+
+class PipelineExecution:
+    """Runs steps through a pipeline of stages, num_microbatches at a time.
+
+    Args:
+        module: what is left of the plain model on this rank: its stages' blocks.
+        stages: this rank's, in order.
+        rank_of: the rank, along pp, of every stage.
+        dtype: of what travels.
+    """
+
+    def __init__(
+        self,
+        module: Classifier,
+        ranks: RankMesh,
+        hp: Hyperparameters,
+        *,
+        schedule: Schedule,
+        stages: Sequence[Stage],
+        rank_of: Sequence[int],
+        dtype: torch.dtype,
+    ) -> None:
+        self.module = module
+        self.ranks = ranks
+        self.microbatches = hp.num_microbatches
+        self._num_classes = hp.num_classes
+        self._schedule = schedule
+        self._stages = stages
+        self._rank_of = rank_of
+        self._dtype = dtype
+        self._gradients = Gradients(module, ranks)
+        self._budget: Budget | None = None
+        self._runner: Any = None
+        self._step: _Step | None = None
+        self._group = ranks.group("pp")
+        # Slices and branches hold copies of the result.
+        copies = ranks.coordinate("branch") or ranks.coordinate("tp")
+        self._has_result = self._is_here(len(rank_of) - 1) and not copies
+
+    def forward_backward(
+        self,
+        microbatches: Sequence[PackedBatch],
+        *,
+        objective: Objective,
+        normaliser: Tensor,
+        scale: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """See Execution.forward_backward."""
+        assert len(microbatches) % self.microbatches == 0, "the loop gives whole passes"
+        share = torch.zeros((), device=self.ranks.device)
+        self._step = _Step(objective, normaliser, scale, share)
+        self._grow(microbatches)
+        index = torch.arange(self.microbatches)
+        for start in range(0, len(microbatches), self.microbatches):
+            in_flight = microbatches[start : start + self.microbatches]
+            for stage in self._stages:
+                stage.in_flight, stage.budget = in_flight, self._budget
+            self._runner.step(microbatch=index, target=index, return_outputs=False)
+        return share if self._has_result else share.zero_()
+
+    @torch.no_grad()
+    def predict(self, microbatches: Sequence[PackedBatch]) -> list[Tensor] | None:
+        """See Execution.predict. Stage after stage, each over all microbatches, while the next has begun on the first.
+
+        Not by the schedule's eval: it rebuilds its buffers whenever training and evaluation take turns, and the folded
+        one fails without a backward pass.
+        """
+        sent: list[tuple[dist.Work, Tensor]] = []
+        outputs: list[Any] = []
+        for stage in self._stages:
+            stage.budget = None
+            here, index = outputs, stage.plan.index
+            outputs = []
+            for i, batch in enumerate(microbatches):
+                if index == 0:
+                    received: Sequence[Tensor] = ()
+                else:
+                    received = here[i] if self._is_here(index - 1) else self._receive(stage, batch)
+                outputs.append(stage(*received, batch=batch))
+                if index + 1 < len(self._rank_of) and not self._is_here(index + 1):
+                    peer = self._rank_of[index + 1]
+                    sent += [(dist.isend(part, group=self._group, group_dst=peer), part) for part in outputs[-1]]
+        for work, _ in sent:
+            work.wait()
+        return [at_least_float32(logits) for logits in outputs] if self._has_result else None
+
+    def clip_grad_norm(self, max_norm: float, *, scaled_by: float = 1.0) -> float:
+        """See Execution.clip_grad_norm."""
+        return self._gradients.clip(max_norm, scaled_by=scaled_by)
+
+    def _loss(self, logits: Tensor, index: Tensor) -> Tensor:
+        """The loss of one microbatch, as the schedule wants it."""
+        step, batch = self._step, self._stages[-1].in_flight[int(index)]
+        loss = step.objective(at_least_float32(logits), batch) / step.normaliser
+        step.share.add_(loss.detach())
+        return step.scale(loss)
+
+    def _is_here(self, stage: int) -> bool:
+        return self._rank_of[stage] == self.ranks.coordinate("pp")
+
+    def _receive(self, stage: Stage, batch: PackedBatch) -> list[Tensor]:
+        carry, peer = stage.plan.receives, self._rank_of[stage.plan.index - 1]
+        counts = real_rows(batch, self.module.text_indices).rows(carry)
+        received = [self._room(count, width) for count, width in zip(counts, carry.widths, strict=True)]
+        for tensor in received:
+            dist.recv(tensor, group=self._group, group_src=peer)
+        return received
+
+    def _grow(self, microbatches: Sequence[PackedBatch]) -> None:
+        """Make the schedule anew where its buffers have no room for `microbatches`; all its ranks do alike."""
+        needs = [real_rows(batch, self.module.text_indices) for batch in microbatches]
+        if self._budget is not None:
+            needs.append(self._budget)
+        tokens = tuple(_rounded_up(max(counts)) for counts in zip(*(need.tokens for need in needs)))
+        budget = Budget(tokens, max(need.records for need in needs))
+        if budget == self._budget:
+            return
+        self._budget = budget
+        stages = [
+            PipelineStage(
+                stage,
+                stage.plan.index,
+                len(self._rank_of),
+                self.ranks.device,
+                input_args=self._example(stage.plan.receives),
+                output_args=self._example(stage.plan.sends) or (self._room(1, self._num_classes, device="meta"),),
+                group=self._group,
+            )
+            for stage in self._stages
+        ]
+        self._runner = self._schedule.build(
+            stages if self._schedule.stages_per_rank > 1 else stages[0],
+            self.microbatches,
+            loss_fn=self._loss,
+            scale_grads=False,
+        )
+
+    def _example(self, carry: Carry) -> tuple[Tensor, ...]:
+        """What travels with `carry`, without memory. Every stage is sent gradients: zero-bubble schedules need them."""
+        assert self._budget is not None
+        counts = self._budget.rows(carry)
+        return tuple(
+            self._room(count, width, device="meta").requires_grad_()
+            for count, width in zip(counts, carry.widths, strict=True)
+        )
+
+    def _room(self, count: int, width: int, *, device: str | None = None) -> Tensor:
+        return torch.empty(count, width, dtype=self._dtype, device=device or self.ranks.device)
+
+
+def _look_up(stage: Stage, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """A schedule passes the number of a microbatch; predictions pass the microbatch itself."""
+    if "microbatch" in kwargs:
+        kwargs = {"batch": stage.in_flight[int(kwargs["microbatch"])]}
+    return args, kwargs
+
+
+def _rounded_up(count: int) -> int:
+    step = max(1, 2 ** (count.bit_length() - 1) // _STEPS_PER_DOUBLING)
+    return -(-count // step) * step
