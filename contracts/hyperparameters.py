@@ -23,7 +23,7 @@ ENCODER_SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_head
 
 
 def _field(default: Any = ..., *, group: str, about: str, only: tuple[str, ...] = (), **constraints: Any) -> Any:
-    """A hyperparameter; `only` names the model classes or strategies in which it has an effect."""
+    """A hyperparameter; `only` names the model classes, optimizers or ways of sharing out work that it belongs to."""
     extra = {"group": group, "only": list(only)}
     return Field(default, description=about, json_schema_extra=extra, **constraints)
 
@@ -119,7 +119,7 @@ class Hyperparameters(BaseModel):
     risk_tables: dict[str, dict[str, Any]] | None = _field(None, group="table", about="Risk tables given by hand, per column, in the form of risk_table_map.json; the rest are fitted.")
     numeric_transform: Literal["standard", "quantile", "none"] = _field("standard", group="table", about="Scaling of the tabular inputs between imputation and the model, fitted on train, part of model.pth and model.onnx.")
 
-    batch_size: int = _field(32, group="training", about="Records per data-parallel rank and microbatch.", ge=1)
+    batch_size: int = _field(32, group="training", about="Records per data-parallel rank and forward pass; a pipeline cuts them into num_microbatches.", ge=1)
     max_epochs: int = _field(10, group="training", about="Passes over train at most.", ge=1)
     lr: float = _field(2e-5, group="training", about="Peak learning rate.", gt=0)
     head_lr: float | None = _field(None, group="training", about="Peak learning rate of everything but the encoders' backbones. Default: lr. Beside a pretrained encoder about 1e-3 is usually much better.", gt=0)
@@ -129,7 +129,7 @@ class Hyperparameters(BaseModel):
     adam_epsilon: float = _field(1e-8, group="training", about="Epsilon of Adam and AdamW.", only=("Adam", "AdamW"), gt=0)
     class_weights: list[float] | None = _field(None, group="training", about="Weight of each class in the loss, in the order of the class ids. Default: all 1.")
     gradient_clip_val: float = _field(1.0, group="training", about="Largest global gradient norm; 0 = no clipping.", ge=0)
-    accumulate_grad_batches: int = _field(1, group="training", about="Microbatches per optimizer step and rank.", ge=1)
+    accumulate_grad_batches: int = _field(1, group="training", about="Forward passes per optimizer step and rank.", ge=1)
     warmup_steps: int = _field(300, group="training", about="Optimizer steps of linear warmup. The default shrinks to a tenth of a short run; a number that you set is kept.", ge=0)
     run_scheduler: bool = _field(True, group="training", about="After the warmup decay the rate linearly; otherwise keep it constant.")
     lr_decay: float = _field(0.05, group="training", about="Fraction of lr that the linear decay ends at.", ge=0, le=1)
@@ -150,15 +150,28 @@ class Hyperparameters(BaseModel):
 
     nproc_per_node: int | None = _field(None, group="processes", about="Worker processes per host. Default: number of GPUs, or 1.", ge=1)
     preprocess_workers: int | None = _field(None, group="processes", about="Processes that prepare data. Default: number of cores.", ge=1)
-    strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp", "pp", "branch"] = _field("auto", group="processes", about="Parallelism.")
+    strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp", "pp", "branch"] = _field("auto", group="processes", about="How the work is shared out: ddp replicas, fsdp shards, hsdp shards inside and replicas outside, tp slices of layers, pp stages, branch one text encoder per rank; auto: as the sizes below say, replicas of what is left.")
     dp_replicate_size: int = _field(-1, group="processes", about="Replicas; -1 = what is left.", ge=-1)
     dp_shard_size: int = _field(1, group="processes", about="Ranks that share one sharded copy; -1 = what is left.", ge=-1)
-    pp_size: int = _field(1, group="processes", about="Pipeline stages.", ge=-1)
-    tp_size: int = _field(1, group="processes", about="Ranks that share one layer.", ge=-1)
-    branch_size: int = _field(1, group="processes", about="Ranks that share the text encoders.", ge=-1)
-    pp_schedule: Literal["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"] = _field("1F1B", group="processes", about="Pipeline schedule.", only=("pp",))
-    num_microbatches: int = _field(4, group="processes", about="Microbatches of a pipeline step.", only=("pp",), ge=1)
-    sharding_strategy: Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"] = _field("FULL_SHARD", group="processes", about="What fsdp shards.", only=("fsdp", "hsdp"))
+    pp_size: int = _field(1, group="processes", about="Ranks of a pipeline; -1 = what is left.", ge=-1)
+    tp_size: int = _field(1, group="processes", about="Ranks that share each layer; -1 = what is left.", ge=-1)
+    branch_size: int = _field(1, group="processes", about="Ranks that share the text encoders, one each; -1 = what is left.", ge=-1)
+    pp_schedule: Literal["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"] = _field("1F1B", group="processes", about="Pipeline schedule; the last three give each rank two shorter stages.", only=("pp",))
+    num_microbatches: int = _field(4, group="processes", about="Microbatches in flight in a pipeline, of batch_size / num_microbatches records each.", only=("pp",), ge=1)
+    sharding_strategy: Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"] = _field("FULL_SHARD", group="processes", about="What dp_shard splits: everything; gradients and optimizer state, with the parameters gathered from forward to backward; or nothing, which makes fsdp's ranks replicas.", only=("fsdp",))
+    fsdp_wrap: Literal["layer", "size"] = _field("layer", group="processes", about="What is gathered and freed as one: each encoder layer, or modules of at least fsdp_min_params.", only=("fsdp",))
+    fsdp_min_params: int = _field(1_000_000, group="processes", about="Parameters of a unit with fsdp_wrap=size.", only=("fsdp",), ge=1)
+    fsdp_reduce_dtype: Literal["float32", "bfloat16"] = _field("float32", group="processes", about="What gradients are summed in with bf16 or fp16.", only=("fsdp",))
+    cpu_offload: bool = _field(False, group="processes", about="Keep shards of parameters, gradients and optimizer state in the host's memory; slow, for models that fit in no other way.", only=("fsdp",))
+    bucket_cap_mb: int = _field(25, group="processes", about="MiB of gradients that travel together.", only=("ddp",), ge=1)
+    gradient_as_bucket_view: bool = _field(True, group="processes", about="Gradients live in the buckets that travel instead of in copies: less memory.", only=("ddp",))
+    gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = _field("none", group="processes", about="How gradients are compressed on their way; powersgd sends low-rank approximations. Results differ from one process's.", only=("ddp",))
+    powersgd_rank: int = _field(1, group="processes", about="Rank of the approximation with gradient_compression=powersgd.", only=("ddp",), ge=1)
+    sequence_parallel: bool = _field(False, group="processes", about="Also share out, over tp, what lies between the sliced matrix products (norms, dropout): less memory.", only=("tp",))
+    activation_checkpointing: int = _field(0, group="processes", about="Compute every n-th encoder layer again in the backward pass instead of keeping its activations; 1 = every layer, 0 = none.", ge=0)
+    compile: bool = _field(False, group="processes", about="Compile encoder layers with torch.compile; the first steps take longer.")
+    max_restarts: int = _field(3, group="processes", about="Times that workers killed by a signal are started again from the newest checkpoint. An error that names its cause is not tried again.", ge=0)
+    profile: bool = _field(False, group="processes", about="Trace some steps: output/data/profile/ gets the trace and a table of the ten costliest operations.")
     # fmt: on
 
     @property

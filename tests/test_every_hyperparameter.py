@@ -28,7 +28,16 @@ from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
 from contracts.hyperparameters import FULL_TEXT_STEPS, Hyperparameters
 from contracts.paths import JobPaths
-from tests.jobs import CONFIGURATION, TINY_ENCODER, TWO_TEXTS, table, write_job, write_letters_tokenizer, write_table
+from tests.jobs import (
+    CONFIGURATION,
+    REPOSITORY,
+    TINY_ENCODER,
+    TWO_TEXTS,
+    table,
+    write_job,
+    write_letters_tokenizer,
+    write_table,
+)
 
 ONE: dict = {"tab_field_list": ["price", "quantity"], "chunk_trancate": True, "max_total_chunks": 1}
 TWO: dict = {**TWO_TEXTS}
@@ -121,12 +130,31 @@ CHECKED = {
     "resume": {"resume": False},
     "nproc_per_node": {"nproc_per_node": 2},
     "preprocess_workers": {"preprocess_workers": 2},
-    "strategy": {"strategy": "fsdp"},
-    "dp_replicate_size": {"dp_replicate_size": 2},
-    "dp_shard_size": {"dp_shard_size": 2},
-    "pp_size": {"pp_size": 2},
-    "tp_size": {"tp_size": 2},
-    "branch_size": {"branch_size": 2},
+}
+# Settings whose effect is seen in several processes, or in how one computes the same: each names the file of its tests.
+ELSEWHERE = {
+    "strategy": "test_degrees.py",
+    "dp_replicate_size": "test_degrees.py",
+    "dp_shard_size": "test_degrees.py",
+    "pp_size": "test_degrees.py",
+    "tp_size": "test_degrees.py",
+    "branch_size": "test_degrees.py",
+    "pp_schedule": "test_pipeline.py",
+    "num_microbatches": "test_pipeline.py",
+    "sharding_strategy": "test_sharding.py",
+    "fsdp_wrap": "test_sharding.py",
+    "fsdp_min_params": "test_sharding.py",
+    "fsdp_reduce_dtype": "test_sharding.py",
+    "cpu_offload": "test_sharding.py",
+    "bucket_cap_mb": "test_sharding.py",
+    "gradient_as_bucket_view": "test_sharding.py",
+    "gradient_compression": "test_sharding.py",
+    "powersgd_rank": "test_sharding.py",
+    "sequence_parallel": "test_tensor_parallel.py",
+    "activation_checkpointing": "test_recompute.py",
+    "compile": "test_recompute.py",
+    "max_restarts": "test_faults.py",
+    "profile": "test_profile.py",
 }
 WITHOUT_EFFECT = {
     "kernel_size": [3],
@@ -134,14 +162,16 @@ WITHOUT_EFFECT = {
     "num_layers": 1,
     "dropout_keep": 0.9,
     "fixed_tokenizer_length": True,
-    "pp_schedule": "GPipe",
-    "num_microbatches": 2,
-    "sharding_strategy": "NO_SHARD",
 }
 
 
 def test_every_hyperparameter_is_in_one_of_the_tables():
-    assert sorted([*CHANGES, *CHECKED, *WITHOUT_EFFECT]) == sorted(Hyperparameters.model_fields)
+    assert sorted([*CHANGES, *CHECKED, *WITHOUT_EFFECT, *ELSEWHERE]) == sorted(Hyperparameters.model_fields)
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_setting_of_several_processes_is_named_in_the_tests_that_show_its_effect(name):
+    assert name in (REPOSITORY / "tests" / ELSEWHERE[name]).read_text()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -248,15 +278,6 @@ def test_it_changes_the_outcome(outcome_of, name):
 def test_it_has_no_effect_here_and_the_log_says_so(name):
     hp = parse_hyperparameters({**CONFIGURATION, name: WITHOUT_EFFECT[name]})
     assert [sentence for sentence in unused_settings(hp) if sentence.startswith(f"{name} is set and has no effect")]
-
-
-@pytest.mark.parametrize(
-    "name", ["dp_shard_size", "pp_size", "tp_size", "branch_size", "strategy", "dp_replicate_size"]
-)
-def test_parallelism_that_this_job_cannot_have_is_refused(name):
-    hp = parse_hyperparameters({**CONFIGURATION, **CHECKED[name]})
-    with pytest.raises(ContractError, match=name):
-        ParallelDegrees.resolve(hp, 1)
 
 
 def test_full_field_list_must_be_in_the_data(tmp_path):
