@@ -1,0 +1,12 @@
+"""Fixtures that every test module may use."""
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def rank_pool():
+    """Runs a function as a job of n ranks in a process group of their own; see tests/rank_pool.py."""
+    from tests.rank_pool import RankPool  # imports torch, which many tests do without
+
+    with RankPool() as pool:
+        yield pool

@@ -1,0 +1,189 @@
+"""Ranks for tests: a function run as a job of n processes in a process group of their own, without start-up time.
+
+Every rank of every job is forked from one server process that has imported torch, transformers and the container, but
+has run nothing: a job starts in a fraction of a second, and no group, mesh or cache of one job reaches the next.
+"""
+
+import contextlib
+import faulthandler
+import itertools
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from container.processes import PARENT_PID, die_with_parent
+
+MAX_RANKS = 16
+# After a rank has failed, its peers fail of the broken connection; what they say is worth this many seconds.
+_LAST_WORDS = 0.5
+_PRELOADED = [
+    "torch",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+    "transformers.models.bert.modeling_bert",
+    "container.training.worker",
+    "pytest",
+    "tests.rank_pool",
+]
+
+
+class RankFailed(AssertionError):
+    """A rank raised, died or hung; its own exception is the __cause__ where there is one.
+
+    Attributes:
+        ranks: the ranks it is about; the first to fail comes first.
+    """
+
+    def __init__(self, message: str, *, ranks: list[int]) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+
+
+class RankPool:
+    """Runs jobs of up to MAX_RANKS ranks, one after the other. Use as a context manager.
+
+    Args:
+        timeout: seconds that a job may take.
+    """
+
+    def __init__(self, *, timeout: float = 120) -> None:
+        self._timeout = timeout
+        self._numbers = itertools.count()
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(_PRELOADED)
+        self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def __enter__(self) -> "RankPool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+        del self._store
+
+    def run(
+        self, function: Callable[..., Any], *arguments: Any, world_size: int, timeout: float | None = None, **named: Any
+    ) -> list[Any]:
+        """Call `function` on every rank of a world, inside its process group (gloo); returns each rank's result.
+
+        Args:
+            function: a module's function; it, its arguments and its results are pickled.
+
+        Raises:
+            RankFailed: a rank raised, died, or was not done in time; all ranks of the job are gone.
+        """
+        assert 1 <= world_size <= MAX_RANKS
+        job = next(self._numbers)
+        call = pickle.dumps((function, arguments, named))
+        stacks = [Path(self._folder.name) / f"job{job}-rank{rank}" for rank in range(world_size)]
+        with self._processes(job, world_size, call, stacks) as (processes, pipes):
+            return _collect(processes, pipes, stacks=stacks, timeout=timeout or self._timeout)
+
+    @contextlib.contextmanager
+    def _processes(self, job: int, world_size: int, call: bytes, stacks: list[Path]) -> Iterator[Any]:
+        processes, pipes = [], []
+        try:
+            for rank in range(world_size):
+                ours, theirs = self._context.Pipe(duplex=False)
+                named = {"job": job, "rank": rank, "world_size": world_size, "port": self._store.port}
+                process = self._context.Process(
+                    target=_rank_main, args=(theirs,), kwargs={**named, "call": call, "stack": stacks[rank]}
+                )
+                process.start()
+                theirs.close()
+                processes.append(process)
+                pipes.append(ours)
+            yield processes, pipes
+        finally:
+            for process in processes:
+                process.kill()
+            for process, pipe in zip(processes, pipes):
+                process.join()
+                pipe.close()
+
+
+def _collect(processes: list[Any], pipes: list[Connection], *, stacks: list[Path], timeout: float) -> list[Any]:
+    """The results of all ranks, or RankFailed about those that did not give one."""
+    results: dict[int, Any] = {}
+    failures: list[tuple[float, int, str, BaseException | None]] = []
+    deadline = time.monotonic() + timeout
+    running = dict(zip(pipes, range(len(pipes))))
+    while running and (left := deadline - time.monotonic()) > 0:
+        for pipe in wait(list(running), left):
+            rank = running.pop(pipe)
+            try:
+                at, result, text, error = pickle.loads(pipe.recv_bytes())
+            except EOFError:
+                processes[rank].join(10)
+                # It was the first to fail, even where its peers could say so before its end was noticed.
+                at, text, error = 0.0, f"ended with exit code {processes[rank].exitcode}", None
+            if text is None:
+                results[rank] = result
+                continue
+            if not failures:
+                deadline = time.monotonic() + _LAST_WORDS
+            failures.append((at, rank, text, error))
+    if failures:
+        failures.sort(key=lambda failure: failure[0])
+        _, rank, text, error = failures[0]
+        raise RankFailed(f"rank {rank} of {len(pipes)}: {text}", ranks=[failure[1] for failure in failures]) from error
+    if running:
+        hung = sorted(running.values())
+        for rank in hung:
+            os.kill(processes[rank].pid, signal.SIGUSR1)
+        time.sleep(0.3)
+        where = "\n".join(f"rank {rank}:\n{stacks[rank].read_text()}" for rank in hung if stacks[rank].exists())
+        raise RankFailed(f"not done after {timeout:g} s: ranks {hung} of {len(pipes)}\n{where}", ranks=hung)
+    return [results[rank] for rank in range(len(pipes))]
+
+
+def _rank_main(pipe: Connection, *, job: int, rank: int, world_size: int, port: int, call: bytes, stack: Path) -> None:
+    """A rank's life. Ends without clean-up: the interpreter's takes longer than most jobs."""
+    os.environ.pop(PARENT_PID, None)
+    die_with_parent()
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    os.environ.update({name: str(value) for name, value in place.items()}, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
+    torch.set_num_threads(1)
+    faulthandler.register(signal.SIGUSR1, file=stack.open("w"))
+    try:
+        dist.init_process_group(
+            "gloo",
+            store=dist.PrefixStore(f"job{job}", dist.TCPStore("127.0.0.1", port, is_master=False)),
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(minutes=10),
+        )
+        function, arguments, named = pickle.loads(call)
+        answer = pickle.dumps((time.time(), function(*arguments, **named), None, None))
+        pipe.send_bytes(answer)
+        dist.destroy_process_group()
+    except BaseException as error:
+        pipe.send_bytes(_failure(error))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _failure(error: BaseException) -> bytes:
+    """What a rank says of its error, with the error itself where it can be pickled."""
+    at, text = time.time(), traceback.format_exc()
+    with contextlib.suppress(Exception):
+        content = pickle.dumps((at, None, text, error))
+        pickle.loads(content)
+        return content
+    return pickle.dumps((at, None, text, None))
