@@ -1,9 +1,10 @@
 """Rules that tie hyperparameters to each other: contradictions are errors, settings without effect are named."""
 
 import difflib
+from collections.abc import Collection
 
 from contracts.errors import ContractError
-from contracts.hyperparameters import FROM_SCRATCH, METRICS, Hyperparameters
+from contracts.hyperparameters import FROM_SCRATCH, METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
 
 
 def check_consistency(hp: Hyperparameters) -> None:
@@ -12,6 +13,7 @@ def check_consistency(hp: Hyperparameters) -> None:
     _check_columns(hp)
     _check_text_steps(hp)
     _check_control(hp)
+    _check_sharding(hp)
 
 
 def _check_classes(hp: Hyperparameters) -> None:
@@ -141,14 +143,75 @@ def _check_control(hp: Hyperparameters) -> None:
         )
 
 
-def unused_settings(hp: Hyperparameters) -> list[str]:
-    """One sentence for each hyperparameter that was set and has no effect in this job."""
-    active = {hp.architecture.name, hp.optimizer, hp.strategy}
+def _check_sharding(hp: Hyperparameters) -> None:
+    if hp.sharding_strategy != "NO_SHARD":
+        return
+    if hp.strategy == "hsdp" or hp.dp_shard_size != 1:
+        named = "strategy" if hp.strategy == "hsdp" else "dp_shard_size"
+        raise ContractError(
+            f"sharding_strategy: is NO_SHARD, which makes replicas, but {named} is {getattr(hp, named)!r}",
+            "Set strategy to ddp, or to fsdp without dp_shard_size; or sharding_strategy to FULL_SHARD.",
+        )
+
+
+def check_parallelism(hp: Hyperparameters, features: Collection[str]) -> None:
+    """Raise ContractError for the first setting that contradicts the way the work is shared out.
+
+    Args:
+        features: what is at work: mesh axes (pp, dp_replicate, dp_shard, branch, tp), and ddp or fsdp.
+    """
+    at_work = ", ".join(sorted(features)) or "one process alone"
+    if hp.gradient_compression != "none" and features and "ddp" not in features:
+        raise ContractError(
+            f"gradient_compression: is {hp.gradient_compression!r}, which pure replicas (ddp) have; "
+            f"here work: {at_work}",
+            "Set gradient_compression to none (under fsdp, fsdp_reduce_dtype=bfloat16 halves what travels), "
+            "or strategy to ddp.",
+        )
+    if hp.cpu_offload and "fsdp" not in features:
+        raise ContractError(
+            f"cpu_offload: is true, but nothing is sharded whose shards could be kept outside; here work: {at_work}",
+            "Set strategy to fsdp and run several processes, or cpu_offload to false.",
+        )
+    if hp.sequence_parallel and "tp" not in features:
+        raise ContractError(
+            f"sequence_parallel: is true, but there is no tp axis to share sequences out over; here work: {at_work}",
+            "Set tp_size to 2 or more, or sequence_parallel to false.",
+        )
+    if "pp" in features:
+        _check_pipeline(hp)
+
+
+def _check_pipeline(hp: Hyperparameters) -> None:
+    if hp.batch_size % hp.num_microbatches:
+        possible = [count for count in range(1, hp.batch_size + 1) if hp.batch_size % count == 0]
+        raise ContractError(
+            f"num_microbatches: {hp.num_microbatches} microbatches cannot share the {hp.batch_size} records of a pass "
+            "(batch_size) evenly",
+            f"Set num_microbatches to one of {possible}, or batch_size to a multiple of {hp.num_microbatches}.",
+        )
+    if hp.compile and hp.pp_schedule in ZERO_BUBBLE_SCHEDULES:
+        raise ContractError(
+            f"compile: is true, but {hp.pp_schedule} runs the backward pass in two parts, "
+            "into which compiled layers cannot be divided",
+            "Set compile to false, or pp_schedule to 1F1B or Interleaved1F1B.",
+        )
+
+
+def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list[str]:
+    """One sentence for each hyperparameter that was set and has no effect in this job.
+
+    Args:
+        features: as in `check_parallelism`.
+    """
+    active = {hp.architecture.name, hp.optimizer, *features}
+    if hp.sharding_strategy == "NO_SHARD" and "fsdp" in features:
+        active.add("dp_shard")  # its effect is that this axis is not there
     sentences = []
-    for name, field in type(hp).model_fields.items():
+    for name in type(hp).model_fields:
         if name not in hp.model_fields_set:
             continue
-        only = (field.json_schema_extra or {}).get("only", [])
+        only = _only(name)
         if only and not active & set(only):
             sentences.append(f"{name} is set and has no effect here: it belongs to {', '.join(only)}.")
     scratch = [field.role for field in hp.text_fields if field.tokenizer == FROM_SCRATCH]
@@ -165,4 +228,18 @@ def unused_settings(hp: Hyperparameters) -> list[str]:
                 sentences.append(f"{name} is set and has no effect here: {hp.model_class} reads text only.")
     if "lr_decay" in hp.model_fields_set and not hp.run_scheduler:
         sentences.append("lr_decay is set and has no effect here: run_scheduler is false.")
+    if hp.strategy != "auto" and not features:
+        sentences.append(f"strategy is set to {hp.strategy} and has no effect here: there is one process.")
+    for name, has_effect, reason in (
+        ("powersgd_rank", hp.gradient_compression == "powersgd", "gradient_compression is not powersgd"),
+        ("fsdp_min_params", hp.fsdp_wrap == "size", "fsdp_wrap is not size"),
+        ("fsdp_reduce_dtype", hp.bf16 or hp.fp16, "neither bf16 nor fp16 is set"),
+    ):
+        if name in hp.model_fields_set and active & set(_only(name)) and not has_effect:
+            sentences.append(f"{name} is set and has no effect here: {reason}.")
     return sentences
+
+
+def _only(name: str) -> list[str]:
+    extra = Hyperparameters.model_fields[name].json_schema_extra
+    return extra["only"] if isinstance(extra, dict) else []  # type: ignore[return-value]

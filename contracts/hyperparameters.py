@@ -18,6 +18,10 @@ FULL_TEXT_STEPS: tuple[TextStep, ...] = (
 )  # fmt: skip
 EVENT_TEXT_STEPS: tuple[TextStep, ...] = ("dialogue_splitter", "text_normalizer", "dialogue_chunker", "tokenizer")
 
+# Each rank of these has two shorter stages; the zero-bubble ones differentiate inputs and weights one after the other.
+ZERO_BUBBLE_SCHEDULES = ("InterleavedZeroBubble", "ZBVZeroBubble")
+TWO_STAGE_SCHEDULES = ("Interleaved1F1B", *ZERO_BUBBLE_SCHEDULES)
+
 FROM_SCRATCH = "from_scratch"
 ENCODER_SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 8000}
 
@@ -158,7 +162,7 @@ class Hyperparameters(BaseModel):
     branch_size: int = _field(1, group="processes", about="Ranks that share the text encoders, one each; -1 = what is left.", ge=-1)
     pp_schedule: Literal["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"] = _field("1F1B", group="processes", about="Pipeline schedule; the last three give each rank two shorter stages.", only=("pp",))
     num_microbatches: int = _field(4, group="processes", about="Microbatches in flight in a pipeline, of batch_size / num_microbatches records each.", only=("pp",), ge=1)
-    sharding_strategy: Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"] = _field("FULL_SHARD", group="processes", about="What dp_shard splits: everything; gradients and optimizer state, with the parameters gathered from forward to backward; or nothing, which makes fsdp's ranks replicas.", only=("fsdp",))
+    sharding_strategy: Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"] = _field("FULL_SHARD", group="processes", about="What dp_shard splits: everything; gradients and optimizer state, with the parameters gathered from forward to backward; or nothing, which makes fsdp's ranks replicas.", only=("dp_shard",))
     fsdp_wrap: Literal["layer", "size"] = _field("layer", group="processes", about="What is gathered and freed as one: each encoder layer, or modules of at least fsdp_min_params.", only=("fsdp",))
     fsdp_min_params: int = _field(1_000_000, group="processes", about="Parameters of a unit with fsdp_wrap=size.", only=("fsdp",), ge=1)
     fsdp_reduce_dtype: Literal["float32", "bfloat16"] = _field("float32", group="processes", about="What gradients are summed in with bf16 or fp16.", only=("fsdp",))
