@@ -84,11 +84,11 @@ def train(paths: JobPaths) -> int:
 
 def _train(paths: JobPaths, scratch: Path, started: float, stop: StopRequests) -> int:
     hp = load_hyperparameters(paths)
-    for sentence in unused_settings(hp):
-        logger.warning("%s", sentence)
     _check_hosts(paths)
     num_workers = hp.nproc_per_node or count_gpus() or 1
-    ParallelDegrees.resolve(hp, num_workers)
+    degrees = ParallelDegrees.resolve(hp, num_workers)
+    for sentence in unused_settings(hp, degrees.features(hp)):
+        logger.warning("%s", sentence)
     _say_attention_dropout(hp)
     _say_head_lr(hp)
     phases = [("read contracts", time.time() - started)]
