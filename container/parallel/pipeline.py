@@ -5,13 +5,14 @@ of tokens and records, because the schedules fix their buffers once; nothing is 
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -70,16 +71,18 @@ def build_pipeline(
     *,
     autocast: Autocast,
     shard: Callable[[nn.Module], None],
+    tokens_per_record: Mapping[str, float] | None = None,
 ) -> "PipelineExecution":
     """Cut `model` into stages and keep this rank's, in place.
 
     Args:
         model: the plain model, or what tensor or branch parallelism made of it; the same blocks on every rank of pp.
         shard: applied to each stage of this rank; fully_shard where there is a data axis.
+        tokens_per_record: mean of each text by role, to balance the stages; max_sen_len where it is not known.
     """
     schedule, num_ranks = SCHEDULES[hp.pp_schedule], ranks.size("pp")
-    plans = plan_stages(model, hp, num_stages=num_ranks * schedule.stages_per_rank)
-    rank_of = [schedule.rank_of(plan.index, num_ranks) for plan in plans]
+    rank_of = [schedule.rank_of(stage, num_ranks) for stage in range(num_ranks * schedule.stages_per_rank)]
+    plans = plan_stages(model, hp, rank_of=rank_of, tokens_per_record=tokens_per_record)
     if ranks.is_first:
         logger.info("pipeline of %d stages (%s):\n%s", len(plans), hp.pp_schedule, stage_table(plans, rank_of))
     dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)
@@ -88,6 +91,7 @@ def build_pipeline(
     restrict(model, [block for plan in own for block in plan.blocks], within=flatten(model), in_place=True)
     for stage in stages:
         shard(stage)
+        _keep_gathered(stage, hp)
         # Before the hooks of fully_shard, which would move the index to the device.
         stage.register_forward_pre_hook(_look_up, prepend=True, with_kwargs=True)
     return PipelineExecution(model, ranks, hp, schedule=schedule, stages=stages, rank_of=rank_of, dtype=dtype)
@@ -153,13 +157,18 @@ class PipelineExecution:
         assert len(microbatches) % self.microbatches == 0, "the loop gives whole passes"
         share = torch.zeros((), device=self.ranks.device)
         self._step = _Step(objective, normaliser, scale, share)
-        self._grow(microbatches)
+        grown = self._grow(microbatches)
         index = torch.arange(self.microbatches)
         for start in range(0, len(microbatches), self.microbatches):
             in_flight = microbatches[start : start + self.microbatches]
             for stage in self._stages:
                 stage.in_flight, stage.budget = in_flight, self._budget
             self._runner.step(microbatch=index, target=index, return_outputs=False)
+        if grown:
+            lost = [
+                name for name, weight in self.module.named_parameters() if weight.requires_grad and weight.grad is None
+            ]
+            assert not lost, f"{len(lost)} weights got no gradient, e.g. {lost[0]}"
         return share if self._has_result else share.zero_()
 
     @torch.no_grad()
@@ -210,15 +219,15 @@ class PipelineExecution:
             dist.recv(tensor, group=self._group, group_src=peer)
         return received
 
-    def _grow(self, microbatches: Sequence[PackedBatch]) -> None:
-        """Make the schedule anew where its buffers have no room for `microbatches`; all its ranks do alike."""
+    def _grow(self, microbatches: Sequence[PackedBatch]) -> bool:
+        """Make the schedule anew if its buffers have no room for `microbatches`; all its ranks do alike."""
         needs = [real_rows(batch, self.module.text_indices) for batch in microbatches]
         if self._budget is not None:
             needs.append(self._budget)
         tokens = tuple(_rounded_up(max(counts)) for counts in zip(*(need.tokens for need in needs)))
         budget = Budget(tokens, max(need.records for need in needs))
         if budget == self._budget:
-            return
+            return False
         self._budget = budget
         stages = [
             PipelineStage(
@@ -238,6 +247,7 @@ class PipelineExecution:
             loss_fn=self._loss,
             scale_grads=False,
         )
+        return True
 
     def _example(self, carry: Carry) -> tuple[Tensor, ...]:
         """What travels with `carry`, without memory. Every stage is sent gradients: zero-bubble schedules need them."""
@@ -250,6 +260,18 @@ class PipelineExecution:
 
     def _room(self, count: int, width: int, *, device: str | None = None) -> Tensor:
         return torch.empty(count, width, dtype=self._dtype, device=device or self.ranks.device)
+
+
+def _keep_gathered(stage: Stage, hp: Hyperparameters) -> None:
+    """Free a stage's gathered parameters after its last microbatch, not after each forward.
+
+    The backward passes of other microbatches keep them anyway, and the weight pass of a zero-bubble schedule would not
+    find parameters that were freed: their gradients would be lost without a word.
+    """
+    if isinstance(stage, FSDPModule):
+        stage.set_reshard_after_forward(False)
+        if "sharding_strategy" in hp.model_fields_set and hp.sharding_strategy == "FULL_SHARD":
+            logger.info("FULL_SHARD: a pipeline stage's parameters stay gathered from its first microbatch to its last")
 
 
 def _look_up(stage: Stage, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:

@@ -1,8 +1,8 @@
 """Pipeline stages: runs of a classifier's blocks, cut so that the slowest stage is as fast as it can be."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from container.data.batch import PackedBatch
 from container.models.blocks import Block, BlockRun, Carry, carries, flatten
 from container.models.classifier import Classifier
+from container.models.encoder import TextBranch
 from container.models.families import FAMILIES
 from container.parallel.execution import Autocast
 from contracts.hyperparameters import Hyperparameters
@@ -24,7 +25,7 @@ class StagePlan:
     """Which blocks a stage computes, and what it receives and sends.
 
     Attributes:
-        cost: forward FLOP for one chunk of each text.
+        cost: forward FLOP for a record.
     """
 
     index: int
@@ -89,19 +90,32 @@ class Stage(nn.Module):
         return tuple(_padded(tensor.to(self._dtype), count) for tensor, count in zip(result, room, strict=True))
 
 
-def plan_stages(model: Classifier, hp: Hyperparameters, *, num_stages: int) -> list[StagePlan]:
-    """Cut `model` into `num_stages` runs of blocks; the same on every rank.
+def plan_stages(
+    model: Classifier,
+    hp: Hyperparameters,
+    *,
+    rank_of: Sequence[int],
+    tokens_per_record: Mapping[str, float] | None = None,
+) -> list[StagePlan]:
+    """Cut `model` into runs of blocks; the same on every rank.
 
-    Cost is counted (docs/architecture.md, Pipeline): the multiplications of linear layers and attention on chunks of
-    max_sen_len tokens, and the memory traffic of embeddings.
+    Cost is counted: the multiplications of linear layers and attention, and the memory traffic of embeddings.
+
+    Args:
+        rank_of: the rank, along pp, of each stage.
+        tokens_per_record: mean of each text by role; max_sen_len where it is not known.
     """
     blocks = flatten(model)
     after = carries(model, blocks)
-    lengths = {field.role: field.max_sen_len for field in hp.text_fields}
-    tokens = [lengths[role] for role in model.branches]
-    costs = [block_cost(block, model, tokens=tokens) for block in blocks]
+    longest = {field.role: field.max_sen_len for field in hp.text_fields}
+    tokens = {role: (tokens_per_record or longest)[role] for role in model.branches}
+    costs = [
+        block_cost(block, branch, tokens=tokens[role], chunk=min(tokens[role], longest[role]))
+        for block, (role, branch) in ((block, _branch_of(block, model)) for block in blocks)
+    ]
+    cuts = even_out(balance(costs, len(rank_of)), costs, rank_of)
     plans = []
-    for index, (start, stop) in enumerate(pairwise(balance(costs, num_stages))):
+    for index, (start, stop) in enumerate(pairwise(cuts)):
         receives = after[start - 1] if start else Carry()
         plans.append(StagePlan(index, tuple(blocks[start:stop]), receives, after[stop - 1], sum(costs[start:stop])))
     return plans
@@ -140,27 +154,57 @@ def balance(costs: Sequence[float], num_stages: int) -> list[int]:
     return cuts[::-1]
 
 
-def block_cost(block: Block, model: Classifier, *, tokens: Sequence[int]) -> float:
-    """Forward FLOP of `block` for one record with one chunk of tokens[i] tokens in each branch i."""
-    if block.branch is None:
+def even_out(cuts: Sequence[int], costs: Sequence[float], rank_of: Sequence[int]) -> list[int]:
+    """`cuts` moved, a run of neighbours by one block at a time, while that lowers the largest sum over a rank's stages.
+
+    With one stage per rank `balance` has found the best cuts, which stay. With two, a rank's throughput is that of both
+    together; this finds a local optimum.
+    """
+
+    def burden(cuts: Sequence[int]) -> tuple[float, float, float]:
+        stages = [sum(costs[start:stop]) for start, stop in pairwise(cuts)]
+        per_rank = [0.0] * (max(rank_of) + 1)
+        for rank, cost in zip(rank_of, stages, strict=True):
+            per_rank[rank] += cost
+        return max(per_rank), sum(cost * cost for cost in per_rank), max(stages)
+
+    best, lowest = list(cuts), burden(cuts)
+    if len(set(rank_of)) == len(rank_of):
+        return best
+    inner = range(1, len(cuts) - 1)
+    improved = True
+    while improved:
+        improved = False
+        for first, last, by in product(inner, inner, (-1, 1)):
+            moved = [cut + by if first <= i <= last else cut for i, cut in enumerate(best)]
+            if all(start < stop for start, stop in pairwise(moved)) and burden(moved) < lowest:
+                best, lowest, improved = moved, burden(moved), True
+    return best
+
+
+def block_cost(block: Block, branch: TextBranch | None, *, tokens: float, chunk: float) -> float:
+    """Forward FLOP of `block` for one record.
+
+    Args:
+        branch: the text branch it belongs to; None for the head.
+        tokens: of the record's text.
+        chunk: tokens that a token attends to.
+    """
+    if branch is None:
         return _linear_flop(block.modules)
-    branch = list(model.branches.values())[block.branch]
-    encoder, length = branch.encoder, tokens[block.branch]
-    inside = set(encoder.backbone.modules())
-    per_token = [module for module in block.modules if module in inside]
-    once = [module for module in block.modules if module not in inside]
-    config = encoder.backbone.config
-    attention = 4 * length * config.hidden_size
+    config, inside = branch.encoder.backbone.config, set(branch.encoder.backbone.modules())
+    attention = 4 * chunk * config.hidden_size  # of one layer, per token
     if block.begins and block.ends:
         family = FAMILIES.get(config.model_type)
-        times = config.num_hidden_layers if family is not None and family.shared_layers else 1
-        linear = times * _linear_flop([encoder.backbone]) + config.num_hidden_layers * attention
-        return length * (linear + _embedding_flop([encoder.backbone])) + _linear_flop(
-            [encoder.pooler, branch.projection]
-        )
-    is_layer = not (block.begins or block.ends)
-    flop = _linear_flop(per_token) + _embedding_flop(per_token) + is_layer * attention
-    return length * flop + _linear_flop(once)
+        rounds = config.num_hidden_layers if family is not None and family.shared_layers else 1
+        per_token, layers = [branch.encoder.backbone], config.num_hidden_layers
+        once = [branch.encoder.pooler, branch.projection]
+    else:
+        rounds, layers = 1, int(not (block.begins or block.ends))
+        per_token = [module for module in block.modules if module in inside]
+        once = [module for module in block.modules if module not in inside]
+    flop = rounds * _linear_flop(per_token) + layers * attention + _embedding_flop(per_token)
+    return tokens * flop + tokens / chunk * _linear_flop(once)
 
 
 def stage_table(plans: Sequence[StagePlan], ranks: Sequence[int]) -> str:
@@ -182,6 +226,12 @@ def real_rows(batch: PackedBatch, text_indices: Sequence[int]) -> Budget:
 def _padded(tensor: Tensor, count: int) -> Tensor:
     """[n, d] -> [count, d]. A copy even where nothing is added: what a stage returns must not be a view."""
     return torch.cat([tensor, tensor.new_zeros(count - len(tensor), tensor.shape[1])])
+
+
+def _branch_of(block: Block, model: Classifier) -> tuple[str, TextBranch | None]:
+    """Role and branch of a block; for the head any role, and no branch."""
+    role, branch = list(model.branches.items())[block.branch or 0]
+    return role, None if block.branch is None else branch
 
 
 def _linear_flop(modules: Sequence[nn.Module]) -> float:
