@@ -196,6 +196,12 @@ def _check_pipeline(hp: Hyperparameters) -> None:
             "into which compiled layers cannot be divided",
             "Set compile to false, or pp_schedule to 1F1B or Interleaved1F1B.",
         )
+    if hp.activation_checkpointing and hp.pp_schedule in ZERO_BUBBLE_SCHEDULES:
+        raise ContractError(
+            f"activation_checkpointing: is {hp.activation_checkpointing}, but {hp.pp_schedule} runs the backward pass "
+            "in parts, and each would compute the layers again: nine times per microbatch instead of once",
+            "Set activation_checkpointing to 0, or pp_schedule to 1F1B or Interleaved1F1B.",
+        )
 
 
 def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list[str]:
