@@ -159,7 +159,7 @@ class Hyperparameters(BaseModel):
     dp_shard_size: int = _field(1, group="processes", about="Ranks that share one sharded copy; -1 = what is left.", ge=-1)
     pp_size: int = _field(1, group="processes", about="Ranks of a pipeline; -1 = what is left.", ge=-1)
     tp_size: int = _field(1, group="processes", about="Ranks that share each layer; -1 = what is left.", ge=-1)
-    branch_size: int = _field(1, group="processes", about="Ranks that share the text encoders, one each; -1 = what is left.", ge=-1)
+    branch_size: int = _field(1, group="processes", about="Ranks that share the text encoders; -1 = one for each.", ge=-1)
     pp_schedule: Literal["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"] = _field("1F1B", group="processes", about="Pipeline schedule; the last three give each rank two shorter stages.", only=("pp",))
     num_microbatches: int = _field(4, group="processes", about="Microbatches in flight in a pipeline, of batch_size / num_microbatches records each.", only=("pp",), ge=1)
     sharding_strategy: Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"] = _field("FULL_SHARD", group="processes", about="What dp_shard splits: everything; gradients and optimizer state, with the parameters gathered from forward to backward; or nothing, which makes fsdp's ranks replicas.", only=("dp_shard",))

@@ -11,6 +11,7 @@ from contracts.hyperparameters import Hyperparameters
 # The axis that a strategy is about: it takes what is left, unless its size is given.
 _AXIS_OF = {"ddp": "dp_replicate", "fsdp": "dp_shard", "tp": "tp", "pp": "pp", "branch": "branch"}
 _AXES_OF = {**{strategy: (axis,) for strategy, axis in _AXIS_OF.items()}, "hsdp": ("dp_replicate", "dp_shard")}
+_TEXTS = 2  # of the model classes whose branches can be shared out
 _SUGGESTIONS = 3
 
 
@@ -28,7 +29,8 @@ class ParallelDegrees:
     def resolve(cls, hp: Hyperparameters, world_size: int, *, per_host: int | None = None) -> "ParallelDegrees":
         """The degrees that `hp` asks for on `world_size` processes.
 
-        A size that is given holds. The strategy's axis takes what is left, or else replicas do.
+        A size that is given holds; one may be -1, what is left (branch_size beside it: a rank for each text). If none
+        is, the strategy's axis takes what is left, or else replicas do.
 
         Args:
             per_host: processes of one host, where there are several hosts; hsdp shards within one.
@@ -44,13 +46,11 @@ class ParallelDegrees:
                 f"(WORLD_SIZE={world_size}, strategy {hp.strategy!r}): {_named(sizes)}",
                 f"Give {_settings(open_axes[:1])} or {_settings(open_axes[1:])} a number.",
             )
-        if sizes["branch"] != -1:
-            _check_branch(hp, sizes["branch"], f"{_named(sizes)}; WORLD_SIZE={world_size}")
+        _check_branch(hp, sizes["branch"], f"{_named(sizes)}; WORLD_SIZE={world_size}")
         taken = math.prod(size for size in sizes.values() if size != -1)
         if (world_size % taken if open_axes else world_size != taken) != 0:
             raise _do_not_multiply_out(hp, sizes, world_size)
         degrees = cls(**{axis: world_size // taken if size == -1 else size for axis, size in sizes.items()})
-        _check_branch(hp, degrees.branch, f"{degrees}; WORLD_SIZE={world_size}")
         check_parallelism(hp, degrees.features(hp))
         return degrees
 
@@ -93,6 +93,8 @@ def _sizes_asked_for(hp: Hyperparameters, world_size: int, per_host: int) -> dic
                 f"Leave {axis}_size out, or set it to -1, which takes what is left, or to a number above 1"
                 + (", or strategy to auto." if size else "."),
             )
+    if given.get("branch") == -1:
+        given["branch"] = _TEXTS
     if hp.strategy == "ddp":
         _check_replicas_alone(hp, given, world_size)
     if hp.strategy == "hsdp":
@@ -102,7 +104,7 @@ def _sizes_asked_for(hp: Hyperparameters, world_size: int, per_host: int) -> dic
     if own == "dp_shard" and hp.sharding_strategy == "NO_SHARD":
         own = "dp_replicate"
     if own is not None and own not in given:
-        sizes[own] = 2 if own == "branch" else -1
+        sizes[own] = _TEXTS if own == "branch" else -1
     if -1 not in sizes.values() and "dp_replicate" not in given:
         sizes["dp_replicate"] = -1
     return sizes
@@ -136,7 +138,7 @@ def _hsdp_sizes(given: Mapping[str, int], world_size: int, per_host: int) -> dic
     shard, replicate = given.get("dp_shard", -1), given.get("dp_replicate", -1)
     if shard != -1 or replicate != -1:
         return {"dp_replicate": replicate, "dp_shard": shard}
-    inside = math.prod(size for axis in ("branch", "tp") if (size := given.get(axis, 1)) != -1)
+    inside = given.get("branch", 1) * max(1, given.get("tp", 1))
     left = world_size // math.prod(size for size in given.values() if size > 1)
     shard = min(per_host // inside, left)
     if per_host < world_size and shard > 1:

@@ -1,0 +1,239 @@
+"""Degrees: every strategy's sizes multiply out to the processes there are, or one message says what would."""
+
+import re
+from itertools import product
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from container.parallel.degrees import AXES, ParallelDegrees
+from contracts.consistency import unused_settings
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.hyperparameters import Hyperparameters
+from tests.jobs import CONFIGURATION, TWO_TEXTS
+
+STRATEGIES = ("auto", "ddp", "fsdp", "hsdp", "tp", "pp", "branch")
+
+
+def hyperparameters(*, texts: int = 2, **overrides: object) -> Hyperparameters:
+    base = {**CONFIGURATION, **(TWO_TEXTS if texts == 2 else {}), **overrides}
+    return parse_hyperparameters({name: value for name, value in base.items() if value is not None})
+
+
+def resolve(world_size: int, *, per_host: int | None = None, **overrides: object) -> dict[str, int]:
+    return ParallelDegrees.resolve(hyperparameters(**overrides), world_size, per_host=per_host).axes
+
+
+def refusal(world_size: int, **overrides: object) -> str:
+    with pytest.raises(ContractError) as caught:
+        resolve(world_size, **overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "asked", "axes"),
+    [
+        (8, {}, {"dp_replicate": 8}),
+        (8, {"strategy": "ddp"}, {"dp_replicate": 8}),
+        (8, {"strategy": "fsdp"}, {"dp_shard": 8}),
+        (8, {"strategy": "fsdp", "sharding_strategy": "NO_SHARD"}, {"dp_replicate": 8}),
+        (8, {"strategy": "fsdp", "dp_shard_size": 4}, {"dp_replicate": 2, "dp_shard": 4}),
+        (8, {"strategy": "fsdp", "dp_replicate_size": 2}, {"dp_replicate": 2, "dp_shard": 4}),
+        (8, {"strategy": "hsdp", "dp_shard_size": 4}, {"dp_replicate": 2, "dp_shard": 4}),
+        (8, {"strategy": "hsdp", "dp_replicate_size": 4}, {"dp_replicate": 4, "dp_shard": 2}),
+        (8, {"strategy": "hsdp", "dp_shard_size": 2, "tp_size": 2}, {"dp_replicate": 2, "dp_shard": 2, "tp": 2}),
+        (8, {"strategy": "tp"}, {"tp": 8}),
+        (8, {"strategy": "tp", "tp_size": 2}, {"dp_replicate": 4, "tp": 2}),
+        (8, {"strategy": "pp"}, {"pp": 8}),
+        (8, {"strategy": "pp", "pp_size": 2, "dp_shard_size": -1}, {"pp": 2, "dp_shard": 4}),
+        (8, {"strategy": "branch"}, {"dp_replicate": 4, "branch": 2}),
+        (8, {"strategy": "branch", "dp_shard_size": -1}, {"dp_shard": 4, "branch": 2}),
+        (8, {"pp_size": 2, "tp_size": 2}, {"pp": 2, "dp_replicate": 2, "tp": 2}),
+        (8, {"pp_size": -1, "tp_size": 2}, {"pp": 4, "tp": 2}),
+        (16, {"pp_size": 2, "dp_replicate_size": 2, "dp_shard_size": 2, "branch_size": 2},
+         {"pp": 2, "dp_replicate": 2, "dp_shard": 2, "branch": 2}),
+        (1, {"strategy": "tp"}, {}),
+    ],
+)  # fmt: skip
+def test_given_sizes_hold_and_the_strategy_takes_what_is_left(world_size, asked, axes):
+    assert resolve(world_size, **asked) == axes
+
+
+def test_hsdp_shards_within_a_host_where_there_are_several():
+    assert resolve(16, per_host=8, strategy="hsdp") == {"dp_replicate": 2, "dp_shard": 8}
+    assert resolve(16, per_host=8, strategy="hsdp", tp_size=2) == {"dp_replicate": 2, "dp_shard": 4, "tp": 2}
+    assert resolve(16, per_host=8, strategy="hsdp", pp_size=2) == {"pp": 2, "dp_shard": 8}
+
+
+def test_hsdp_on_one_host_asks_for_the_size_of_a_shard_group():
+    assert "dp_shard_size, the ranks that share one copy, to one of [2, 4, 8]" in refusal(16, strategy="hsdp")
+
+
+def test_a_wrong_product_is_refused_with_all_degrees_the_world_and_what_would_work():
+    said = refusal(8, pp_size=2, dp_replicate_size=3)
+    assert "pp=2, dp_replicate=3, dp_shard=1, branch=1, tp=1 multiply to 6" in said
+    assert "WORLD_SIZE=8" in said
+    assert "Run 6 processes" in said
+    assert "set pp_size=2, dp_replicate_size=4; or" in said
+
+
+def test_a_world_that_the_sizes_do_not_divide_is_refused_with_the_nearest_on_both_sides():
+    said = refusal(16, pp_size=4, tp_size=3)
+    assert "need a multiple of 12 processes" in said
+    assert "Run 12 or 24 processes" in said
+    assert "pp_size=4, tp_size=2" in said
+
+
+@pytest.mark.parametrize("first", AXES)
+@pytest.mark.parametrize("second", AXES)
+def test_two_axes_that_both_take_what_is_left_are_refused(first, second):
+    if first < second and "branch" not in (first, second):
+        said = refusal(8, **{f"{first}_size": -1, f"{second}_size": -1})
+        assert f"{first}_size" in said
+        assert f"{second}_size" in said
+
+
+def test_ddp_beside_a_pipeline_is_refused_and_the_message_names_auto():
+    said = refusal(8, strategy="ddp", pp_size=2, pp_schedule="ZBVZeroBubble")
+    assert "pp_size is 2" in said
+    assert "Set strategy to auto" in said
+    assert resolve(8, pp_size=2, pp_schedule="ZBVZeroBubble") == {"pp": 2, "dp_replicate": 4}
+
+
+@pytest.mark.parametrize("name", [f"{axis}_size" for axis in AXES])
+def test_a_size_of_zero_is_refused(name):
+    assert name in refusal(4, **{name: 0})
+
+
+@pytest.mark.parametrize(("strategy", "axis"), [("fsdp", "dp_shard"), ("tp", "tp"), ("pp", "pp"), ("branch", "branch")])
+def test_a_strategy_whose_own_axis_is_set_to_one_is_refused(strategy, axis):
+    assert f"{axis}_size: is 1, with strategy '{strategy}'" in refusal(4, strategy=strategy, **{f"{axis}_size": 1})
+
+
+def test_branches_need_two_texts_and_exactly_two_ranks():
+    assert "has 1 text encoder" in refusal(2, texts=1, strategy="branch")
+    assert "has 1 text encoder" in refusal(2, texts=1, branch_size=-1)
+    assert "branch_size: is 4" in refusal(4, branch_size=4)
+    assert resolve(4, branch_size=-1) == {"dp_replicate": 2, "branch": 2}
+
+
+def test_no_shard_contradicts_a_size_of_shards():
+    assert "NO_SHARD" in refusal(4, sharding_strategy="NO_SHARD", dp_shard_size=4)
+    assert "NO_SHARD" in refusal(4, sharding_strategy="NO_SHARD", strategy="hsdp")
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"gradient_compression": "bf16", "strategy": "fsdp"}, "gradient_compression"),
+        ({"gradient_compression": "powersgd", "pp_size": 2}, "gradient_compression"),
+        ({"cpu_offload": True}, "cpu_offload"),
+        ({"cpu_offload": True, "strategy": "pp"}, "cpu_offload"),
+        ({"sequence_parallel": True, "strategy": "fsdp"}, "sequence_parallel"),
+        ({"pp_size": 2, "compile": True, "pp_schedule": "ZBVZeroBubble"}, "compile"),
+    ],
+)
+def test_a_setting_that_the_way_of_sharing_contradicts_is_refused(asked, named):
+    assert refusal(4, **asked).startswith(f"{named}: is ")
+
+
+def test_microbatches_must_share_a_pass_evenly_under_a_pipeline_and_the_message_lists_those_that_do():
+    said = refusal(2, strategy="pp", batch_size=12, num_microbatches=5)
+    assert "one of [1, 2, 3, 4, 6, 12]" in said
+    assert resolve(2, strategy="ddp", batch_size=12, num_microbatches=5) == {"dp_replicate": 2}
+
+
+@pytest.mark.parametrize(
+    ("world_size", "asked", "features"),
+    [
+        (4, {}, {"dp_replicate", "ddp"}),
+        (4, {"strategy": "fsdp"}, {"dp_shard", "fsdp"}),
+        (4, {"strategy": "fsdp", "sharding_strategy": "NO_SHARD"}, {"dp_replicate", "fsdp"}),
+        (4, {"pp_size": 2}, {"pp", "dp_replicate", "fsdp"}),
+        (4, {"strategy": "tp"}, {"tp"}),
+        (1, {}, set()),
+    ],
+)
+def test_replicas_are_ddp_s_only_where_nothing_else_is_at_work(world_size, asked, features):
+    hp = hyperparameters(**asked)
+    assert ParallelDegrees.resolve(hp, world_size).features(hp) == features
+
+
+@pytest.mark.parametrize(
+    ("world_size", "asked", "unused"),
+    [
+        (4, {"pp_schedule": "GPipe", "num_microbatches": 2}, ["pp_schedule", "num_microbatches"]),
+        (4, {"pp_size": 2, "pp_schedule": "GPipe", "num_microbatches": 2}, []),
+        (4, {"bucket_cap_mb": 5, "gradient_as_bucket_view": False, "gradient_compression": "bf16"}, []),
+        (4, {"strategy": "fsdp", "bucket_cap_mb": 5, "gradient_as_bucket_view": False},
+         ["bucket_cap_mb", "gradient_as_bucket_view"]),
+        (1, {"gradient_compression": "bf16", "strategy": "ddp"}, ["gradient_compression", "strategy"]),
+        (4, {"fsdp_wrap": "size", "fsdp_min_params": 10, "sharding_strategy": "SHARD_GRAD_OP"},
+         ["fsdp_wrap", "fsdp_min_params", "sharding_strategy"]),
+        (4, {"strategy": "fsdp", "fsdp_wrap": "size", "fsdp_min_params": 10, "sharding_strategy": "NO_SHARD"}, []),
+        (4, {"pp_size": 2, "sharding_strategy": "SHARD_GRAD_OP"}, ["sharding_strategy"]),
+        (4, {"strategy": "fsdp", "fsdp_min_params": 10}, ["fsdp_min_params"]),
+        (4, {"strategy": "fsdp", "fsdp_reduce_dtype": "bfloat16"}, ["fsdp_reduce_dtype"]),
+        (4, {"strategy": "fsdp", "fsdp_reduce_dtype": "bfloat16", "bf16": True}, []),
+        (4, {"gradient_compression": "bf16", "powersgd_rank": 4}, ["powersgd_rank"]),
+        (4, {"gradient_compression": "powersgd", "powersgd_rank": 4}, []),
+        (4, {"strategy": "tp", "sequence_parallel": False}, []),
+        (4, {"strategy": "pp", "sequence_parallel": False}, ["sequence_parallel"]),
+    ],
+)  # fmt: skip
+def test_settings_of_what_is_not_at_work_are_named(world_size, asked, unused):
+    hp = hyperparameters(**asked)
+    said = unused_settings(hp, ParallelDegrees.resolve(hp, world_size).features(hp))
+    assert sorted(sentence.split()[0] for sentence in said) == sorted(unused)
+
+
+SIZES = st.sampled_from([None, -1, 1, 2, 3, 4, 6, 8])
+ASKED = st.fixed_dictionaries({"strategy": st.sampled_from(STRATEGIES), **{f"{axis}_size": SIZES for axis in AXES}})
+WORLDS = st.integers(1, 48)
+
+
+@settings(max_examples=400, deadline=None)
+@given(asked=ASKED, world_size=WORLDS, texts=st.sampled_from([1, 2]))
+def test_degrees_multiply_out_with_given_sizes_kept_or_the_message_names_the_world(asked, world_size, texts):
+    hp = hyperparameters(texts=texts, **asked)
+    degrees = refused = None
+    try:
+        degrees = ParallelDegrees.resolve(hp, world_size)
+    except ContractError as error:
+        refused = error
+    if degrees is None:
+        assert f"WORLD_SIZE={world_size}" in refused.cause
+        assert refused.fix
+    else:
+        assert degrees.product == world_size
+        sizes = {axis: asked[f"{axis}_size"] for axis in AXES}
+        assert all(size in (None, -1, getattr(degrees, axis)) for axis, size in sizes.items())
+
+
+@settings(max_examples=400, deadline=None)
+@given(asked=ASKED, world_size=WORLDS, texts=st.sampled_from([1, 2]))
+def test_whatever_a_message_suggests_works(asked, world_size, texts):
+    try:
+        ParallelDegrees.resolve(hyperparameters(texts=texts, **asked), world_size)
+    except ContractError as error:
+        worlds = re.match(r"Run ([\d or]+) processes", error.fix)
+        assume(worlds is not None)
+        for size in re.findall(r"\d+", worlds[1]):
+            assert ParallelDegrees.resolve(hyperparameters(texts=texts, **asked), int(size)).product == int(size)
+        for combination in re.findall(r"((?:\w+_size=\d+(?:, )?)+)", error.fix):
+            changed = {name: int(size) for name, size in re.findall(r"(\w+_size)=(\d+)", combination)}
+            hp = hyperparameters(texts=texts, **{**asked, **changed})
+            assert ParallelDegrees.resolve(hp, world_size).product == world_size
+
+
+def test_a_large_world_is_answered_at_once():
+    said = refusal(4096, pp_size=6, tp_size=10, dp_shard_size=30, dp_replicate_size=7)
+    assert said.count("pp_size=") == 3
+
+
+def test_every_axis_is_reachable_by_its_own_strategy():
+    for strategy, texts in product(STRATEGIES, (1, 2)):
+        if strategy not in ("hsdp", "branch"):
+            assert sum(size == 2 for size in resolve(2, strategy=strategy, texts=texts).values()) == 1
