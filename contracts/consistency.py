@@ -154,11 +154,12 @@ def _check_sharding(hp: Hyperparameters) -> None:
         )
 
 
-def check_parallelism(hp: Hyperparameters, features: Collection[str]) -> None:
+def check_parallelism(hp: Hyperparameters, features: Collection[str], *, pipeline_ranks: int) -> None:
     """Raise ContractError for the first setting that contradicts the way the work is shared out.
 
     Args:
         features: what is at work: mesh axes (pp, dp_replicate, dp_shard, branch, tp), and ddp or fsdp.
+        pipeline_ranks: size of the pp axis.
     """
     at_work = ", ".join(sorted(features)) or "one process alone"
     if hp.gradient_compression != "none" and features and "ddp" not in features:
@@ -179,17 +180,43 @@ def check_parallelism(hp: Hyperparameters, features: Collection[str]) -> None:
             "Set tp_size to 2 or more, or sequence_parallel to false.",
         )
     if "pp" in features:
-        _check_pipeline(hp)
+        _check_microbatches(hp, pipeline_ranks)
+        _check_zero_bubble(hp)
 
 
-def _check_pipeline(hp: Hyperparameters) -> None:
-    if hp.batch_size % hp.num_microbatches:
-        possible = [count for count in range(1, hp.batch_size + 1) if hp.batch_size % count == 0]
-        raise ContractError(
-            f"num_microbatches: {hp.num_microbatches} microbatches cannot share the {hp.batch_size} records of a pass "
-            "(batch_size) evenly",
-            f"Set num_microbatches to one of {possible}, or batch_size to a multiple of {hp.num_microbatches}.",
+def _check_microbatches(hp: Hyperparameters, ranks: int) -> None:
+    count = hp.num_microbatches
+    even = [number for number in range(1, hp.batch_size + 1) if hp.batch_size % number == 0]
+    possible = [number for number in even if microbatches_fit(hp.pp_schedule, number, ranks)]
+    if count in possible:
+        return
+    needs = []
+    if count not in even:
+        needs.append(f"do not share the {hp.batch_size} records of a pass (batch_size) evenly")
+    if not microbatches_fit(hp.pp_schedule, count, ranks):
+        needs.append(
+            f"are too few for {ranks} ranks under 1F1B (pp_size)"
+            if hp.pp_schedule == "1F1B"
+            else f"make no {count // ranks} even rounds over {ranks} ranks under {hp.pp_schedule} (pp_size)"
         )
+    raise ContractError(
+        f"num_microbatches: {count} microbatches {' and '.join(needs)}",
+        f"Set num_microbatches to one of {possible}, or change batch_size."
+        if possible
+        else f"Set batch_size to {ranks} or more, or pp_schedule to GPipe.",
+    )
+
+
+def microbatches_fit(schedule: str, count: int, ranks: int) -> bool:
+    """Whether a schedule of torch.distributed.pipelining can run `count` microbatches over `ranks` ranks."""
+    if schedule == "1F1B":
+        return count >= ranks
+    if schedule in ("Interleaved1F1B", "InterleavedZeroBubble"):
+        return count % max(1, count // ranks) == 0
+    return True
+
+
+def _check_zero_bubble(hp: Hyperparameters) -> None:
     if hp.compile and hp.pp_schedule in ZERO_BUBBLE_SCHEDULES:
         raise ContractError(
             f"compile: is true, but {hp.pp_schedule} runs the backward pass in two parts, "

@@ -4,16 +4,23 @@ import re
 from itertools import product
 
 import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch import nn
+from torch.distributed import pipelining
+from torch.distributed.pipelining import PipelineStage
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from container.parallel.degrees import AXES, ParallelDegrees
-from contracts.consistency import unused_settings
+from contracts.consistency import microbatches_fit, unused_settings
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
-from contracts.hyperparameters import Hyperparameters
+from contracts.hyperparameters import TWO_STAGE_SCHEDULES, Hyperparameters
 from tests.jobs import CONFIGURATION, TWO_TEXTS
 
+SCHEDULES = ("GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble")
 STRATEGIES = ("auto", "ddp", "fsdp", "hsdp", "tp", "pp", "branch")
 
 
@@ -46,7 +53,7 @@ def refusal(world_size: int, **overrides: object) -> str:
         (8, {"strategy": "hsdp", "dp_shard_size": 2, "tp_size": 2}, {"dp_replicate": 2, "dp_shard": 2, "tp": 2}),
         (8, {"strategy": "tp"}, {"tp": 8}),
         (8, {"strategy": "tp", "tp_size": 2}, {"dp_replicate": 4, "tp": 2}),
-        (8, {"strategy": "pp"}, {"pp": 8}),
+        (8, {"strategy": "pp", "num_microbatches": 8}, {"pp": 8}),
         (8, {"strategy": "pp", "pp_size": 2, "dp_shard_size": -1}, {"pp": 2, "dp_shard": 4}),
         (8, {"strategy": "branch"}, {"dp_replicate": 4, "branch": 2}),
         (8, {"strategy": "branch", "dp_shard_size": -1}, {"dp_shard": 4, "branch": 2}),
@@ -73,16 +80,16 @@ def test_hsdp_on_one_host_asks_for_the_size_of_a_shard_group():
 
 def test_a_wrong_product_is_refused_with_all_degrees_the_world_and_what_would_work():
     said = refusal(8, pp_size=2, dp_replicate_size=3)
-    assert "pp=2, dp_replicate=3, dp_shard=1, branch=1, tp=1 multiply to 6" in said
+    assert "pp=2, dp_replicate=3, dp_shard=1, branch=1, tp=1 multiply to 6, but there are 8 processes" in said
     assert "WORLD_SIZE=8" in said
-    assert "Run 6 processes" in said
+    assert "Make nproc_per_node x hosts 6; or set" in said
     assert "set pp_size=2, dp_replicate_size=4; or" in said
 
 
 def test_a_world_that_the_sizes_do_not_divide_is_refused_with_the_nearest_on_both_sides():
     said = refusal(16, pp_size=4, tp_size=3)
-    assert "need a multiple of 12 processes" in said
-    assert "Run 12 or 24 processes" in said
+    assert "need a multiple of 12, but there are 16" in said
+    assert "x hosts 12 or 24;" in said
     assert "pp_size=4, tp_size=2" in said
 
 
@@ -133,6 +140,7 @@ def test_no_shard_contradicts_a_size_of_shards():
         ({"cpu_offload": True, "strategy": "pp"}, "cpu_offload"),
         ({"sequence_parallel": True, "strategy": "fsdp"}, "sequence_parallel"),
         ({"pp_size": 2, "compile": True, "pp_schedule": "ZBVZeroBubble"}, "compile"),
+        ({"pp_size": 2, "activation_checkpointing": 1, "pp_schedule": "ZBVZeroBubble"}, "activation_checkpointing"),
     ],
 )
 def test_a_setting_that_the_way_of_sharing_contradicts_is_refused(asked, named):
@@ -141,8 +149,19 @@ def test_a_setting_that_the_way_of_sharing_contradicts_is_refused(asked, named):
 
 def test_microbatches_must_share_a_pass_evenly_under_a_pipeline_and_the_message_lists_those_that_do():
     said = refusal(2, strategy="pp", batch_size=12, num_microbatches=5)
-    assert "one of [1, 2, 3, 4, 6, 12]" in said
+    assert "do not share the 12 records" in said
+    assert "one of [2, 3, 4, 6, 12]" in said
     assert resolve(2, strategy="ddp", batch_size=12, num_microbatches=5) == {"dp_replicate": 2}
+
+
+def test_microbatches_must_suit_the_schedule_and_the_message_lists_those_that_do():
+    said = refusal(4, strategy="pp", batch_size=16, num_microbatches=2)
+    assert "too few for 4 ranks under 1F1B" in said
+    assert "one of [4, 8, 16]" in said
+    said = refusal(2, strategy="pp", batch_size=30, num_microbatches=15, pp_schedule="Interleaved1F1B")
+    assert "no 7 even rounds over 2 ranks" in said
+    assert "one of [1, 2, 3, 6, 10, 30]" in said
+    assert "Set batch_size to 16 or more" in refusal(16, strategy="pp", num_microbatches=8)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +209,8 @@ def test_settings_of_what_is_not_at_work_are_named(world_size, asked, unused):
 
 
 SIZES = st.sampled_from([None, -1, 1, 2, 3, 4, 6, 8])
-ASKED = st.fixed_dictionaries({"strategy": st.sampled_from(STRATEGIES), **{f"{axis}_size": SIZES for axis in AXES}})
+SETTINGS = {"strategy": st.sampled_from(STRATEGIES), **{f"{axis}_size": SIZES for axis in AXES}}
+ASKED = st.fixed_dictionaries({**SETTINGS, "pp_schedule": st.just("GPipe")})  # which takes any number of microbatches
 WORLDS = st.integers(1, 48)
 
 
@@ -212,20 +232,51 @@ def test_degrees_multiply_out_with_given_sizes_kept_or_the_message_names_the_wor
         assert all(size in (None, -1, getattr(degrees, axis)) for axis, size in sizes.items())
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(asked=ASKED, world_size=WORLDS, texts=st.sampled_from([1, 2]))
 def test_whatever_a_message_suggests_works(asked, world_size, texts):
     try:
         ParallelDegrees.resolve(hyperparameters(texts=texts, **asked), world_size)
     except ContractError as error:
-        worlds = re.match(r"Run ([\d or]+) processes", error.fix)
-        assume(worlds is not None)
-        for size in re.findall(r"\d+", worlds[1]):
+        assume("multipl" in error.cause)
+        suggestions = error.fix.split("; or ")
+        assert all(re.search(r"\d", suggestion) for suggestion in suggestions)
+        worlds = re.match(r"Make nproc_per_node x hosts ([\d or]+)", error.fix)
+        for size in re.findall(r"\d+", worlds[1] if worlds else ""):
             assert ParallelDegrees.resolve(hyperparameters(texts=texts, **asked), int(size)).product == int(size)
         for combination in re.findall(r"((?:\w+_size=\d+(?:, )?)+)", error.fix):
             changed = {name: int(size) for name, size in re.findall(r"(\w+_size)=(\d+)", combination)}
             hp = hyperparameters(texts=texts, **{**asked, **changed})
             assert ParallelDegrees.resolve(hp, world_size).product == world_size
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_the_microbatches_that_are_accepted_are_those_that_torch_can_schedule(ranks):
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    try:
+        for name, count in product(SCHEDULES, range(1, 21)):
+            assert microbatches_fit(name, count, ranks) == torch_can_schedule(name, count, ranks), (name, count)
+    finally:
+        dist.destroy_process_group()
+
+
+def torch_can_schedule(name: str, count: int, ranks: int) -> bool:
+    own = [0]
+    if name in TWO_STAGE_SCHEDULES:
+        own.append(2 * ranks - 1 if name == "ZBVZeroBubble" else ranks)
+    example = (torch.empty(1, 2, device="meta"),)
+    stages = [
+        PipelineStage(
+            nn.Linear(2, 2), index, ranks * len(own), torch.device("cpu"), input_args=example, output_args=example
+        )
+        for index in own
+    ]
+    build = getattr(pipelining, f"Schedule{name}")
+    try:
+        build(stages if len(own) > 1 else stages[0], count, loss_fn=nn.MSELoss())
+    except ValueError:
+        return False
+    return True
 
 
 def test_a_large_world_is_answered_at_once():

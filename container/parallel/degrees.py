@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, fields
+from itertools import islice
 
 from contracts.consistency import check_parallelism
 from contracts.errors import ContractError
@@ -38,20 +39,8 @@ class ParallelDegrees:
         Raises:
             ContractError: sizes that do not multiply out to `world_size`, or settings that contradict them.
         """
-        sizes = _sizes_asked_for(hp, world_size, per_host or world_size)
-        open_axes = [axis for axis, size in sizes.items() if size == -1]
-        if len(open_axes) > 1:
-            raise ContractError(
-                f"{_settings(open_axes)}: both would take what is left of {world_size} processes "
-                f"(WORLD_SIZE={world_size}, strategy {hp.strategy!r}): {_named(sizes)}",
-                f"Give {_settings(open_axes[:1])} or {_settings(open_axes[1:])} a number.",
-            )
-        _check_branch(hp, sizes["branch"], f"{_named(sizes)}; WORLD_SIZE={world_size}")
-        taken = math.prod(size for size in sizes.values() if size != -1)
-        if (world_size % taken if open_axes else world_size != taken) != 0:
-            raise _do_not_multiply_out(hp, sizes, world_size)
-        degrees = cls(**{axis: world_size // taken if size == -1 else size for axis, size in sizes.items()})
-        check_parallelism(hp, degrees.features(hp))
+        degrees = _multiplied_out(hp, world_size, per_host or world_size)
+        check_parallelism(hp, degrees.features(hp), pipeline_ranks=degrees.pp)
         return degrees
 
     def features(self, hp: Hyperparameters) -> frozenset[str]:
@@ -80,6 +69,22 @@ class ParallelDegrees:
 
 
 AXES = tuple(field.name for field in fields(ParallelDegrees))
+
+
+def _multiplied_out(hp: Hyperparameters, world_size: int, per_host: int) -> ParallelDegrees:
+    sizes = _sizes_asked_for(hp, world_size, per_host)
+    open_axes = [axis for axis, size in sizes.items() if size == -1]
+    if len(open_axes) > 1:
+        raise ContractError(
+            f"{_settings(open_axes)}: both would take what is left of {world_size} processes "
+            f"(WORLD_SIZE={world_size}, strategy {hp.strategy!r}): {_named(sizes)}",
+            f"Give {_settings(open_axes[:1])} or {_settings(open_axes[1:])} a number.",
+        )
+    _check_branch(hp, sizes["branch"], f"{_named(sizes)}; WORLD_SIZE={world_size}")
+    taken = math.prod(size for size in sizes.values() if size != -1)
+    if (world_size % taken if open_axes else world_size != taken) != 0:
+        raise _do_not_multiply_out(hp, sizes, world_size)
+    return ParallelDegrees(**{axis: world_size // taken if size == -1 else size for axis, size in sizes.items()})
 
 
 def _sizes_asked_for(hp: Hyperparameters, world_size: int, per_host: int) -> dict[str, int]:
@@ -156,20 +161,17 @@ def _do_not_multiply_out(hp: Hyperparameters, sizes: Mapping[str, int], world_si
     taken = math.prod(size for size in sizes.values() if size != -1)
     is_open = -1 in sizes.values()
     asked = [axis for axis, size in sizes.items() if size > 1] or ["dp_replicate"]
-    needs = f"need a multiple of {taken} processes" if is_open else f"multiply to {taken} processes"
-    worlds = _worlds(taken, world_size) if is_open else [taken]
+    needs = f"need a multiple of {taken}" if is_open else f"multiply to {taken}"
+    worlds = [world for world in (_worlds(taken, world_size) if is_open else [taken]) if _works(hp, world)]
     free = [axis for axis in AXES if sizes[axis] > 1 or (sizes[axis] == 1 and axis == "dp_replicate" and not is_open)]
-    wanted = {axis: sizes[axis] for axis in free}
-    allowed = {axis: range(2 if axis in _AXES_OF.get(hp.strategy, ()) else 1, world_size + 1) for axis in free}
-    if "branch" in allowed:
-        allowed["branch"] = range(allowed["branch"].start, hp.architecture.num_texts + 1)
-    found = sorted(_fitting(wanted, allowed, world_size, exactly=not is_open))
-    nearest = "; or ".join(_as_settings(combination) for _, combination in found[:_SUGGESTIONS])
+    fitting = sorted(_fitting({axis: sizes[axis] for axis in free}, world_size, exactly=not is_open))
+    working = (_as_settings(found) for _, found in fitting if _works(hp, world_size, found))
+    run = [f"make nproc_per_node x hosts {' or '.join(map(str, worlds))}"] if worlds else []
+    fix = "; or ".join([*run, *(f"set {found}" for found in islice(working, _SUGGESTIONS))])
     return ContractError(
         f"{_settings(asked)}: the degrees {_named(sizes)} {needs}, but there are {world_size} "
-        f"(WORLD_SIZE={world_size})",
-        f"Run {' or '.join(map(str, worlds))} processes (nproc_per_node x hosts)"
-        + (f"; or set {nearest}." if nearest else "."),
+        f"processes (WORLD_SIZE={world_size})",
+        f"{fix[:1].upper()}{fix[1:]}.",
     )
 
 
@@ -180,19 +182,28 @@ def _worlds(taken: int, world_size: int) -> list[int]:
 
 
 def _fitting(
-    wanted: Mapping[str, int], allowed: Mapping[str, range], world_size: int, *, exactly: bool
+    wanted: Mapping[str, int], world_size: int, *, exactly: bool
 ) -> Iterator[tuple[float, tuple[tuple[str, int], ...]]]:
-    """Sizes of the `wanted` axes that fit, with how far each lies from what was wanted (in doublings)."""
+    """Sizes of the `wanted` axes that multiply out, with how far each lies from what was wanted (in doublings)."""
     if not wanted:
         if not exactly or world_size == 1:
             yield 0.0, ()
         return
     (axis, size), *rest = wanted.items()
-    for candidate in allowed[axis]:
+    for candidate in range(1, world_size + 1):
         if world_size % candidate == 0:
             apart = abs(math.log2(candidate / size))
-            for further, others in _fitting(dict(rest), allowed, world_size // candidate, exactly=exactly):
+            for further, others in _fitting(dict(rest), world_size // candidate, exactly=exactly):
                 yield apart + further, ((axis, candidate), *others)
+
+
+def _works(hp: Hyperparameters, world_size: int, sizes: tuple[tuple[str, int], ...] = ()) -> bool:
+    try:
+        changed = hp.model_copy(update={f"{axis}_size": size for axis, size in sizes})
+        _multiplied_out(changed, world_size, per_host=world_size)
+    except ContractError:
+        return False
+    return True
 
 
 def _settings(axes: Mapping[str, int] | list[str]) -> str:
