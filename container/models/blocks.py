@@ -157,7 +157,7 @@ def restrict(
     known = {module for block in within for module in block.modules}
 
     def part_of(parent: nn.Module) -> nn.Module:
-        part = parent if in_place else copy.copy(parent)
+        part = parent if in_place else _twin(parent)
         children: dict[str, nn.Module | None] = {}
         for name, child in parent.named_children():
             if child in kept or next(child.parameters(), None) is None:
@@ -172,6 +172,13 @@ def restrict(
         return part
 
     return part_of(module)
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    """A copy with the same children, and hooks of its own from here on."""
+    twin = copy.copy(module)
+    twin.__dict__.update({name: copy.copy(value) for name, value in vars(module).items() if isinstance(value, dict)})
+    return twin
 
 
 class _Incoming(nn.Module):

@@ -1,0 +1,268 @@
+"""Pipelines over real processes: one process's losses, gradients and predictions under every schedule."""
+
+import gc
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from container.data.batch import PackedBatch
+from container.models.build import build_classifier
+from container.models.classifier import Classifier
+from container.parallel.degrees import ParallelDegrees
+from container.parallel.execution import Execution, parallelize
+from container.parallel.mesh import RankMesh, build_mesh
+from container.parallel.pipeline import SCHEDULES
+from container.training.objective import WeightedCrossEntropy
+from contracts.hyperparameters import Hyperparameters
+from tests.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+from tests.rank_pool import RankFailed, RankPool
+
+pytestmark = pytest.mark.slow
+
+CLASS_WEIGHTS = [1.0, 3.0]
+ZERO_BUBBLE = ("InterleavedZeroBubble", "ZBVZeroBubble")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pipeline, and what it is given: `steps` steps of two passes of four microbatches."""
+
+    schedule: str
+    degrees: dict[str, int]
+    families: tuple[str, ...] = ("bert", "bert")
+    values: tuple[tuple[str, Any], ...] = ()
+    layers: int = 3
+    precision: torch.dtype = torch.float32
+    scale: float = 1.0
+    steps: int = 2
+
+    @property
+    def world_size(self) -> int:
+        size = 1
+        for degree in self.degrees.values():
+            size *= degree
+        return size
+
+    @property
+    def hp(self) -> Hyperparameters:
+        return hyperparameters(
+            model_class="trimodal_bert" if len(self.families) == 2 else "multimodal_bert",
+            pp_schedule=self.schedule,
+            num_microbatches=4,
+            **dict(self.values),
+        )
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one rank saw: its part of each step's loss, and its relative differences from one process."""
+
+    shares: list[float]
+    expected_losses: list[float]
+    gradients: dict[str, float]
+    missing: list[str]
+    predictions: list[list[list[float]]] | None
+    expected_predictions: list[list[list[float]]]
+    names: list[str]
+    norm: float
+    expected_norm: float
+
+
+def build(folder: Path, case: Case) -> Classifier:
+    """On every rank the same weights, as a job's ranks have them."""
+    hp = case.hp
+    files = [
+        write_config(folder / str(torch.distributed.get_rank()) / field.role, family, num_hidden_layers=case.layers)
+        for field, family in zip(hp.text_fields, case.families)
+    ]
+    return build_classifier(hp, files, tabular_dim=3, numeric_transform=standard_transform(3))
+
+
+def microbatches(case: Case, step: int, *, data_rank: int = 0) -> list[PackedBatch]:
+    """Eight uneven ones, longer in the second step; the last only fills its slot."""
+    random = torch.Generator().manual_seed(1000 * step + data_rank)
+
+    def draw(low: int, high: int) -> int:
+        return int(torch.randint(low, high, (), generator=random))
+
+    def text(records: int) -> list[list[int]]:
+        return [[draw(2, 20 + 20 * step) for _ in range(draw(1, 4))] for _ in range(records)]
+
+    batches = []
+    for seed in range(8):
+        records = draw(1, 5)
+        texts = [text(records) for _ in case.families]
+        batches.append(packed_batch(*texts, tabular_dim=3, seed=seed + 10 * step + 100 * data_rank))
+    last = batches[-1]
+    batches[-1] = replace(last, weights=torch.zeros_like(last.weights), rows=torch.full_like(last.rows, -1))
+    return batches
+
+
+def one_process(
+    model: Classifier, batches: Sequence[PackedBatch], objective: WeightedCrossEntropy, precision: torch.dtype
+) -> tuple[float, dict[str, Tensor], Tensor]:
+    """Loss, gradients, and what normalises them."""
+    normaliser = sum((objective.record_weights(batch).sum() for batch in batches), start=torch.zeros(()))
+    total = 0.0
+    model.zero_grad(set_to_none=True)
+    for batch in batches:
+        with torch.autocast("cpu", dtype=precision, enabled=precision != torch.float32):
+            logits = model(batch)
+        loss = objective(logits.float(), batch) / normaliser
+        loss.backward()
+        total += loss.item()
+    return total, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, normaliser
+
+
+def steps_of(case: Case, folder: Path) -> Reading:
+    """What every rank runs: the pipeline beside one process, on the same weights and microbatches."""
+    plain = build(folder, case)
+    ranks, execution = pipeline(case, folder)
+    objective = WeightedCrossEntropy(CLASS_WEIGHTS, torch.device("cpu"))
+    shares, losses, gradients, missing = [], [], {}, []
+    for step in range(case.steps):
+        everything = [microbatches(case, step, data_rank=rank) for rank in range(ranks.data_size)]
+        loss, expected, normaliser = one_process(plain, sum(everything, []), objective, case.precision)
+        losses.append(loss)
+        execution.module.zero_grad(set_to_none=True)
+        share = execution.forward_backward(
+            everything[ranks.data_rank],
+            objective=objective,
+            normaliser=normaliser,
+            scale=lambda loss: loss * case.scale,
+        )
+        shares.append(share.item())
+        for name, parameter in execution.module.named_parameters():
+            if parameter.grad is None:
+                missing += [name] * parameter.requires_grad
+                continue
+            difference = (full(parameter.grad) / case.scale - expected[name]).abs().max()
+            # A key's bias has no gradient but rounding noise: softmax does not see what all scores have in common.
+            size = expected[name].abs().max().clamp(min=1e-4)
+            gradients[name] = max(gradients.get(name, 0.0), (difference / size).item())
+    norm = execution.clip_grad_norm(0.5, scaled_by=case.scale)
+    expected_norm = torch.nn.utils.get_total_norm(list(expected.values())).item()
+    predicted = execution.predict(everything[ranks.data_rank])
+    with torch.no_grad(), torch.autocast("cpu", dtype=case.precision, enabled=case.precision != torch.float32):
+        plain_logits = [plain(batch).float() for batch in everything[ranks.data_rank]]
+    return Reading(
+        shares=shares,
+        expected_losses=losses,
+        gradients=gradients,
+        missing=missing,
+        predictions=None if predicted is None else [logits.tolist() for logits in predicted],
+        expected_predictions=[logits.tolist() for logits in plain_logits],
+        names=list(execution.module.state_dict()),
+        norm=norm,
+        expected_norm=expected_norm,
+    )
+
+
+def pipeline(case: Case, folder: Path) -> tuple[RankMesh, Execution]:
+    ranks = build_mesh(ParallelDegrees(**case.degrees))
+    return ranks, parallelize(build(folder, case), ranks, case.hp, precision=case.precision)
+
+
+def full(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+@pytest.fixture
+def run(rank_pool: RankPool, tmp_path: Path) -> Callable[[Case], list[Reading]]:
+    return lambda case: rank_pool.run(steps_of, case, tmp_path, world_size=case.world_size)
+
+
+def assert_one_process(readings: list[Reading], case: Case, *, rel: float = 1e-5) -> None:
+    """Losses, gradients under plain names, gradient norm, predictions."""
+    for step in range(case.steps):
+        total = sum(reading.shares[step] for reading in readings)
+        assert total == pytest.approx(readings[0].expected_losses[step], rel=rel)
+    for reading in readings:
+        assert reading.missing == []
+        assert max(reading.gradients.values()) < rel, max(reading.gradients, key=reading.gradients.get)
+        assert reading.norm == pytest.approx(reading.expected_norm, rel=rel)
+    speakers = [reading for reading in readings if reading.predictions is not None]
+    assert len(speakers) == len(readings) // (case.world_size // data_size(case))
+    for reading in speakers:
+        for logits, expected in zip(reading.predictions, reading.expected_predictions, strict=True):
+            torch.testing.assert_close(torch.tensor(logits), torch.tensor(expected), rtol=rel, atol=rel)
+
+
+def data_size(case: Case) -> int:
+    return case.degrees.get("dp_replicate", 1) * case.degrees.get("dp_shard", 1)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("stages", "families"), [(2, ("bert",)), (4, ("bert", "modernbert"))])
+def test_a_pipeline_computes_what_one_process_computes(run: Any, schedule: str, stages: int, families: Any) -> None:
+    case = Case(schedule, {"pp": stages}, families, layers=4)
+    readings = run(case)
+    assert_one_process(readings, case)
+    names = [name for reading in readings for name in reading.names]
+    assert len(names) == len(set(names)), "each weight is on one rank"
+    assert {name for reading in readings for name in reading.gradients} <= set(names)
+    assert len(names) == plain_names(case)
+
+
+def plain_names(case: Case) -> int:
+    per_layer = {"bert": 16, "modernbert": 6}
+    outside = {"bert": 5, "modernbert": 3}  # embeddings and final norm
+    # The first layer of a ModernBERT has no norm of its own.
+    encoders = sum(case.layers * per_layer[f] + outside[f] - (f == "modernbert") for f in case.families)
+    heads = 4 * len(case.families)  # pooler and projection
+    table = 2 + 2 + 2  # scaling, norm, linear
+    return encoders + heads + table + (4 if len(case.families) == 2 else 2)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_sharded_stages_compute_what_one_process_computes(run: Any, schedule: str) -> None:
+    case = Case(schedule, {"pp": 2, "dp_shard": 2}, values=(("strategy", "fsdp"), ("sharding_strategy", "FULL_SHARD")))
+    assert_one_process(run(case), case)
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "ZBVZeroBubble"])
+def test_replicated_stages_compute_what_one_process_computes(run: Any, schedule: str) -> None:
+    case = Case(schedule, {"pp": 2, "dp_replicate": 2})
+    assert_one_process(run(case), case)
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "ZBVZeroBubble"])
+def test_a_pipeline_for_each_text_computes_what_one_process_computes(run: Any, schedule: str) -> None:
+    case = Case(schedule, {"pp": 2, "branch": 2}, ("bert", "electra"))
+    assert_one_process(run(case), case)
+
+
+@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in ZERO_BUBBLE])
+def test_recomputed_layers_give_the_same_gradients(run: Any, schedule: str) -> None:
+    case = Case(schedule, {"pp": 2}, values=(("activation_checkpointing", 1),), steps=1)
+    assert_one_process(run(case), case)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_first_stage_that_does_not_learn_changes_nothing_for_the_others(run: Any, schedule: str) -> None:
+    """One layer and four stages: the first is the frozen embeddings alone."""
+    case = Case(schedule, {"pp": 2}, ("bert",), values=(("is_embeddings_trainable", False),), layers=1, steps=1)
+    readings = run(case)
+    assert_one_process(readings, case)
+
+
+def test_a_family_that_cannot_be_cut_is_one_block(run: Any) -> None:
+    case = Case("InterleavedZeroBubble", {"pp": 2}, ("albert", "distilbert"))
+    assert_one_process(run(case), case)
+
+
+def test_half_precision_computes_inside_the_stages_and_travels_as_float32(run: Any) -> None:
+    case = Case("1F1B", {"pp": 2}, precision=torch.bfloat16)
+    assert_one_process(run(case), case)
+
+
+def test_a_scaled_loss_scales_every_stage(run: Any) -> None:
+    case = Case("Interleaved1F1B", {"pp": 2}, scale=2.0**10, steps=1)
+    assert_one_process(run(case), case)
