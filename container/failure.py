@@ -5,7 +5,7 @@ import json
 import signal
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from contracts.errors import ContractError
@@ -84,6 +84,11 @@ class Failure:
     def read_json(cls, path: Path) -> "Failure":
         return cls(**json.loads(path.read_text()))
 
+    def after(self, restarts: int) -> "Failure":
+        """The same, saying how often the workers had been restarted before."""
+        times = f"{restarts} restart{'s' if restarts > 1 else ''}"
+        return replace(self, cause=f"{self.cause} (after {times})") if restarts else self
+
     def text(self) -> str:
         """First line the cause, then what to change, then the detail."""
         where = f" [rank {self.rank}]" if self.rank is not None and f"rank {self.rank}" not in self.cause else ""
@@ -92,13 +97,9 @@ class Failure:
 
 
 def root_cause(failures: list[Failure]) -> Failure:
-    """The failure that the others follow from.
-
-    A process that was killed comes first: the launcher reports only those that ended before it ended the others. Then
-    the earliest that is no echo.
-    """
+    """The failure that the others follow from: the earliest that is no echo."""
     assert failures
-    return min(failures, key=lambda failure: (not failure.killed, failure.echo, failure.at))
+    return min(failures, key=lambda failure: (failure.echo, failure.at))
 
 
 def write_failure(paths: JobPaths, failure: Failure) -> None:

@@ -13,6 +13,23 @@ from contracts.paths import JobPaths
 
 
 @dataclass(frozen=True)
+class Restart:
+    """That the workers were started again.
+
+    Attributes:
+        number: 1 for the first.
+        of: max_restarts.
+        cause: which worker had died, and how.
+        at: when it died, in seconds since the epoch.
+    """
+
+    number: int
+    of: int
+    cause: str
+    at: float
+
+
+@dataclass(frozen=True)
 class Job:
     """One training job on this host.
 
@@ -61,10 +78,38 @@ class Job:
     def pid_file(self, rank: int) -> Path:
         return self.scratch / f"pid.rank{rank}"
 
+    def error_files(self) -> list[Path]:
+        """What the ranks of this attempt said they failed of, as far as they did."""
+        return sorted(self.scratch.glob("error.rank*.json"))
+
+    def pid_files(self) -> list[Path]:
+        """One for each worker that hears SIGTERM."""
+        return sorted(self.scratch.glob("pid.rank*"))
+
+    def forget_workers(self) -> None:
+        """Remove what the workers of an attempt left, so that the next one's files are its own."""
+        for path in (*self.pid_files(), *self.error_files(), self.result_file):
+            path.unlink(missing_ok=True)
+
     @property
     def launch_file(self) -> Path:
-        """Exit codes of the workers, written by the launcher when one failed."""
+        """The failure of the workers, written by their launcher when it gives up."""
         return self.scratch / "launch.json"
+
+    @property
+    def stop_file(self) -> Path:
+        """Exists when the job was asked to stop: workers are not started again."""
+        return self.scratch / "stop"
+
+    @property
+    def restart_file(self) -> Path:
+        """The newest restart, written by the launcher."""
+        return self.scratch / "restart.json"
+
+    @property
+    def restart(self) -> Restart | None:
+        """The restart that this attempt is; None for the first attempt."""
+        return Restart(**json.loads(self.restart_file.read_text())) if self.restart_file.is_file() else None
 
     @property
     def result_file(self) -> Path:

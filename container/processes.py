@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 
+PARENT_PID = "TRAINER_PARENT_PID"  # environment variable: the process that started this one
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -13,9 +15,9 @@ def die_with_parent() -> None:
     """Have the kernel kill this process when its parent dies, so that no orphan writes beside the next run (Linux)."""
     if sys.platform != "linux":
         return
-    parent = os.getppid()
+    parent = int(os.environ.pop(PARENT_PID, os.getppid()))
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the call
+    if os.getppid() != parent:  # it died before the call, possibly while this process was still importing
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""One per host: contracts -> encoder -> prepare -> torchrun -> verify -> exit code. Imports no torch."""
+"""One per host: contracts -> encoder -> prepare -> workers -> verify -> exit code. Imports no torch."""
 
 import fcntl
 import json
@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from container.failure import Failure, clear_failure, root_cause, write_failure
+from container.failure import Failure, clear_failure, write_failure
 from container.job import Job
 from container.parallel.degrees import ParallelDegrees
 from container.preprocessing.prepare import prepare_data
-from container.processes import available_cores, set_up_logging
+from container.processes import PARENT_PID, available_cores, set_up_logging
 from contracts import artifacts
 from contracts.consistency import unused_settings
 from contracts.errors import ContractError
@@ -159,6 +159,7 @@ def _run_workers(job: Job, num_workers: int, stop: StopRequests) -> int:
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
         **os.environ,
+        PARENT_PID: str(os.getpid()),
         "HF_HUB_OFFLINE": "1",  # the encoder is resolved: no worker asks a hub again
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]).strip(":"),
     }
@@ -181,6 +182,7 @@ def _run_workers(job: Job, num_workers: int, stop: StopRequests) -> int:
 
 
 def _ask_to_stop(job: Job, launcher: subprocess.Popen, num_workers: int) -> None:
+    job.stop_file.touch()
     pids = _worker_pids(job)
     if len(pids) < num_workers:
         logger.info("asked to stop: the workers are still starting, there is nothing to save")
@@ -192,7 +194,11 @@ def _ask_to_stop(job: Job, launcher: subprocess.Popen, num_workers: int) -> None
 
 
 def _worker_pids(job: Job) -> list[int]:
-    return [json.loads(path.read_text()) for path in job.scratch.glob("pid.rank*")]
+    pids = []
+    for path in job.pid_files():
+        with suppress(FileNotFoundError):  # the launcher is just removing those of workers that died
+            pids.append(json.loads(path.read_text()))
+    return pids
 
 
 def _kill_all(job: Job, launcher: subprocess.Popen) -> None:
@@ -207,14 +213,9 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _failure_of_workers(job: Job, exit_code: int) -> Failure:
-    failures = [Failure.read_json(path) for path in sorted(job.scratch.glob("error.rank*.json"))]
     if job.launch_file.is_file():
-        spoken = {failure.rank for failure in failures}
-        for ended in json.loads(job.launch_file.read_text()):
-            if ended["rank"] not in spoken:
-                who = f"worker rank {ended['rank']} (pid {ended['pid']})"
-                failures.append(Failure.from_exit(ended["exitcode"], who=who, rank=ended["rank"], at=ended["at"]))
-    return root_cause(failures) if failures else Failure.from_exit(exit_code, who="the launcher of the workers")
+        return Failure.read_json(job.launch_file)
+    return Failure.from_exit(exit_code, who="the launcher of the workers")
 
 
 def _missing_artifacts(paths: JobPaths, result: Mapping[str, Mapping[str, int]]) -> str | None:

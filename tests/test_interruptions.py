@@ -1,6 +1,7 @@
-"""A job killed anywhere resumes; a worker that dies ends the job with its cause."""
+"""A job killed anywhere resumes; a worker that dies is started again, or ends the job with its cause."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -14,6 +15,7 @@ from tests.jobs import TINY_ENCODER, failure_line, run_train, start_train, write
 pytestmark = pytest.mark.slow
 
 LONG = {"max_epochs": 6, "checkpoint_every_n_steps": 3, "batch_size": 4, "load_ckpt": False}
+TWO_WORKERS = {**LONG, "nproc_per_node": 2, "batch_size": 2}
 
 
 def wait_for(condition, *, seconds=120):
@@ -58,6 +60,13 @@ def ancestor(pid, target):
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     paths = write_job(tmp_path_factory.mktemp("whole"), overrides=LONG)
+    run_train(paths)
+    return torch.load(paths.model / "model.pth", weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted_pair(tmp_path_factory):
+    paths = write_job(tmp_path_factory.mktemp("pair"), overrides=TWO_WORKERS)
     run_train(paths)
     return torch.load(paths.model / "model.pth", weights_only=True)
 
@@ -113,13 +122,12 @@ def test_sigterm_stops_at_a_step_with_a_complete_checkpoint_and_the_next_run_goe
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_worker_that_dies_by_sigkill_ends_the_job_within_a_minute_with_its_cause(tmp_path, rank):
-    paths = write_job(tmp_path, overrides={**LONG, "nproc_per_node": 2})
+    paths = write_job(tmp_path, overrides={**LONG, "nproc_per_node": 2, "max_restarts": 0})
     process = start_train(paths)
     wait_for(lambda: "step 5/" in log_of(paths))
-    ranks = {rank_of(pid): pid for pid in workers_of(process)}
-    os.kill(ranks[rank], signal.SIGKILL)
+    pid = kill_rank(process, rank)
     assert process.wait(timeout=60) == 1
-    assert failure_line(paths).startswith(f"worker rank {rank} (pid {ranks[rank]}) was ended by SIGKILL")
+    assert failure_line(paths).startswith(f"worker rank {rank} (pid {pid}) was ended by SIGKILL")
     assert not list(paths.model.glob("*")) if paths.model.exists() else True
 
 
@@ -128,6 +136,54 @@ def rank_of(pid):
         entry.split(b"=", 1) for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if b"=" in entry
     )
     return int(variables[b"RANK"])
+
+
+def kill_rank(process, rank, number=signal.SIGKILL):
+    """Kill the worker of `rank`; returns its process id."""
+    pid = wait_for(lambda: {rank_of(pid): pid for pid in workers_of(process)}.get(rank))
+    os.kill(pid, number)
+    return pid
+
+
+def test_workers_are_started_again_from_the_newest_checkpoint_when_one_is_killed(tmp_path, uninterrupted_pair):
+    paths = write_job(tmp_path, overrides=TWO_WORKERS)
+    process = start_train(paths)
+    wait_for(lambda: "step 20/" in log_of(paths))
+    pid = kill_rank(process, 1)
+    wait_for(lambda: "training goes on" in log_of(paths))
+    kill_rank(process, 0, signal.SIGSEGV)
+    assert process.wait(timeout=120) == 0
+    log = log_of(paths)
+    assert f"worker rank 1 (pid {pid}) was ended by SIGKILL" in log
+    assert "restart 1 of 3, from checkpoint epoch=" in log
+    assert "restart 2 of 3, from checkpoint epoch=" in log
+    seconds = [float(value) for value in re.findall(r"training goes on (\S+) s later", log)]
+    assert len(seconds) == 2
+    assert max(seconds) < 60
+    assert_same_weights(paths, uninterrupted_pair)
+
+
+def test_a_worker_that_keeps_dying_ends_the_job_after_the_restarts(tmp_path):
+    paths = write_job(tmp_path, overrides={**TWO_WORKERS, "max_restarts": 1, "resume": False})
+    process = start_train(paths)
+    for count in (0, 1):
+        wait_for(lambda count=count: log_of(paths).count("training on") > count)
+        kill_rank(process, 1)
+    assert process.wait(timeout=60) == 1
+    assert "worker rank 1" in failure_line(paths)
+    assert failure_line(paths).endswith("(after 1 restart)")
+
+
+def test_sigterm_during_a_restart_stops_the_job(tmp_path):
+    paths = write_job(tmp_path, overrides=TWO_WORKERS)
+    process = start_train(paths)
+    wait_for(lambda: "step 10/" in log_of(paths))
+    kill_rank(process, 0)
+    wait_for(lambda: "restart 1 of 3" in log_of(paths))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 143
+    assert "stopped on request: checkpoint epoch=" in log_of(paths).splitlines()[-1]
+    assert log_of(paths).count("training on") == 1
 
 
 @pytest.mark.parametrize("moment", ["", "Data prepared"])
@@ -174,10 +230,11 @@ def test_a_second_job_in_the_same_folder_is_refused_and_harms_nothing(tmp_path):
     assert not any(path.exists() for path in paths.failure_files)
 
 
-def test_running_out_of_memory_is_said_with_what_to_lower(tmp_path):
+def test_running_out_of_memory_is_said_with_what_to_lower_and_not_tried_again(tmp_path):
     too_large = {**TINY_ENCODER, "hidden_size": 400_000, "intermediate_size": 400_000}
     paths = write_job(tmp_path, overrides={"encoder_config": too_large, "nproc_per_node": 2})
-    run_train(paths, expect=1)
+    log = run_train(paths, expect=1)
+    assert "restart" not in log
     assert failure_line(paths).startswith("out of memory")
     assert "batch_size" in paths.failure_files[0].read_text().splitlines()[1]
 

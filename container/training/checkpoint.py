@@ -134,10 +134,7 @@ class CheckpointStore:
     def clear(self) -> None:
         """Remove every checkpoint."""
         self.wait()
-        if self._rank == 0 and self._folder.is_dir():
-            for path in self._folder.glob("*.ckpt"):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-        dist.barrier(self._group)
+        self._on_first(lambda: clear_checkpoints(self._folder))
 
     def _agreed(self, choose: Callable[[list[Checkpoint]], Checkpoint | None]) -> Checkpoint | None:
         self.wait()
@@ -206,6 +203,12 @@ class CheckpointStore:
         aside = self._folder / f".{pointer}"
         aside.write_text(name + "\n")
         os.replace(aside, self._folder / pointer)
+
+
+def clear_checkpoints(folder: Path) -> None:
+    """Remove every checkpoint, and what a save left half done."""
+    for path in folder.glob("*.ckpt"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def complete_checkpoints(folder: Path) -> list[Checkpoint]:
