@@ -35,6 +35,14 @@ SHAPE_KEYS = frozenset(
 # Keys that every BERT config has. A config of these alone is written without asking transformers, which takes seconds.
 _PLAIN_BERT = frozenset({*ENCODER_SIZES, "intermediate_size", "max_position_embeddings"})
 
+# What the families that have names of their own call BERT's sizes.
+_OTHER_NAMES = {
+    "hidden_size": ("dim",),
+    "num_hidden_layers": ("n_layers",),
+    "num_attention_heads": ("n_heads",),
+    "intermediate_size": ("hidden_dim",),
+}
+
 DEFAULT_POSITIONS = 512
 
 
@@ -139,6 +147,26 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ContractError(f"tokenizer: {path} is no JSON object", "Copy the encoder's files again.")
     return config
+
+
+def config_value(config: Mapping[str, Any], name: str) -> Any:
+    """The value that BERT's configuration calls `name`, under whichever name the model type has it.
+
+    Raises:
+        ContractError: neither `config` nor transformers' defaults for its model type have it.
+    """
+    for known in (name, *_OTHER_NAMES.get(name, ())):
+        if known in config:
+            return config[known]
+    model_type = str(config.get("model_type"))
+    schema = _ask(model_type, {})
+    value = schema.defaults.get(schema.aliases.get(name, name))
+    if value is None:
+        raise ContractError(
+            f"tokenizer: the configuration of its encoder (model_type {model_type}) has no {name}",
+            "Use an encoder of a family that has it, such as bert or roberta.",
+        )
+    return value
 
 
 def _position_offset(config: Mapping[str, Any]) -> int:

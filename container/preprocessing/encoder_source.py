@@ -21,6 +21,7 @@ __all__ = [
     "EncoderSource",
     "apply_config_overrides",
     "check_positions",
+    "find_encoder",
     "learn_vocabulary",
     "read_config",
     "resolve_encoder",
@@ -58,6 +59,14 @@ class EncoderSource:
 
 
 def resolve_encoder(name: str, paths: JobPaths) -> EncoderSource:
+    """The encoder that hyperparameter `tokenizer` names; the log says where it was found."""
+    source = find_encoder(name, paths)
+    if source.folder is not None:
+        logger.info("encoder %s: the files in %s", name, source.folder)
+    return source
+
+
+def find_encoder(name: str, paths: JobPaths) -> EncoderSource:
     """The encoder that hyperparameter `tokenizer` names.
 
     Looked for in this order: from_scratch, a local folder, a folder of (or the whole of) the pretrained channel, the
@@ -76,12 +85,10 @@ def resolve_encoder(name: str, paths: JobPaths) -> EncoderSource:
                     f"tokenizer: {name!r} is the folder {folder}, which has no {missing}",
                     "Copy all files of the encoder there: config.json, tokenizer files and weights.",
                 )
-            logger.info("encoder %s: the files in %s", name, folder)
             return EncoderSource(name, folder)
     folder, reason = _from_hub(name)
     if folder is None:
         raise _not_found(name, paths.pretrained, reason)
-    logger.info("encoder %s: the files in %s", name, folder)
     return EncoderSource(name, folder)
 
 

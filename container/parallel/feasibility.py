@@ -1,0 +1,163 @@
+"""Whether a job's encoders can be shared out as its degrees say: known before anything is prepared or loaded."""
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from container.parallel.degrees import ParallelDegrees
+from container.preprocessing.encoder_config import config_value, scratch_config
+from container.preprocessing.encoder_source import find_encoder, read_config
+from contracts.errors import ContractError
+from contracts.hyperparameters import FROM_SCRATCH, TWO_STAGE_SCHEDULES, Hyperparameters
+from contracts.paths import JobPaths
+
+logger = logging.getLogger(__name__)
+
+# What container/models/families.py and container/parallel/tensor.py know of model types, for those who import no torch;
+# tests/test_feasibility.py holds them equal.
+FAMILIES_IN_LAYERS = frozenset(
+    {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert", "nomic_bert"}
+)  # packed, with layers that each have weights of their own: a pipeline can cut between them
+FAMILIES_WITH_LAYERS = FAMILIES_IN_LAYERS | {"deberta-v2", "mpnet"}  # known one by one: to compute again, to compile
+TENSOR_PARALLEL_FAMILIES = frozenset(
+    {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra"}
+)  # with a plan of which matrices are cut which way
+
+
+@dataclass(frozen=True)
+class EncoderShape:
+    """What of an encoder decides how it can be shared out.
+
+    Attributes:
+        name: what the user wrote.
+        heads: attention heads of each layer.
+        intermediate: width of the feed-forward's inner layer.
+    """
+
+    role: str
+    name: str
+    model_type: str
+    layers: int
+    heads: int
+    intermediate: int
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], *, role: str, name: str) -> "EncoderShape":
+        return cls(
+            role=role,
+            name=name,
+            model_type=str(config.get("model_type")),
+            layers=config_value(config, "num_hidden_layers"),
+            heads=config_value(config, "num_attention_heads"),
+            intermediate=config_value(config, "intermediate_size"),
+        )
+
+    @property
+    def blocks(self) -> int:
+        """Pieces that a pipeline can place (container/models/blocks.py): embeddings, layers, pooler; or one."""
+        return self.layers + 2 if self.model_type in FAMILIES_IN_LAYERS else 1
+
+    def __str__(self) -> str:
+        parts = f"embeddings, {self.layers} layers, pooler" if self.blocks > 1 else f"{self.model_type} as a whole"
+        return f"{self.role}: {parts}"
+
+
+def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegrees) -> None:
+    """Hold the encoders that `hp` names to `degrees`, by their configurations alone; warn of settings without effect.
+
+    Raises:
+        ContractError: see `check_against_model`; or an encoder that cannot be found or described.
+    """
+    of_layers = [name for name in ("activation_checkpointing", "compile") if getattr(hp, name)]
+    if "fsdp_wrap" in hp.model_fields_set and hp.fsdp_wrap == "layer" and "fsdp" in degrees.features(hp):
+        of_layers.append("fsdp_wrap")
+    if not of_layers and degrees.pp == degrees.tp == 1:
+        return
+    encoders = [
+        EncoderShape.of(encoder_config(paths, hp, name=field.tokenizer), role=field.role, name=field.tokenizer)
+        for field in hp.text_fields
+    ]
+    check_against_model(degrees, hp, encoders)
+    for encoder in encoders:
+        if encoder.model_type not in FAMILIES_WITH_LAYERS:
+            for name in of_layers:
+                logger.warning(
+                    "%s is set and has no effect on the encoder of %s: the layers of %s are not known one by one.",
+                    name, encoder.role, encoder.model_type,
+                )  # fmt: skip
+
+
+def encoder_config(paths: JobPaths, hp: Hyperparameters, *, name: str) -> dict[str, Any]:
+    """The configuration, as in config.json, of the encoder that hyperparameter tokenizer calls `name`."""
+    if name == FROM_SCRATCH:
+        longest = max(field.max_sen_len for field in hp.text_fields if field.tokenizer == FROM_SCRATCH)
+        vocab_size = hp.encoder_config.get("vocab_size", 1)  # the vocabulary itself is not learned yet
+        return scratch_config(hp.encoder_config, vocab_size=vocab_size, special_ids={}, max_sen_len=longest)
+    folder = find_encoder(name, paths).folder
+    assert folder is not None, "only from_scratch has none"
+    return read_config(folder)
+
+
+def check_against_model(degrees: ParallelDegrees, hp: Hyperparameters, encoders: list[EncoderShape]) -> None:
+    """Raise ContractError for layers that cannot be cut tp ways, or a model that has fewer blocks than stages.
+
+    Args:
+        encoders: of each text field, in order.
+    """
+    if degrees.tp > 1:
+        _check_slices(degrees, encoders)
+    if degrees.pp > 1:
+        _check_stages(degrees, hp, encoders)
+
+
+def _check_slices(degrees: ParallelDegrees, encoders: list[EncoderShape]) -> None:
+    shown = f"({degrees}; WORLD_SIZE={degrees.product})"
+    for encoder in encoders:
+        if encoder.model_type not in TENSOR_PARALLEL_FAMILIES:
+            raise ContractError(
+                f"tp_size: is {degrees.tp} {shown}, but for {encoder.role}'s encoder {encoder.name!r} of model_type "
+                f"{encoder.model_type!r} there is no plan by which its layers are sliced",
+                "Leave tp_size out, shard with dp_shard_size instead, "
+                f"or use an encoder of one of these families: {', '.join(sorted(TENSOR_PARALLEL_FAMILIES))}.",
+            )
+    possible = math.gcd(*(size for encoder in encoders for size in (encoder.heads, encoder.intermediate)))
+    for encoder in encoders:
+        for size, of in (
+            (encoder.heads, "attention heads (num_attention_heads)"),
+            (encoder.intermediate, "columns of the feed-forward layers (intermediate_size)"),
+        ):
+            if size % degrees.tp:
+                raise ContractError(
+                    f"tp_size: {degrees.tp} ranks cannot share the {size} {of} of {encoder.role}'s encoder "
+                    f"{encoder.name!r} evenly {shown}",
+                    f"Set tp_size to {_one_of(possible, degrees.product, nearest=degrees.tp)}.",
+                )
+
+
+def _check_stages(degrees: ParallelDegrees, hp: Hyperparameters, encoders: list[EncoderShape]) -> None:
+    each = 2 if hp.pp_schedule in TWO_STAGE_SCHEDULES else 1
+    stages = degrees.pp * each
+    # With a text for each rank of the branch axis, each pipeline has the blocks of one.
+    pipelines = [[encoder] for encoder in encoders] if degrees.branch > 1 else [encoders]
+    blocks, shortest = min(
+        ((sum(encoder.blocks for encoder in own) + 1, own) for own in pipelines), key=lambda pair: pair[0]
+    )
+    if stages <= blocks:
+        return
+    made_of = "; ".join([*map(str, shortest), "head"])
+    changes = [f"pp_size to at most {blocks // each}"] if blocks // each > 1 else ["pp_size to 1"]
+    if each > 1 and degrees.pp <= blocks:
+        changes.append("pp_schedule to 1F1B or GPipe, which have one stage for each rank")
+    raise ContractError(
+        f"pp_size: {degrees.pp} ranks x {each} stage{'s' if each > 1 else ''} ({hp.pp_schedule}) make {stages} stages, "
+        f"but the model has {blocks} blocks to place ({made_of}); {degrees}; WORLD_SIZE={degrees.product}",
+        f"Set {'; or '.join(changes)}.",
+    )
+
+
+def _one_of(multiple: int, world_size: int, *, nearest: int) -> str:
+    """The divisors of both numbers, in words, the nearest first."""
+    divisors = [size for size in range(1, multiple + 1) if multiple % size == 0 and world_size % size == 0]
+    return " or ".join(map(str, sorted(divisors, key=lambda size: abs(math.log2(size / nearest)))))
