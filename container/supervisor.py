@@ -17,6 +17,7 @@ from pathlib import Path
 from container.failure import Failure, clear_failure, write_failure
 from container.job import Job
 from container.parallel.degrees import ParallelDegrees
+from container.parallel.feasibility import check_encoders
 from container.preprocessing.prepare import prepare_data
 from container.processes import PARENT_PID, available_cores, set_up_logging
 from contracts import artifacts
@@ -87,6 +88,7 @@ def _train(paths: JobPaths, scratch: Path, started: float, stop: StopRequests) -
     _check_hosts(paths)
     num_workers = hp.nproc_per_node or count_gpus() or 1
     degrees = ParallelDegrees.resolve(hp, num_workers)
+    check_encoders(paths, hp, degrees)
     for sentence in unused_settings(hp, degrees.features(hp)):
         logger.warning("%s", sentence)
     _say_attention_dropout(hp)
