@@ -1,0 +1,71 @@
+"""Every parallel strategy beside one process: largest relative differences of losses, gradients, weights, predictions.
+
+    python -m benchmarks.parity [PART OF A NAME ...]
+
+What is run and what a difference is relative to: tests/parity.py. Ends with exit code 1 when a row differs or fails.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.printing import print_machine, print_table
+from contracts.errors import ContractError
+from tests.parity import STEPS, TOLERANCE, ParityCheck, ParityJobs, Strategy
+from tests.parity_strategies import STRATEGIES
+from tests.rank_pool import RankFailed, RankPool
+
+COLUMNS = ("strategy", "processes", "losses", "gradients", "weights", "predictions", "seconds", "")
+
+
+def main() -> int:
+    arguments = _arguments()
+    chosen = [row for row in STRATEGIES if not arguments.name or any(part in row.name for part in arguments.name)]
+    print_machine()
+    with RankPool(timeout=arguments.timeout) as pool, tempfile.TemporaryDirectory() as folder:
+        check = ParityCheck(ParityJobs(pool, Path(folder)))
+        rows, notes = [], []
+        for strategy in chosen:
+            cells, note = _row(check, strategy)
+            print("  ".join(cells), flush=True)
+            rows.append(cells)
+            notes += [f"{strategy.name}: {note}"] * bool(note)
+    print_table(
+        f"Largest relative difference to one process over {STEPS} steps; at most {TOLERANCE:g} is ok", COLUMNS, rows
+    )
+    print("\n\n".join(notes))
+    return 1 if notes else 0
+
+
+def _row(check: ParityCheck, strategy: Strategy) -> tuple[list[str], str]:
+    """The cells of the table, and what is wrong, if anything is."""
+    started = time.perf_counter()
+    first = [strategy.name, str(strategy.world_size)]
+    try:
+        found = check.compare(strategy)
+    except (RankFailed, ContractError) as error:
+        return [*first, "-", "-", "-", "-", f"{time.perf_counter() - started:.1f}", "fails"], _end(str(error))
+    values = [found.losses, found.gradients, found.weights, found.predictions]
+    cells = [*first, *(f"{one.value:.1e}" for one in values), f"{time.perf_counter() - started:.1f}"]
+    if found.holds:
+        return [*cells, "ok"], ""
+    return [*cells, "differs"], "; ".join(f"{one.value:.3g} in {one.where}" for one in values if one.value > TOLERANCE)
+
+
+def _end(text: str) -> str:
+    """The first line and the last few of a traceback."""
+    first, *rest = text.strip().splitlines()
+    return "\n".join([first, *rest[-5:]])
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="*", help="only rows whose name contains one of these")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds that a row may take")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
