@@ -32,27 +32,30 @@ class EncoderShape:
 
     Attributes:
         name: what the user wrote.
-        heads: attention heads of each layer.
-        intermediate: width of the feed-forward's inner layer.
+        config: as in config.json.
     """
 
     role: str
     name: str
-    model_type: str
-    layers: int
-    heads: int
-    intermediate: int
+    config: Mapping[str, Any]
 
-    @classmethod
-    def of(cls, config: Mapping[str, Any], *, role: str, name: str) -> "EncoderShape":
-        return cls(
-            role=role,
-            name=name,
-            model_type=str(config.get("model_type")),
-            layers=config_value(config, "num_hidden_layers"),
-            heads=config_value(config, "num_attention_heads"),
-            intermediate=config_value(config, "intermediate_size"),
-        )
+    @property
+    def model_type(self) -> str:
+        return str(self.config.get("model_type"))
+
+    @property
+    def layers(self) -> int:
+        return config_value(self.config, "num_hidden_layers")
+
+    @property
+    def heads(self) -> int:
+        """Attention heads of each layer."""
+        return config_value(self.config, "num_attention_heads")
+
+    @property
+    def intermediate(self) -> int:
+        """Width of the feed-forward's inner layer."""
+        return config_value(self.config, "intermediate_size")
 
     @property
     def blocks(self) -> int:
@@ -76,7 +79,7 @@ def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegree
     if not of_layers and degrees.pp == degrees.tp == 1:
         return
     encoders = [
-        EncoderShape.of(encoder_config(paths, hp, name=field.tokenizer), role=field.role, name=field.tokenizer)
+        EncoderShape(field.role, field.tokenizer, encoder_config(paths, hp, name=field.tokenizer))
         for field in hp.text_fields
     ]
     check_against_model(degrees, hp, encoders)

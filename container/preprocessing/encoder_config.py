@@ -155,18 +155,17 @@ def config_value(config: Mapping[str, Any], name: str) -> Any:
     Raises:
         ContractError: neither `config` nor transformers' defaults for its model type have it.
     """
-    for known in (name, *_OTHER_NAMES.get(name, ())):
+    names = (name, *_OTHER_NAMES.get(name, ()))
+    model_type = str(config.get("model_type"))
+    if not any(known in config for known in names):
+        config = _ask(model_type, {}).defaults
+    for known in names:
         if known in config:
             return config[known]
-    model_type = str(config.get("model_type"))
-    schema = _ask(model_type, {})
-    value = schema.defaults.get(schema.aliases.get(name, name))
-    if value is None:
-        raise ContractError(
-            f"tokenizer: the configuration of its encoder (model_type {model_type}) has no {name}",
-            "Use an encoder of a family that has it, such as bert or roberta.",
-        )
-    return value
+    raise ContractError(
+        f"tokenizer: the configuration of its encoder (model_type {model_type}) has no {name}",
+        "Use an encoder of a family that has it, such as bert or roberta.",
+    )
 
 
 def _position_offset(config: Mapping[str, Any]) -> int:

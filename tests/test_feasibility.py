@@ -1,0 +1,186 @@
+"""What encoders cannot be shared out as asked is refused before anything is prepared, by their configurations alone."""
+
+import json
+
+import pytest
+
+from container.models.blocks import flatten
+from container.models.build import build_classifier
+from container.models.families import FAMILIES
+from container.parallel.degrees import ParallelDegrees
+from container.parallel.feasibility import (
+    FAMILIES_IN_LAYERS,
+    FAMILIES_WITH_LAYERS,
+    EncoderShape,
+    check_against_model,
+    check_encoders,
+)
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import load_hyperparameters
+from contracts.paths import JobPaths
+from tests.encoder_families import PACKED_FAMILIES, PADDED_FAMILIES, hyperparameters, write_config
+from tests.jobs import TINY_ENCODER, failure_line, run_train, write_hyperparameters, write_job, write_letters_tokenizer
+
+BASE = {"num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
+LARGE = {"num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+
+
+def shape(config, *, role="text", model_type="bert"):
+    return EncoderShape(role, "some-encoder", {"model_type": model_type, **config})
+
+
+def two(first, second):
+    return [shape(first, role="primary"), shape(second, role="secondary")]
+
+
+def check(world_size, encoders, **settings):
+    """Raise what a job on `encoders` raises."""
+    model_class = "trimodal_bert" if len(encoders) == 2 else "bert"
+    settings = {"batch_size": 64, "num_microbatches": 32, **settings}
+    hp = hyperparameters(model_class=model_class, **settings)
+    check_against_model(ParallelDegrees.resolve(hp, world_size), hp, encoders)
+
+
+def refusal(world_size, encoders, **settings):
+    with pytest.raises(ContractError) as caught:
+        check(world_size, encoders, **settings)
+    return str(caught.value)
+
+
+def test_the_families_named_without_torch_are_those_of_the_models():
+    assert {
+        name for name, family in FAMILIES.items() if family.packed and family.layers and not family.shared_layers
+    } == FAMILIES_IN_LAYERS
+    assert {
+        name for name, family in FAMILIES.items() if family.layers and not family.shared_layers
+    } == FAMILIES_WITH_LAYERS
+
+
+@pytest.mark.parametrize("family", [*PACKED_FAMILIES, *PADDED_FAMILIES])
+def test_the_blocks_counted_from_a_configuration_are_those_of_the_model(tmp_path, family):
+    files = write_config(tmp_path, family)
+    hp = hyperparameters(tokenizer=str(tmp_path))
+    model = build_classifier(hp, [files], tabular_dim=0, numeric_transform=None)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert EncoderShape("text", "tiny", config).blocks + 1 == len(flatten(model))
+
+
+def test_sizes_are_read_under_each_family_s_names():
+    encoder = shape({"n_layers": 6, "n_heads": 12, "hidden_dim": 3072}, model_type="distilbert")
+    assert (encoder.layers, encoder.heads, encoder.intermediate) == (6, 12, 3072)
+
+
+def test_sizes_that_a_configuration_leaves_out_are_transformers_defaults():
+    assert shape({"n_heads": 4}, model_type="distilbert").intermediate == 3072
+
+
+@pytest.mark.parametrize(("tp_size", "works"), [(2, True), (3, True), (4, True), (5, False), (8, False)])
+def test_slices_must_divide_the_heads(tp_size, works):
+    if works:
+        check(tp_size, [shape(BASE)], strategy="tp")
+        return
+    said = refusal(tp_size, [shape(BASE)], strategy="tp")
+    assert f"{tp_size} ranks cannot share the 12 attention heads" in said
+    assert f"tp={tp_size}; WORLD_SIZE={tp_size}" in said
+
+
+def test_the_sizes_of_slices_that_would_work_are_named_nearest_first():
+    assert "Set tp_size to 4 or 2 or 1." in refusal(8, two(BASE, LARGE), strategy="tp")
+    assert "Set tp_size to 1." in refusal(5, two(BASE, LARGE), strategy="tp")
+
+
+def test_slices_must_divide_the_feed_forward_layers():
+    said = refusal(3, [shape({**BASE, "intermediate_size": 1000})], strategy="tp")
+    assert "1000 columns of the feed-forward layers" in said
+
+
+@pytest.mark.parametrize("family", ["modernbert", "deberta-v2"])
+def test_a_family_without_a_plan_is_not_sliced(family):
+    said = refusal(2, [shape(BASE, model_type=family)], strategy="tp")
+    assert f"model_type '{family}'" in said
+    assert "bert" in said.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "most"),
+    [("GPipe", 15), ("1F1B", 15), ("Interleaved1F1B", 7), ("InterleavedZeroBubble", 7), ("ZBVZeroBubble", 7)],
+)
+def test_a_pipeline_has_no_more_stages_than_the_model_has_blocks(schedule, most):
+    check(most, [shape(BASE)], strategy="pp", pp_schedule=schedule)
+    said = refusal(most + 1, [shape(BASE)], strategy="pp", pp_schedule=schedule)
+    assert "15 blocks to place (text: embeddings, 12 layers, pooler; head)" in said
+    assert f"Set pp_size to at most {most}" in said
+    assert f"WORLD_SIZE={most + 1}" in said
+    assert ("pp_schedule to 1F1B or GPipe" in said) == (most == 7)
+
+
+def test_two_texts_make_one_pipeline_but_under_branch_one_each():
+    encoders = two(BASE, {**BASE, "num_hidden_layers": 2})
+    check(19, encoders, strategy="pp")
+    assert "19 blocks" in refusal(20, encoders, strategy="pp")
+    check(10, encoders, pp_size=5, branch_size=2)
+    assert "5 blocks to place (secondary: embeddings, 2 layers" in refusal(12, encoders, pp_size=6, branch_size=2)
+
+
+def test_an_encoder_that_cannot_be_cut_is_one_block():
+    said = refusal(4, [shape(BASE, model_type="albert")], strategy="pp")
+    assert "2 blocks to place (text: albert as a whole; head)" in said
+    check(2, [shape(BASE, model_type="albert")], strategy="pp")
+
+
+def test_without_slices_stages_or_settings_of_layers_no_encoder_is_looked_for(tmp_path):
+    hp = hyperparameters(tokenizer="nowhere-to-be-found")
+    check_encoders(JobPaths(tmp_path), hp, ParallelDegrees.resolve(hp, 4))
+
+
+@pytest.mark.parametrize("settings", [{"activation_checkpointing": 1}, {"compile": True}])
+def test_a_setting_of_layers_is_named_where_layers_are_not_known(tmp_path, caplog, settings):
+    paths = JobPaths(tmp_path)
+    albert = {"model_type": "albert", **TINY_ENCODER, "embedding_size": 16}
+    write_hyperparameters(paths, {"encoder_config": albert, **settings})
+    hp = load_hyperparameters(paths)
+    check_encoders(paths, hp, ParallelDegrees.resolve(hp, 1))
+    assert f"{next(iter(settings))} is set and has no effect on the encoder of text" in caplog.text
+    caplog.clear()
+    write_hyperparameters(paths, settings)
+    hp = load_hyperparameters(paths)
+    check_encoders(paths, hp, ParallelDegrees.resolve(hp, 1))
+    assert not caplog.records
+
+
+def test_a_job_whose_encoder_has_too_few_blocks_ends_before_anything_is_prepared(tmp_path):
+    settings = {"strategy": "pp", "nproc_per_node": 6, "pp_schedule": "GPipe"}
+    paths = write_job(tmp_path, overrides=settings)
+    run_train(paths, expect=1)
+    line = failure_line(paths)
+    assert "6 ranks x 1 stage (GPipe) make 6 stages" in line
+    assert "pp=6, dp_replicate=1, dp_shard=1, branch=1, tp=1; WORLD_SIZE=6" in line
+    assert not paths.prepared.exists()
+
+
+def test_a_pretrained_encoder_that_cannot_be_sliced_ends_the_job_before_anything_is_prepared(tmp_path):
+    settings = {"tokenizer": "tiny", "encoder_config": {}, "tp_size": 4, "nproc_per_node": 4}
+    paths = write_job(tmp_path, overrides=settings)
+    folder = paths.pretrained / "tiny"
+    write_letters_tokenizer(folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", **TINY_ENCODER}))
+    (folder / "model.safetensors").write_bytes(b"read by nobody")
+    log = run_train(paths, expect=1)
+    assert "tp_size: 4 ranks cannot share the 2 attention heads" in failure_line(paths)
+    assert log.count("the files in") == 0
+    assert not paths.prepared.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"pp_size": 2, "nproc_per_node": 3}, "need a multiple of 2, but there are 3 processes (WORLD_SIZE=3)"),
+        ({"strategy": "ddp", "pp_size": 2, "nproc_per_node": 4}, "(WORLD_SIZE=4), but pp_size is 2"),
+        ({"strategy": "branch", "nproc_per_node": 2}, "has 1 text encoder"),
+    ],
+)
+def test_a_wrong_combination_ends_the_job_before_anything_is_prepared(tmp_path, settings, said):
+    paths = write_job(tmp_path, overrides=settings)
+    run_train(paths, expect=1)
+    assert said in failure_line(paths)
+    assert not paths.prepared.exists()
