@@ -13,11 +13,14 @@ from pathlib import Path
 
 from benchmarks.printing import print_machine, print_table
 from contracts.errors import ContractError
+from tests.dropout_parity import DropoutCheck
 from tests.parity import STEPS, TOLERANCE, ParityCheck, ParityJobs, Strategy
 from tests.parity_strategies import STRATEGIES
 from tests.rank_pool import RankFailed, RankPool
 
-COLUMNS = ("strategy", "processes", "losses", "gradients", "weights", "predictions", "seconds", "")
+COLUMNS = (
+    "strategy", "processes", "losses", "gradients", "weights", "predictions", "dropout: z", "copies", "seconds", "",
+)  # fmt: skip
 
 
 def main() -> int:
@@ -25,10 +28,12 @@ def main() -> int:
     chosen = [row for row in STRATEGIES if not arguments.name or any(part in row.name for part in arguments.name)]
     print_machine()
     with RankPool(timeout=arguments.timeout) as pool, tempfile.TemporaryDirectory() as folder:
-        check = ParityCheck(ParityJobs(pool, Path(folder)))
+        jobs = ParityJobs(pool, Path(folder))
+        check = ParityCheck(jobs)
+        dropout = None if arguments.without_dropout else DropoutCheck.prepare(jobs)
         rows, notes = [], []
         for strategy in chosen:
-            cells, note = _row(check, strategy)
+            cells, note = _row(strategy, check, dropout)
             print("  ".join(cells), flush=True)
             rows.append(cells)
             notes += [f"{strategy.name}: {note}"] * bool(note)
@@ -39,19 +44,26 @@ def main() -> int:
     return 1 if notes else 0
 
 
-def _row(check: ParityCheck, strategy: Strategy) -> tuple[list[str], str]:
+def _row(strategy: Strategy, check: ParityCheck, dropout: DropoutCheck | None) -> tuple[list[str], str]:
     """The cells of the table, and what is wrong, if anything is."""
     started = time.perf_counter()
-    first = [strategy.name, str(strategy.world_size)]
+    cells, wrong = [strategy.name, str(strategy.world_size)], []
     try:
         found = check.compare(strategy)
+        for one in (found.losses, found.gradients, found.weights, found.predictions):
+            cells.append(f"{one.value:.1e}")
+            wrong += [f"{one.value:.3g} in {one.where}"] * (one.value > TOLERANCE)
+        if dropout is not None:
+            noisy = dropout.compare(strategy)
+            cells += [f"{noisy.z:+.1f}", f"{noisy.copies.value:.1e}"]
+            if not noisy.holds:
+                wrong.append(f"with dropout z = {noisy.z:.2f}, copies differ by {noisy.copies}")
+        verdict = "differs" if wrong else "ok"
     except (RankFailed, ContractError) as error:
-        return [*first, "-", "-", "-", "-", f"{time.perf_counter() - started:.1f}", "fails"], _end(str(error))
-    values = [found.losses, found.gradients, found.weights, found.predictions]
-    cells = [*first, *(f"{one.value:.1e}" for one in values), f"{time.perf_counter() - started:.1f}"]
-    if found.holds:
-        return [*cells, "ok"], ""
-    return [*cells, "differs"], "; ".join(f"{one.value:.3g} in {one.where}" for one in values if one.value > TOLERANCE)
+        verdict = "fails"
+        wrong.append(_end(str(error)))
+    cells += ["-"] * (len(COLUMNS) - 2 - len(cells))
+    return [*cells, f"{time.perf_counter() - started:.1f}", verdict], "; ".join(wrong)
 
 
 def _end(text: str) -> str:
@@ -63,6 +75,7 @@ def _end(text: str) -> str:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="*", help="only rows whose name contains one of these")
+    parser.add_argument("--without-dropout", action="store_true", help="leave out the statistical check")
     parser.add_argument("--timeout", type=float, default=300, help="seconds that a row may take")
     return parser.parse_args()
 

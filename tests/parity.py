@@ -10,13 +10,17 @@ test. The attention's key biases alone are measured against the query bias of th
 constant, so in theory their gradient is zero, and in practice it is rounding noise.
 """
 
+import contextlib
 import itertools
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -24,7 +28,6 @@ from torch.distributed.tensor import DTensor
 from container.data.split import PreparedSplit
 from container.job import Job
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.execution import Execution
 from container.parallel.mesh import build_mesh
 from container.preprocessing.prepare import open_prepared, prepare_data
 from container.training import worker
@@ -85,6 +88,24 @@ ONE_PROCESS = Strategy("one process", 1)
 
 
 @dataclass(frozen=True)
+class HeldBytes:
+    """Bytes of this rank's own parts after an optimizer step: of the storages they lie in, each counted once."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+
+    @classmethod
+    def by(cls, module: nn.Module, optimizer: torch.optim.Optimizer) -> "HeldBytes":
+        parameters = [parameter for _, parameter in _trainable(module)]
+        return cls(
+            parameters=_storage_bytes(parameters),
+            gradients=_storage_bytes([parameter.grad for parameter in parameters if parameter.grad is not None]),
+            optimizer=_storage_bytes([v for s in optimizer.state.values() for v in s.values() if torch.is_tensor(v)]),
+        )
+
+
+@dataclass(frozen=True)
 class Trained:
     """What a run left, on the ranks that have it.
 
@@ -93,12 +114,14 @@ class Trained:
         gradients: of the first step, after clipping: for each name the copies that ranks hold.
         weights: after the last step, likewise.
         logits: of test. [N, K]
+        held: by rank.
     """
 
     losses: dict[str, np.ndarray]
     gradients: dict[str, list[np.ndarray]]
     weights: dict[str, list[np.ndarray]]
     logits: np.ndarray
+    held: list[HeldBytes]
 
 
 @dataclass(frozen=True)
@@ -157,17 +180,17 @@ def train_jobs(jobs: list[Job]) -> list[dict[str, Any]]:
 
 
 def _train(job: Job) -> dict[str, Any]:
-    executions: list[Execution] = []
-    parallelize = worker.parallelize
-    worker.parallelize = lambda *a, **k: executions.append(parallelize(*a, **k)) or executions[-1]
     gradients: dict[str, np.ndarray] = {}
+    held: list[HeldBytes] = []
 
     def first_step(_: float) -> None:
-        gradients.update(_whole({name: p.grad for name, p in _trainable(executions[0].module)}))
+        module, optimizer = built["parallelize"][0].module, built["build_optimizer"][0]
+        gradients.update(_whole({name: p.grad for name, p in _trainable(module)}))
+        held.append(HeldBytes.by(module, optimizer))
 
-    try:
-        ranks = build_mesh(ParallelDegrees.resolve(job.hp, dist.get_world_size()))
-        roles = [field.role for field in job.hp.text_fields]
+    ranks = build_mesh(ParallelDegrees.resolve(job.hp, dist.get_world_size()))
+    roles = [field.role for field in job.hp.text_fields]
+    with _noting(worker, "parallelize", "build_optimizer") as built:
         outcome = worker.train_and_predict(
             job,
             ranks,
@@ -176,15 +199,35 @@ def _train(job: Job) -> dict[str, Any]:
             stop=StopFlag(),
             first_step=first_step,
         )
-    finally:
-        worker.parallelize = parallelize
-    trained, *_ = executions
     return {
         "history": outcome.state.history,
         "gradients": gradients,
-        "weights": _whole(dict(_trainable(trained.module))),
+        "weights": _whole(dict(_trainable(built["parallelize"][0].module))),
         "logits": outcome.logits["test"],
+        "held": held[0],
     }
+
+
+@contextlib.contextmanager
+def _noting(module: ModuleType, *names: str) -> Iterator[dict[str, list[Any]]]:
+    """What the functions `names` of `module` return meanwhile."""
+    functions = {name: getattr(module, name) for name in names}
+    returned: dict[str, list[Any]] = {name: [] for name in names}
+
+    def noted(name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            returned[name].append(functions[name](*arguments, **named))
+            return returned[name][-1]
+
+        return call
+
+    try:
+        for name in names:
+            setattr(module, name, noted(name))
+        yield returned
+    finally:
+        for name, function in functions.items():
+            setattr(module, name, function)
 
 
 def _trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -200,6 +243,11 @@ def _whole(tensors: dict[str, Tensor | None]) -> dict[str, np.ndarray]:
     }
 
 
+def _storage_bytes(tensors: Sequence[Tensor]) -> int:
+    local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
+    return sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in local}.values())
+
+
 def _merged(parts: tuple[dict[str, Any], ...]) -> Trained:
     history = parts[0]["history"]
     losses = {
@@ -213,7 +261,8 @@ def _merged(parts: tuple[dict[str, Any], ...]) -> Trained:
         for part in parts:
             for name, array in part[kind].items():
                 by_name.setdefault(name, []).append(array)
-    return Trained(losses, copies["gradients"], copies["weights"], parts[0]["logits"])
+    held = [part["held"] for part in parts]
+    return Trained(losses, copies["gradients"], copies["weights"], parts[0]["logits"], held)
 
 
 @dataclass(frozen=True)
@@ -264,6 +313,11 @@ class ParityCheck:
 
     def _run(self, strategy: Strategy) -> list[Trained]:
         return self._jobs.train(strategy, {**DROPOUT_OFF, **ADAMW}, {**DROPOUT_OFF, **SGD})
+
+
+def disagreement(trained: Trained) -> Difference:
+    """How far the ranks' copies of a weight are from each other."""
+    return _largest(trained.weights, _first_copies(trained.weights))
 
 
 def _first_copies(copies: dict[str, list[np.ndarray]]) -> dict[str, np.ndarray]:
