@@ -14,15 +14,13 @@ from container.data.split import PreparedSplit
 from container.evaluation.metrics import classification_metrics
 from container.export.onnx import input_names
 from container.job import Job
-from container.models.build import build_classifier
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.execution import parallelize
 from container.parallel.mesh import build_mesh
 from container.preprocessing.prepare import prepare_data
-from container.training.loop import precision_of
+from container.training.checkpoint import load_weights
 from container.training.predict import softmax
 from container.training.stop import StopFlag
-from container.training.worker import train_and_predict
+from container.training.worker import build_model, train_and_predict
 from contracts.consistency import unused_settings
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
@@ -235,15 +233,10 @@ def _train(paths: JobPaths):
     ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
     roles = [field.role for field in hp.text_fields]
     splits = {name: PreparedSplit(data.split(name), roles) for name in ("train", "val", "test")}
-    model = build_classifier(
-        hp,
-        [data.encoders[role] for role in roles],
-        tabular_dim=data.tabular_dim,
-        numeric_transform=data.fitted.numeric_transform,
-    )
     job = Job(paths, hp, paths.root, data.folder, started=0.0)
-    execution = parallelize(model, ranks, precision=precision_of(hp))
-    done = train_and_predict(job, execution, data=data, splits=splits, stop=StopFlag(), first_step=lambda seconds: None)
+    done = train_and_predict(job, ranks, data=data, splits=splits, stop=StopFlag(), first_step=lambda seconds: None)
+    model = build_model(hp, data, pretrained=False)
+    load_weights(model, done.checkpoint)
     return hp, splits, model, done
 
 
