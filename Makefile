@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-fast lint docs bench bench-packing bench-prepare bench-reviews
+.PHONY: help setup demo test test-fast lint docs bench bench-packing bench-pipeline bench-prepare bench-reviews
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -36,6 +36,9 @@ bench: bench-packing bench-prepare ## speed and memory
 
 bench-packing: setup ## training speed: packed, padded to the longest, padded to 512
 	$(BIN)/python benchmarks/packing.py
+
+bench-pipeline: setup ## idle share of each pipeline schedule, from a trace
+	$(BIN)/python -m benchmarks.pipeline
 
 bench-prepare: setup ## preparing: rate, memory over a million rows, time to open
 	$(BIN)/python benchmarks/prepare.py

@@ -242,8 +242,10 @@ def test_a_first_stage_that_does_not_learn_changes_nothing_for_the_others(run: A
     assert_one_process(readings, case)
 
 
-def test_a_family_that_cannot_be_cut_is_one_block(run: Any) -> None:
-    case = Case("InterleavedZeroBubble", {"pp": 2}, ("albert", "distilbert"))
+@pytest.mark.parametrize(("schedule", "family"), [("InterleavedZeroBubble", "albert"), ("ZBVZeroBubble", "deberta-v2")])
+def test_an_encoder_that_uses_weights_several_times_gets_their_gradients(run: Any, schedule: str, family: str) -> None:
+    """It is one block, behind the first stage, where weight passes are apart from others."""
+    case = Case(schedule, {"pp": 2}, ("distilbert", family))
     assert_one_process(run(case), case)
 
 

@@ -238,6 +238,7 @@ class PipelineExecution:
                 input_args=self._example(stage.plan.receives),
                 output_args=self._example(stage.plan.sends) or (self._room(1, self._num_classes, device="meta"),),
                 group=self._group,
+                dw_builder=_nothing_put_off if stage.plan.reuses_weights else None,
             )
             for stage in self._stages
         ]
@@ -272,6 +273,14 @@ def _keep_gathered(stage: Stage, hp: Hyperparameters) -> None:
         stage.set_reshard_after_forward(False)
         if "sharding_strategy" in hp.model_fields_set and hp.sharding_strategy == "FULL_SHARD":
             logger.info("FULL_SHARD: a pipeline stage's parameters stay gathered from its first microbatch to its last")
+
+
+def _nothing_put_off() -> Callable[[], None]:
+    """A weight pass that finds the gradients already there: its stage computes them together with its input's.
+
+    The weight pass of torch finds no way to the gradient of a weight that is used several times.
+    """
+    return lambda: None
 
 
 def _look_up(stage: Stage, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:

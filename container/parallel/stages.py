@@ -38,6 +38,11 @@ class StagePlan:
     def parameters(self) -> int:
         return sum(parameter.numel() for block in self.blocks for m in block.modules for parameter in m.parameters())
 
+    @property
+    def reuses_weights(self) -> bool:
+        """Whether a weight may be used several times in a forward pass, as in encoders that cannot be cut."""
+        return any(block.begins and block.ends for block in self.blocks)
+
 
 @dataclass(frozen=True)
 class Budget:
