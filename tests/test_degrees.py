@@ -196,6 +196,7 @@ def test_replicas_are_ddp_s_only_where_nothing_else_is_at_work(world_size, asked
         (4, {"strategy": "fsdp", "fsdp_min_params": 10}, ["fsdp_min_params"]),
         (4, {"strategy": "fsdp", "fsdp_reduce_dtype": "bfloat16"}, ["fsdp_reduce_dtype"]),
         (4, {"strategy": "fsdp", "fsdp_reduce_dtype": "bfloat16", "bf16": True}, []),
+        (1, {"powersgd_rank": 4}, ["powersgd_rank"]),
         (4, {"gradient_compression": "bf16", "powersgd_rank": 4}, ["powersgd_rank"]),
         (4, {"gradient_compression": "powersgd", "powersgd_rank": 4}, []),
         (4, {"strategy": "tp", "sequence_parallel": False}, []),
@@ -277,6 +278,10 @@ def torch_can_schedule(name: str, count: int, ranks: int) -> bool:
     except ValueError:
         return False
     return True
+
+
+def test_a_world_in_which_the_strategy_would_be_refused_is_not_suggested():
+    assert refusal(1, strategy="pp", pp_size=1, tp_size=2).splitlines()[1] == "Set tp_size=1."
 
 
 def test_a_large_world_is_answered_at_once():
