@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-fast lint docs bench bench-packing bench-pipeline bench-prepare bench-reviews
+.PHONY: help setup demo test test-fast faults lint docs bench bench-packing bench-pipeline bench-prepare bench-reviews
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -25,6 +25,9 @@ test: setup      ## all tests, the fast ones first
 
 test-fast: setup ## the tests that take seconds
 	$(BIN)/python -m pytest -m 'not slow'
+
+faults: setup    ## kill, stop and damage jobs at random moments, 66 trials (half an hour; tests/test_faults.py)
+	FULL_FAULTS=1 $(BIN)/python -m pytest tests/test_faults.py -s
 
 lint: setup      ## style
 	$(BIN)/ruff check .
