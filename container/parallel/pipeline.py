@@ -182,17 +182,17 @@ class PipelineExecution:
         outputs: list[Any] = []
         for stage in self._stages:
             stage.budget = None
-            here, index = outputs, stage.plan.index
-            outputs = []
+            here, outputs = outputs, []
+            before, after = self._rank_beside(stage, -1), self._rank_beside(stage, +1)
+            waiting: list[Tensor] = []
             for i, batch in enumerate(microbatches):
-                if index == 0:
-                    received: Sequence[Tensor] = ()
-                else:
-                    received = here[i] if self._is_here(index - 1) else self._receive(stage, batch)
+                received = self._receive(stage, batch, before) if before is not None else here[i] if here else ()
                 outputs.append(stage(*received, batch=batch))
-                if index + 1 < len(self._rank_of) and not self._is_here(index + 1):
-                    peer = self._rank_of[index + 1]
-                    sent += [(dist.isend(part, group=self._group, group_dst=peer), part) for part in outputs[-1]]
+                waiting += outputs[-1] if after is not None else ()
+                # Messages between two ranks need one order on both: to whom we receive from, we send when all is here.
+                if after != before or i == len(microbatches) - 1:
+                    sent += [(dist.isend(part, group=self._group, group_dst=after), part) for part in waiting]
+                    waiting = []
         for work, _ in sent:
             work.wait()
         return [at_least_float32(logits) for logits in outputs] if self._has_result else None
@@ -211,12 +211,17 @@ class PipelineExecution:
     def _is_here(self, stage: int) -> bool:
         return self._rank_of[stage] == self.ranks.coordinate("pp")
 
-    def _receive(self, stage: Stage, batch: PackedBatch) -> list[Tensor]:
-        carry, peer = stage.plan.receives, self._rank_of[stage.plan.index - 1]
+    def _rank_beside(self, stage: Stage, step: int) -> int | None:
+        """The rank, along pp, of the stage before or after `stage`; None where there is none, or it is this one."""
+        index = stage.plan.index + step
+        return self._rank_of[index] if 0 <= index < len(self._rank_of) and not self._is_here(index) else None
+
+    def _receive(self, stage: Stage, batch: PackedBatch, rank: int) -> list[Tensor]:
+        carry = stage.plan.receives
         counts = real_rows(batch, self.module.text_indices).rows(carry)
         received = [self._room(count, width) for count, width in zip(counts, carry.widths, strict=True)]
         for tensor in received:
-            dist.recv(tensor, group=self._group, group_src=peer)
+            dist.recv(tensor, group=self._group, group_src=rank)
         return received
 
     def _grow(self, microbatches: Sequence[PackedBatch]) -> bool:
