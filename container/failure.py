@@ -25,6 +25,8 @@ _PEER_SIGNS = (
     "application timeout",
     "remote process exited",
     "communicator was aborted",
+    "ncclremoteerror",
+    "connection was likely closed",
     "watchdog",
 )
 

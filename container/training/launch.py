@@ -9,12 +9,13 @@ own, because it hosts the workers' rendezvous and the supervisor shall need no t
 import logging
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from torch.distributed import TCPStore
@@ -27,6 +28,7 @@ from container.training.checkpoint import clear_checkpoints
 logger = logging.getLogger(__name__)
 
 LAST_WORDS = 5.0  # seconds that the ranks left alone have to report an error of their own before they are killed
+_NOTICED = 1.0  # seconds after which a worker's end is noticed at the latest
 _LOOPBACK = "127.0.0.1"  # by number: no name has to resolve
 
 
@@ -104,8 +106,8 @@ def _run_once(job_file: Path, num_workers: int, restarts: int) -> list[Ended]:
     return wait_for_all(workers)
 
 
-def wait_for_all(workers: Sequence[subprocess.Popen]) -> list[Ended]:
-    """How the workers ended, first to last; LAST_WORDS after the first failure the rest are killed."""
+def wait_for_all(workers: Sequence[subprocess.Popen], *, last_words: float = LAST_WORDS) -> list[Ended]:
+    """How the workers ended, first to last; `last_words` seconds after the first failure the rest are killed."""
     ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
 
     def wait_for(rank: int) -> None:
@@ -126,9 +128,9 @@ def wait_for_all(workers: Sequence[subprocess.Popen]) -> list[Ended]:
                 workers[rank].kill()
             deadline = None
             continue
-        ended.append(Ended(**{**asdict(end), "left_alone": end.rank in killed and end.exitcode < 0}))
+        ended.append(replace(end, left_alone=end.rank in killed and end.exitcode < 0))
         if end.exitcode != 0 and deadline is None and not killed:
-            deadline = time.monotonic() + LAST_WORDS
+            deadline = time.monotonic() + last_words
     return ended
 
 
@@ -141,7 +143,9 @@ def failure_of(job: Job, ended: Sequence[Ended]) -> Failure | None:
     for end in ended:
         if end.exitcode != 0 and not end.left_alone and end.rank not in spoken:
             who = f"worker rank {end.rank} (pid {end.pid})"
-            failures.append(Failure.from_exit(end.exitcode, who=who, rank=end.rank, at=end.at))
+            # Peers may say that it is gone before its end is noticed here; an abort is what losing a peer can lead to.
+            at = end.at - (_NOTICED if end.exitcode != -signal.SIGABRT else 0.0)
+            failures.append(Failure.from_exit(end.exitcode, who=who, rank=end.rank, at=at))
     return root_cause(failures)
 
 
