@@ -52,7 +52,7 @@ def load_classifier(model_dir: Path) -> Classifier:
     """
     hp = _load_hyperparameters(model_dir / HYPERPARAMETERS)
     fitted = FittedPreprocessing.load(model_dir)
-    encoders = [_ConfigOnly(model_dir / tokenizer_folder(field.role)) for field in hp.text_fields]
+    encoders = [EncoderConfigOnly(model_dir / tokenizer_folder(field.role)) for field in hp.text_fields]
     model = build_classifier(
         hp, encoders, tabular_dim=len(fitted.feature_columns), numeric_transform=fitted.numeric_transform
     )
@@ -80,7 +80,7 @@ def load_state(model: nn.Module, path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class _ConfigOnly:
+class EncoderConfigOnly:
     """An encoder whose weights come from elsewhere."""
 
     config_folder: Path

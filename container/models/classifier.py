@@ -1,6 +1,6 @@
 """The classifier: text branches and a tabular branch, fused into logits. It knows no rank and no global state."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor, nn
 
@@ -19,6 +19,11 @@ class Classifier(nn.Module):
     Args:
         branches: text branches by role, in the order of Hyperparameters.text_fields.
         tabular: None where no number or category enters the model.
+
+    Attributes:
+        text_indices: which of a batch's texts `branches` reads; all of them, but where texts are shared out over ranks.
+        exchange: what lies between the features of `branches` and the fusion of all texts' features; nothing, but where
+            texts are shared out over ranks.
     """
 
     def __init__(
@@ -28,15 +33,22 @@ class Classifier(nn.Module):
         self.branches = nn.ModuleDict(branches)
         self.tabular = tabular
         self.fusion = fusion
+        self.text_indices: tuple[int, ...] = tuple(range(len(branches)))
+        self.exchange: Callable[[list[Tensor]], list[Tensor]] = _nothing
+        self._packed = tuple(branch.encoder.packed for branch in branches.values())
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Logits. [B, K]"""
-        num_records = len(batch.rows)
-        texts = [
-            branch(text, num_records=num_records)
-            for branch, text in zip(self.branches.values(), batch.texts, strict=True)
+        features = [
+            branch(batch.texts[i], num_records=len(batch.rows))
+            for i, branch in zip(self.text_indices, self.branches.values(), strict=True)
         ]
-        return self.fusion(texts, None if self.tabular is None else self.tabular(batch.tabular))
+        return self.head(features, batch.tabular)
+
+    def head(self, features: list[Tensor], tabular: Tensor) -> Tensor:
+        """Logits [B, K] from the features of `branches`, [B, H] each, and the table [B, n]."""
+        texts = self.exchange(features)
+        return self.fusion(texts, None if self.tabular is None else self.tabular(tabular))
 
     def forward_dense(self, texts: Sequence[tuple[Tensor, Tensor]], tabular: Tensor | None) -> Tensor:
         """Logits from padded chunks, for export.
@@ -58,6 +70,10 @@ class Classifier(nn.Module):
     def computed_tokens(self, batch: PackedBatch) -> int:
         """Tokens the encoders compute on for `batch`: its own, and the padding of families that cannot be packed."""
         return sum(
-            sum(text.lengths) if branch.encoder.packed else len(text.lengths) * max(text.lengths)
-            for branch, text in zip(self.branches.values(), batch.texts, strict=True)
+            sum(text.lengths) if packed else len(text.lengths) * max(text.lengths)
+            for packed, text in zip(self._packed, batch.texts, strict=True)
         )
+
+
+def _nothing(features: list[Tensor]) -> list[Tensor]:
+    return features

@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 
 from container.data.batch import PackedText
 from container.models.attention import DenseLayout, Layout, PackedLayout
+from container.models.families import FAMILIES, encoder_layers
 
 
 class Pooler(nn.Module):
@@ -42,6 +43,15 @@ class TextEncoder(nn.Module):
         self.pad_token_id = pad_token_id
         self.width: int = backbone.config.hidden_size
         self.pooler = Pooler(self.width)
+
+    @property
+    def layers(self) -> nn.ModuleList | None:
+        """The backbone's layers in order: what is sharded, recomputed, compiled and staged one by one.
+
+        None where they are not known, or are one set of weights run several times.
+        """
+        family = FAMILIES.get(self.backbone.config.model_type)
+        return None if family is None or family.shared_layers else encoder_layers(self.backbone, family)
 
     def forward(self, text: PackedText) -> Tensor:
         """Vector of each chunk. [S, d]"""

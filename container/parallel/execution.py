@@ -1,46 +1,40 @@
 """A plain model, parallelised: what the loop calls, the same whatever the strategy."""
 
 import contextlib
-import inspect
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.distributed.tensor import DTensor
 
 from container.data.batch import PackedBatch
+from container.models.classifier import Classifier
+from container.parallel.branch import split_branches
 from container.parallel.mesh import RankMesh
-
-# torch 2.13 renamed it and warns about the old name.
-_BUFFERS_KEYWORD = next(
-    name
-    for name in ("forward_sync_buffers", "broadcast_buffers")
-    if name in inspect.signature(DistributedDataParallel).parameters
-)
+from container.parallel.recompute import compile_layers, recompute_layers
+from container.parallel.replication import DataParallel, alone, replicate
+from container.parallel.sharding import shard_module
+from contracts.hyperparameters import Hyperparameters
 
 Objective = Callable[[Tensor, PackedBatch], Tensor]
+Autocast = Callable[[], contextlib.AbstractContextManager]
 
 
-class Execution:
-    """Runs steps of `module` over the mesh.
+class Execution(Protocol):
+    """Runs steps of a model over the mesh. One implementation per way of running a step.
 
     Attributes:
-        module: the plain model, whose parameters the optimizer and checkpoints see under plain names.
-        replicated: what forward passes go through.
+        module: this rank's part of the plain model, whose parameters the optimizer and checkpoints see under the plain
+            model's names.
+        microbatches: microbatches that one pass takes.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        ranks: RankMesh,
-        *,
-        replicated: nn.Module,
-        autocast: Callable[[], contextlib.AbstractContextManager],
-    ) -> None:
-        self.module = module
-        self.ranks = ranks
-        self._replicated = replicated
-        self._autocast = autocast
+    module: nn.Module
+    ranks: RankMesh
+    microbatches: int
 
     def forward_backward(
         self,
@@ -50,58 +44,166 @@ class Execution:
         normaliser: Tensor,
         scale: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """Gradients of sum(objective) / normaliser over the global batch; returns this rank's share of that loss.
+        """Gradients of sum(objective) / normaliser over the global batch.
 
         Args:
+            microbatches: on this rank's device; a multiple of `self.microbatches`.
             objective: (logits [B, K], batch) -> sum over the batch, a scalar.
             normaliser: the same scalar on every rank, over the GLOBAL batch; never a mean of means.
-            scale: what a gradient scaler does to a loss before its backward.
+            scale: what a loss scaler does to a loss before its backward.
+
+        Returns:
+            This rank's share of that loss, 0 where it has none or only a copy: the sum over all ranks is the loss.
         """
+        ...
+
+    def predict(self, microbatches: Sequence[PackedBatch]) -> list[Tensor] | None:
+        """Logits of each microbatch, [B, K] float32; None on a rank that has none or only a copy."""
+        ...
+
+    def clip_grad_norm(self, max_norm: float, *, scaled_by: float = 1.0) -> float:
+        """Divide gradients by `scaled_by`, then clip their global norm to `max_norm`; returns it before clipping."""
+        ...
+
+
+class DirectExecution:
+    """Each rank runs the whole step on its own records: replicas, shards, tensor slices, branches."""
+
+    microbatches = 1
+
+    def __init__(self, module: Classifier, ranks: RankMesh, *, data_parallel: DataParallel, autocast: Autocast) -> None:
+        self.module = module
+        self.ranks = ranks
+        self._data_parallel = data_parallel
+        self._autocast = autocast
+        self._gradients = Gradients(module, ranks)
+
+    def forward_backward(
+        self,
+        microbatches: Sequence[PackedBatch],
+        *,
+        objective: Objective,
+        normaliser: Tensor,
+        scale: Callable[[Tensor], Tensor],
+    ) -> Tensor:
         share = torch.zeros((), device=self.ranks.device)
         for i, batch in enumerate(microbatches):
             last = i == len(microbatches) - 1
-            with contextlib.nullcontext() if last else self._unsynchronised():
+            with contextlib.nullcontext() if last else self._data_parallel.unsynchronised():
                 with self._autocast():
-                    logits = self._replicated(batch)
-                loss = objective(logits.float() if logits.dtype.itemsize < 4 else logits, batch) / normaliser
-                # Replicas average their gradients, so data_size times the share gives the sum.
-                scale(loss * self.ranks.data_size).backward()
+                    logits = self._data_parallel.forward(batch)
+                loss = objective(at_least_float32(logits), batch) / normaliser
+                scale(loss * self._data_parallel.loss_factor).backward()
             share += loss.detach().to(share.dtype)
-        return share
+        return share if self.ranks.is_data_leader else share.zero_()
 
     @torch.no_grad()
-    def predict(self, batch: PackedBatch, *, exact: bool) -> Tensor:
-        """Logits; `exact` computes in float32, as the exported model does, whatever training computes in. [B, K]"""
-        with contextlib.nullcontext() if exact else self._autocast():
-            logits = self.module(batch)
-        return logits.float() if logits.dtype.itemsize < 4 else logits
+    def predict(self, microbatches: Sequence[PackedBatch]) -> list[Tensor] | None:
+        logits = []
+        for batch in microbatches:
+            with self._autocast():
+                logits.append(at_least_float32(self.module(batch)))
+        return logits if self.ranks.is_data_leader else None
 
-    def clip_grad_norm(self, max_norm: float) -> Tensor:
-        """Global gradient norm before clipping to `max_norm`; infinity clips nothing."""
-        return torch.nn.utils.clip_grad_norm_(self.module.parameters(), max_norm)
-
-    def _unsynchronised(self) -> contextlib.AbstractContextManager:
-        no_sync = getattr(self._replicated, "no_sync", contextlib.nullcontext)
-        return no_sync()
+    def clip_grad_norm(self, max_norm: float, *, scaled_by: float = 1.0) -> float:
+        return self._gradients.clip(max_norm, scaled_by=scaled_by)
 
 
-def parallelize(module: nn.Module, ranks: RankMesh, *, precision: torch.dtype) -> Execution:
-    """Move the plain model to this rank's device and replicate it over the mesh's data axis."""
-    module.to(ranks.device)
-    replicated: nn.Module = module
-    if "dp_replicate" in ranks.degrees.axes:
-        assert ranks.mesh is not None
-        replicated = DistributedDataParallel(
-            module,
-            device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None,
-            process_group=ranks.mesh.get_group("dp_replicate"),
-            gradient_as_bucket_view=True,
-            **{_BUFFERS_KEYWORD: False},  # ours are constants
-        )
+class Gradients:
+    """The gradients of this rank's part of the model, whatever holds the other parts.
 
-    def autocast() -> contextlib.AbstractContextManager:
-        if precision == torch.float32:
-            return contextlib.nullcontext()
-        return torch.autocast(ranks.device.type, dtype=precision)
+    Every rank adds up the squares of its local shards, each divided by the number of ranks that hold the same numbers;
+    one sum over the world then gives every rank the same norm.
+    """
 
-    return Execution(module, ranks, replicated=replicated, autocast=autocast)
+    def __init__(self, module: nn.Module, ranks: RankMesh) -> None:
+        self._ranks = ranks
+        self._copies: dict[int, list[nn.Parameter]] = {}
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                parts = math.prod(ranks.size(axis) for axis in _partitioned_axes(name, parameter))
+                self._copies.setdefault(ranks.world_size // parts, []).append(parameter)
+
+    def clip(self, max_norm: float, *, scaled_by: float) -> float:
+        """See Execution.clip_grad_norm."""
+        square = torch.zeros((), dtype=torch.float64)
+        grads = []
+        for copies, parameters in self._copies.items():
+            own = [_local(parameter.grad) for parameter in parameters if parameter.grad is not None]
+            grads += own
+            if own:
+                square += torch.nn.utils.get_total_norm(own).double().square().cpu() / copies
+        if set(self._copies) != {self._ranks.world_size}:  # else everyone holds everything already
+            self._ranks.sum(square)
+        else:
+            square *= self._ranks.world_size
+        norm = square.sqrt().item() / scaled_by
+        factor = min(1.0, max_norm / (norm + 1e-6)) / scaled_by if math.isfinite(norm) else 1.0
+        if factor != 1.0 and grads:
+            torch._foreach_mul_(grads, factor)
+        return norm
+
+
+def _partitioned_axes(name: str, parameter: nn.Parameter) -> set[str]:
+    """Mesh axes whose ranks hold different numbers under `name`, or do not hold it."""
+    axes = {"pp"}
+    if name.startswith("branches."):
+        axes.add("branch")
+    if isinstance(parameter, DTensor):
+        names = parameter.device_mesh.mesh_dim_names or ()
+        axes |= {axis for axis, placement in zip(names, parameter.placements, strict=True) if placement.is_shard()}
+    return axes
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Half precision is too coarse for a loss; float64 stays."""
+    return logits.float() if logits.dtype.itemsize < 4 else logits
+
+
+def parallelize(model: Classifier, ranks: RankMesh, hp: Hyperparameters, *, precision: torch.dtype) -> Execution:
+    """`model`, parallelised in place over the mesh's axes, computing in `precision`.
+
+    Args:
+        model: the plain model with the same weights on every rank, in float32 or float64.
+        precision: of matrix products.
+    """
+    model.to(ranks.device)
+    slices = ranks.submesh("tp")
+    if slices is not None:
+        from container.parallel.tensor import apply_tensor_parallel
+
+        apply_tensor_parallel(model, slices, sequence_parallel=hp.sequence_parallel)
+    recompute_layers(model, every=hp.activation_checkpointing)
+    if hp.compile:
+        compile_layers(model)
+    group = ranks.group("branch")
+    if group is not None:
+        split_branches(model, group)
+
+    composed = any(ranks.size(axis) > 1 for axis in ("pp", "branch", "tp"))
+    sharded = ranks.size("dp_shard") > 1 or (ranks.data_size > 1 and (composed or hp.strategy in ("fsdp", "hsdp")))
+    # Shards have their own precision, in which they also travel; everything else is cast as it is used.
+    autocast = partial(_autocast, ranks.device.type, torch.float32 if sharded else precision)
+    shard = partial(shard_module, ranks=ranks, hp=hp, precision=precision) if sharded else _leave
+    if ranks.size("pp") > 1:
+        from container.parallel.pipeline import build_pipeline
+
+        return build_pipeline(model, ranks, hp, autocast=autocast, shard=shard)
+    shard(model)
+    replicated = ranks.data_size > 1 and not sharded
+    data_parallel = replicate(model, ranks, hp) if replicated else alone(model)
+    return DirectExecution(model, ranks, data_parallel=data_parallel, autocast=autocast)
+
+
+def _leave(module: nn.Module) -> None:
+    """No data axis: every rank keeps what it has."""
+
+
+def _autocast(device_type: str, precision: torch.dtype) -> contextlib.AbstractContextManager:
+    if precision == torch.float32:
+        return contextlib.nullcontext()
+    return torch.autocast(device_type, dtype=precision)

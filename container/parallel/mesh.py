@@ -1,7 +1,8 @@
 """The process group and the device mesh of a job, and this rank's place in them."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from datetime import timedelta
 
 import torch
@@ -16,12 +17,12 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 @dataclass(frozen=True)
 class RankMesh:
-    """This rank in the mesh.
+    """This rank in the mesh. Axes, outermost first: pp, dp_replicate, dp_shard, branch, tp.
 
     Attributes:
         device: where this rank computes.
-        mesh: the device mesh; None with one process, where no axis is left.
-        data_rank: place among the ranks that see different records, 0..data_size-1.
+        mesh: the device mesh; None where no axis is left.
+        coordinates: this rank's place on each axis of the mesh.
     """
 
     device: torch.device
@@ -29,19 +30,69 @@ class RankMesh:
     degrees: ParallelDegrees
     rank: int
     world_size: int
-    data_rank: int
-    data_size: int
+    coordinates: Mapping[str, int]
+
+    def size(self, axis: str) -> int:
+        """Ranks along `axis`; 1 where it is not in the mesh."""
+        return getattr(self.degrees, axis)
+
+    def coordinate(self, axis: str) -> int:
+        """This rank's place along `axis`, from 0."""
+        return self.coordinates.get(axis, 0)
+
+    @property
+    def data_size(self) -> int:
+        """Ranks that see different records: replicas and shards."""
+        return self.size("dp_replicate") * self.size("dp_shard")
+
+    @property
+    def data_rank(self) -> int:
+        """Place among the ranks that see different records, 0..data_size-1."""
+        return self.coordinate("dp_replicate") * self.size("dp_shard") + self.coordinate("dp_shard")
 
     @property
     def is_first(self) -> bool:
         """Whether this rank writes what is written once."""
         return self.rank == 0
 
-    def sum_over_data(self, values: torch.Tensor) -> torch.Tensor:
-        """`values` summed in place over the ranks that see different records; on the CPU it waits for no device."""
-        if self.mesh is not None:
-            dist.all_reduce(values, group=self.mesh.get_group("dp_replicate"))
+    @property
+    def is_data_leader(self) -> bool:
+        """Whether this rank speaks for its records; ranks of other stages, branches and slices see the same ones."""
+        return not any(self.coordinate(axis) for axis in ("pp", "branch", "tp"))
+
+    @property
+    def is_first_stage(self) -> bool:
+        return self.coordinate("pp") == 0
+
+    @property
+    def is_last_stage(self) -> bool:
+        return self.coordinate("pp") == self.size("pp") - 1
+
+    def group(self, axis: str) -> dist.ProcessGroup | None:
+        """The ranks along `axis` that this rank is one of; None where it is not in the mesh."""
+        return self.mesh.get_group(axis) if self.mesh is not None and axis in self.coordinates else None
+
+    def submesh(self, *axes: str) -> DeviceMesh | None:
+        """The mesh of those of `axes` that are there; None where none is."""
+        present = tuple(axis for axis in axes if axis in self.coordinates)
+        if not present:
+            return None
+        assert self.mesh is not None
+        return self.mesh[present if len(present) > 1 else present[0]]
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """`values` summed in place over all ranks; on the CPU it waits for no device.
+
+        A rank that only holds a copy of what another contributes puts in zeros.
+        """
+        if self.world_size > 1:
+            dist.all_reduce(values)
         return values
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        if self.world_size > 1:
+            dist.barrier()
 
 
 def init_distributed() -> None:
@@ -64,6 +115,10 @@ def build_mesh(degrees: ParallelDegrees) -> RankMesh:
     """The mesh of `degrees` over the process group's ranks."""
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     axes = degrees.axes
+    if "dp_replicate" in axes and "dp_shard" not in axes:
+        # A shard axis of size 1: replicas that DistributedDataParallel cannot make are shards of one (sharding.py).
+        sizes = {field.name: getattr(degrees, field.name) for field in fields(degrees)}
+        axes = {name: size for name, size in sizes.items() if size > 1 or name == "dp_shard"}
     mesh = init_device_mesh(device.type, tuple(axes.values()), mesh_dim_names=tuple(axes)) if axes else None
     return RankMesh(
         device=device,
@@ -71,6 +126,5 @@ def build_mesh(degrees: ParallelDegrees) -> RankMesh:
         degrees=degrees,
         rank=dist.get_rank(),
         world_size=dist.get_world_size(),
-        data_rank=dist.get_rank(),
-        data_size=degrees.dp_replicate,
+        coordinates={} if mesh is None else {name: mesh.get_local_rank(name) for name in axes},
     )

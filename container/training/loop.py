@@ -16,11 +16,13 @@ from container.data.sampler import Slots, epoch_order
 from container.data.split import PreparedSplit
 from container.evaluation.metrics import classification_metrics
 from container.parallel.execution import Execution
+from container.parallel.mesh import RankMesh
 from container.training.checkpoint import CheckpointStore
 from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import effective_warmup, learning_rate
 from container.training.predict import predict_split, softmax, weighted_log_loss
 from container.training.progress import Progress, metric_line
+from container.training.scaler import LossScaler
 from container.training.state import EarlyStopping, Schedule, TrainingState
 from container.training.stop import StopFlag, StopRequested
 from contracts.errors import ContractError
@@ -62,7 +64,7 @@ class Trainer:
         slots: Slots,
         state: TrainingState,
         stop: StopFlag,
-        scaler: torch.amp.GradScaler,
+        scaler: LossScaler,
         identity: dict[str, Any],
         first_step: Any,
     ) -> None:
@@ -151,8 +153,9 @@ class Trainer:
         rate = learning_rate(state.step, hp=self._hp, total_steps=self._schedule.total_steps)
         for group in self._optimizer.param_groups:
             group["lr"] = rate * group["lr_scale"]
-        # Dropout is a function of (seed, step, data rank): resuming needs no generator state, at any world size.
-        torch.manual_seed(hash((self._hp.seed, state.step, self._ranks.data_rank)))
+        # Dropout is a function of (seed, step, data rank, stage): resuming needs no generator state, at any world size,
+        # and ranks that compute on the same numbers drop the same ones.
+        torch.manual_seed(hash((self._hp.seed, state.step, self._ranks.data_rank, self._ranks.coordinate("pp"))))
         self._optimizer.zero_grad(set_to_none=True)
         self._loss += self._execution.forward_backward(
             [batch.to(self._ranks.device) for batch in microbatches],
@@ -161,8 +164,7 @@ class Trainer:
             scale=self._scaler.scale,
         )
         self._loss_steps += 1
-        self._scaler.unscale_(self._optimizer)
-        norm = self._execution.clip_grad_norm(self._hp.gradient_clip_val or math.inf).item()
+        norm = self._execution.clip_grad_norm(self._hp.gradient_clip_val or math.inf, scaled_by=self._scaler.factor)
         self._apply(norm)
         state.step += 1
         state.consumed += totals.rows
@@ -178,22 +180,25 @@ class Trainer:
         module = self._execution.module
         local = [
             float(sum(self._objective.record_weights(batch).sum() for batch in microbatches)),
-            float(self._stop.requested),
             float(sum(batch.num_records for batch in microbatches)),
             float(sum(batch.num_tokens for batch in microbatches if bool((batch.rows >= 0).any()))),
             float(sum(module.computed_tokens(batch) for batch in microbatches)),
         ]
-        summed = self._ranks.sum_over_data(torch.tensor(local, dtype=torch.float64))
-        weight, stop, rows, tokens, computed = summed.tolist()
+        once = torch.tensor(local, dtype=torch.float64) * self._ranks.is_data_leader
+        asked = torch.tensor([float(self._stop.requested)], dtype=torch.float64)  # any rank's request counts
+        summed = self._ranks.sum(torch.cat([asked, once]))
+        stop, weight, rows, tokens, computed = summed.tolist()
         normaliser = torch.tensor(weight, device=self._ranks.device)
         return StepTotals(normaliser, stop > 0, int(rows), int(tokens), int(computed))
 
     def _apply(self, norm: float) -> None:
         """Step the optimizer, or skip a non-finite step; too many in a row end the job on every rank alike."""
         state = self.state
-        scaling = self._scaler.is_enabled() and self._scaler.get_scale() > 1
-        self._scaler_step(finite := math.isfinite(norm))
-        if finite or scaling:  # while fp16 scaling looks for its scale, overflows are expected
+        finite, searching = math.isfinite(norm), self._scaler.searching
+        self._scaler.update(finite=finite)
+        if finite:
+            self._optimizer.step()
+        if finite or searching:
             state.nonfinite = 0
             return
         state.nonfinite += 1
@@ -206,16 +211,9 @@ class Trainer:
                 "Lower lr, set gradient_clip_val, look for extreme numbers in tab_field_list, or switch fp16 to bf16.",
             )
 
-    def _scaler_step(self, finite: bool) -> None:
-        if self._scaler.is_enabled():
-            self._scaler.step(self._optimizer)
-            self._scaler.update()
-        elif finite:
-            self._optimizer.step()
-
     def _mean_loss(self) -> float:
         """Mean loss of the steps since the last report, over all ranks."""
-        loss = self._ranks.sum_over_data(self._loss).item() / max(1, self._loss_steps)
+        loss = self._ranks.sum(self._loss).item() / max(1, self._loss_steps)
         self._loss.zero_()
         self._loss_steps = 0
         return loss
@@ -236,8 +234,7 @@ class Trainer:
             self._val,
             batch_size=self._hp.batch_size,
             num_classes=self._hp.num_classes,
-            exact=False,
-            between_batches=self.raise_if_stopped,
+            between_batches=lambda: raise_if_stopped(self._ranks, self._stop),
         )
         wanted = dict.fromkeys([*self._hp.metric_choices, self._early.metric.removeprefix("val/")])
         metrics = classification_metrics(self._val_labels, softmax(logits), [name for name in wanted if name != "loss"])
@@ -261,13 +258,6 @@ class Trainer:
         self._save()
         self._progress.restart()
 
-    def raise_if_stopped(self) -> None:
-        """Raise StopRequested on every rank when any of them was asked to stop."""
-        flag = torch.tensor([float(self._stop.requested)])
-        if self._ranks.sum_over_data(flag).item() > 0:
-            self._execution.module.train()
-            raise StopRequested
-
     def _save(self) -> None:
         state = self.state
         epoch = state.epoch - (state.consumed == 0 and state.epoch > 0)
@@ -284,6 +274,12 @@ class Trainer:
             },
             best_step=state.best_step,
         )
+
+
+def raise_if_stopped(ranks: RankMesh, stop: StopFlag) -> None:
+    """Raise StopRequested on every rank when any of them was asked to stop."""
+    if ranks.sum(torch.tensor([float(stop.requested)])).item() > 0:
+        raise StopRequested
 
 
 def precision_of(hp: Hyperparameters) -> torch.dtype:

@@ -2,6 +2,8 @@
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from contracts.hyperparameters import Hyperparameters
@@ -11,23 +13,25 @@ def build_optimizer(hp: Hyperparameters, module: nn.Module) -> Optimizer:
     """The optimizer over the trainable parameters.
 
     Biases and norms (at most one dimension) do not decay. A group's "lr_scale" is what `learning_rate` is multiplied
-    by: 1 for the encoders' backbones, head_lr / lr for the rest.
+    by: 1 for the encoders' backbones, head_lr / lr for the rest. Built after the model is parallelised: parameters on
+    different meshes cannot be updated in one call, so each mesh has groups of its own.
     """
     head_scale = (hp.head_lr or hp.lr) / hp.lr
-    members: dict[tuple[float, float], list[nn.Parameter]] = {
-        (scale, decay): [] for scale in dict.fromkeys((1.0, head_scale)) for decay in (hp.weight_decay, 0.0)
-    }
+    members: dict[tuple[float, float, DeviceMesh | None], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             scale = 1.0 if "backbone" in name.split(".") else head_scale
-            members[scale, hp.weight_decay if parameter.ndim > 1 else 0.0].append(parameter)
+            decay = hp.weight_decay if parameter.ndim > 1 else 0.0
+            mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+            members.setdefault((scale, decay, mesh), []).append(parameter)
     groups = [
         {"params": parameters, "weight_decay": decay, "lr_scale": scale}
-        for (scale, decay), parameters in members.items()
-        if parameters
+        for (scale, decay, _), parameters in members.items()
     ]
     if hp.optimizer == "SGD":
-        return torch.optim.SGD(groups, lr=hp.lr, momentum=hp.momentum, fused=True)
+        # torch has no fused SGD over DTensors.
+        fused = all(mesh is None for *_, mesh in members)
+        return torch.optim.SGD(groups, lr=hp.lr, momentum=hp.momentum, fused=fused)
     kind = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}[hp.optimizer]
     return kind(groups, lr=hp.lr, eps=hp.adam_epsilon, fused=True)
 

@@ -17,32 +17,33 @@ def predict_split(
     *,
     batch_size: int,
     num_classes: int,
-    exact: bool,
     between_batches: Callable[[], None],
 ) -> np.ndarray:
     """Logits of every record of `split`, on every rank, in the split's order. [len(split), K] float32
 
     Args:
-        exact: in float32, as served, instead of training's precision.
+        batch_size: records per rank and pass.
         between_batches: called before each batch on every rank; may raise to stop all of them.
     """
     ranks = execution.ranks
     row_of = split.column("row").to_numpy()
     logits = torch.zeros(len(split), num_classes, device=ranks.device)
     times = torch.zeros(len(split), device=ranks.device)
-    slots = Slots(batch_size=batch_size, data_size=ranks.data_size)
+    slots = Slots(-(-batch_size // execution.microbatches), ranks.data_size, execution.microbatches)
     execution.module.eval()
     steps = step_batches(split, np.arange(len(split)), slots=slots, data_rank=ranks.data_rank)
     with Prefetched(steps) as batches:
-        for (packed,) in batches:
+        for microbatches in batches:
             between_batches()
-            counted = packed.rows >= 0  # [B]
-            at = torch.from_numpy(np.searchsorted(row_of, packed.rows[counted].numpy())).to(ranks.device)
-            logits[at] = execution.predict(packed.to(ranks.device), exact=exact)[counted.to(ranks.device)]  # [B, K]
-            times[at] += 1
+            predicted = execution.predict([packed.to(ranks.device) for packed in microbatches])
+            for packed, values in zip(microbatches, predicted or (), strict=predicted is not None):
+                counted = packed.rows >= 0  # [B]
+                at = torch.from_numpy(np.searchsorted(row_of, packed.rows[counted].numpy())).to(ranks.device)
+                logits[at] = values[counted.to(ranks.device)]  # [B, K]
+                times[at] += 1
     execution.module.train()
-    ranks.sum_over_data(logits)
-    ranks.sum_over_data(times)
+    ranks.sum(logits)
+    ranks.sum(times)
     assert bool((times == 1).all()), "every record is predicted exactly once"
     return logits.cpu().numpy()
 

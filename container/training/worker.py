@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,21 @@ from container.data.split import PreparedSplit
 from container.export.artifacts import export_model
 from container.failure import Failure
 from container.job import Job, write_json_aside
-from container.models.build import build_classifier
+from container.models.build import EncoderConfigOnly, build_classifier
+from container.models.classifier import Classifier
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.execution import Execution, parallelize
 from container.parallel.mesh import RankMesh, build_mesh, init_distributed
 from container.preprocessing.prepare import PreparedData, open_prepared
 from container.processes import die_with_parent, set_up_logging
-from container.training.checkpoint import CheckpointStore
+from container.training.checkpoint import Checkpoint, CheckpointStore, load_weights
 from container.training.identity import check_global_batch, check_identity, identity
-from container.training.loop import Trainer, precision_of
+from container.training.loop import Trainer, precision_of, raise_if_stopped
 from container.training.optimizer import build_optimizer
 from container.training.predict import predict_split, softmax
 from container.training.progress import Progress, metric_line
 from container.training.results import write_results
+from container.training.scaler import LossScaler
 from container.training.state import Schedule, TrainingState
 from container.training.stop import StopFlag, StopRequested
 from contracts.errors import ContractError
@@ -41,9 +43,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What training left: its state, which weights are loaded, and the logits of val and test."""
+    """What training left: its state, the checkpoint that was chosen and why, and its logits of val and test."""
 
     state: TrainingState
+    checkpoint: Checkpoint
     weights: str
     logits: dict[str, np.ndarray]
 
@@ -61,33 +64,22 @@ def run(job: Job, stop: StopFlag) -> None:
     data = open_prepared(job.prepared)
     roles = [field.role for field in hp.text_fields]
     splits = {name: PreparedSplit(job.prepared / f"{name}.arrow", roles) for name in ("train", "val", "test")}
-    model = build_classifier(
-        hp,
-        [data.encoders[role] for role in roles],
-        tabular_dim=data.tabular_dim,
-        numeric_transform=data.fitted.numeric_transform,
-    )
-    execution = parallelize(model, ranks, precision=precision_of(hp))
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    logger.info(
-        "%s: %s parameters on %d x %s (%s)", hp.architecture.name, f"{parameters:,}", ranks.world_size,
-        ranks.device.type, str(ranks.degrees),
-    )  # fmt: skip
     timeline = [*job.phases, ("start workers", arrived - job.started - sum(s for _, s in job.phases))]
-    built = time.time()
 
     def first_step(seconds: float) -> None:
-        timeline.append(("mesh, model, resume", built - arrived))
+        timeline.append(("mesh, model, resume", time.time() - arrived - seconds))
         timeline.append(("first step", seconds))
         spent = ", ".join(f"{name} {spent:.1f} s" for name, spent in timeline)
         logger.info("first optimizer step done %.1f s after train began: %s", job.since_start(), spent)
 
-    outcome = train_and_predict(job, execution, data=data, splits=splits, stop=stop, first_step=first_step)
+    outcome = train_and_predict(job, ranks, data=data, splits=splits, stop=stop, first_step=first_step)
     dist.destroy_process_group()  # the rest is rank 0's alone; nobody waits in a collective for it
     if not ranks.is_first:
         return
     probabilities = {name: softmax(logits) for name, logits in outcome.logits.items()}
-    files = export_model(job, execution.module.cpu(), data=data, samples=splits["val"])
+    model = build_model(hp, data, pretrained=False)
+    load_weights(model, outcome.checkpoint)
+    files = export_model(job, model, data=data, samples=splits["val"])
     metrics, written = write_results(
         job,
         data=data,
@@ -95,26 +87,76 @@ def run(job: Job, stop: StopFlag) -> None:
         probabilities=probabilities,
         logits=outcome.logits,
         state=outcome.state,
-        run=_run_facts(job, ranks, outcome, parameters=parameters),
+        run=_run_facts(job, ranks, outcome, parameters=sum(parameter.numel() for parameter in model.parameters())),
     )
     logger.info("%s", metric_line(metrics))
     write_json_aside(job.result_file, {"status": "completed", "model": files, "output": written, "metrics": metrics})
 
 
+def build_model(hp: Hyperparameters, data: PreparedData, *, pretrained: bool = True) -> Classifier:
+    """The plain model on the CPU; without `pretrained` its weights are random, to be loaded from a checkpoint."""
+    encoders = [data.encoders[field.role] for field in hp.text_fields]
+    return build_classifier(
+        hp,
+        encoders if pretrained else [EncoderConfigOnly(files.config_folder) for files in encoders],
+        tabular_dim=data.tabular_dim,
+        numeric_transform=data.fitted.numeric_transform,
+    )
+
+
 def train_and_predict(
     job: Job,
-    execution: Execution,
+    ranks: RankMesh,
     *,
     data: PreparedData,
     splits: dict[str, PreparedSplit],
     stop: StopFlag,
-    first_step: Any,
+    first_step: Callable[[float], None],
 ) -> Outcome:
-    hp, ranks = job.hp, execution.ranks
+    """Train over the mesh, then predict val and test, in float32 as served, with the weights to be saved."""
+    store = CheckpointStore(job.paths.checkpoints, keep=job.hp.keep_checkpoints)
+    state = _train(job, ranks, store, data=data, splits=splits, stop=stop, first_step=first_step)
+    checkpoint, weights = _choose_weights(job.hp, store, state)
+    execution = parallelize(build_model(job.hp, data, pretrained=False), ranks, job.hp, precision=torch.float32)
+    store.load(checkpoint, execution.module)
+    logits = {
+        name: predict_split(
+            execution,
+            splits[name],
+            batch_size=job.hp.batch_size,
+            num_classes=job.hp.num_classes,
+            between_batches=lambda: raise_if_stopped(ranks, stop),
+        )
+        for name in ("val", "test")
+    }
+    return Outcome(state, checkpoint, weights, logits)
+
+
+def _train(
+    job: Job,
+    ranks: RankMesh,
+    store: CheckpointStore,
+    *,
+    data: PreparedData,
+    splits: dict[str, PreparedSplit],
+    stop: StopFlag,
+    first_step: Callable[[float], None],
+) -> TrainingState:
+    hp = job.hp
+    model = build_model(hp, data)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    logger.info(
+        "%s: %s parameters on %d x %s (%s)", hp.architecture.name, f"{parameters:,}", ranks.world_size,
+        ranks.device.type, str(ranks.degrees),
+    )  # fmt: skip
+    execution = parallelize(model, ranks, hp, precision=precision_of(hp))
     optimizer = build_optimizer(hp, execution.module)
-    scaler = torch.amp.GradScaler(ranks.device.type, enabled=hp.fp16)
-    slots = Slots(hp.batch_size, ranks.data_size, hp.accumulate_grad_batches)
-    store = CheckpointStore(job.paths.checkpoints, keep=hp.keep_checkpoints)
+    scaler = LossScaler.start(enabled=hp.fp16)
+    slots = Slots(
+        hp.batch_size // execution.microbatches,
+        ranks.data_size,
+        hp.accumulate_grad_batches * execution.microbatches,
+    )
     own = identity(hp, data.fitted.fingerprint, data.digests)
     state = _resume(hp, store, execution, optimizer, scaler=scaler, slots=slots, own=own)
     schedule = Schedule(len(splits["train"]), slots.steps(len(splits["train"])), hp.max_epochs, hp.val_check_interval)
@@ -143,19 +185,7 @@ def train_and_predict(
     )
     trainer.run()
     progress.close()
-    weights = _choose_weights(hp, store, execution, state)
-    logits = {
-        name: predict_split(
-            execution,
-            splits[name],
-            batch_size=hp.batch_size,
-            num_classes=hp.num_classes,
-            exact=True,
-            between_batches=trainer.raise_if_stopped,
-        )
-        for name in ("val", "test")
-    }
-    return Outcome(state, weights, logits)
+    return state
 
 
 def _resume(
@@ -164,7 +194,7 @@ def _resume(
     execution: Execution,
     optimizer: torch.optim.Optimizer,
     *,
-    scaler: torch.amp.GradScaler,
+    scaler: LossScaler,
     slots: Slots,
     own: dict[str, Any],
 ) -> TrainingState:
@@ -184,8 +214,9 @@ def _resume(
     return state
 
 
-def _choose_weights(hp: Hyperparameters, store: CheckpointStore, execution: Execution, state: TrainingState) -> str:
-    """Load the weights to evaluate and save; returns, and logs, which they are."""
+def _choose_weights(hp: Hyperparameters, store: CheckpointStore, state: TrainingState) -> tuple[Checkpoint, str]:
+    """The checkpoint to evaluate and save, and, logged, what it is."""
+    step = state.step
     if not hp.load_ckpt:
         chosen = f"the last (step {state.step}), because load_ckpt is false"
     elif state.best_step is None:
@@ -193,16 +224,16 @@ def _choose_weights(hp: Hyperparameters, store: CheckpointStore, execution: Exec
     elif state.best_step == state.step:
         chosen = f"the best by {hp.early_stop_metric} ({state.best_value:.6g}), which are the last (step {state.step})"
     else:
-        best = store.at_step(state.best_step)
-        if best is None:
-            raise ContractError(
-                f"checkpoints: the best one (step {state.best_step}) is gone or damaged",
-                "Set load_ckpt=false to save the last weights, or resume=false to train again.",
-            )
-        store.load(best, execution.module)
+        step = state.best_step
         chosen = f"the best by {hp.early_stop_metric} ({state.best_value:.6g}, step {state.best_step} of {state.step})"
+    checkpoint = store.at_step(step)
+    if checkpoint is None:
+        raise ContractError(
+            f"checkpoints: the one to be evaluated and saved (step {step}) is gone or damaged",
+            "Set load_ckpt=false to save the last weights, or resume=false to train again.",
+        )
     logger.info("evaluating and saving %s", chosen)
-    return chosen
+    return checkpoint, chosen
 
 
 def _run_facts(job: Job, ranks: RankMesh, outcome: Outcome, *, parameters: int) -> dict[str, Any]:

@@ -1,0 +1,37 @@
+"""What is done to single layers of the encoders: activations recomputed in the backward pass, and compilation."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from container.models.encoder import TextEncoder
+
+
+def encoder_layers_of(module: nn.Module) -> list[nn.Module]:
+    """Every layer of every encoder in `module` whose layers are known, in order."""
+    return list(_layers(module))
+
+
+def recompute_layers(module: nn.Module, *, every: int) -> None:
+    """Keep only the input of each `every`-th encoder layer and compute the rest again in the backward pass; 0 = none.
+
+    Dropout draws the same numbers again. The layer's own forward is replaced, not the layer: names stay.
+    """
+    if every == 0:
+        return
+    for layer in encoder_layers_of(module)[::every]:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+
+
+def compile_layers(module: nn.Module) -> None:
+    """Compile each encoder layer for any number of tokens; needs a C++ compiler (CPU) or Triton (CUDA)."""
+    for layer in encoder_layers_of(module):
+        layer.compile(dynamic=True)
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    for encoder in module.modules():
+        if isinstance(encoder, TextEncoder) and encoder.layers is not None:
+            yield from encoder.layers

@@ -1,0 +1,71 @@
+"""Replicas by DistributedDataParallel, with what it can do to gradients on their way."""
+
+import contextlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from container.parallel.mesh import RankMesh
+from contracts.hyperparameters import Hyperparameters
+
+# torch 2.13 renamed it and warns about the old name.
+_BUFFERS_KEYWORD = next(
+    name
+    for name in ("forward_sync_buffers", "broadcast_buffers")
+    if name in inspect.signature(DistributedDataParallel).parameters
+)
+
+
+@dataclass(frozen=True)
+class DataParallel:
+    """How the gradients of ranks with different records come together.
+
+    Attributes:
+        forward: what a training step's forward goes through.
+        loss_factor: what a rank's loss is multiplied by so that reduced gradients are the SUM over ranks.
+        unsynchronised: within it a backward only accumulates.
+    """
+
+    forward: nn.Module
+    loss_factor: float
+    unsynchronised: Callable[[], contextlib.AbstractContextManager]
+
+
+def alone(module: nn.Module) -> DataParallel:
+    """Nothing is left to do: one rank has all records, or the module's own hooks sum its gradients."""
+    return DataParallel(module, 1.0, contextlib.nullcontext)
+
+
+def replicate(module: nn.Module, ranks: RankMesh, hp: Hyperparameters) -> DataParallel:
+    """`module` on every rank of the mesh's replica axis; gradients are averaged in buckets, compressed where asked."""
+    replicas = DistributedDataParallel(
+        module,
+        device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None,
+        process_group=ranks.group("dp_replicate"),
+        bucket_cap_mb=hp.bucket_cap_mb,
+        gradient_as_bucket_view=hp.gradient_as_bucket_view,
+        **{_BUFFERS_KEYWORD: False},  # ours are constants
+    )
+    group = ranks.group("dp_replicate")
+    if hp.gradient_compression == "fp16":
+        replicas.register_comm_hook(group, default_hooks.fp16_compress_hook)
+    elif hp.gradient_compression == "bf16":
+        replicas.register_comm_hook(group, compress_to_bfloat16)
+    elif hp.gradient_compression == "powersgd":
+        state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=hp.powersgd_rank, start_powerSGD_iter=10)
+        replicas.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    return DataParallel(replicas, float(ranks.data_size), replicas.no_sync)
+
+
+def compress_to_bfloat16(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """A bucket's mean over `group`, sent in bfloat16. As torch's own, which refuses to run without NCCL."""
+    buffer = bucket.buffer()
+    half = buffer.bfloat16().div_(group.size())
+    summed = dist.all_reduce(half, group=group, async_op=True).get_future()
+    return summed.then(lambda future: buffer.copy_(future.value()[0]))
