@@ -102,6 +102,7 @@ def test_reviews_says_where_to_get_the_data_when_it_is_not_there(tmp_path):
 @pytest.mark.slow
 def test_pipeline_prints_idle_shares_and_what_is_held():
     command = [sys.executable, "-m", "benchmarks.pipeline", "--ranks", "2", "--milliseconds", "2", "--passes", "1"]
+    command += ["--schedules", "GPipe", "1F1B", "ZBVZeroBubble"]
     finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in finished.stdout.splitlines()]
@@ -109,4 +110,4 @@ def test_pipeline_prints_idle_shares_and_what_is_held():
     assert {name: held[name, 16] for name in ("GPipe", "1F1B", "ZBVZeroBubble")} == {
         "GPipe": 16, "1F1B": 2, "ZBVZeroBubble": 2,
     }  # fmt: skip
-    assert len(held) == 15
+    assert len(held) == 9
