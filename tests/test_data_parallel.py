@@ -1,0 +1,191 @@
+"""What the settings of replicas, shards and single layers do, seen on two ranks; parity shows that the numbers stay."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.nn.parallel import DistributedDataParallel
+
+from container.models.build import EncoderConfigOnly, build_classifier
+from container.parallel.degrees import ParallelDegrees
+from container.parallel.execution import DirectExecution, parallelize
+from container.parallel.mesh import build_mesh
+from container.parallel.recompute import encoder_layers_of
+from container.training.loop import precision_of
+from tests.encoder_families import hyperparameters, packed_batch, write_config
+
+LAYERS = 3
+BACKBONE = "branches.text.encoder.backbone"
+UNITS = LAYERS + 2  # layers, the rest of the backbone, the heads
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoder")
+    write_config(folder, "bert", num_hidden_layers=LAYERS)
+    return str(folder)
+
+
+@pytest.fixture
+def on_two_ranks(rank_pool, encoder):
+    """What rank 0 says of a job with these settings."""
+
+    def run(function, **settings: Any):
+        return rank_pool.run(function, encoder, world_size=2, **settings)[0]
+
+    return run
+
+
+def execution_of(encoder: str, **settings: Any) -> DirectExecution:
+    hp = hyperparameters(tokenizer=encoder, **settings)
+    torch.manual_seed(0)
+    model = build_classifier(hp, [EncoderConfigOnly(Path(encoder))], tabular_dim=0, numeric_transform=None)
+    ranks = build_mesh(ParallelDegrees.resolve(hp, torch.distributed.get_world_size()))
+    return parallelize(model, ranks, hp, precision=precision_of(hp))
+
+
+def step(execution: DirectExecution, *, seed: int = 0) -> None:
+    own = seed * 2 + execution.ranks.rank
+    execution.module.zero_grad(set_to_none=True)
+    execution.forward_backward(
+        [packed_batch([[5 + seed], [9, 3]], seed=own)],
+        objective=lambda logits, batch: torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum"),
+        normaliser=torch.tensor(4.0),
+        scale=lambda loss: loss,
+    )
+
+
+def gradients(encoder: str, *, steps: int = 1, **settings: Any) -> torch.Tensor:
+    execution = execution_of(encoder, **settings)
+    for seed in range(steps):
+        step(execution, seed=seed)
+    grads = [parameter.grad for parameter in execution.module.parameters() if parameter.grad is not None]
+    return torch.cat([(g.full_tensor() if hasattr(g, "full_tensor") else g).flatten() for g in grads])
+
+
+def compare_compiled(encoder: str) -> tuple[float, int]:
+    """How far gradients of compiled layers are off after batches of several lengths, and to how many graphs they went."""
+    torch._dynamo.utils.counters.clear()
+    apart = relative(gradients(encoder, steps=3, compile=True), gradients(encoder, steps=3))
+    return apart, torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def collectives(encoder: str, **settings: Any) -> dict[str, int]:
+    execution = execution_of(encoder, **settings)
+    step(execution)
+    with CommDebugMode() as counted:
+        step(execution)
+    return {str(operation).rpartition(".")[2]: count for operation, count in counted.get_comm_counts().items()}
+
+
+def units(encoder: str, **settings: Any) -> list[str]:
+    module = execution_of(encoder, **settings).module
+    return [name for name, unit in module.named_modules() if isinstance(unit, FSDPModule)]
+
+
+def keeps_shards_outside(encoder: str, **settings: Any) -> bool:
+    module = execution_of(encoder, **settings).module
+    states = [unit._get_fsdp_state() for unit in module.modules() if isinstance(unit, FSDPModule)]
+    return all(isinstance(group.offload_policy, CPUOffloadPolicy) for s in states for group in s._fsdp_param_groups)
+
+
+def replica_settings(encoder: str, **settings: Any) -> dict[str, Any]:
+    execution = execution_of(encoder, **settings)
+    step(execution)
+    replicas = execution._data_parallel.forward
+    assert isinstance(replicas, DistributedDataParallel)
+    data = replicas._get_ddp_logging_data()
+    return {name: data[name] for name in ("bucket_cap_bytes", "gradient_as_bucket_view")}
+
+
+def calls_of_layers(encoder: str, **settings: Any) -> list[int]:
+    """How often a step computes each encoder layer."""
+    execution = execution_of(encoder, **settings)
+    layers = encoder_layers_of(execution.module)
+    calls = [0] * len(layers)
+
+    def count(place: int) -> None:
+        calls[place] += 1
+
+    for place, layer in enumerate(layers):
+        layer.attention.register_forward_hook(lambda *_, place=place: count(place))
+    step(execution)
+    return calls
+
+
+def test_full_shards_are_gathered_again_for_the_backward_and_gradients_leave_in_pieces(on_two_ranks):
+    full = on_two_ranks(collectives, strategy="fsdp")
+    kept = on_two_ranks(collectives, strategy="fsdp", sharding_strategy="SHARD_GRAD_OP")
+    assert full["_reduce_scatter_base_"] == kept["_reduce_scatter_base_"] == UNITS
+    assert kept["_allgather_base_"] == UNITS
+    assert full["_allgather_base_"] > kept["_allgather_base_"]
+
+
+def test_no_shard_gathers_nothing_and_sums_whole_gradients(on_two_ranks):
+    assert on_two_ranks(collectives, strategy="fsdp", sharding_strategy="NO_SHARD") == {"allreduce_": UNITS}
+
+
+def test_units_are_layers_or_modules_of_a_size(on_two_ranks):
+    layers = [f"{BACKBONE}.encoder.layer.{i}" for i in range(LAYERS)]
+    assert on_two_ranks(units, strategy="fsdp") == ["", BACKBONE, *layers]
+    by_size = on_two_ranks(units, strategy="fsdp", fsdp_wrap="size", fsdp_min_params=2000)
+    assert f"{BACKBONE}.embeddings.word_embeddings" in by_size
+    few = on_two_ranks(units, strategy="fsdp", fsdp_wrap="size", fsdp_min_params=1_000_000)
+    assert few == ["", BACKBONE]
+
+
+def test_gradients_of_shards_are_summed_in_the_precision_that_is_asked_for(on_two_ranks):
+    exact = on_two_ranks(gradients, strategy="fsdp", bf16=True)
+    rounded = on_two_ranks(gradients, strategy="fsdp", bf16=True, fsdp_reduce_dtype="bfloat16")
+    assert 1e-5 < relative(rounded, exact) < 2e-2
+
+
+def test_cpu_offload_keeps_shards_outside_the_device(on_two_ranks):
+    assert on_two_ranks(keeps_shards_outside, strategy="fsdp", cpu_offload=True)
+    assert not on_two_ranks(keeps_shards_outside, strategy="fsdp")
+
+
+def test_replicas_send_buckets_of_the_size_that_is_asked_for(on_two_ranks):
+    assert on_two_ranks(replica_settings) == {"bucket_cap_bytes": 25 * MIB, "gradient_as_bucket_view": 1}
+    other = on_two_ranks(replica_settings, bucket_cap_mb=1, gradient_as_bucket_view=False)
+    assert other == {"bucket_cap_bytes": MIB, "gradient_as_bucket_view": 0}
+
+
+@pytest.mark.parametrize(("gradient_compression", "error"), [("fp16", 2**-11), ("bf16", 2**-8)])
+def test_compressed_gradients_are_the_sum_but_for_rounding(on_two_ranks, gradient_compression, error):
+    exact = on_two_ranks(gradients)
+    compressed = on_two_ranks(gradients, gradient_compression=gradient_compression)
+    assert 0 < relative(compressed, exact) < 2 * error
+
+
+def test_powersgd_begins_after_ten_steps_and_a_higher_rank_is_nearer(on_two_ranks):
+    assert relative(on_two_ranks(gradients, gradient_compression="powersgd"), on_two_ranks(gradients)) == 0
+    exact = on_two_ranks(gradients, steps=13)
+    apart = [
+        float((on_two_ranks(gradients, steps=13, gradient_compression="powersgd", powersgd_rank=rank) - exact).norm())
+        for rank in (1, 2, 4)
+    ]
+    assert apart[0] > apart[1] > apart[2] > 0
+
+
+@pytest.mark.parametrize(
+    ("activation_checkpointing", "calls"), [(0, [1, 1, 1]), (1, [2, 2, 2]), (2, [2, 1, 2]), (3, [2, 1, 1])]
+)
+def test_every_nth_layer_is_computed_again_in_the_backward(on_two_ranks, activation_checkpointing, calls):
+    assert on_two_ranks(calls_of_layers, activation_checkpointing=activation_checkpointing) == calls
+    assert on_two_ranks(calls_of_layers, activation_checkpointing=activation_checkpointing, strategy="fsdp") == calls
+
+
+def relative(value: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((value - expected).abs().max() / expected.abs().max())
+
+
+def test_a_compiled_layer_gives_the_same_gradients_by_one_graph_for_all_lengths(rank_pool, tmp_path):
+    write_config(tmp_path, "bert", num_hidden_layers=1)
+    apart, graphs = rank_pool.run(compare_compiled, str(tmp_path), world_size=1)[0]
+    assert apart < 1e-5
+    assert graphs == 1
