@@ -68,7 +68,7 @@ def gradients(encoder: str, *, steps: int = 1, **settings: Any) -> torch.Tensor:
 
 
 def compare_compiled(encoder: str) -> tuple[float, int]:
-    """How far gradients of compiled layers are off after batches of several lengths, and to how many graphs they went."""
+    """How far gradients of compiled layers are off after batches of several lengths, and how many graphs were made."""
     torch._dynamo.utils.counters.clear()
     apart = relative(gradients(encoder, steps=3, compile=True), gradients(encoder, steps=3))
     return apart, torch._dynamo.utils.counters["stats"]["unique_graphs"]

@@ -151,7 +151,7 @@ ELSEWHERE = {
     "sequence_parallel": "test_tensor_parallel.py",
     "activation_checkpointing": "test_data_parallel.py",
     "compile": "test_data_parallel.py",
-    "max_restarts": "test_launch.py",
+    "max_restarts": "test_interruptions.py",
     "profile": "test_profiling.py",
 }
 WITHOUT_EFFECT = {
