@@ -30,6 +30,7 @@ PREDICT_RESULTS = "predict_results.pth"
 METRICS = "metrics.json"
 REPORT = "report.html"
 TENSORBOARD_EVAL = "tensorboard_eval"
+PROFILE = "profile"
 REQUIRED_EVALUATION_FILES = (
     PREDICT_RESULTS,
     METRICS,

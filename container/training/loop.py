@@ -4,7 +4,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from container.training.checkpoint import CheckpointStore
 from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import effective_warmup, learning_rate
 from container.training.predict import predict_split, softmax, weighted_log_loss
+from container.training.profiling import StepProfiler, log_memory
 from container.training.progress import Progress, metric_line
 from container.training.scaler import LossScaler
 from container.training.state import EarlyStopping, Schedule, TrainingState
@@ -47,6 +48,7 @@ class Trainer:
 
     Args:
         identity: what must not change between a checkpoint and the run that resumes it.
+        profiler: stepped with the optimizer.
         first_step: called once, with the step's seconds, after the first optimizer step.
     """
 
@@ -66,7 +68,8 @@ class Trainer:
         stop: StopFlag,
         scaler: LossScaler,
         identity: dict[str, Any],
-        first_step: Any,
+        profiler: StepProfiler,
+        first_step: Callable[[float], None],
     ) -> None:
         self._hp = hp
         self._execution = execution
@@ -83,7 +86,8 @@ class Trainer:
         self._stop = stop
         self._scaler = scaler
         self._identity = identity
-        self._first_step = first_step
+        self._profiler = profiler
+        self._first_step: Callable[[float], None] | None = first_step
         self._objective = WeightedCrossEntropy(hp.weights, self._ranks.device)
         self._early = EarlyStopping(hp.early_stop_metric, patience=hp.early_stop_patience)
         self._loss = torch.zeros((), device=self._ranks.device)
@@ -119,7 +123,10 @@ class Trainer:
         except StopRequested:
             if state.step:  # before the first step there is nothing that a fresh start does not have
                 self._save()
+                self._store.wait()
             raise
+        finally:
+            self._profiler.close()
         if state.stopped_early:
             logger.info(
                 "early stop after %.2f epochs: %s has not been better than %.6g (step %s) for %d epochs",
@@ -169,6 +176,7 @@ class Trainer:
         state.step += 1
         state.consumed += totals.rows
         self._progress.step(rows=totals.rows, tokens=totals.tokens, computed=totals.computed)
+        self._profiler.step()
         if self._first_step is not None:
             self._first_step(time.perf_counter() - started)
             self._first_step = None
@@ -253,6 +261,7 @@ class Trainer:
         )  # fmt: skip
         for name, reason in metrics.undefined.items():
             logger.warning("val/%s is undefined: %s", name, reason)
+        log_memory(self._ranks)
         self._progress.scalars(state.step, values)
         state.history.append({"step": state.step, "epoch": progress, **values})
         self._save()

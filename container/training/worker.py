@@ -26,15 +26,17 @@ from container.parallel.mesh import RankMesh, build_mesh, init_distributed
 from container.preprocessing.prepare import PreparedData, open_prepared
 from container.processes import die_with_parent, set_up_logging
 from container.training.checkpoint import Checkpoint, CheckpointStore, load_weights
-from container.training.identity import check_global_batch, check_identity, identity
+from container.training.identity import check_identity, identity, resume_slots
 from container.training.loop import Trainer, precision_of, raise_if_stopped
 from container.training.optimizer import build_optimizer
 from container.training.predict import predict_split, softmax
+from container.training.profiling import StepProfiler
 from container.training.progress import Progress, metric_line
 from container.training.results import write_results
 from container.training.scaler import LossScaler
 from container.training.state import Schedule, TrainingState
 from container.training.stop import StopFlag, StopRequested
+from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 
@@ -67,6 +69,11 @@ def run(job: Job, stop: StopFlag) -> None:
     timeline = [*job.phases, ("start workers", arrived - job.started - sum(s for _, s in job.phases))]
 
     def first_step(seconds: float) -> None:
+        restart = job.restart
+        if restart is not None:
+            passed = time.time() - restart.at
+            logger.info("training goes on %.1f s later (restart %d of %d)", passed, restart.number, restart.of)
+            return
         timeline.append(("mesh, model, resume", time.time() - arrived - seconds))
         timeline.append(("first step", seconds))
         spent = ", ".join(f"{name} {spent:.1f} s" for name, spent in timeline)
@@ -158,7 +165,7 @@ def _train(
         hp.accumulate_grad_batches * execution.microbatches,
     )
     own = identity(hp, data.fitted.fingerprint, data.digests)
-    state = _resume(hp, store, execution, optimizer, scaler=scaler, slots=slots, own=own)
+    state, slots = _resume(store, execution, optimizer, scaler=scaler, slots=slots, own=own)
     schedule = Schedule(len(splits["train"]), slots.steps(len(splits["train"])), hp.max_epochs, hp.val_check_interval)
     progress = Progress(
         reports=ranks.is_first,
@@ -181,6 +188,12 @@ def _train(
         stop=stop,
         scaler=scaler,
         identity=own,
+        profiler=StepProfiler(
+            enabled=hp.profile,
+            ranks=ranks,
+            steps=schedule.total_steps - state.step,
+            folder=job.paths.output_data / artifacts.PROFILE,
+        ),
         first_step=first_step,
     )
     trainer.run()
@@ -189,7 +202,6 @@ def _train(
 
 
 def _resume(
-    hp: Hyperparameters,
     store: CheckpointStore,
     execution: Execution,
     optimizer: torch.optim.Optimizer,
@@ -197,21 +209,18 @@ def _resume(
     scaler: LossScaler,
     slots: Slots,
     own: dict[str, Any],
-) -> TrainingState:
-    """The state to go on from: the newest complete checkpoint's, or a fresh one."""
-    if not hp.resume:
-        store.clear()
-        return TrainingState()
+) -> tuple[TrainingState, Slots]:
+    """The state to go on from, the newest complete checkpoint's or a fresh one, and the slots that keep its steps."""
     checkpoint = store.newest()
     if checkpoint is None:
-        return TrainingState()
+        return TrainingState(), slots
     check_identity(checkpoint.content["identity"], own, folder=str(checkpoint.folder))
-    check_global_batch(checkpoint.content["global_batch"], slots.global_batch, ranks=slots.data_size)
+    slots = resume_slots(checkpoint.content["global_batch"], slots, per_pass=execution.microbatches)
     store.load(checkpoint, execution.module, optimizer)
     scaler.load_state_dict(checkpoint.content["scaler"])
     state = TrainingState.from_dict(checkpoint.content["state"])
     logger.info("resuming from %s: %d steps are done", checkpoint.folder.name, state.step)
-    return state
+    return state, slots
 
 
 def _choose_weights(hp: Hyperparameters, store: CheckpointStore, state: TrainingState) -> tuple[Checkpoint, str]:

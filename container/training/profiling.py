@@ -1,0 +1,93 @@
+"""What a step costs: a trace and a table of a few steps on request, and the memory of every rank."""
+
+import logging
+import sys
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from container.parallel.mesh import RankMesh
+
+logger = logging.getLogger(__name__)
+
+_SKIPPED, _WARMUP, _TRACED = 2, 1, 3  # steps; the first ones allocate and compile
+_COSTLIEST = 10
+_GIB = 2**30
+
+
+class StepProfiler:
+    """Traces a few steps of a run with torch.profiler; does nothing unless `enabled`.
+
+    Each rank writes trace.rank{r}.json.gz (chrome://tracing or Perfetto reads it) and costliest.rank{r}.txt, the ten
+    operations with the most time of their own.
+
+    Args:
+        steps: steps that this run takes; of a short one fewer are skipped.
+        folder: made when there is something to write.
+    """
+
+    def __init__(self, *, enabled: bool, ranks: RankMesh, steps: int, folder: Path) -> None:
+        self._rank = ranks.rank
+        self._folder = folder
+        self._cuda = ranks.device.type == "cuda"
+        self._profile: profile | None = None
+        if not enabled or steps < 1:
+            return
+        traced = min(_TRACED, steps)
+        warmup = min(_WARMUP, steps - traced)
+        skipped = min(_SKIPPED, steps - traced - warmup)
+        self._left = skipped + warmup + traced
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._cuda else [])]
+        self._profile = profile(
+            activities=activities,
+            schedule=schedule(wait=skipped, warmup=warmup, active=traced, repeat=1),
+            on_trace_ready=self._write,
+            record_shapes=True,
+            acc_events=True,
+        )
+        self._profile.start()
+
+    def step(self) -> None:
+        """To be called after every optimizer step."""
+        if self._profile is None:
+            return
+        self._profile.step()
+        self._left -= 1
+        if self._left == 0:
+            self.close()
+
+    def close(self) -> None:
+        """Write what has been traced so far, when the run ends before it is complete."""
+        if self._profile is not None:
+            running, self._profile = self._profile, None
+            running.stop()
+
+    def _write(self, profiled: profile) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        profiled.export_chrome_trace(str(self._folder / f"trace.rank{self._rank}.json.gz"))
+        order = "self_cuda_time_total" if self._cuda else "self_cpu_time_total"
+        table = profiled.key_averages().table(sort_by=order, row_limit=_COSTLIEST)
+        (self._folder / f"costliest.rank{self._rank}.txt").write_text(table)
+        logger.info("profile: trace and table are in %s; the costliest operations:\n%s", self._folder, table)
+
+
+def log_memory(ranks: RankMesh) -> None:
+    """Have rank 0 log the memory of every rank; called by all ranks together."""
+    every = torch.zeros(ranks.world_size, 3, dtype=torch.float64)
+    every[ranks.rank] = torch.tensor(_device_memory(ranks.device), dtype=torch.float64)
+    ranks.sum(every)
+    names = "allocated, reserved, peak" if ranks.device.type == "cuda" else "resident, reserved, peak"
+    values = "; ".join(f"rank {rank}: {', '.join(f'{v:.2f}' for v in row)}" for rank, row in enumerate(every.tolist()))
+    logger.info("memory in GiB (%s): %s", names, values)
+
+
+def _device_memory(device: torch.device) -> tuple[float, float, float]:
+    """Allocated, reserved and peak memory in GiB; on the CPU of the process: resident, virtual data, peak resident."""
+    if device.type == "cuda":
+        used = torch.cuda.memory_allocated, torch.cuda.memory_reserved, torch.cuda.max_memory_allocated
+        return tuple(count(device) / _GIB for count in used)
+    if sys.platform != "linux":
+        return 0.0, 0.0, 0.0
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+    return tuple(int(fields[name].split()[0]) * 1024 / _GIB for name in ("VmRSS", "VmData", "VmHWM"))
