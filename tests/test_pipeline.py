@@ -1,5 +1,7 @@
 """Pipelines over real processes: one process's losses, gradients and predictions under every schedule."""
 
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -304,3 +306,21 @@ def test_1f1b_holds_a_microbatch_a_stage_that_follows_and_gpipe_all(
 ) -> None:
     case = Case(schedule, {"pp": 4}, values=(("num_microbatches", 8),))
     assert rank_pool.run(held_microbatches, case, tmp_path, world_size=4) == expected
+
+
+def weights_kept(case: Case, folder: Path) -> tuple[int, int, int]:
+    """Weights of the whole model, those of this rank's part, and those that are still in memory."""
+    model = build(folder, case)
+    every = [weakref.ref(parameter) for parameter in model.parameters()]
+    execution = parallelize(model, build_mesh(ParallelDegrees(**case.degrees)), case.hp, precision=case.precision)
+    gc.collect()
+    kept = sum(reference() is not None for reference in every)
+    return len(every), len(list(execution.module.parameters())), kept
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "ZBVZeroBubble"])
+def test_a_rank_frees_the_weights_of_the_other_stages(rank_pool: RankPool, tmp_path: Path, schedule: str) -> None:
+    readings = rank_pool.run(weights_kept, Case(schedule, {"pp": 2}), tmp_path, world_size=2)
+    assert sum(own for _, own, _ in readings) == readings[0][0]
+    for _, own, kept in readings:
+        assert own == kept
