@@ -7,7 +7,7 @@ import torch
 
 from container.data.batch import PackedBatch
 from container.failure import Failure, root_cause
-from container.training.identity import check_global_batch, check_identity, identity
+from container.training.identity import check_identity, identity
 from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import build_optimizer, learning_rate
 from container.training.predict import softmax, weighted_log_loss
@@ -143,12 +143,6 @@ def test_a_resumed_run_may_train_longer_but_not_differently():
         check_identity(saved, identity(hyperparameters(), "xyz", ROWS), folder="c")
     with pytest.raises(ContractError, match="other data or preprocessing"):
         check_identity(saved, identity(hyperparameters(), "abc", {**ROWS, "train": "3"}), folder="c")
-
-
-def test_another_global_batch_is_refused_with_the_sizes_that_fit():
-    check_global_batch(64, 64, ranks=2)
-    with pytest.raises(ContractError, match=r"\[1, 2, 4, 8, 16, 32\]"):
-        check_global_batch(64, 48, ranks=2)
 
 
 def test_a_metric_line_is_read_by_the_documented_regular_expression():

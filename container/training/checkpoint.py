@@ -131,11 +131,6 @@ class CheckpointStore:
         if optimizer is not None and wanted:
             _set_optimizer_state(module, optimizer, states, fresh=wanted.keys() - states.keys())
 
-    def clear(self) -> None:
-        """Remove every checkpoint."""
-        self.wait()
-        self._on_first(lambda: clear_checkpoints(self._folder))
-
     def _agreed(self, choose: Callable[[list[Checkpoint]], Checkpoint | None]) -> Checkpoint | None:
         self.wait()
         chosen: list[Checkpoint | None] = [None]

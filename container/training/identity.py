@@ -87,17 +87,3 @@ def resume_slots(global_batch: int, planned: Slots, *, per_pass: int) -> Slots:
         global_batch, passes, slots.batch_size, slots.data_size, planned.global_batch,
     )  # fmt: skip
     return slots
-
-
-def check_global_batch(saved: int, current: int, *, ranks: int) -> None:
-    """Raise ContractError when the run would take other steps than the one it resumes."""
-    if saved != current:
-        fitting = [size for size in range(1, saved + 1) if saved % (size * ranks) == 0]
-        raise ContractError(
-            f"batch_size: the checkpoint was trained with a global batch of {saved} "
-            f"(batch_size x ranks x accumulate_grad_batches), this run has {current} on {ranks} ranks",
-            f"On {ranks} ranks, batch_size may be one of {fitting} with accumulate_grad_batches = "
-            f"{saved} / (batch_size x {ranks}); or start over with resume=false."
-            if fitting
-            else f"Use a number of ranks that divides {saved}, or start over with resume=false.",
-        )
