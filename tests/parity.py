@@ -302,10 +302,10 @@ class ParityCheck:
         ours = self._run(strategy)
         adamw, sgd = zip(ours, self.reference)
         return Parity(
-            losses=_largest({name: [loss] for name, loss in adamw[0].losses.items()}, adamw[1].losses),
-            gradients=_largest(sgd[0].gradients, _first_copies(sgd[1].gradients)),
-            weights=_largest(sgd[0].weights, _first_copies(sgd[1].weights)),
-            predictions=_largest(
+            losses=largest_difference({name: [loss] for name, loss in adamw[0].losses.items()}, adamw[1].losses),
+            gradients=largest_difference(sgd[0].gradients, _first_copies(sgd[1].gradients)),
+            weights=largest_difference(sgd[0].weights, _first_copies(sgd[1].weights)),
+            predictions=largest_difference(
                 {"AdamW, test": [adamw[0].logits], "SGD, test": [sgd[0].logits]},
                 {"AdamW, test": adamw[1].logits, "SGD, test": sgd[1].logits},
             ),
@@ -317,14 +317,14 @@ class ParityCheck:
 
 def disagreement(trained: Trained) -> Difference:
     """How far the ranks' copies of a weight are from each other."""
-    return _largest(trained.weights, _first_copies(trained.weights))
+    return largest_difference(trained.weights, _first_copies(trained.weights))
 
 
 def _first_copies(copies: dict[str, list[np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: arrays[0] for name, arrays in copies.items()}
 
 
-def _largest(ours: dict[str, list[np.ndarray]], reference: dict[str, np.ndarray]) -> Difference:
+def largest_difference(ours: dict[str, list[np.ndarray]], reference: dict[str, np.ndarray]) -> Difference:
     """The largest relative difference of all copies of all tensors; infinite where one is missing."""
     missing = sorted(ours.keys() ^ reference.keys())
     if missing:

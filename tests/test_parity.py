@@ -1,59 +1,148 @@
-"""The law: for the same seed, data and global batch, any number of processes gives one process's numbers."""
+"""The law: for the same seed, data and global batch, every strategy gives one process's numbers.
 
-import json
+A strategy of each kind; `make parity` has all of them. How it is measured: tests/parity.py, tests/dropout_parity.py.
+"""
 
+import numpy as np
 import pytest
 import torch
 
-from tests.jobs import NO_DROPOUT, TWO_TEXTS, run_train, write_job
+from benchmarks.memory import PARTS, held_bytes
+from tests.dropout_parity import DropoutCheck
+from tests.jobs import run_train, write_job
+from tests.parity import (
+    ADAMW,
+    DROPOUT_OFF,
+    DROPOUT_ON,
+    GLOBAL_BATCH,
+    ONE_PROCESS,
+    SETTINGS,
+    SGD,
+    SPLIT_ROWS,
+    STEPS,
+    TOLERANCE,
+    ParityCheck,
+    ParityJobs,
+    Strategy,
+    largest_difference,
+)
+from tests.parity_strategies import STRATEGIES
 
 pytestmark = pytest.mark.slow
 
-# 61 records in global batches of 8: the last holds 5, so with 4 ranks some slots are uneven and none is full.
-SHARED = {
-    **TWO_TEXTS,
-    **NO_DROPOUT,
-    "optimizer": "SGD",
-    "lr": 0.05,
-    "class_weights": [1.0, 3.0],
-    "load_ckpt": False,
-    "val_check_interval": 0.5,
-}
-
-
-def history(paths):
-    last = (paths.checkpoints / "last.ckpt").read_text().strip()
-    return json.loads((paths.checkpoints / last / "state.json").read_text())["state"]["history"]
+BY_NAME = {strategy.name: strategy for strategy in STRATEGIES}
+IN_SHORT = (
+    "ddp 2, accumulation",
+    "ddp 4",
+    "fsdp 2, FULL_SHARD",
+    "fsdp 2, SHARD_GRAD_OP",
+    "hsdp 2x2",
+    "tp 2",
+    "tp 2, sequence parallel",
+    "pp 2, 1F1B",
+    "pp 2, ZBVZeroBubble",
+    "branch 2",
+    "pp 2 x fsdp 2",
+    "tp 2 x fsdp 2",
+    "branch 2 x fsdp 2",
+    "pp 2 x tp 2 x dp 2",
+)
+WITH_DROPOUT = ("ddp 2", "fsdp 2, FULL_SHARD", "tp 2", "pp 2, 1F1B", "branch 2")
 
 
 @pytest.fixture(scope="module")
-def one_process(tmp_path_factory):
-    return job(tmp_path_factory.mktemp("one"), processes=1, batch_size=8)
+def jobs(rank_pool, tmp_path_factory):
+    return ParityJobs(rank_pool, tmp_path_factory.mktemp("parity"))
 
 
-def job(root, *, processes, batch_size, accumulate=1):
-    overrides = {
-        **SHARED,
-        "nproc_per_node": processes,
-        "batch_size": batch_size,
-        "accumulate_grad_batches": accumulate,
-    }
-    paths = write_job(root, overrides=overrides, rows=(61, 21, 21))
+@pytest.fixture(scope="module")
+def check(jobs):
+    return ParityCheck(jobs)
+
+
+@pytest.fixture(scope="module")
+def dropout(jobs):
+    return DropoutCheck.prepare(jobs)
+
+
+def test_at_least_24_strategies_and_products_are_in_the_table():
+    assert len(STRATEGIES) == len(BY_NAME) >= 24
+    assert max(strategy.world_size for strategy in STRATEGIES) >= 8
+
+
+def test_what_is_compared_trains_clips_and_ends_epochs_unevenly(check):
+    adamw, sgd = check.reference
+    losses = [float(loss) for name, loss in adamw.losses.items() if name.startswith("train/")]
+    assert len(losses) == STEPS
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+    assert sum(name.startswith("val/") for name in adamw.losses) == 2
+    norm = np.sqrt(sum(np.square(gradient).sum() for (gradient,) in sgd.gradients.values()))
+    assert norm == pytest.approx(SETTINGS["gradient_clip_val"], rel=1e-3)
+    assert SPLIT_ROWS[0] % GLOBAL_BATCH == 5
+
+
+@pytest.mark.parametrize("name", IN_SHORT)
+def test_a_strategy_gives_the_losses_gradients_weights_and_predictions_of_one_process(check, name):
+    found = check.compare(BY_NAME[name])
+    assert found.holds, found
+
+
+@pytest.mark.parametrize("name", WITH_DROPOUT)
+def test_with_dropout_the_loss_is_as_probable_and_copies_stay_together(dropout, name):
+    found = dropout.compare(BY_NAME[name])
+    assert found.holds, found
+
+
+def test_dropout_left_off_would_be_noticed(dropout):
+    assert not dropout.compare(ONE_PROCESS, DROPOUT_OFF).holds
+
+
+def test_recomputed_layers_drop_the_same_numbers_again(jobs):
+    (plain,), (recomputed,) = (
+        jobs.train(strategy, {**DROPOUT_ON, **ADAMW}) for strategy in (ONE_PROCESS, BY_NAME["activation checkpointing"])
+    )
+    assert recomputed.losses == plain.losses
+
+
+def test_under_fsdp_a_rank_holds_its_share_of_parameters_gradients_and_optimizer_state(jobs):
+    whole, *shared = (held_bytes(jobs, world_size) for world_size in (1, 2, 4))
+    for own, world_size in zip(shared, (2, 4)):
+        for part in PARTS:
+            assert getattr(own, part) == pytest.approx(getattr(whole, part) / world_size, rel=0.05), part
+
+
+@pytest.mark.parametrize("compression", ["fp16", "bf16", "powersgd"])
+def test_compressed_gradients_train_to_other_numbers(check, jobs, compression):
+    strategy = Strategy(compression, 2, {"strategy": "ddp", "gradient_compression": compression})
+    (ours,) = jobs.train(strategy, {**DROPOUT_OFF, **ADAMW})
+    losses, expected = (np.array(list(run.losses.values())) for run in (ours, check.reference[0]))
+    assert losses[-1] == pytest.approx(expected[-1], rel=0.05)
+    assert losses[-1] < 0.9 * losses[0]
+    assert np.abs(losses - expected).max() > 10 * TOLERANCE
+
+
+def test_processes_of_their_own_give_the_weights_of_one_process(check, tmp_path):
+    overrides = {**SETTINGS, **DROPOUT_OFF, **SGD, "nproc_per_node": 2, "batch_size": GLOBAL_BATCH // 2}
+    paths = write_job(tmp_path, overrides={**overrides, "text_name": None}, rows=SPLIT_ROWS)
     run_train(paths)
-    return paths
-
-
-@pytest.mark.parametrize(("processes", "batch_size", "accumulate"), [(2, 4, 1), (4, 2, 1), (1, 2, 4)])
-def test_any_split_of_the_global_batch_gives_the_same_losses_and_weights(
-    one_process, tmp_path, processes, batch_size, accumulate
-):
-    paths = job(tmp_path, processes=processes, batch_size=batch_size, accumulate=accumulate)
-    for ours, single in zip(history(paths), history(one_process), strict=True):
-        for name in ("train/loss", "val/loss", "val/auroc"):
-            if name in single:
-                assert ours[name] == pytest.approx(single[name], rel=1e-5), (name, single["step"])
     state = torch.load(paths.model / "model.pth", weights_only=True)
-    expected = torch.load(one_process.model / "model.pth", weights_only=True)
-    assert state.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(state[name], value, rtol=1e-5, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}")
+    expected = {name: copies[0] for name, copies in check.reference[1].weights.items()}
+    found = largest_difference({name: [state[name].numpy()] for name in expected}, expected)
+    assert found.value <= TOLERANCE, found
+
+
+def test_a_difference_is_relative_to_the_largest_number_of_its_tensor():
+    expected = {"a": np.array([2.0, -4.0]), "b": np.array([100.0])}
+    found = largest_difference({"a": [expected["a"], np.array([2.0, -4.4])], "b": [np.array([101.0])]}, expected)
+    assert (found.value, found.where) == (pytest.approx(0.1), "a")
+
+
+def test_a_key_bias_is_measured_against_the_query_bias():
+    expected = {"self.key.bias": np.array([1e-9]), "self.query.bias": np.array([0.5])}
+    ours = {"self.key.bias": [np.array([-1e-9])], "self.query.bias": [np.array([0.5])]}
+    assert largest_difference(ours, expected).value == pytest.approx(4e-9)
+
+
+@pytest.mark.parametrize("ours", [{}, {"a": [np.array([np.nan])]}, {"a": [np.array([1.0, 1.0])]}])
+def test_what_is_missing_not_finite_or_of_another_shape_differs(ours):
+    assert largest_difference(ours, {"a": np.array([1.0])}).value == float("inf")
