@@ -212,31 +212,30 @@ def test_a_pipeline_computes_what_one_process_computes(run: Any, schedule: str, 
     assert sorted(names) == sorted(readings[0].plain_names)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", ["1F1B", *ZERO_BUBBLE])
 def test_sharded_stages_compute_what_one_process_computes(run: Any, schedule: str) -> None:
-    case = Case(schedule, {"pp": 2, "dp_shard": 2}, values=(("strategy", "fsdp"), ("sharding_strategy", "FULL_SHARD")))
+    values = (("strategy", "fsdp"), ("sharding_strategy", "FULL_SHARD"))
+    case = Case(schedule, {"pp": 2, "dp_shard": 2}, values=values, steps=1)
     assert_one_process(run(case), case)
 
 
-@pytest.mark.parametrize("schedule", ["1F1B", "ZBVZeroBubble"])
-def test_replicated_stages_compute_what_one_process_computes(run: Any, schedule: str) -> None:
-    case = Case(schedule, {"pp": 2, "dp_replicate": 2})
+def test_replicated_stages_compute_what_one_process_computes(run: Any) -> None:
+    case = Case("ZBVZeroBubble", {"pp": 2, "dp_replicate": 2}, steps=1)
     assert_one_process(run(case), case)
 
 
-@pytest.mark.parametrize("schedule", ["1F1B", "ZBVZeroBubble"])
-def test_a_pipeline_for_each_text_computes_what_one_process_computes(run: Any, schedule: str) -> None:
-    case = Case(schedule, {"pp": 2, "branch": 2}, ("bert", "electra"))
+def test_a_pipeline_for_each_text_computes_what_one_process_computes(run: Any) -> None:
+    case = Case("ZBVZeroBubble", {"pp": 2, "branch": 2}, ("bert", "electra"), steps=1)
     assert_one_process(run(case), case)
 
 
-@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name not in ZERO_BUBBLE])
+@pytest.mark.parametrize("schedule", ["1F1B", "Interleaved1F1B"])
 def test_recomputed_layers_give_the_same_gradients(run: Any, schedule: str) -> None:
     case = Case(schedule, {"pp": 2}, values=(("activation_checkpointing", 1),), steps=1)
     assert_one_process(run(case), case)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", ["Interleaved1F1B", "InterleavedZeroBubble"])
 def test_a_first_stage_that_does_not_learn_changes_nothing_for_the_others(run: Any, schedule: str) -> None:
     """One layer and four stages: the first is the frozen embeddings alone."""
     case = Case(schedule, {"pp": 2}, ("bert",), values=(("is_embeddings_trainable", False),), layers=1, steps=1)
