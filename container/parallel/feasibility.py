@@ -21,9 +21,10 @@ FAMILIES_IN_LAYERS = frozenset(
     {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert", "nomic_bert"}
 )  # packed, with layers that each have weights of their own: a pipeline can cut between them
 FAMILIES_WITH_LAYERS = FAMILIES_IN_LAYERS | {"deberta-v2", "mpnet"}  # known one by one: to compute again, to compile
-TENSOR_PARALLEL_FAMILIES = frozenset(
+SEQUENCE_PARALLEL_FAMILIES = frozenset(
     {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra"}
-)  # with a plan of which matrices are cut which way
+)  # whose norms and dropout lie between the cut matrices, in layers that a module of their own runs
+TENSOR_PARALLEL_FAMILIES = SEQUENCE_PARALLEL_FAMILIES | {"albert", "nomic_bert"}  # with a plan of what is cut which way
 
 
 @dataclass(frozen=True)
@@ -110,12 +111,12 @@ def check_against_model(degrees: ParallelDegrees, hp: Hyperparameters, encoders:
         encoders: of each text field, in order.
     """
     if degrees.tp > 1:
-        _check_slices(degrees, encoders)
+        _check_slices(degrees, hp, encoders)
     if degrees.pp > 1:
         _check_stages(degrees, hp, encoders)
 
 
-def _check_slices(degrees: ParallelDegrees, encoders: list[EncoderShape]) -> None:
+def _check_slices(degrees: ParallelDegrees, hp: Hyperparameters, encoders: list[EncoderShape]) -> None:
     shown = f"({degrees}; WORLD_SIZE={degrees.product})"
     for encoder in encoders:
         if encoder.model_type not in TENSOR_PARALLEL_FAMILIES:
@@ -124,6 +125,13 @@ def _check_slices(degrees: ParallelDegrees, encoders: list[EncoderShape]) -> Non
                 f"{encoder.model_type!r} there is no plan by which its layers are sliced",
                 "Leave tp_size out, shard with dp_shard_size instead, "
                 f"or use an encoder of one of these families: {', '.join(sorted(TENSOR_PARALLEL_FAMILIES))}.",
+            )
+        if hp.sequence_parallel and encoder.model_type not in SEQUENCE_PARALLEL_FAMILIES:
+            raise ContractError(
+                f"sequence_parallel: is true, but between the sliced matrices of {encoder.role}'s encoder "
+                f"{encoder.name!r} of model_type {encoder.model_type!r} the tokens cannot be shared out",
+                "Leave sequence_parallel out, "
+                f"or use an encoder of one of these families: {', '.join(sorted(SEQUENCE_PARALLEL_FAMILIES))}.",
             )
     possible = math.gcd(*(size for encoder in encoders for size in (encoder.heads, encoder.intermediate)))
     for encoder in encoders:
