@@ -11,10 +11,12 @@ from container.parallel.degrees import ParallelDegrees
 from container.parallel.feasibility import (
     FAMILIES_IN_LAYERS,
     FAMILIES_WITH_LAYERS,
+    TENSOR_PARALLEL_FAMILIES,
     EncoderShape,
     check_against_model,
     check_encoders,
 )
+from container.parallel.tensor import PLANS
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.paths import JobPaths
@@ -48,6 +50,7 @@ def refusal(world_size, encoders, **settings):
 
 
 def test_the_families_named_without_torch_are_those_of_the_models():
+    assert set(PLANS) == TENSOR_PARALLEL_FAMILIES
     assert {
         name for name, family in FAMILIES.items() if family.packed and family.layers and not family.shared_layers
     } == FAMILIES_IN_LAYERS
@@ -99,6 +102,13 @@ def test_a_family_without_a_plan_is_not_sliced(family):
     said = refusal(2, [shape(BASE, model_type=family)], strategy="tp")
     assert f"model_type '{family}'" in said
     assert "bert" in said.splitlines()[1]
+
+
+def test_tokens_are_shared_out_only_where_the_family_allows():
+    check(2, [shape(BASE)], strategy="tp", sequence_parallel=True)
+    check(2, [shape(BASE, model_type="albert")], strategy="tp")
+    said = refusal(2, [shape(BASE, model_type="albert")], strategy="tp", sequence_parallel=True)
+    assert said.startswith("sequence_parallel: is true")
 
 
 @pytest.mark.parametrize(
