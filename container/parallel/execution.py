@@ -151,7 +151,8 @@ def _partitioned_axes(name: str, parameter: nn.Parameter) -> set[str]:
         axes.add("branch")
     if isinstance(parameter, DTensor):
         names = parameter.device_mesh.mesh_dim_names or ()
-        axes |= {axis for axis, placement in zip(names, parameter.placements, strict=True) if placement.is_shard()}
+        # is_shard() does not know the strided shards that result where two axes cut the same dimension.
+        axes |= {axis for axis, placed in zip(names, parameter.placements, strict=True) if not placed.is_replicate()}
     return axes
 
 
