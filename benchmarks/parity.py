@@ -14,8 +14,8 @@ from pathlib import Path
 from benchmarks.printing import print_machine, print_table
 from contracts.errors import ContractError
 from tests.dropout_parity import DropoutCheck
-from tests.parity import STEPS, TOLERANCE, ParityCheck, ParityJobs, Strategy
-from tests.parity_strategies import STRATEGIES
+from tests.parity import ONE_PROCESS, STEPS, TOLERANCE, ParityCheck, ParityJobs, Strategy
+from tests.parity_strategies import STRATEGIES, ready_configurations
 from tests.rank_pool import RankFailed, RankPool
 
 COLUMNS = (
@@ -25,7 +25,8 @@ COLUMNS = (
 
 def main() -> int:
     arguments = _arguments()
-    chosen = [row for row in STRATEGIES if not arguments.name or any(part in row.name for part in arguments.name)]
+    every = [*STRATEGIES, *ready_configurations()]
+    chosen = [row for row in every if not arguments.name or any(part in row.name for part in arguments.name)]
     print_machine()
     with RankPool(timeout=arguments.timeout) as pool, tempfile.TemporaryDirectory() as folder:
         jobs = ParityJobs(pool, Path(folder))
@@ -53,7 +54,7 @@ def _row(strategy: Strategy, check: ParityCheck, dropout: DropoutCheck | None) -
         for one in (found.losses, found.gradients, found.weights, found.predictions):
             cells.append(f"{one.value:.1e}")
             wrong += [f"{one.value:.3g} in {one.where}"] * (one.value > TOLERANCE)
-        if dropout is not None:
+        if dropout is not None and strategy.alone() == ONE_PROCESS:
             noisy = dropout.compare(strategy)
             cells += [f"{noisy.z:+.1f}", f"{noisy.copies.value:.1e}"]
             if not noisy.holds:

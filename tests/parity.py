@@ -83,8 +83,19 @@ class Strategy:
         assert GLOBAL_BATCH % parts == 0
         return parse_hyperparameters({**values, "batch_size": GLOBAL_BATCH // parts})
 
+    def alone(self) -> "Strategy":
+        """One process with the same settings, but for those that say how the work is spread."""
+        return Strategy(
+            "one process", 1, {name: value for name, value in self.settings.items() if not about_processes(name)}
+        )
+
 
 ONE_PROCESS = Strategy("one process", 1)
+
+
+def about_processes(name: str) -> bool:
+    extra = Hyperparameters.model_fields[name].json_schema_extra
+    return name == "accumulate_grad_batches" or (isinstance(extra, dict) and extra["group"] == "processes")
 
 
 @dataclass(frozen=True)
@@ -291,23 +302,31 @@ class Parity:
 
 
 class ParityCheck:
-    """Compares strategies to one process, which it trains once."""
+    """Compares strategies to one process, which it trains once for all strategies with the same model."""
 
     def __init__(self, jobs: ParityJobs) -> None:
         self._jobs = jobs
-        self.reference = self._run(ONE_PROCESS)
+        self._references: dict[str, list[Trained]] = {}
+
+    def reference(self, strategy: Strategy) -> tuple[Trained, Trained]:
+        """One process with the model of `strategy`, after AdamW and after SGD."""
+        alone = strategy.alone()
+        key = repr(alone)
+        if key not in self._references:
+            self._references[key] = self._run(alone)
+        adamw, sgd = self._references[key]
+        return adamw, sgd
 
     def compare(self, strategy: Strategy) -> Parity:
         """Raises what ParityJobs.train raises."""
-        ours = self._run(strategy)
-        adamw, sgd = zip(ours, self.reference)
+        (adamw, sgd), (adamw_alone, sgd_alone) = self._run(strategy), self.reference(strategy)
         return Parity(
-            losses=largest_difference({name: [loss] for name, loss in adamw[0].losses.items()}, adamw[1].losses),
-            gradients=largest_difference(sgd[0].gradients, _first_copies(sgd[1].gradients)),
-            weights=largest_difference(sgd[0].weights, _first_copies(sgd[1].weights)),
+            losses=largest_difference({name: [loss] for name, loss in adamw.losses.items()}, adamw_alone.losses),
+            gradients=largest_difference(sgd.gradients, _first_copies(sgd_alone.gradients)),
+            weights=largest_difference(sgd.weights, _first_copies(sgd_alone.weights)),
             predictions=largest_difference(
-                {"AdamW, test": [adamw[0].logits], "SGD, test": [sgd[0].logits]},
-                {"AdamW, test": adamw[1].logits, "SGD, test": sgd[1].logits},
+                {"AdamW, test": [adamw.logits], "SGD, test": [sgd.logits]},
+                {"AdamW, test": adamw_alone.logits, "SGD, test": sgd_alone.logits},
             ),
         )
 

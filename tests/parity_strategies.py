@@ -1,8 +1,17 @@
 """The rows of the parity table: every strategy, its options, and products of strategies, on up to 16 processes."""
 
+import json
+import math
 from typing import Any
 
-from tests.parity import Strategy
+from container.parallel.degrees import AXES
+from contracts.hyperparameters import Hyperparameters
+from tests.jobs import REPOSITORY
+from tests.parity import GLOBAL_BATCH, Strategy, about_processes
+
+_READY = REPOSITORY / "hyperparams"
+_WIDTHS = ("hidden_common_dim", "fusion_hidden_dim")
+_GPUS = 4  # of the host, where a configuration takes all there are
 
 
 def _pipeline(schedule: str, *, ranks: int, microbatches: int) -> dict[str, Any]:
@@ -67,3 +76,24 @@ STRATEGIES = (
     Strategy("branch 2 x tp 2", 4, {"branch_size": 2, "tp_size": 2}),
     Strategy("branch 2 x pp 2", 4, {**_pipeline("1F1B", ranks=2, microbatches=4), "branch_size": 2}),
 )  # fmt: skip
+
+
+def ready_configurations() -> list[Strategy]:
+    """The configurations in hyperparams/ that share out work, as rows: their widths, degrees and schedules, with the
+    data, tiny encoders, precision and global batch of the other rows; microbatches as many as there are records for."""
+    rows = [_ready(json.loads(path.read_text()), path.stem) for path in sorted(_READY.glob("*.json"))]
+    return [row for row in rows if any(about_processes(key) for key in row.settings)]
+
+
+def _ready(values: dict[str, Any], name: str) -> Strategy:
+    settings = {
+        key: value
+        for key, value in values.items()
+        if key in _WIDTHS or (key in Hyperparameters.model_fields and about_processes(key) and key != "nproc_per_node")
+    }
+    sizes = (max(1, settings.get(f"{axis}_size", 1)) for axis in AXES)
+    world_size = max(math.prod(sizes), values.get("nproc_per_node", _GPUS))
+    if "num_microbatches" in settings:
+        data_size = world_size // settings["pp_size"] // settings.get("tp_size", 1)
+        settings["num_microbatches"] = math.gcd(settings["num_microbatches"], GLOBAL_BATCH // data_size)
+    return Strategy(f"hyperparams/{name}.json", world_size, settings)

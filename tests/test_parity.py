@@ -71,7 +71,7 @@ def test_at_least_24_strategies_and_products_are_in_the_table():
 
 
 def test_what_is_compared_trains_clips_and_ends_epochs_unevenly(check):
-    adamw, sgd = check.reference
+    adamw, sgd = check.reference(ONE_PROCESS)
     losses = [float(loss) for name, loss in adamw.losses.items() if name.startswith("train/")]
     assert len(losses) == STEPS
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
@@ -115,7 +115,7 @@ def test_under_fsdp_a_rank_holds_its_share_of_parameters_gradients_and_optimizer
 def test_compressed_gradients_train_to_other_numbers(check, jobs, compression):
     strategy = Strategy(compression, 2, {"strategy": "ddp", "gradient_compression": compression})
     (ours,) = jobs.train(strategy, {**DROPOUT_OFF, **ADAMW})
-    losses, expected = (np.array(list(run.losses.values())) for run in (ours, check.reference[0]))
+    losses, expected = (np.array(list(run.losses.values())) for run in (ours, check.reference(ONE_PROCESS)[0]))
     assert losses[-1] == pytest.approx(expected[-1], rel=0.05)
     assert losses[-1] < 0.9 * losses[0]
     assert np.abs(losses - expected).max() > 10 * TOLERANCE
@@ -126,7 +126,7 @@ def test_processes_of_their_own_give_the_weights_of_one_process(check, tmp_path)
     paths = write_job(tmp_path, overrides={**overrides, "text_name": None}, rows=SPLIT_ROWS)
     run_train(paths)
     state = torch.load(paths.model / "model.pth", weights_only=True)
-    expected = {name: copies[0] for name, copies in check.reference[1].weights.items()}
+    expected = {name: copies[0] for name, copies in check.reference(ONE_PROCESS)[1].weights.items()}
     found = largest_difference({name: [state[name].numpy()] for name in expected}, expected)
     assert found.value <= TOLERANCE, found
 
