@@ -7,6 +7,9 @@ import torch
 
 from container.data.batch import PackedBatch
 from container.failure import Failure, root_cause
+from container.parallel.degrees import ParallelDegrees
+from container.parallel.execution import Gradients
+from container.parallel.mesh import RankMesh
 from container.training.identity import check_identity, identity
 from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import build_optimizer, learning_rate
@@ -195,3 +198,13 @@ def test_a_terminal_gets_a_bar_and_a_log_file_plain_lines():
     assert "\r" not in plain.stderr + plain.stdout
     assert "train/loss=0.5;" in plain.stderr
     assert on_terminal.returncode == 0
+
+
+def test_the_gradient_norm_of_a_large_weight_is_exact():
+    weight = torch.nn.Parameter(torch.zeros(20_000, 768))
+    weight.grad = torch.randn(20_000, 768, generator=torch.Generator().manual_seed(0)) * 1e-3
+    model = torch.nn.Module()
+    model.weight = weight
+    alone = RankMesh(torch.device("cpu"), None, ParallelDegrees(), rank=0, world_size=1, coordinates={})
+    expected = weight.grad.double().square().sum().sqrt().item()
+    assert Gradients(model, alone).clip(math.inf, scaled_by=1.0) == pytest.approx(expected, rel=1e-6)
