@@ -77,10 +77,10 @@ class Reading:
 
 
 def build(folder: Path, case: Case) -> Classifier:
-    """On every rank the same weights, as a job's ranks have them."""
-    hp = case.hp
+    """On every rank the same weights, as a job's ranks have; of a size at which attention is not all or nothing."""
+    hp, own = case.hp, folder / str(torch.distributed.get_rank())
     files = [
-        write_config(folder / str(torch.distributed.get_rank()) / field.role, family, num_hidden_layers=case.layers)
+        write_config(own / field.role, family, num_hidden_layers=case.layers, initializer_range=0.1)
         for field, family in zip(hp.text_fields, case.families)
     ]
     return build_classifier(hp, files, tabular_dim=3, numeric_transform=standard_transform(3))
@@ -226,6 +226,12 @@ def test_replicated_stages_compute_what_one_process_computes(run: Any) -> None:
 
 def test_a_pipeline_for_each_text_computes_what_one_process_computes(run: Any) -> None:
     case = Case("ZBVZeroBubble", {"pp": 2, "branch": 2}, ("bert", "electra"), steps=1)
+    assert_one_process(run(case), case)
+
+
+def test_sliced_layers_and_tokens_in_stages_compute_what_one_process_computes(run: Any) -> None:
+    values = (("sequence_parallel", True),)
+    case = Case("ZBVZeroBubble", {"pp": 2, "tp": 2}, ("bert", "electra"), values=values, steps=1)
     assert_one_process(run(case), case)
 
 
