@@ -1,4 +1,4 @@
-"""Tensor parallelism: the matrices of every layer cut over the ranks of the "tp" axis, as DTensors, by a plan per family.
+"""Tensor parallelism: the matrices of each layer cut over the ranks of the "tp" axis, as DTensors, by a plan per family.
 
 A layer costs two reductions of its activations forward, and two backward. What lies between the cut matrices (norms,
 dropout, residuals) is computed on every rank alike; or, sequence parallel, each rank has its share of the tokens there,
