@@ -212,8 +212,8 @@ def _worker(case: Case, mode: Mode, connection: Connection) -> None:
         for branch, encoder_files in zip(classifier.branches.values(), files, strict=True):
             branch.encoder = PaddedEncoder(branch.encoder, encoder_files, mode=mode)
             padded.append(branch.encoder)
-    alone = RankMesh(torch.device("cpu"), None, ParallelDegrees.resolve(hp, 1), 0, 1, data_rank=0, data_size=1)
-    execution = parallelize(classifier.train(), alone, precision=torch.float32)
+    alone = RankMesh(torch.device("cpu"), None, ParallelDegrees.resolve(hp, 1), rank=0, world_size=1, coordinates={})
+    execution = parallelize(classifier.train(), alone, hp, precision=torch.float32)
     objective = WeightedCrossEntropy(hp.weights, alone.device)
     optimizer = build_optimizer(hp, classifier)
 
