@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -174,12 +174,20 @@ def at_least_float32(logits: Tensor) -> Tensor:
     return logits.float() if logits.dtype.itemsize < 4 else logits
 
 
-def parallelize(model: Classifier, ranks: RankMesh, hp: Hyperparameters, *, precision: torch.dtype) -> Execution:
+def parallelize(
+    model: Classifier,
+    ranks: RankMesh,
+    hp: Hyperparameters,
+    *,
+    precision: torch.dtype,
+    tokens_per_record: Mapping[str, float] | None = None,
+) -> Execution:
     """`model`, parallelised in place over the mesh's axes, computing in `precision`.
 
     Args:
         model: the plain model with the same weights on every rank, in float32 or float64.
         precision: of matrix products.
+        tokens_per_record: mean of each text by role, to balance pipeline stages; max_sen_len where it is not known.
     """
     model.to(ranks.device)
     slices = ranks.submesh("tp")
@@ -202,7 +210,7 @@ def parallelize(model: Classifier, ranks: RankMesh, hp: Hyperparameters, *, prec
     if ranks.size("pp") > 1:
         from container.parallel.pipeline import build_pipeline
 
-        return build_pipeline(model, ranks, hp, autocast=autocast, shard=shard)
+        return build_pipeline(model, ranks, hp, autocast=autocast, shard=shard, tokens_per_record=tokens_per_record)
     shard(model)
     replicated = ranks.data_size > 1 and not sharded
     data_parallel = replicate(model, ranks, hp) if replicated else alone(model)

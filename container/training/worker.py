@@ -111,6 +111,12 @@ def build_model(hp: Hyperparameters, data: PreparedData, *, pretrained: bool = T
     )
 
 
+def _tokens_per_record(data: PreparedData) -> dict[str, float]:
+    """Mean of each text in train, by role."""
+    texts = data.summary["splits"]["train"]["texts"]
+    return {role: text["tokens_per_record"]["mean"] for role, text in texts.items()}
+
+
 def train_and_predict(
     job: Job,
     ranks: RankMesh,
@@ -124,7 +130,13 @@ def train_and_predict(
     store = CheckpointStore(job.paths.checkpoints, keep=job.hp.keep_checkpoints)
     state = _train(job, ranks, store, data=data, splits=splits, stop=stop, first_step=first_step)
     checkpoint, weights = _choose_weights(job.hp, store, state)
-    execution = parallelize(build_model(job.hp, data, pretrained=False), ranks, job.hp, precision=torch.float32)
+    execution = parallelize(
+        build_model(job.hp, data, pretrained=False),
+        ranks,
+        job.hp,
+        precision=torch.float32,
+        tokens_per_record=_tokens_per_record(data),
+    )
     store.load(checkpoint, execution.module)
     logits = {
         name: predict_split(
@@ -156,7 +168,7 @@ def _train(
         "%s: %s parameters on %d x %s (%s)", hp.architecture.name, f"{parameters:,}", ranks.world_size,
         ranks.device.type, str(ranks.degrees),
     )  # fmt: skip
-    execution = parallelize(model, ranks, hp, precision=precision_of(hp))
+    execution = parallelize(model, ranks, hp, precision=precision_of(hp), tokens_per_record=_tokens_per_record(data))
     optimizer = build_optimizer(hp, execution.module)
     scaler = LossScaler.start(enabled=hp.fp16)
     slots = Slots(
@@ -273,6 +285,7 @@ def main(arguments: Sequence[str]) -> int:
     set_up_logging(rank=rank)
     job = Job.read(Path(arguments[0]))
     stop = StopFlag()
+    stop.listen(job.stop_file)
     write_json_aside(job.pid_file(rank), os.getpid())  # from here on a SIGTERM is heard
     try:
         run(job, stop)
