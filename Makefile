@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-fast faults lint docs bench bench-packing bench-pipeline bench-prepare bench-reviews
+.PHONY: help setup demo test test-fast faults parity lint docs bench bench-memory bench-packing bench-pipeline bench-prepare bench-reviews
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -29,6 +29,9 @@ test-fast: setup ## the tests that take seconds
 faults: setup    ## kill, stop and damage jobs at random moments, 66 trials (half an hour; tests/test_faults.py)
 	FULL_FAULTS=1 $(BIN)/python -m pytest tests/test_faults.py -s
 
+parity: setup    ## every parallel strategy and product beside one process (a quarter of an hour)
+	$(BIN)/python -m benchmarks.parity
+
 lint: setup      ## style
 	$(BIN)/ruff check .
 
@@ -39,6 +42,9 @@ bench: bench-packing bench-prepare ## speed and memory
 
 bench-packing: setup ## training speed: packed, padded to the longest, padded to 512
 	$(BIN)/python benchmarks/packing.py
+
+bench-memory: setup ## what each rank holds under fsdp on 1, 2 and 4 processes
+	$(BIN)/python -m benchmarks.memory
 
 bench-pipeline: setup ## idle share of each pipeline schedule, from a trace
 	$(BIN)/python -m benchmarks.pipeline

@@ -3,13 +3,16 @@
 A strategy of each kind; `make parity` has all of them. How it is measured: tests/parity.py, tests/dropout_parity.py.
 """
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 
 from benchmarks.memory import PARTS, held_bytes
 from tests.dropout_parity import DropoutCheck
-from tests.jobs import run_train, write_job
+from tests.jobs import REPOSITORY, run_train, write_job
 from tests.parity import (
     ADAMW,
     DROPOUT_OFF,
@@ -146,3 +149,16 @@ def test_a_key_bias_is_measured_against_the_query_bias():
 @pytest.mark.parametrize("ours", [{}, {"a": [np.array([np.nan])]}, {"a": [np.array([1.0, 1.0])]}])
 def test_what_is_missing_not_finite_or_of_another_shape_differs(ours):
     assert largest_difference(ours, {"a": np.array([1.0])}).value == float("inf")
+
+
+def test_the_table_names_what_differs_or_fails_and_its_exit_code_says_so():
+    def table(*arguments):
+        command = [sys.executable, "-m", "benchmarks.parity", "accumulation", "--without-dropout", *arguments]
+        finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False)
+        rows = [line for line in finished.stdout.splitlines() if line.startswith("| accumulation")]
+        return finished.returncode, rows[0].split("|")[-2].strip(), finished.stdout
+
+    assert table("--exactly")[:2] == (0, "ok")
+    code, verdict, printed = table("--exactly", "--timeout", "0.01")
+    assert (code, verdict) == (1, "fails")
+    assert "not done after 0.01 s" in printed
