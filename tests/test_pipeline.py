@@ -1,6 +1,7 @@
 """Pipelines over real processes: one process's losses, gradients and predictions under every schedule."""
 
 import gc
+import logging
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -329,3 +330,27 @@ def test_a_rank_frees_the_weights_of_the_other_stages(rank_pool: RankPool, tmp_p
     assert sum(own for _, own, _ in readings) == readings[0][0]
     for _, own, kept in readings:
         assert own == kept
+
+
+def said(case: Case, folder: Path) -> list[str]:
+    """What a rank says while it builds its pipeline for training, and again to predict."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append
+    logger = logging.getLogger("container.parallel.pipeline")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    ranks = build_mesh(ParallelDegrees(**case.degrees))
+    for _ in range(2):
+        tokens = {"primary": 400.0, "secondary": 10.0}
+        parallelize(build(folder, case), ranks, case.hp, precision=case.precision, tokens_per_record=tokens)
+    return [record.getMessage() for record in records]
+
+
+def test_the_first_rank_prints_the_stages_once(rank_pool: RankPool, tmp_path: Path) -> None:
+    first, second = rank_pool.run(said, Case("1F1B", {"pp": 2}), tmp_path, world_size=2)
+    assert second == []
+    (table,) = first
+    assert table.splitlines()[0] == "pipeline of 2 stages (1F1B):"
+    assert "to head" in table.splitlines()[-1]
+    assert table.splitlines()[-1].split()[4].startswith("primary"), "the long text is cut, the short one is not"
