@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.distributed.tensor.parallel import ParallelStyle
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from container.models.attention import PackedLayout
+from container.parallel.cut_modules import gather, shared
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,13 @@ class SlicedTokens:
             elif isinstance(module, nn.Dropout):
                 module.forward = partial(self._dropout, module)
 
-    def entry(self) -> ParallelStyle:
-        """The style of an attention module: slices enter, and it works on all tokens."""
-        return _Entry(self)
+    def count_at(self, attention: nn.Module) -> None:
+        """Count the real tokens of a layer as its `attention` begins, before any dropout.
+
+        Not in the layer before it: a layer that is recomputed passes here again, and pipelines have several
+        microbatches under way.
+        """
+        attention.register_forward_pre_hook(self._note, with_kwargs=True)
 
     def _slice(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         hidden = args[0] if args else kwargs["hidden_states"]  # [1, N, d]
@@ -73,31 +77,15 @@ class SlicedTokens:
         return ((own, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": own})
 
     def _gather(self, _: nn.Module, __: tuple, kwargs: dict[str, Any], output: Any) -> Any:
-        output.last_hidden_state = self._whole(output.last_hidden_state).to_local()[:, : kwargs["layout"].tokens]
+        output.last_hidden_state = gather(output.last_hidden_state, self._mesh, dim=1)[:, : kwargs["layout"].tokens]
         return output
 
-    def enter(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """Pre-hook of an attention module: all tokens for its matrices; and how many of them are real.
-
-        That is noted here, not in the layer before it: a layer that is recomputed passes here again, and pipelines have
-        several microbatches under way.
-        """
+    def _note(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:  # noqa: ARG002
         self._tokens = kwargs["layout"].tokens
-        return (self._whole(args[0]), *args[1:]), kwargs
-
-    def _whole(self, own: Tensor) -> DTensor:
-        """[1, N / tp, d] -> [1, N, d] on every rank."""
-        return DTensor.from_local(own, self._mesh, [Shard(1)], run_check=False).redistribute(placements=[Replicate()])
 
     def _norm(self, norm: nn.LayerNorm, own: Tensor) -> Tensor:
-        return F.layer_norm(own, norm.normalized_shape, self._shared(norm.weight), self._shared(norm.bias), norm.eps)
-
-    def _shared(self, parameter: Tensor | None) -> Tensor | None:
-        """`parameter`, whose gradient is the sum of what the ranks find for their tokens."""
-        if parameter is None:
-            return None
-        replicas = DTensor.from_local(parameter, self._mesh, [Replicate()], run_check=False)
-        return replicas.to_local(grad_placements=[Partial()])
+        weight, bias = (p if p is None else shared(p, self._mesh) for p in (norm.weight, norm.bias))
+        return F.layer_norm(own, norm.normalized_shape, weight, bias, norm.eps)
 
     def _dropout(self, dropout: nn.Dropout, own: Tensor) -> Tensor:
         """Every rank draws the whole mask, as it would without slices, so that one seed gives one result everywhere."""
@@ -107,13 +95,3 @@ class SlicedTokens:
         mask = F.dropout(own.new_ones(1, self._tokens, own.shape[2]), dropout.p) != 0  # [1, N, d]
         kept = F.pad(mask, (0, 0, 0, size * own.shape[1] - self._tokens)).chunk(size, dim=1)[rank]  # [1, N / tp, d]
         return own.where(kept, 0) / (1 - dropout.p)
-
-
-class _Entry(ParallelStyle):
-    def __init__(self, tokens: SlicedTokens) -> None:
-        super().__init__()
-        self._tokens = tokens
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:  # noqa: ARG002
-        module.register_forward_pre_hook(self._tokens.enter, with_kwargs=True)
-        return module

@@ -1,4 +1,4 @@
-"""Tensor parallelism: the matrices of each layer cut over the ranks of the "tp" axis, as DTensors, by a plan per family.
+"""Tensor parallelism: the matrices of each layer cut over the ranks of the "tp" axis by a plan per family.
 
 A layer costs two reductions of its activations forward, and two backward. What lies between the cut matrices (norms,
 dropout, residuals) is computed on every rank alike; or, sequence parallel, each rank has its share of the tokens there,
@@ -8,21 +8,16 @@ ranks' generators agree.
 
 from collections.abc import Mapping
 from enum import Enum
+from fnmatch import fnmatchcase
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    PrepareModuleInput,
-    RowwiseParallel,
-    parallelize_module,
-)
 
 from container.models.classifier import Classifier
 from container.models.encoder import TextEncoder
 from container.models.families import FAMILIES, encoder_layers
+from container.parallel.cut_modules import cut_columns, cut_entry, cut_rows, cut_width
 from container.parallel.feasibility import SEQUENCE_PARALLEL_FAMILIES, TENSOR_PARALLEL_FAMILIES
 from container.parallel.sequence import SlicedTokens
 from contracts.errors import ContractError
@@ -31,7 +26,7 @@ from contracts.errors import ContractError
 class Cut(Enum):
     """What becomes of a module of a layer.
 
-    ENTRY: the hidden states enter several cut matrices; their gradients are summed once for all of them.
+    ENTRY: attention, or what else has several matrices that hidden states enter: they do so once for all of them.
     COLUMNS: a Linear, each rank has some of its outputs (heads, or columns of the feed-forward).
     ROWS: a Linear, each rank has some of its inputs; the ranks' outputs are summed.
     """
@@ -114,7 +109,7 @@ def apply_tensor_parallel(model: Classifier, mesh: DeviceMesh, *, sequence_paral
     backbones = {module for encoder in encoders.values() for module in encoder.backbone.modules()}
     for linear in (module for head in heads if head is not None for module in head.modules()):
         if isinstance(linear, nn.Linear) and linear not in backbones and linear.out_features % mesh.size() == 0:
-            _apply(linear, mesh, ColwiseParallel(output_layouts=Replicate()))
+            cut_columns(linear, mesh, outside=Replicate(), whole=True)
 
 
 def check_family(model_type: str, *, role: str, sequence_parallel: bool) -> None:
@@ -140,29 +135,34 @@ def _cut_encoder(encoder: TextEncoder, mesh: DeviceMesh, *, sequence_parallel: b
     assert backbone.config.num_attention_heads % mesh.size() == 0, "checked with the degrees"
     words = backbone.get_input_embeddings()
     if words.embedding_dim % mesh.size() == 0:
-        # By width, not by vocabulary: looked up exactly, whatever the size of the vocabulary, padding row and all.
-        _apply(words, mesh, ColwiseParallel(output_layouts=Replicate()))
+        cut_width(words, mesh)
     tokens = SlicedTokens(mesh) if sequence_parallel else None
-    for layer in encoder_layers(backbone, FAMILIES[kind]):
-        for name, cut in PLANS[kind].items():
-            _apply(layer, mesh, {name: _style(cut, tokens)})
-        if tokens is not None:
-            tokens.slice_between(layer)
+    layers = encoder_layers(backbone, FAMILIES[kind])
+    for layer in layers:
+        _cut_layer(layer, PLANS[kind], mesh, tokens)
     if tokens is not None:
         tokens.slice_around(backbone.get_submodule(FAMILIES[kind].layers.rpartition(".")[0]))
 
 
-def _style(cut: Cut, tokens: SlicedTokens | None) -> ParallelStyle:
+def _cut_layer(layer: nn.Module, plan: Mapping[str, Cut], mesh: DeviceMesh, tokens: SlicedTokens | None) -> None:
     outside = Replicate() if tokens is None else Shard(1)  # of the hidden states between cut matrices [1, N, d]
-    if cut is Cut.COLUMNS:
-        return ColwiseParallel(input_layouts=outside)
-    if cut is Cut.ROWS:
-        return RowwiseParallel(output_layouts=outside)
-    if tokens is None:
-        return PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
-    return tokens.entry()
+    entries = tuple(f"{name}." for name, cut in plan.items() if cut is Cut.ENTRY)
+    for name, cut in plan.items():
+        for module in _matching(layer, name):
+            if cut is Cut.ENTRY:
+                cut_entry(module, mesh, outside=outside)
+                if tokens is not None:
+                    tokens.count_at(module)
+            elif cut is Cut.ROWS:
+                cut_rows(module, mesh, outside=outside)
+            else:
+                cut_columns(module, mesh, outside=None if name.startswith(entries) else outside)
+    if tokens is not None:
+        tokens.slice_between(layer)
 
 
-def _apply(module: nn.Module, mesh: DeviceMesh, plan: ParallelStyle | dict[str, ParallelStyle]) -> None:
-    # Every rank has the weights: nothing is sent.
-    parallelize_module(module, mesh, plan, src_data_rank=None)
+def _matching(layer: nn.Module, name: str) -> list[nn.Module]:
+    """The modules of `layer` whose names match `name`, in which * stands for a number."""
+    found = [module for own, module in layer.named_modules() if fnmatchcase(own, name)]
+    assert found, f"{name} is in every layer of its family"
+    return found

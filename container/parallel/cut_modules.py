@@ -1,0 +1,109 @@
+"""Modules whose weights are cut over the ranks of a mesh axis, as DTensors, and computed on as plain tensors.
+
+Only what travels is described as a DTensor. The products are not: for each new number of tokens, and packed microbatches
+rarely have the same twice, DTensor works out anew how to place the result of every operation. That took 65 ms per
+microbatch of two encoders, more than all else on the host.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+
+
+def enter(hidden: Tensor, mesh: DeviceMesh, outside: Placement) -> Tensor:
+    """`hidden`, placed as `outside`, -> all of it on every rank; gradients for it are summed over the ranks."""
+    placed = DTensor.from_local(hidden, mesh, [outside], run_check=False)
+    return placed.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
+
+
+def leave(summands: Tensor, mesh: DeviceMesh, outside: Placement) -> Tensor:
+    """The sum of the ranks' `summands`, placed as `outside`."""
+    placed = DTensor.from_local(summands, mesh, [Partial()], run_check=False)
+    return placed.redistribute(placements=[outside]).to_local()
+
+
+def gather(own: Tensor, mesh: DeviceMesh, *, dim: int) -> Tensor:
+    """The ranks' `own`, side by side along `dim`, on every rank; what follows is the same on every rank."""
+    placed = DTensor.from_local(own, mesh, [Shard(dim)], run_check=False)
+    return placed.redistribute(placements=[Replicate()]).to_local()
+
+
+def shared(parameter: Tensor, mesh: DeviceMesh) -> Tensor:
+    """`parameter`, the same on every rank, whose gradient is the sum of what the ranks find for their tokens."""
+    replicas = DTensor.from_local(parameter, mesh, [Replicate()], run_check=False)
+    return replicas.to_local(grad_placements=[Partial()])
+
+
+def cut_entry(module: nn.Module, mesh: DeviceMesh, *, outside: Placement) -> None:
+    """Let the first input of `module`, hidden states placed as `outside`, enter once for all matrices in it."""
+
+    def hook(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return enter(args[0], mesh, outside), *args[1:]
+
+    module.register_forward_pre_hook(hook)
+
+
+def cut_columns(linear: nn.Linear, mesh: DeviceMesh, *, outside: Placement | None = None, whole: bool = False) -> None:
+    """Give each rank some of the outputs of `linear`.
+
+    Args:
+        outside: how its input is placed; None where it has entered already.
+        whole: every rank gets all outputs.
+    """
+    for name in ("weight", "bias"):
+        _cut(linear, name, mesh, dim=0)
+    linear.forward = partial(_columns, linear, mesh, outside, whole)
+
+
+def cut_rows(linear: nn.Linear, mesh: DeviceMesh, *, outside: Placement) -> None:
+    """Give each rank some of the inputs of `linear`; its outputs, summed, are placed as `outside`."""
+    _cut(linear, "weight", mesh, dim=1)
+    linear.forward = partial(_rows, linear, mesh, outside)
+
+
+def cut_width(table: nn.Embedding, mesh: DeviceMesh) -> None:
+    """Give each rank some of the columns of `table`; every rank gets whole embeddings.
+
+    By width, not by vocabulary: looked up exactly, whatever the size of the vocabulary, padding row and all.
+    """
+    assert table.max_norm is None, "norms of rows are not known to one rank"
+    _cut(table, "weight", mesh, dim=1)
+    table.forward = partial(_look_up, table, mesh)
+
+
+def _columns(linear: nn.Linear, mesh: DeviceMesh, outside: Placement | None, whole: bool, hidden: Tensor) -> Tensor:
+    if outside is not None:
+        hidden = enter(hidden, mesh, outside)
+    own = F.linear(hidden, _own(linear.weight), None if linear.bias is None else _own(linear.bias))
+    return gather(own, mesh, dim=own.ndim - 1) if whole else own
+
+
+def _rows(linear: nn.Linear, mesh: DeviceMesh, outside: Placement, own: Tensor) -> Tensor:
+    total = leave(F.linear(own, _own(linear.weight)), mesh, outside)
+    if linear.bias is None:
+        return total
+    bias = linear.bias if outside.is_replicate() else shared(linear.bias, mesh)
+    return total + bias.to(total.dtype)
+
+
+def _look_up(table: nn.Embedding, mesh: DeviceMesh, ids: Tensor) -> Tensor:
+    own = F.embedding(
+        ids, _own(table.weight), table.padding_idx, scale_grad_by_freq=table.scale_grad_by_freq, sparse=table.sparse
+    )
+    return gather(own, mesh, dim=own.ndim - 1)
+
+
+def _own(parameter: DTensor) -> Tensor:
+    return parameter.to_local()
+
+
+def _cut(module: nn.Module, name: str, mesh: DeviceMesh, *, dim: int) -> None:
+    parameter = getattr(module, name)
+    if parameter is not None:
+        # Every rank has the weights: nothing is sent.
+        placed = distribute_tensor(parameter.detach(), mesh, [Shard(dim)], src_data_rank=None)
+        module.register_parameter(name, nn.Parameter(placed, requires_grad=parameter.requires_grad))
