@@ -212,9 +212,8 @@ def test_a_stop_before_the_first_step_changes_nothing(tmp_path, uninterrupted):
     paths = write_job(tmp_path, overrides=LONG)
     process = start_train(paths)
     wait_for(lambda: "training on" in log_of(paths))
-    for pid in workers_of(process):
-        os.kill(pid, signal.SIGTERM)
-    process.wait(timeout=60)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 143
     run_train(paths)
     assert_same_weights(paths, uninterrupted)
 

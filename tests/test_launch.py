@@ -1,5 +1,6 @@
-"""How workers are watched: which ended first, what the others may still say, which failure is the cause."""
+"""How workers are watched: which ended, how soon the others do, which failure is the cause."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -11,14 +12,10 @@ import pytest
 
 from container.failure import Failure, PeerFailed
 from container.job import Job, Restart, write_json_aside
-from container.training.launch import Ended, failure_of, wait_for_all
+from container.training.launch import Ended, failure_of
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
-from tests.jobs import CONFIGURATION
-
-
-def worker(program: str) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-S", "-c", program])
+from tests.jobs import CONFIGURATION, REPOSITORY
 
 
 @pytest.fixture
@@ -31,47 +28,59 @@ def said(job: Job, error: Exception, *, rank: int, at: float) -> None:
     write_json_aside(job.error_file(rank), failure)
 
 
-def test_workers_that_end_well_are_waited_for(job):
-    ended = wait_for_all([worker("pass"), worker("import time; time.sleep(0.3)")], last_words=0.1)
-    assert [(end.rank, end.exitcode) for end in ended] == [(0, 0), (1, 0)]
+def run(tmp_path: Path, program: str, num_workers: int) -> list[Ended]:
+    """The program on every rank; in a process of its own, as in a job."""
+    code = (
+        "import json, sys; from dataclasses import asdict; from container.training.launch import run_workers\n"
+        f"ended = run_workers(['-S', '-c', {program!r}], {num_workers})\n"
+        f"open({str(tmp_path / 'ended')!r}, 'w').write(json.dumps([asdict(end) for end in ended]))"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, timeout=90, check=True)
+    return [Ended(**end) for end in json.loads((tmp_path / "ended").read_text())]
+
+
+def test_workers_that_end_well_are_waited_for(job, tmp_path):
+    ended = run(tmp_path, f"import os; open({str(tmp_path)!r} + '/rank' + os.environ['RANK'], 'w')", 2)
     assert failure_of(job, ended) is None
+    assert sorted(path.name for path in tmp_path.glob("rank*")) == ["rank0", "rank1"]
 
 
-def test_ranks_left_alone_are_killed_soon_and_are_no_cause(job):
-    hangs, dies = "import time; time.sleep(60)", "import os; os.kill(os.getpid(), 9)"
-    started = time.monotonic()
-    ended = wait_for_all([worker(hangs), worker(dies), worker(hangs)], last_words=0.2)
-    assert time.monotonic() - started < 10
-    assert [(end.rank, end.left_alone) for end in ended[:1]] == [(1, False)]
-    assert {(end.rank, end.exitcode, end.left_alone) for end in ended[1:]} == {(0, -9, True), (2, -9, True)}
+def test_ranks_left_alone_end_soon_and_are_no_cause(job, tmp_path):
+    program = f"""
+import ctypes, os, sys
+sys.path.insert(0, {str(REPOSITORY)!r})
+from pathlib import Path
+from container.training.stop import StopFlag
+StopFlag().listen(Path({str(tmp_path / "stop")!r}))
+if os.environ["RANK"] == "1":
+    os.kill(os.getpid(), 9)
+ctypes.CDLL(None).sleep(25)  # like a collective: Python's own signal handlers do not run
+Path({str(tmp_path / "outlived")!r}).touch()
+"""
+    ended = run(tmp_path, program, 3)
+    assert not (tmp_path / "outlived").exists()
+    assert [(end.rank, end.exitcode) for end in ended] == [(1, -9)]
     failure = failure_of(job, ended)
     assert failure.killed
     assert failure.cause.startswith(f"worker rank 1 (pid {ended[0].pid}) was ended by SIGKILL")
 
 
-def test_a_rank_may_still_say_why_it_could_not_go_on(job, tmp_path):
-    says = f"import time; time.sleep(0.3); open({str(tmp_path / 'said')!r}, 'w'); raise SystemExit(1)"
-    ended = wait_for_all([worker(says), worker("raise SystemExit(1)")], last_words=5)
-    assert Path(tmp_path / "said").exists()
-    assert [(end.rank, end.left_alone) for end in ended] == [(1, False), (0, False)]
-
-
 def test_the_cause_is_the_rank_that_was_killed_not_the_peer_whose_words_are_unknown(job):
     said(job, RuntimeError("something that nobody has seen before"), rank=0, at=99.99)
-    ended = [Ended(1, 7, -signal.SIGKILL, 100.0), Ended(0, 6, 1, 100.1)]
+    ended = [Ended(1, 7, -signal.SIGKILL, 100.0), Ended(0, 6, 1, 100.0)]
     assert failure_of(job, ended).killed
 
 
 def test_the_cause_is_the_error_not_the_peer_that_aborted_over_it(job):
     said(job, ValueError("a bad record"), rank=0, at=99.9)
-    ended = [Ended(0, 6, 1, 100.0), Ended(1, 7, -signal.SIGABRT, 100.1)]
+    ended = [Ended(0, 6, 1, 100.0), Ended(1, 7, -signal.SIGABRT, 100.0)]
     assert failure_of(job, ended).cause == "ValueError: a bad record"
 
 
 def test_the_cause_is_the_rank_that_failed_not_the_one_that_was_told_of_it(job):
     said(job, PeerFailed("rank 1: OSError: [Errno 5] Input/output error"), rank=0, at=99.0)
     said(job, OSError(5, "Input/output error"), rank=1, at=99.9)
-    failure = failure_of(job, [Ended(0, 6, 1, 100.0), Ended(1, 7, 1, 100.1)])
+    failure = failure_of(job, [Ended(0, 6, 1, 100.0), Ended(1, 7, 1, 100.0)])
     assert (failure.rank, failure.echo) == (1, False)
 
 
