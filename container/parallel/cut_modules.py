@@ -1,8 +1,8 @@
 """Modules whose weights are cut over the ranks of a mesh axis, as DTensors, and computed on as plain tensors.
 
-Only what travels is described as a DTensor. The products are not: for each new number of tokens, and packed microbatches
-rarely have the same twice, DTensor works out anew how to place the result of every operation. That took 65 ms per
-microbatch of two encoders, more than all else on the host.
+Only what travels is described as a DTensor. The products are not: for each new number of tokens, and packed
+microbatches rarely have the same twice, DTensor works out anew how to place the result of every operation. That took
+65 ms per microbatch of two encoders, more than all else on the host.
 """
 
 from functools import partial
