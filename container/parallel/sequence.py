@@ -30,7 +30,7 @@ class FilledLayout(PackedLayout):
         values = {field.name: getattr(layout, field.name) for field in dataclasses.fields(PackedLayout)}
         if fillers:
             end = layout.cu_seqlens[-1:] + fillers
-            values = {"cu_seqlens": torch.cat([layout.cu_seqlens, end]), "lengths": (*layout.lengths, fillers)}
+            values |= {"cu_seqlens": torch.cat([layout.cu_seqlens, end]), "lengths": (*layout.lengths, fillers)}
         return cls(**values, tokens=sum(layout.lengths))
 
 
