@@ -159,16 +159,15 @@ def restrict(
     def part_of(parent: nn.Module) -> nn.Module:
         part = parent if in_place else _twin(parent)
         children: dict[str, nn.Module | None] = {}
-        for name, child in parent.named_children():
-            if child in kept or next(child.parameters(), None) is None:
+        for name, child in parent._modules.items():
+            if child is None or child in kept or next(child.parameters(), None) is None:
                 children[name] = child
             elif child in known:
                 if not isinstance(parent, nn.ModuleList):
                     children[name] = nn.Identity()
             elif not isinstance(parent, nn.ModuleDict) or any(inner in kept for inner in child.modules()):
                 children[name] = part_of(child)
-        absent = {name: None for name, child in parent._modules.items() if child is None}
-        part._modules = {**absent, **children}
+        part._modules = children
         return part
 
     return part_of(module)

@@ -220,7 +220,7 @@ class PipelineExecution:
     def _receive(self, stage: Stage, batch: PackedBatch, rank: int) -> list[Tensor]:
         carry = stage.plan.receives
         counts = real_rows(batch, self.module.text_indices).rows(carry)
-        received = [self._room(count, width) for count, width in zip(counts, carry.widths, strict=True)]
+        received = [self._empty(count, width) for count, width in zip(counts, carry.widths, strict=True)]
         for tensor in received:
             dist.recv(tensor, group=self._group, group_src=rank)
         return received
@@ -242,7 +242,7 @@ class PipelineExecution:
                 len(self._rank_of),
                 self.ranks.device,
                 input_args=self._example(stage.plan.receives),
-                output_args=self._example(stage.plan.sends) or (self._room(1, self._num_classes, device="meta"),),
+                output_args=self._example(stage.plan.sends) or (self._empty(1, self._num_classes, device="meta"),),
                 group=self._group,
                 dw_builder=_nothing_put_off if stage.plan.reuses_weights else None,
             )
@@ -261,11 +261,11 @@ class PipelineExecution:
         assert self._budget is not None
         counts = self._budget.rows(carry)
         return tuple(
-            self._room(count, width, device="meta").requires_grad_()
+            self._empty(count, width, device="meta").requires_grad_()
             for count, width in zip(counts, carry.widths, strict=True)
         )
 
-    def _room(self, count: int, width: int, *, device: str | None = None) -> Tensor:
+    def _empty(self, count: int, width: int, *, device: str | None = None) -> Tensor:
         return torch.empty(count, width, dtype=self._dtype, device=device or self.ranks.device)
 
 
