@@ -243,8 +243,8 @@ def test_recomputed_layers_give_the_same_gradients(run: Any, schedule: str) -> N
 
 
 @pytest.mark.parametrize("schedule", ["Interleaved1F1B", "InterleavedZeroBubble"])
-def test_a_first_stage_that_does_not_learn_changes_nothing_for_the_others(run: Any, schedule: str) -> None:
-    """One layer and four stages: the first is the frozen embeddings alone."""
+def test_frozen_tables_in_a_stage_change_nothing_for_the_others(run: Any, schedule: str) -> None:
+    """One layer and four stages: the first is the embeddings alone, of which the norm learns."""
     case = Case(schedule, {"pp": 2}, ("bert",), values=(("is_embeddings_trainable", False),), layers=1, steps=1)
     readings = run(case)
     assert_one_process(readings, case)
