@@ -1,4 +1,4 @@
-"""The pipeline's steps: what each reads, writes and obeys. The step programs and the pipeline's definition read this."""
+"""The pipeline's steps: what each reads, writes and obeys; step programs and the pipeline's definition read this."""
 
 from typing import Literal, Self
 
