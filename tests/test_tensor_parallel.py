@@ -80,10 +80,15 @@ class Trained:
 
 
 def build(folder: Path, case: Case) -> Classifier:
-    """On every rank the same weights, as a job's ranks have them."""
+    """On every rank the same weights, as a job's ranks have them.
+
+    They are small enough that attention is not all or nothing, which would magnify rounding.
+    """
     hp, own = case.hp, folder / str(torch.distributed.get_rank())
     files = [
-        write_config(own / field.role, family, hidden_dropout_prob=case.dropout, dropout=case.dropout)
+        write_config(
+            own / field.role, family, hidden_dropout_prob=case.dropout, dropout=case.dropout, initializer_range=0.1
+        )
         for field, family in zip(hp.text_fields, case.families, strict=True)
     ]
     torch.manual_seed(0)

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 ATTENTION = "chunk_layout"
 
-# The kernel's grid depends on the longest chunk; rounded, so that a compiled encoder meets few different numbers.
+# The kernel's grid depends on the longest chunk; rounded, so that it meets few different numbers.
 _LENGTH_STEP = 64
 
 
@@ -51,44 +51,52 @@ class Layout(Protocol):
 class PackedLayout:
     """Chunks end to end, no padding: token `cu_seqlens[i]` begins chunk i.
 
+    A compiled layer must not touch `lengths`: a graph holds for one length of a tuple, so that every other number of
+    chunks would be compiled again.
+
     Attributes:
         cu_seqlens: chunk boundaries on the encoder's device. [S + 1] int32
         lengths: chunk lengths on the host. [S]
+        longest: no chunk is longer.
+        flash: whether the device has the variable-length kernel.
     """
 
     cu_seqlens: Tensor
     lengths: tuple[int, ...]
+    longest: int
+    flash: bool
 
     @classmethod
     def of(cls, text: PackedText) -> "PackedLayout":
-        return cls(text.cu_seqlens, text.lengths)
+        longest = -(-max(text.lengths) // _LENGTH_STEP) * _LENGTH_STEP
+        return cls(text.cu_seqlens, text.lengths, longest, _has_flash(text.cu_seqlens.device))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None) -> Tensor:
-        if _varlen_takes(query):
+        if self.flash and _varlen_takes(query):
             return self._attend_varlen(query, key, value, scale=scale, reach=reach)
-        if query.is_cuda:
-            _say_slow(query.dtype)
         return self._attend_by_chunk(query, key, value, scale=scale, reach=reach)
 
     def _attend_varlen(
         self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None
     ) -> Tensor:
-        longest = -(-max(self.lengths) // _LENGTH_STEP) * _LENGTH_STEP
         context = varlen_attn(
             *(tensor[0].transpose(0, 1) for tensor in (query, key, value)),  # [N, heads, head_dim]
             self.cu_seqlens,
             self.cu_seqlens,
-            longest,
-            longest,
+            self.longest,
+            self.longest,
             scale=scale,
             window_size=(-1, -1) if reach is None else (reach, reach),
         )
         return context.transpose(0, 1).unsqueeze(0)
 
+    @torch.compiler.disable
     def _attend_by_chunk(
         self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None
     ) -> Tensor:
         """One call per chunk, on views. On CPU this beat gathering into padded length buckets (docs/benchmarks.md)."""
+        if query.is_cuda:
+            _say_slow(query.dtype)
         # [heads, N, head_dim] in memory: the kernel then reads each head of a chunk in one run.
         chunks = (tensor.contiguous().split(self.lengths, dim=2) for tensor in (query, key, value))
         longest = max(self.lengths)
@@ -126,15 +134,9 @@ def _band(length: int, reach: int, device: torch.device) -> Tensor:
 
 
 def _varlen_takes(query: Tensor) -> bool:
-    """Whether the variable-length kernel exists for this input: CUDA, half precision, flash attention's head sizes."""
-    return (
-        varlen_attn is not None
-        and query.is_cuda
-        and query.dtype in (torch.float16, torch.bfloat16)
-        and query.shape[-1] % 8 == 0
-        and query.shape[-1] <= 256
-        and _has_flash(query.device)
-    )
+    """Whether the variable-length kernel exists for this input: half precision, flash attention's head sizes."""
+    head_dim = query.shape[-1]
+    return query.dtype in (torch.float16, torch.bfloat16) and head_dim % 8 == 0 and head_dim <= 256
 
 
 @lru_cache
@@ -147,7 +149,7 @@ def _say_slow(dtype: torch.dtype) -> None:
 
 @lru_cache
 def _has_flash(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (8, 0)
+    return varlen_attn is not None and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _attention(

@@ -195,9 +195,9 @@ def parallelize(
         from container.parallel.tensor import apply_tensor_parallel
 
         apply_tensor_parallel(model, slices, sequence_parallel=hp.sequence_parallel)
-    recompute_layers(model, every=hp.activation_checkpointing)
     if hp.compile:
         compile_layers(model)
+    recompute_layers(model, every=hp.activation_checkpointing)
     group = ranks.group("branch")
     if group is not None:
         split_branches(model, group)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 
+import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -25,10 +26,16 @@ def recompute_layers(module: nn.Module, *, every: int) -> None:
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
-def compile_layers(module: nn.Module) -> None:
-    """Compile each encoder layer for any number of tokens; needs a C++ compiler (CPU) or Triton (CUDA)."""
+def compile_layers(module: nn.Module, *, backend: str = "inductor") -> None:
+    """Compile each encoder layer's forward for any number of tokens and chunks; hooks around it stay as they are.
+
+    Before `recompute_layers`: a checkpoint may call what is compiled, but hides from torch.compile what it calls.
+
+    Args:
+        backend: torch.compile's; inductor needs a C++ compiler (CPU) or Triton (CUDA).
+    """
     for layer in encoder_layers_of(module):
-        layer.compile(dynamic=True)
+        layer.forward = torch.compile(layer.forward, dynamic=True, backend=backend)
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
