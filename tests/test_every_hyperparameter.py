@@ -17,7 +17,7 @@ from container.job import Job
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.preprocessing.prepare import prepare_data
-from container.training.checkpoint import load_weights
+from container.training.checkpoint import clear_checkpoints, load_weights
 from container.training.predict import softmax
 from container.training.stop import StopFlag
 from container.training.worker import build_model, train_and_predict
@@ -230,6 +230,8 @@ def train(paths: JobPaths):
 def _train(paths: JobPaths):
     hp = load_hyperparameters(paths)
     data = prepare_data(paths, hp)
+    if not hp.resume:  # what the launcher does
+        clear_checkpoints(paths.checkpoints)
     ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
     roles = [field.role for field in hp.text_fields]
     splits = {name: PreparedSplit(data.split(name), roles) for name in ("train", "val", "test")}

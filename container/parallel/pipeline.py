@@ -26,7 +26,7 @@ from torch.distributed.pipelining import (
 from container.data.batch import PackedBatch
 from container.models.blocks import Carry, flatten, restrict
 from container.models.classifier import Classifier
-from container.parallel.execution import Autocast, Gradients, Objective, at_least_float32
+from container.parallel.execution import Autocast, Gradients, Objective
 from container.parallel.mesh import RankMesh
 from container.parallel.stages import Budget, Stage, plan_stages, real_rows, stage_table
 from contracts.hyperparameters import Hyperparameters
@@ -196,7 +196,7 @@ class PipelineExecution:
                     waiting = []
         for work, _ in sent:
             work.wait()
-        return [at_least_float32(logits) for logits in outputs] if self._has_result else None
+        return outputs if self._has_result else None
 
     def clip_grad_norm(self, max_norm: float, *, scaled_by: float = 1.0) -> float:
         """See Execution.clip_grad_norm."""
@@ -205,7 +205,7 @@ class PipelineExecution:
     def _loss(self, logits: Tensor, index: Tensor) -> Tensor:
         """The loss of one microbatch, as the schedule wants it."""
         step, batch = self._step, self._stages[-1].in_flight[int(index)]
-        loss = step.objective(at_least_float32(logits), batch) / step.normaliser
+        loss = step.objective(logits[: len(batch.rows)], batch) / step.normaliser
         step.share.add_(loss.detach())
         return step.scale(loss)
 
@@ -242,7 +242,8 @@ class PipelineExecution:
                 len(self._rank_of),
                 self.ranks.device,
                 input_args=self._example(stage.plan.receives),
-                output_args=self._example(stage.plan.sends) or (self._empty(1, self._num_classes, device="meta"),),
+                output_args=self._example(stage.plan.sends)
+                or (self._empty(budget.records, self._num_classes, device="meta"),),
                 group=self._group,
                 dw_builder=_nothing_put_off if stage.plan.reuses_weights else None,
             )

@@ -84,14 +84,15 @@ class Stage(nn.Module):
         self._dtype = dtype
 
     def forward(self, *received: Tensor, batch: PackedBatch) -> Tensor | tuple[Tensor, ...]:
-        """The next stage's input in float32 (float64 in a float64 model), or logits [B, K] from the last."""
+        """The next stage's input in float32 (float64 in a float64 model); from the last, logits padded alike. [B, K]"""
         own = real_rows(batch, self.text_indices)
         carry = [tensor[:count] for tensor, count in zip(received, own.rows(self.plan.receives), strict=True)]
         with self._autocast():
             result = self.run(carry, batch)
+        budget = self.budget or own
         if isinstance(result, Tensor):
-            return result
-        room = (self.budget or own).rows(self.plan.sends)
+            return _padded(result.to(self._dtype), budget.records)
+        room = budget.rows(self.plan.sends)
         return tuple(_padded(tensor.to(self._dtype), count) for tensor, count in zip(result, room, strict=True))
 
 
