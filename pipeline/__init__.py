@@ -1,1 +1,0 @@
-"""The pipeline around training: the same steps as a SageMaker pipeline, or here as local processes."""

@@ -1,1 +1,0 @@
-"""The pipeline as SageMaker's: its definition, and what creates and starts it."""
