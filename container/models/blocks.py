@@ -198,7 +198,7 @@ class _Incoming(nn.Module):
 
     def forward(self, *_: object, **__: object) -> Tensor:
         assert self._hidden is not None, "the text did not begin here"
-        return self._hidden[None]  # [1, N, d]
+        return self._hidden[None].clone()  # [1, N, d]; no view: what a backbone without layers returns gets hooks
 
     def anchored(self, embedded: Tensor) -> Tensor:
         """`embedded` as a function of what the run received.
