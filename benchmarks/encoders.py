@@ -1,0 +1,104 @@
+"""Encoders of known shapes with random weights, and chats for them: models and batches that no file is read for."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from container.data.batch import PackedBatch, PackedText
+from container.models.build import EncoderConfigOnly, build_classifier
+from container.models.classifier import Classifier
+from container.preprocessing.numeric_transform import NumericTransformParameters
+from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.hyperparameters import Hyperparameters
+
+MEAN_TOKENS, SPREAD = 180, 0.7  # of a chat; spread: standard deviation of the logarithm
+SHORTEST = 8
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A BERT of `layers` layers of width `width`; `batch_size` records a step are what its benchmark takes."""
+
+    name: str
+    layers: int
+    width: int
+    heads: int
+    batch_size: int
+    vocabulary: int = 30522
+    longest: int = 512
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of the layers, P: matrices and biases of attention and a feed-forward of 4 widths, two norms."""
+        return self.layers * (12 * self.width**2 + 13 * self.width)
+
+    def flops(self, lengths: tuple[int, ...]) -> float:
+        """Forward and backward over chunks of `lengths` tokens, without recomputation: (6 P + 12 L h s) per token.
+
+        s = sum(s_i^2) / sum(s_i): the mean over tokens of how many tokens each one sees.
+        """
+        squares = sum(length**2 for length in lengths)
+        return 6 * self.layer_parameters * sum(lengths) + 12 * self.layers * self.width * squares
+
+
+BASE = Shape("BERT-base", layers=12, width=768, heads=12, batch_size=256)
+LARGE = Shape("BERT-large", layers=24, width=1024, heads=16, batch_size=128)
+SMALL = Shape("MiniLM-L6", layers=6, width=384, heads=12, batch_size=8)
+TINY = Shape("tiny BERT", layers=2, width=64, heads=4, batch_size=6, vocabulary=99, longest=64)
+
+
+def hyperparameters(folder: Path, shape: Shape, **values: Any) -> Hyperparameters:
+    """Settings of a job that classifies chats with the encoder that `build_model` writes into `folder`."""
+    columns = {"id_name": "id", "label_name": "label", "text_name": "chat", "model_class": "bert"}
+    sizes = {"max_sen_len": shape.longest, "batch_size": shape.batch_size}
+    return parse_hyperparameters({**columns, **sizes, "tokenizer": str(folder), **values})
+
+
+def build_model(folder: Path, shape: Shape, hp: Hyperparameters, *, dropout: float) -> Classifier:
+    """The plain model on the CPU; its random weights are a function of hp.seed."""
+    config = {
+        "model_type": "bert",
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "intermediate_size": 4 * shape.width,
+        "max_position_embeddings": shape.longest,
+        "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": 0.0,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    nothing = NumericTransformParameters("none")
+    return build_classifier(hp, [EncoderConfigOnly(folder)], tabular_dim=0, numeric_transform=nothing)
+
+
+def chat_lengths(count: int, *, longest: int, random: np.random.Generator) -> list[int]:
+    """Tokens of `count` chats: lognormal, at most `longest`; of mean MEAN_TOKENS before that cut at 512."""
+    mean = MEAN_TOKENS * longest / 512
+    drawn = random.lognormal(np.log(mean) - SPREAD**2 / 2, SPREAD, size=count)
+    return np.clip(np.round(drawn), min(SHORTEST, longest), longest).astype(int).tolist()
+
+
+def chats(shape: Shape, *, records: int, seed: int) -> PackedBatch:
+    """A batch of `records` random chats of one chunk each, on the host."""
+    random = np.random.default_rng(seed)
+    lengths = chat_lengths(records, longest=shape.longest, random=random)
+    text = PackedText(
+        tokens=torch.from_numpy(random.integers(1, shape.vocabulary, sum(lengths))),
+        positions=torch.cat([torch.arange(length) for length in lengths]),
+        cu_seqlens=torch.tensor([0, *lengths]).cumsum(0).int(),
+        chunk_record=torch.arange(records),
+        lengths=tuple(lengths),
+    )
+    return PackedBatch(
+        texts=(text,),
+        tabular=torch.zeros(records, 0),
+        labels=torch.from_numpy(random.integers(0, 2, records)),
+        rows=torch.arange(records),
+        weights=torch.ones(records),
+    )

@@ -1,0 +1,210 @@
+"""Training speed on GPUs: tokens/s, utilisation and peak memory of BERT-base and BERT-large shapes from random weights.
+
+    python -m benchmarks.gpu [--gpus N] [--steps 20] [--peak TFLOPS] [--profile]
+
+bf16, one chat per record, lognormal lengths; eager and compiled, packed and padded to the longest (512 in a batch of
+this size); on one GPU, or on many by ddp and by fsdp. First it checks that all modes compute the same loss and gradient
+norm, and ends with exit code 1 where they do not. Every mode takes real steps: forward, backward, clipping, AdamW.
+
+MFU counts real tokens only: (6 P + 12 L h s) FLOP per token (see benchmarks/encoders.py), over the peak of all GPUs.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+from benchmarks.encoders import BASE, LARGE, TINY, Shape, build_model, chats, hyperparameters
+from benchmarks.printing import print_machine, print_table
+from container.data.batch import PackedBatch
+from container.models.encoder import TextEncoder
+from container.parallel.degrees import ParallelDegrees
+from container.parallel.execution import Execution, parallelize
+from container.parallel.mesh import build_mesh, init_distributed
+from container.training.objective import WeightedCrossEntropy
+from container.training.optimizer import build_optimizer
+
+# Dense bf16 TFLOP/s on paper, by a part of the device's name.
+PEAKS = {"H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "A10G": 70, "L4": 121, "V100": 125}
+WARMUP = 5
+LARGEST_DIFFERENCE = 0.02  # relative, of loss and gradient norm: bf16 has 8 bits
+CHECKED_RECORDS = 16
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One row of the table."""
+
+    compiled: bool = False
+    padded: bool = False
+
+    def __str__(self) -> str:
+        return f"{'padded' if self.padded else 'packed'}, {'compiled' if self.compiled else 'eager'}"
+
+
+MODES = (Mode(), Mode(compiled=True), Mode(padded=True))
+
+
+class Step:
+    """An optimizer step of `shape` on this rank's share of the mesh."""
+
+    def __init__(self, folder: Path, shape: Shape, mode: Mode, *, strategy: str) -> None:
+        hp = hyperparameters(
+            folder, shape, bf16=True, compile=mode.compiled, strategy=strategy, lr=1e-5, dropout=0.0
+        )  # fmt: skip
+        self.ranks = build_mesh(ParallelDegrees.resolve(hp, dist.get_world_size()))
+        model = build_model(folder, shape, hp, dropout=0.0).train()
+        if mode.padded:
+            for encoder in model.modules():
+                if isinstance(encoder, TextEncoder):
+                    encoder.packed = False
+                    encoder.backbone.set_attn_implementation("sdpa")
+        self.execution: Execution = parallelize(model, self.ranks, hp, precision=torch.bfloat16)
+        self._optimizer = build_optimizer(hp, self.execution.module)
+        self._objective = WeightedCrossEntropy([1.0, 1.0], self.ranks.device)
+
+    def __call__(self, batch: PackedBatch) -> tuple[float, float]:
+        """Loss and gradient norm before the step."""
+        normaliser = torch.tensor(float(len(batch.rows) * self.ranks.data_size), device=self.ranks.device)
+        self._optimizer.zero_grad(set_to_none=True)
+        share = self.execution.forward_backward(
+            [batch.to(self.ranks.device)], objective=self._objective, normaliser=normaliser, scale=_unscaled
+        )
+        norm = self.execution.clip_grad_norm(1.0)
+        self._optimizer.step()
+        return self.ranks.sum(share).item(), norm
+
+
+def main() -> int:
+    arguments = _arguments()
+    gpus = torch.cuda.device_count()
+    if not gpus and not arguments.smoke:
+        print("There is no GPU here: nothing was measured. --smoke runs everything on tiny shapes on the CPU.")
+        return 1
+    processes = arguments.gpus or gpus or 1
+    with tempfile.TemporaryDirectory() as folder:
+        results = torch.multiprocessing.get_context("spawn").SimpleQueue()
+        torch.multiprocessing.spawn(_rank, (processes, folder, arguments, results), nprocs=processes)
+        return results.get()
+
+
+def _rank(rank: int, processes: int, folder: str, arguments: argparse.Namespace, results: object) -> None:
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(processes))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(arguments.port))
+    if arguments.smoke:
+        torch.set_num_threads(1)
+    init_distributed()
+    own = Path(folder) / str(rank)
+    shapes = (TINY,) if arguments.smoke else (BASE, LARGE)
+    strategies = ("auto",) if processes == 1 else ("ddp", "fsdp")
+    if rank == 0:
+        print_machine()
+    equal = True
+    for shape in shapes:
+        equal &= check(own, shape, strategies[0], report=rank == 0)
+        rows = [measure(own, shape, mode, strategy, arguments) for strategy in strategies for mode in MODES]
+        if rank == 0:
+            records = arguments.records or shape.batch_size
+            title = f"{shape.name}, {processes} process(es), {records} chats each a step, bf16"
+            print_table(title, ["strategy", "mode", "real tokens/s", "MFU", "step", "peak memory"], rows)
+    dist.destroy_process_group()
+    if rank == 0:
+        results.put(0 if equal else 1)
+
+
+def check(folder: Path, shape: Shape, strategy: str, *, report: bool) -> bool:
+    """Whether every mode computes what packed and eager does."""
+    batch = chats(shape, records=CHECKED_RECORDS, seed=dist.get_rank())
+    expected, equal = None, True
+    for mode in MODES:
+        found = torch.tensor(Step(folder, shape, mode, strategy=strategy)(batch))
+        expected = found if expected is None else expected
+        apart = float(((found - expected) / expected).abs().max())
+        equal &= apart <= LARGEST_DIFFERENCE
+        if report:
+            verdict = "ok" if apart <= LARGEST_DIFFERENCE else "DIFFERS"
+            print(
+                f"{shape.name}, {mode}: loss {found[0]:.5f}, gradient norm {found[1]:.5f}, {apart:.1e} apart: {verdict}"
+            )
+    return equal
+
+
+def measure(folder: Path, shape: Shape, mode: Mode, strategy: str, arguments: argparse.Namespace) -> list[str]:
+    """A row: the median of single steps, every rank on batches of its own."""
+    step = Step(folder, shape, mode, strategy=strategy)
+    device, world = step.ranks.device, dist.get_world_size()
+    records = arguments.records or shape.batch_size
+    batches = [chats(shape, records=records, seed=i * world + dist.get_rank()) for i in range(4)]
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    rates = []
+    for i in range(WARMUP + arguments.steps):
+        batch = batches[i % len(batches)]
+        counts = torch.tensor([float(batch.num_tokens), shape.flops(batch.texts[0].lengths)], dtype=torch.float64)
+        step.ranks.sum(counts)
+        started = _now(device)
+        step(batch)
+        seconds = _now(device) - started
+        if i >= WARMUP:
+            rates.append((counts / seconds, seconds))
+    tokens, flops = torch.stack([rate for rate, _ in rates]).median(0).values.tolist()
+    peak = arguments.peak or _peak(device)
+    memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else float("nan")
+    if arguments.profile and dist.get_rank() == 0 and world == 1:
+        _print_costliest(step, batches[0], device)
+    return [
+        strategy,
+        str(mode),
+        f"{tokens:,.0f}",
+        f"{flops / (peak * 1e12 * world):.1%}" if peak else "unknown peak",
+        f"{1000 * statistics.median(seconds for _, seconds in rates):.1f} ms",
+        f"{memory:.1f} GiB",
+    ]
+
+
+def _print_costliest(step: Step, batch: PackedBatch, device: torch.device) -> None:
+    with torch.profiler.profile() as profiled:
+        step(batch)
+    order = "self_cuda_time_total" if device.type == "cuda" else "self_cpu_time_total"
+    print(profiled.key_averages().table(sort_by=order, row_limit=10))
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _peak(device: torch.device) -> float | None:
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peak for part, peak in PEAKS.items() if part in name), None)
+
+
+def _unscaled(loss: torch.Tensor) -> torch.Tensor:
+    return loss
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", type=int, help="processes; all GPUs without it")
+    parser.add_argument("--steps", type=int, default=20, help="that count, after the first ones")
+    parser.add_argument("--records", type=int, help="chats per process and step")
+    parser.add_argument("--peak", type=float, help="TFLOP/s of one GPU in bf16; known for common ones")
+    parser.add_argument("--profile", action="store_true", help="the ten costliest operations of each mode (one GPU)")
+    parser.add_argument("--port", type=int, default=29511, help="for the processes to meet")
+    parser.add_argument("--smoke", action="store_true", help="tiny shapes on the CPU: that it runs, not how fast")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""What the machinery costs: the Trainer's step on one process against a bare loop written here.
+
+    python -m benchmarks.overhead [--pairs 40] [--records 8]
+
+Both take the same steps (forward, backward, clipping, AdamW) on the same batches from the same weights, in turns, the
+first of a pair alternating; what is compared is the median of the ratios of pairs. Ends with exit code 1 when the two
+did not compute the same losses. Processor time beside the clock's shows what a busy machine hides.
+"""
+
+import argparse
+import copy
+import logging
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from benchmarks.encoders import SMALL, TINY, Shape, build_model, chats, hyperparameters
+from benchmarks.printing import print_machine, print_table
+from container.data.batch import PackedBatch
+from container.data.sampler import Slots
+from container.models.classifier import Classifier
+from container.parallel.degrees import ParallelDegrees
+from container.parallel.execution import parallelize
+from container.parallel.mesh import build_mesh
+from container.training.checkpoint import CheckpointStore
+from container.training.loop import Trainer
+from container.training.optimizer import build_optimizer
+from container.training.profiling import StepProfiler
+from container.training.progress import Progress
+from container.training.scaler import LossScaler
+from container.training.state import Schedule, TrainingState
+from container.training.stop import StopFlag
+from contracts.hyperparameters import Hyperparameters
+
+WANTED = 1.02
+WARMUP = 3
+LARGEST_LOSS_DIFFERENCE = 1e-5  # relative
+LEARNING_RATE = 1e-4
+
+TrainStep = Callable[[PackedBatch], float]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One step of each: seconds by the clock, and of the processor."""
+
+    bare: tuple[float, float]
+    machinery: tuple[float, float]
+
+
+def main() -> int:
+    arguments = _arguments()
+    shape = TINY if arguments.smoke else SMALL
+    torch.set_num_threads(arguments.threads)
+    print_machine()
+    # One process, as a job on one has it: a process group of its own.
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    with tempfile.TemporaryDirectory() as folder:
+        pairs, apart = measure(Path(folder), shape, pairs=arguments.pairs, records=arguments.records)
+    dist.destroy_process_group()
+    title = (
+        f"{shape.name} on one process with {arguments.threads} thread(s), {arguments.records} chats a step, "
+        f"{len(pairs)} pairs of steps"
+    )
+    rows = [_row("clock", pairs, 0), _row("processor", pairs, 1)]
+    print_table(title, ["time", "bare loop", "machinery", "ratio", "ratio, middle half of the pairs"], rows)
+    ratio = statistics.median(pair.machinery[0] / pair.bare[0] for pair in pairs)
+    print(f"Wanted: at most {WANTED}; {'reached' if ratio <= WANTED else 'MISSED'}.")
+    equal = apart < LARGEST_LOSS_DIFFERENCE
+    print(f"Losses {'are equal' if equal else 'DIFFER'}: the largest relative difference is {apart:.1e}.")
+    return 0 if equal else 1
+
+
+def measure(folder: Path, shape: Shape, *, pairs: int, records: int) -> tuple[list[Pair], float]:
+    """The pairs after WARMUP ones, and the largest relative difference of their losses."""
+    total = WARMUP + pairs
+    hp = hyperparameters(
+        folder, shape, batch_size=records, lr=LEARNING_RATE, warmup_steps=0, run_scheduler=False, dropout=0.0,
+        log_every_n_steps=20,
+    )  # fmt: skip
+    model = build_model(folder, shape, hp, dropout=0.0)
+    steps = (bare_loop(copy.deepcopy(model).train()), machinery(model, hp, folder=folder, steps=total))
+    found, apart = [], 0.0
+    for place in range(total):
+        batch = chats(shape, records=records, seed=place)
+        timed = [(0.0, 0.0)] * 2
+        losses = [0.0] * 2
+        for which in (0, 1) if place % 2 else (1, 0):
+            clock, processor = time.perf_counter(), time.process_time()
+            losses[which] = steps[which](batch)
+            timed[which] = (time.perf_counter() - clock, time.process_time() - processor)
+        apart = max(apart, abs(losses[1] / losses[0] - 1))
+        if place >= WARMUP:
+            found.append(Pair(*timed))
+    return found, apart
+
+
+def bare_loop(model: Classifier) -> TrainStep:
+    """A step as one writes it by hand for one process."""
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.0},
+            {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
+        ],
+        lr=LEARNING_RATE,
+        eps=1e-8,
+        fused=True,
+    )
+
+    def step(batch: PackedBatch) -> float:
+        optimizer.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(model(batch), batch.labels)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def machinery(model: Classifier, hp: Hyperparameters, *, folder: Path, steps: int) -> TrainStep:
+    """The Trainer's own step, with everything that a job's step does but the loading of its batch."""
+    ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
+    execution = parallelize(model, ranks, hp, precision=torch.float32)
+    execution.module.train()
+    slots = Slots(hp.batch_size, ranks.data_size)
+    no_records = pa.table({"label": pa.array([], pa.int64())})
+    trainer = Trainer(
+        hp,
+        execution,
+        build_optimizer(hp, execution.module),
+        train=no_records,
+        val=no_records,
+        store=CheckpointStore(folder / "checkpoints", keep=1),
+        progress=Progress(reports=True, total_steps=steps, max_epochs=1, step=0, tensorboard=folder / "tensorboard"),
+        schedule=Schedule(steps * slots.global_batch, steps, 1, 1.0),
+        slots=slots,
+        state=TrainingState(),
+        stop=StopFlag(),
+        scaler=LossScaler.start(enabled=False),
+        identity={},
+        profiler=StepProfiler(enabled=False, ranks=ranks, steps=steps, folder=folder),
+        first_step=lambda _: None,
+    )
+
+    seen = 0.0
+
+    def step(batch: PackedBatch) -> float:
+        nonlocal seen
+        if trainer._loss_steps == 0:
+            seen = 0.0
+        trainer._step([batch])
+        if trainer._loss_steps == 0:
+            return trainer.state.history[-1]["train/loss"] * hp.log_every_n_steps - seen
+        loss, seen = trainer._loss.item() - seen, trainer._loss.item()
+        return loss
+
+    return step
+
+
+def _row(name: str, pairs: Sequence[Pair], which: int) -> list[str]:
+    bare, whole = ([one[which] for one in timed] for timed in zip(*((p.bare, p.machinery) for p in pairs)))
+    ratios = [b / a for a, b in zip(bare, whole)]
+    low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else (math.nan, ratios[0], math.nan)
+    medians = [f"{1000 * statistics.median(seconds):.1f} ms" for seconds in (bare, whole)]
+    return [name, *medians, f"{middle:.4f}", f"{low:.4f} to {high:.4f}"]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=40, help="of steps that count")
+    parser.add_argument("--records", type=int, default=SMALL.batch_size, help="chats a step")
+    parser.add_argument("--threads", type=int, default=1, help="torch's; one disturbs itself least")
+    parser.add_argument("--smoke", action="store_true", help="a tiny encoder: to see that it runs, not how fast")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    sys.exit(main())
