@@ -116,7 +116,7 @@ def test_sigterm_at_any_moment_leaves_whole_checkpoints_and_an_exact_resume(tmp_
     if moment == "loading":
         stop_when(paths, lambda: "step 10/" in log_of(paths))
     before = [one.step for one in complete_checkpoints(paths.checkpoints)]
-    stop_when(paths, (tmp_path / "fault-happened").exists, delay=delay, fault=fault.environment(tmp_path))
+    stop_when(paths, (tmp_path / "fault-happened").exists, delay=delay, environment=fault.environment(tmp_path))
     assert_no_torn_checkpoint(paths)
     after = [one.step for one in complete_checkpoints(paths.checkpoints)]
     assert max(after, default=0) >= max(before, default=0)

@@ -54,7 +54,8 @@ from container.training.stop import StopFlag
 StopFlag().listen(Path({str(tmp_path / "stop")!r}))
 if os.environ["RANK"] == "1":
     os.kill(os.getpid(), 9)
-ctypes.CDLL(None).sleep(25)  # like a collective: Python's own signal handlers do not run
+for _ in range(9):  # like a collective: the main thread is not in Python (a signal interrupts one sleep)
+    ctypes.CDLL(None).sleep(25)
 Path({str(tmp_path / "outlived")!r}).touch()
 """
     ended = run(tmp_path, program, 3)
