@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-fast faults parity lint docs bench bench-gpu bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
+.PHONY: help setup demo image lock test test-docker test-fast faults parity lint docs bench bench-gpu bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -20,11 +20,22 @@ demo: setup      ## a whole job on generated data, in two processes (DEMO_ROOT=d
 	$(BIN)/python -m container demo --root $(or $(DEMO_ROOT),demo)
 
 test: setup      ## all tests, the fast ones first
-	$(BIN)/python -m pytest -m 'not slow'
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m 'not slow and not docker'
+	$(BIN)/python -m pytest -m 'slow and not docker'
 
 test-fast: setup ## the tests that take seconds
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow and not docker'
+
+test-docker: setup ## build the image and run it: alone, stopped, over two hosts (needs a Docker engine)
+	@docker info > /dev/null 2>&1 || { echo 'test-docker: no Docker engine answers; start one, or set DOCKER_HOST' >&2; exit 1; }
+	$(BIN)/python -m pytest -m docker -s tests/docker
+
+image:           ## build the image (IMAGE=text-table-trainer)
+	docker build --network host --build-arg REVISION=$$(git rev-parse HEAD) --tag $(or $(IMAGE),text-table-trainer) .
+
+lock: setup      ## write requirements/*.txt anew (CPU_WHEELS: folder or page of links with torch's CPU wheel)
+	$(BIN)/python -m pip install --quiet 'uv>=0.9'
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python requirements/lock.py --cpu-wheels $(CPU_WHEELS)
 
 faults: setup    ## kill, stop and damage jobs at random moments, 66 trials (half an hour; tests/test_faults.py)
 	FULL_FAULTS=1 $(BIN)/python -m pytest tests/test_faults.py -s
