@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SDK ?= .venv-sdk# the SageMaker SDK forces versions of its own: an environment for it alone
 
-.PHONY: help setup demo image lock test test-docker test-fast faults parity lint docs bench bench-gpu bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
+.PHONY: help setup demo image lock scan test test-docker test-fast faults parity lint docs bench bench-gpu bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -26,12 +27,21 @@ test: setup      ## all tests, the fast ones first
 test-fast: setup ## the tests that take seconds
 	$(BIN)/python -m pytest -m 'not slow and not docker'
 
-test-docker: setup ## build the image and run it: alone, stopped, over two hosts (needs a Docker engine)
+$(SDK)/.installed:
+	$(PYTHON) -m venv $(SDK)
+	$(SDK)/bin/python -m pip install --quiet 'sagemaker>=3,<4' pandas
+	touch $@
+
+test-docker: setup $(SDK)/.installed ## build the image and run it: alone, stopped, over two hosts (needs a Docker engine)
 	@docker info > /dev/null 2>&1 || { echo 'test-docker: no Docker engine answers; start one, or set DOCKER_HOST' >&2; exit 1; }
-	$(BIN)/python -m pytest -m docker -s tests/docker
+	SDK_PYTHON=$(abspath $(SDK))/bin/python $(BIN)/python -m pytest -m docker -s tests/docker
 
 image:           ## build the image (IMAGE=text-table-trainer)
 	docker build --network host --build-arg REVISION=$$(git rev-parse HEAD) --tag $(or $(IMAGE),text-table-trainer) .
+
+scan: setup      ## look the image's packages up among known vulnerabilities (needs a network)
+	$(BIN)/python -m pip install --quiet 'pip-audit>=2.9'
+	$(BIN)/pip-audit --disable-pip --require-hashes --requirement requirements/image.txt
 
 lock: setup      ## write requirements/*.txt anew (CPU_WHEELS: folder or page of links with torch's CPU wheel)
 	$(BIN)/python -m pip install --quiet 'uv>=0.9'

@@ -62,7 +62,8 @@ def run(job: Job, stop: StopFlag) -> None:
     hp = job.hp
     arrived = time.time()
     init_distributed()
-    ranks = build_mesh(ParallelDegrees.resolve(hp, dist.get_world_size()))
+    per_host = int(os.environ["LOCAL_WORLD_SIZE"])
+    ranks = build_mesh(ParallelDegrees.resolve(hp, dist.get_world_size(), per_host=per_host))
     data = open_prepared(job.prepared)
     roles = [field.role for field in hp.text_fields]
     splits = {name: PreparedSplit(job.prepared / f"{name}.arrow", roles) for name in ("train", "val", "test")}
