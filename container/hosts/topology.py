@@ -42,7 +42,7 @@ class Topology:
             return cls()
         try:
             content = json.loads(path.read_text())
-            hosts = [str(name) for name in content.get("hosts") or [_ALONE]]
+            hosts = [str(name) for name in content.get("hosts") or [content.get("current_host") or _ALONE]]
             current = str(content.get("current_host") or hosts[0])
             groups = {str(one["instance_group_name"]): list(one["hosts"]) for one in content.get("instance_groups", ())}
         except (ValueError, AttributeError, KeyError, TypeError) as error:
