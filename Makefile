@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SDK ?= .venv-sdk# the SageMaker SDK forces versions of its own: an environment for it alone
 
-.PHONY: help setup demo image lock scan test test-docker test-fast faults parity lint docs bench bench-gpu bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
+.PHONY: help setup demo image lock scan engine test test-docker test-fast faults parity lint docs bench bench-gpu bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -32,8 +32,10 @@ $(SDK)/.installed:
 	$(SDK)/bin/python -m pip install --quiet 'sagemaker>=3,<4' pandas
 	touch $@
 
-test-docker: setup $(SDK)/.installed ## build the image and run it: alone, stopped, over two hosts (needs a Docker engine)
-	@docker info > /dev/null 2>&1 || { echo 'test-docker: no Docker engine answers; start one, or set DOCKER_HOST' >&2; exit 1; }
+engine:
+	@docker info > /dev/null 2>&1 || { echo 'no Docker engine answers: start one, or set DOCKER_HOST' >&2; exit 1; }
+
+test-docker: engine setup $(SDK)/.installed ## build the image and run it: alone, stopped, over two hosts (needs a Docker engine)
 	SDK_PYTHON=$(abspath $(SDK))/bin/python $(BIN)/python -m pytest -m docker -s tests/docker
 
 image:           ## build the image (IMAGE=text-table-trainer)
