@@ -5,12 +5,14 @@ from collections.abc import Collection
 
 from contracts.errors import ContractError
 from contracts.hyperparameters import FROM_SCRATCH, METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
+from contracts.model_classes import CROSS_ATTENTION_CLASSES
 
 
 def check_consistency(hp: Hyperparameters) -> None:
     """Raise ContractError for the first contradiction."""
     _check_classes(hp)
     _check_columns(hp)
+    _check_model(hp)
     _check_text_steps(hp)
     _check_control(hp)
     _check_sharding(hp)
@@ -116,6 +118,47 @@ def _check_columns(hp: Hyperparameters) -> None:
     given = set(hp.risk_tables or {}) - set(hp.cat_field_list)
     if given:
         raise ContractError(f"risk_tables: {sorted(given)} is not in cat_field_list", "Name categorical columns only.")
+
+
+def _check_model(hp: Hyperparameters) -> None:
+    """What a model class asks of its sizes, and of the table."""
+    architecture = hp.architecture
+    if architecture.table == "needed" and not (hp.tab_field_list or hp.encoded_categories):
+        raise ContractError(
+            f"model_class: {hp.model_class!r} weighs text against a table, but tab_field_list and cat_field_list name "
+            "no column that enters the model",
+            "Name numeric or categorical columns, or choose bert.",
+        )
+    if architecture.name in CROSS_ATTENTION_CLASSES and hp.hidden_common_dim % hp.fusion_attention_heads:
+        width = hp.hidden_common_dim
+        fitting = [heads for heads in range(1, min(width, 16) + 1) if width % heads == 0]
+        raise ContractError(
+            f"fusion_attention_heads: {hp.fusion_attention_heads} heads do not share the {width} features of "
+            "hidden_common_dim evenly",
+            f"Set fusion_attention_heads to one of {fitting}, or change hidden_common_dim.",
+        )
+    if architecture.name == "multimodal_moe" and hp.experts_per_record > hp.num_experts:
+        raise ContractError(
+            f"experts_per_record: is {hp.experts_per_record}, but there are {hp.num_experts} experts (num_experts)",
+            f"Set experts_per_record to at most {hp.num_experts}.",
+        )
+    if architecture.encoder == "cnn":
+        _check_convolutions(hp)
+
+
+def _check_convolutions(hp: Hyperparameters) -> None:
+    for name in ("kernel_size", "num_channels"):
+        smallest = min(getattr(hp, name))
+        if smallest < 1:
+            raise ContractError(f"{name}: {getattr(hp, name)} has {smallest}", "Use numbers of at least 1.")
+    if len(set(hp.kernel_size)) != len(hp.kernel_size):
+        raise ContractError(f"kernel_size: {hp.kernel_size} names a size twice", "Name each size once.")
+    both = {"num_layers", "num_channels"} <= hp.model_fields_set
+    if both and len(hp.num_channels) != hp.num_layers:
+        raise ContractError(
+            f"num_layers: is {hp.num_layers}, but num_channels {hp.num_channels} names {len(hp.num_channels)} layers",
+            "Give num_channels one number per layer, or leave num_layers out.",
+        )
 
 
 def _check_text_steps(hp: Hyperparameters) -> None:

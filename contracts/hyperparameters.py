@@ -5,7 +5,15 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from contracts.model_classes import MODEL_CLASSES, ModelClass, model_class
+from contracts.model_classes import (
+    CROSS_ATTENTION_CLASSES,
+    MODEL_CLASSES,
+    POOLED_CLASSES,
+    TRANSFORMER_CLASSES,
+    TWO_TEXT_CLASSES,
+    ModelClass,
+    model_class,
+)
 
 TextStep = Literal[
     "dialogue_splitter", "html_normalizer", "emoji_remover", "text_normalizer", "dialogue_chunker", "tokenizer"
@@ -23,6 +31,9 @@ ZERO_BUBBLE_SCHEDULES = ("InterleavedZeroBubble", "ZBVZeroBubble")
 TWO_STAGE_SCHEDULES = ("Interleaved1F1B", *ZERO_BUBBLE_SCHEDULES)
 
 FROM_SCRATCH = "from_scratch"
+_POOLED_TWO_TEXT_CLASSES = tuple(name for name in POOLED_CLASSES if name in TWO_TEXT_CLASSES)
+FUSION_WIDTH_CLASSES = (*TWO_TEXT_CLASSES, "multimodal_gate_fusion", "multimodal_moe")
+FUSION_DROPOUT_CLASSES = (*TWO_TEXT_CLASSES, "multimodal_moe", "multimodal_cross_attn")
 ENCODER_SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 8000}
 
 
@@ -78,42 +89,46 @@ class Hyperparameters(BaseModel):
 
     model_class: str = _field(group="model", about="The architecture: " + ", ".join(MODEL_CLASSES) + ", or an alias (bimodal, trimodal, bimodal_*).")
     tokenizer: str = _field("bert-base-cased", group="model", about="The encoder: a local folder, a folder in input/data/pretrained/, a Hugging Face id, or from_scratch.")
-    primary_tokenizer: str | None = _field(None, group="model", about="Encoder of the primary text. Default: tokenizer.", only=("trimodal_bert",))
-    secondary_tokenizer: str | None = _field(None, group="model", about="Encoder of the secondary text. Default: tokenizer.", only=("trimodal_bert",))
+    primary_tokenizer: str | None = _field(None, group="model", about="Encoder of the primary text. Default: tokenizer.", only=TWO_TEXT_CLASSES)
+    secondary_tokenizer: str | None = _field(None, group="model", about="Encoder of the secondary text. Default: tokenizer.", only=TWO_TEXT_CLASSES)
     encoder_config: dict[str, Any] = _field({}, group="model", about=f"With from_scratch: the encoder's sizes (defaults {ENCODER_SIZES}); with a pretrained encoder: overrides of its config that keep every shape, e.g. hidden_dropout_prob.")
     num_classes: int = _field(2, group="model", about="Number of classes.", ge=2)
     is_binary: bool = _field(True, group="model", about="Two classes, one score: the probability of class 1.")
     multiclass_categories: list[int | str] | None = _field(None, group="model", about="Class labels in the order of their ids; required unless is_binary. Binary default: the two labels of train, sorted.")
     hidden_common_dim: int = _field(100, group="model", about="Width H of each modality's features.", ge=1)
     input_tab_dim: int | None = _field(None, group="model", about="Number of tabular inputs; computed, and checked against this where given (numeric columns, or numeric + risk columns).", ge=0)
-    fusion_hidden_dim: int | None = _field(None, group="model", about="Width of the two-text classes' fusion layer. Default: max(128, 3H/2).", only=("trimodal_bert",), ge=1)
+    fusion_hidden_dim: int | None = _field(None, group="model", about="Width F of the fusion head. Default: max(128, 3H/2) for trimodal_bert and trimodal_cross_attn, H for the rest.", only=FUSION_WIDTH_CLASSES, ge=1)
     dropout: float = _field(0.1, group="model", about="Dropout of the text heads and the tabular branch.", ge=0, lt=1)
-    fusion_dropout: float = _field(0.1, group="model", about="Dropout of the fusion head.", only=("trimodal_bert",), ge=0, lt=1)
+    fusion_dropout: float = _field(0.1, group="model", about="Dropout of the fusion head.", only=FUSION_DROPOUT_CLASSES, ge=0, lt=1)
+    fusion_attention_heads: int = _field(4, group="model", about="Attention heads of the cross-attention; must divide hidden_common_dim.", only=CROSS_ATTENTION_CLASSES, ge=1)
+    num_experts: int = _field(4, group="model", about="Experts of the mixture: small networks over text and table.", only=("multimodal_moe",), ge=2)
+    experts_per_record: int = _field(2, group="model", about="Experts that decide about a record: the highest of the router's scores.", only=("multimodal_moe",), ge=1)
+    expert_balance: float = _field(0.01, group="model", about="Weight of the load-balancing loss, which evens out how many records each expert gets; 0 = off.", only=("multimodal_moe",), ge=0)
     is_embeddings_trainable: bool = _field(True, group="model", about="Train the encoder's embedding tables.")
-    primary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the primary text.", only=("trimodal_bert",))
-    secondary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the secondary text.", only=("trimodal_bert",))
-    reinit_pooler: bool = _field(True, group="model", about="Redraw the pooler of a pretrained encoder.")
-    primary_reinit_pooler: bool | None = _field(None, group="model", about="Override for the primary text.", only=("trimodal_bert",))
-    secondary_reinit_pooler: bool | None = _field(None, group="model", about="Override for the secondary text.", only=("trimodal_bert",))
-    reinit_layers: int = _field(2, group="model", about="Redraw the last n layers of a pretrained encoder.", ge=0)
-    primary_reinit_layers: int | None = _field(None, group="model", about="Override for the primary text.", only=("trimodal_bert",), ge=0)
-    secondary_reinit_layers: int | None = _field(None, group="model", about="Override for the secondary text.", only=("trimodal_bert",), ge=0)
-    kernel_size: list[int] = _field([3, 5, 7], group="model", about="Kernel sizes of the convolutional classes.", only=("multimodal_cnn",))
-    num_channels: list[int] = _field([100, 100], group="model", about="Channels per convolutional layer.", only=("multimodal_cnn",))
-    num_layers: int = _field(2, group="model", about="Recurrent or convolutional layers.", only=("lstm", "multimodal_cnn"), ge=1)
-    dropout_keep: float = _field(0.5, group="model", about="Keep probability of the recurrent and convolutional classes.", only=("lstm", "multimodal_cnn"), ge=0, le=1)
+    primary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the primary text.", only=TWO_TEXT_CLASSES)
+    secondary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the secondary text.", only=TWO_TEXT_CLASSES)
+    reinit_pooler: bool = _field(True, group="model", about="Redraw the pooler of a pretrained encoder.", only=POOLED_CLASSES)
+    primary_reinit_pooler: bool | None = _field(None, group="model", about="Override for the primary text.", only=_POOLED_TWO_TEXT_CLASSES)
+    secondary_reinit_pooler: bool | None = _field(None, group="model", about="Override for the secondary text.", only=_POOLED_TWO_TEXT_CLASSES)
+    reinit_layers: int = _field(2, group="model", about="Redraw the last n layers of a pretrained encoder.", only=TRANSFORMER_CLASSES, ge=0)
+    primary_reinit_layers: int | None = _field(None, group="model", about="Override for the primary text.", only=TWO_TEXT_CLASSES, ge=0)
+    secondary_reinit_layers: int | None = _field(None, group="model", about="Override for the secondary text.", only=TWO_TEXT_CLASSES, ge=0)
+    kernel_size: list[int] = _field([3, 5, 7], group="model", about="Tokens that each set of convolutions sees at once.", only=("multimodal_cnn",), min_length=1)
+    num_channels: list[int] = _field([100, 100], group="model", about="Channels of each convolutional layer. Default: 100 for each of num_layers.", only=("multimodal_cnn",), min_length=1)
+    num_layers: int = _field(2, group="model", about="Recurrent or convolutional layers; num_channels, where it is set, must name as many.", only=("lstm", "multimodal_cnn"), ge=1)
+    dropout_keep: float = _field(0.5, group="model", about="Share that dropout keeps: between recurrent layers, and of what the convolutions found.", only=("lstm", "multimodal_cnn"), gt=0, le=1)
 
     max_sen_len: int = _field(512, group="text", about="Tokens per chunk, special tokens counted.", ge=4)
-    primary_max_sen_len: int | None = _field(None, group="text", about="Override for the primary text.", only=("trimodal_bert",), ge=4)
-    secondary_max_sen_len: int | None = _field(None, group="text", about="Override for the secondary text.", only=("trimodal_bert",), ge=4)
+    primary_max_sen_len: int | None = _field(None, group="text", about="Override for the primary text.", only=TWO_TEXT_CLASSES, ge=4)
+    secondary_max_sen_len: int | None = _field(None, group="text", about="Override for the secondary text.", only=TWO_TEXT_CLASSES, ge=4)
     chunk_trancate: bool = _field(False, group="text", about="Keep only the first max_total_chunks chunks of a record; what is cut is counted and logged. Also spelled chunk_truncate.")
     max_total_chunks: int = _field(5, group="text", about="Chunks kept per record and text when chunk_trancate is on.", ge=1)
     fixed_tokenizer_length: bool = _field(True, group="text", about="Accepted for older configurations. Nothing is padded, so it has no effect, and the log says so when it is set.")
     text_input_ids_key: str = _field("input_ids", group="text", about="Name of the token input in model.onnx (after primary_ or secondary_ with two texts).", min_length=1)
     text_attention_mask_key: str = _field("attention_mask", group="text", about="Name of the mask input in model.onnx, likewise.", min_length=1)
     text_processing_steps: list[TextStep] | None = _field(None, group="text", about="Steps for the one text, in order. Default: " + ", ".join(FULL_TEXT_STEPS) + ".")
-    primary_text_processing_steps: list[TextStep] | None = _field(None, group="text", about="Steps for the primary text. Default: all, as above.", only=("trimodal_bert",))
-    secondary_text_processing_steps: list[TextStep] | None = _field(None, group="text", about="Steps for the secondary text. Default: " + ", ".join(EVENT_TEXT_STEPS) + ".", only=("trimodal_bert",))
+    primary_text_processing_steps: list[TextStep] | None = _field(None, group="text", about="Steps for the primary text. Default: all, as above.", only=TWO_TEXT_CLASSES)
+    secondary_text_processing_steps: list[TextStep] | None = _field(None, group="text", about="Steps for the secondary text. Default: " + ", ".join(EVENT_TEXT_STEPS) + ".", only=TWO_TEXT_CLASSES)
 
     smooth_factor: float = _field(0.0, group="table", about="Risk tables: weight of the prior, as a fraction of the training rows.", ge=0)
     count_threshold: int = _field(0, group="table", about="Risk tables: a category with fewer rows gets the prior.", ge=0)
@@ -172,8 +187,8 @@ class Hyperparameters(BaseModel):
     gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = _field("none", group="processes", about="How gradients are compressed on their way; powersgd sends low-rank approximations. Results differ from one process's.", only=("ddp",))
     powersgd_rank: int = _field(1, group="processes", about="Rank of the approximation with gradient_compression=powersgd.", only=("ddp",), ge=1)
     sequence_parallel: bool = _field(False, group="processes", about="Also share out, over tp, what lies between the sliced matrix products (norms, dropout): less memory.", only=("tp",))
-    activation_checkpointing: int = _field(0, group="processes", about="Compute every n-th encoder layer again in the backward pass instead of keeping its activations; 1 = every layer, 0 = none.", ge=0)
-    compile: bool = _field(False, group="processes", about="Compile encoder layers with torch.compile; the first steps take longer.")
+    activation_checkpointing: int = _field(0, group="processes", about="Compute every n-th encoder layer again in the backward pass instead of keeping its activations; 1 = every layer, 0 = none.", only=TRANSFORMER_CLASSES, ge=0)
+    compile: bool = _field(False, group="processes", about="Compile encoder layers with torch.compile; the first steps take longer.", only=TRANSFORMER_CLASSES)
     max_restarts: int = _field(3, group="processes", about="Times that workers killed by a signal are started again from the newest checkpoint. An error that names its cause is not tried again.", ge=0)
     profile: bool = _field(False, group="processes", about="Trace some steps: output/data/profile/ gets the trace and a table of the ten costliest operations.")
     # fmt: on
@@ -198,6 +213,21 @@ class Hyperparameters(BaseModel):
     @property
     def weights(self) -> list[float]:
         return list(self.class_weights) if self.class_weights is not None else [1.0] * self.num_classes
+
+    @property
+    def fusion_width(self) -> int:
+        """F, width of the fusion head."""
+        default = self.hidden_common_dim
+        if self.architecture.fusion in ("concat_mlp", "cross_attention_texts"):
+            default = max(128, 3 * self.hidden_common_dim // 2)
+        return self.fusion_hidden_dim or default
+
+    @property
+    def conv_channels(self) -> list[int]:
+        """Channels of each convolutional layer."""
+        if "num_layers" in self.model_fields_set and "num_channels" not in self.model_fields_set:
+            return [self.num_channels[0]] * self.num_layers
+        return list(self.num_channels)
 
     def _text_field(self, role: str) -> TextField:
         def pick(name: str) -> Any:

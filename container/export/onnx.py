@@ -168,7 +168,7 @@ def _write(model: Classifier, hp: Hyperparameters, path: Path) -> None:
         dims = {0: batch, 1: Dim(f"{prefix}chunks"), 2: Dim(f"{prefix}length", max=field.max_sen_len)}
         dynamic += [dims, dims]
     if model.tabular is not None:
-        inputs.append(torch.zeros(2, model.tabular.linear.in_features))
+        inputs.append(torch.zeros(2, model.tabular.num_inputs))
         dynamic.append({0: batch})
     try:
         with _quiet():
@@ -183,7 +183,7 @@ def _write(model: Classifier, hp: Hyperparameters, path: Path) -> None:
                 verbose=False,
             )
     except Exception as error:
-        families = sorted({branch.encoder.backbone.config.model_type for branch in model.branches.values()})
+        families = sorted({branch.encoder.kind for branch in model.branches.values()})
         raise ContractError(
             f"model.onnx: an encoder of the family {' or '.join(families)} cannot be exported: {_first_line(error)}",
             "Use an encoder of another family (bert, roberta, distilbert, electra, albert, modernbert, mpnet).",

@@ -127,6 +127,28 @@ class DenseLayout:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale)
 
 
+def varlen_attention(
+    query: Tensor, key: Tensor, value: Tensor, boundaries: tuple[Tensor, Tensor], *, longest: tuple[int, int]
+) -> Tensor | None:
+    """Attention inside runs of tokens by the variable-length kernel; None where the device or dtype has none.
+
+    Args:
+        query: [N, heads, head_dim]
+        key, value: [M, heads, head_dim]
+        boundaries: of the runs of queries, and of keys. [B + 1] int32 each
+        longest: run of queries, and of keys.
+
+    Returns:
+        [N, heads, head_dim]
+    """
+    if not (_has_flash(query.device) and _varlen_takes(query)):
+        if query.is_cuda:
+            _say_slow(query.dtype)
+        return None
+    longest_query, longest_key = (-(-length // _LENGTH_STEP) * _LENGTH_STEP for length in longest)
+    return varlen_attn(query, key, value, *boundaries, longest_query, longest_key)
+
+
 def _band(length: int, reach: int, device: torch.device) -> Tensor:
     """True where two tokens are at most `reach` apart. [length, length]"""
     place = torch.arange(length, device=device)

@@ -56,6 +56,7 @@ class TabularBranch(nn.Module):
 
     def __init__(self, num_inputs: int, width: int, *, transform: NumericTransformParameters, dropout: float) -> None:
         super().__init__()
+        self.num_inputs = num_inputs
         self.transform = NumericTransform(transform)
         self.norm = nn.LayerNorm(num_inputs) if num_inputs >= _FEWEST_NORMED else nn.Identity()
         self.linear = nn.Linear(num_inputs, width)
@@ -65,3 +66,23 @@ class TabularBranch(nn.Module):
         """[B, n] -> [B, H]"""
         hidden = self.norm(self.transform(tabular))
         return self.dropout(torch.relu(self.linear(hidden)))
+
+
+class TabularFields(nn.Module):
+    """Transform -> for each column i, value * weight_i + bias_i -> Dropout: a token of width H for each.
+
+    The feature tokenizer of Gorishniy et al. 2021, "Revisiting Deep Learning Models for Tabular Data".
+    """
+
+    def __init__(self, num_inputs: int, width: int, *, transform: NumericTransformParameters, dropout: float) -> None:
+        super().__init__()
+        self.num_inputs = num_inputs
+        self.transform = NumericTransform(transform)
+        bound = 1 / math.sqrt(width)
+        self.weight = nn.Parameter(torch.empty(num_inputs, width).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(num_inputs, width).uniform_(-bound, bound))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tabular: Tensor) -> Tensor:
+        """[B, n] -> [B, n, H]"""
+        return self.dropout(self.transform(tabular)[:, :, None] * self.weight + self.bias)

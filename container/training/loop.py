@@ -18,7 +18,7 @@ from container.evaluation.metrics import classification_metrics
 from container.parallel.execution import Execution
 from container.parallel.mesh import RankMesh
 from container.training.checkpoint import CheckpointStore
-from container.training.objective import WeightedCrossEntropy
+from container.training.objective import Penalised, WeightedCrossEntropy
 from container.training.optimizer import effective_warmup, learning_rate
 from container.training.predict import predict_split, softmax, weighted_log_loss
 from container.training.profiling import StepProfiler, log_memory
@@ -88,7 +88,7 @@ class Trainer:
         self._identity = identity
         self._profiler = profiler
         self._first_step: Callable[[float], None] | None = first_step
-        self._objective = WeightedCrossEntropy(hp.weights, self._ranks.device)
+        self._objective = Penalised(WeightedCrossEntropy(hp.weights, self._ranks.device), execution.module)
         self._early = EarlyStopping(hp.early_stop_metric, patience=hp.early_stop_patience)
         self._loss = torch.zeros((), device=self._ranks.device)
         self._loss_steps = 0

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from container.data.batch import UNLABELLED, PackedBatch
+from container.models.classifier import Classifier
 
 
 class WeightedCrossEntropy:
@@ -27,3 +28,27 @@ class WeightedCrossEntropy:
         """w_y of each record, 0 where it has no label or only fills a slot. [B]"""
         weights = self._weights if batch.labels.device == self._weights.device else self._device_weights
         return weights[batch.labels.clamp(min=0)] * (batch.labels != UNLABELLED) * batch.weights
+
+
+class Penalised:
+    """An objective, and what the model's fusion head adds to the loss of each record (FusionHead.penalty).
+
+    Args:
+        module: this rank's part of the model; where its head is elsewhere, nothing is added here.
+    """
+
+    def __init__(self, objective: WeightedCrossEntropy, module: Classifier) -> None:
+        self._objective = objective
+        self._head = module.fusion
+
+    def __call__(self, logits: Tensor, batch: PackedBatch) -> Tensor:
+        """Sum over the records that count, weighted as their losses are. Scalar."""
+        loss = self._objective(logits, batch)
+        penalty = getattr(self._head, "penalty", None)
+        if penalty is None:
+            return loss
+        return loss + (penalty * self.record_weights(batch)).sum()
+
+    def record_weights(self, batch: PackedBatch) -> Tensor:
+        """See WeightedCrossEntropy.record_weights."""
+        return self._objective.record_weights(batch)
