@@ -54,6 +54,7 @@ class CrossAttentionTable(FusionHead):
     """The table's fields attend to the text's tokens, then these to the fields; means of both -> Linear 2H -> K."""
 
     text_features = "tokens"
+    branches_out = True
     table_features = "fields"
 
     def __init__(self, hp: Hyperparameters, *, text_width: int, num_texts: int, table_width: int) -> None:
@@ -77,6 +78,7 @@ class CrossAttentionTexts(ConcatMLP):
     """Each text's tokens attend to the other's, then a feed-forward; means and the table go on as in ConcatMLP."""
 
     text_features = "tokens"
+    branches_out = True
 
     def __init__(self, hp: Hyperparameters, *, text_width: int, num_texts: int, table_width: int) -> None:
         super().__init__(hp, text_width=text_width, num_texts=num_texts, table_width=table_width)

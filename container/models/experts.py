@@ -23,6 +23,8 @@ class Experts(FusionHead):
     however a batch is shared out.
     """
 
+    branches_out = True
+
     def __init__(self, hp: Hyperparameters, *, text_width: int, num_texts: int, table_width: int) -> None:
         super().__init__()
         enters, width = num_texts * text_width + table_width, hp.fusion_width

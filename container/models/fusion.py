@@ -17,6 +17,8 @@ class FusionHead(nn.Module):
         text_features: what text branches end in. "projected": Dropout and Linear d -> H on the mean of a record's chunk
             vectors; "mean": that mean itself [B, d]; "tokens": Dropout and Linear d -> H on each token's state [.., H].
         table_features: "vector": one for the whole table [B, H]; "fields": one for each column [B, n, H].
+        branches_out: what enters is used in several places, so that its gradients cannot be computed one place after
+            another, as the weight passes of zero-bubble pipelines do.
 
     Attributes:
         penalty: what the last forward pass in training adds to each record's loss, [B]; None where nothing does.
@@ -29,6 +31,7 @@ class FusionHead(nn.Module):
 
     text_features: Literal["projected", "mean", "tokens"] = "projected"
     table_features: Literal["vector", "fields"] = "vector"
+    branches_out: bool = False
     penalty: Tensor | None = None
 
     def forward(self, texts: Sequence[Tensor], table: Tensor | None, tokens: Sequence[RecordTokens]) -> Tensor:
@@ -103,6 +106,8 @@ class Gate(FusionHead):
     g = sigmoid(LayerNorm(Linear 2F -> F)), one number for each feature (gated multimodal units, Arevalo et al. 2017).
     """
 
+    branches_out = True
+
     def __init__(self, hp: Hyperparameters, *, text_width: int, num_texts: int, table_width: int) -> None:
         super().__init__()
         assert num_texts == 1
@@ -124,6 +129,8 @@ class NormalisedGates(FusionHead):
 
     Gates are sigmoid(LayerNorm(Linear MF -> MF)), divided by their sum over the modalities for each feature.
     """
+
+    branches_out = True
 
     def __init__(self, hp: Hyperparameters, *, text_width: int, num_texts: int, table_width: int) -> None:
         super().__init__()

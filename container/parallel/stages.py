@@ -12,6 +12,7 @@ from container.models.blocks import Block, BlockRun, Carry, carries, flatten
 from container.models.classifier import Classifier
 from container.models.encoder import TextBranch
 from container.models.families import FAMILIES
+from container.models.fusion import FusionHead
 from container.parallel.execution import Autocast
 from contracts.hyperparameters import Hyperparameters
 
@@ -40,8 +41,10 @@ class StagePlan:
 
     @property
     def reuses_weights(self) -> bool:
-        """Whether a weight may be used several times in a forward pass, as in encoders that cannot be cut."""
-        return any(block.begins and block.ends for block in self.blocks)
+        """Whether a weight may be used several times in a forward pass, as in encoders that cannot be cut, or what
+        it gives is, as in heads that weigh modalities by themselves."""
+        heads = [module for block in self.blocks for module in block.modules if isinstance(module, FusionHead)]
+        return any(block.begins and block.ends for block in self.blocks) or any(head.branches_out for head in heads)
 
 
 @dataclass(frozen=True)
