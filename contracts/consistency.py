@@ -82,15 +82,8 @@ def _check_columns(hp: Hyperparameters) -> None:
             f"categorical_features_to_encode: {sorted(unlisted)} is not in cat_field_list {hp.cat_field_list}",
             "Add the column to cat_field_list, or take it out of categorical_features_to_encode.",
         )
-    used = {
-        "id_name": [hp.id_name],
-        "label_name": [hp.label_name],
-        **{name: [getattr(hp, name)] for name in needed},
-        "cat_field_list": hp.cat_field_list,
-        "tab_field_list": hp.tab_field_list,
-    }
     role_of: dict[str, str] = {}
-    for role, columns in used.items():
+    for role, columns in used_columns(hp).items():
         for column in columns:
             if column in role_of:
                 raise ContractError(
@@ -98,13 +91,6 @@ def _check_columns(hp: Hyperparameters) -> None:
                     "Give each column one role; a label or an id must not be a feature.",
                 )
             role_of[column] = role
-            if hp.full_field_list is not None and column not in hp.full_field_list:
-                near = difflib.get_close_matches(column, hp.full_field_list, n=1)
-                hint = f"; the nearest there is {near[0]!r}" if near else ""
-                raise ContractError(
-                    f"{role}: column {column!r} is not in full_field_list{hint}",
-                    "Add it to full_field_list, or leave full_field_list out.",
-                )
     tabular = len(hp.tab_field_list) + len(hp.encoded_categories) * (1 if hp.is_binary else hp.num_classes)
     if hp.input_tab_dim is not None and hp.input_tab_dim not in (len(hp.tab_field_list), tabular):
         raise ContractError(
@@ -118,6 +104,16 @@ def _check_columns(hp: Hyperparameters) -> None:
     given = set(hp.risk_tables or {}) - set(hp.cat_field_list)
     if given:
         raise ContractError(f"risk_tables: {sorted(given)} is not in cat_field_list", "Name categorical columns only.")
+
+
+def used_columns(hp: Hyperparameters) -> dict[str, list[str]]:
+    """The columns that a job reads, by the hyperparameter that names them."""
+    texts = ("text_name",) if hp.architecture.num_texts == 1 else ("primary_text_name", "secondary_text_name")
+    return {
+        **{name: [getattr(hp, name)] for name in ("id_name", "label_name", *texts)},
+        "cat_field_list": hp.cat_field_list,
+        "tab_field_list": hp.tab_field_list,
+    }
 
 
 def _check_model(hp: Hyperparameters) -> None:
@@ -290,6 +286,14 @@ def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list
         only = _only(name)
         if only and not active & set(only):
             sentences.append(f"{name} is set and has no effect here: it belongs to {', '.join(only)}.")
+    for role, columns in used_columns(hp).items():
+        for column in columns:
+            if hp.full_field_list is not None and column not in hp.full_field_list:
+                near = difflib.get_close_matches(column, hp.full_field_list, n=1)
+                hint = f" (the nearest there is {near[0]!r})" if near else ""
+                sentences.append(
+                    f"full_field_list leaves out {column!r}{hint}, which {role} names; it is read all the same."
+                )
     scratch = [field.role for field in hp.text_fields if field.tokenizer == FROM_SCRATCH]
     for name in ("reinit_pooler", "reinit_layers"):
         if len(scratch) == len(hp.text_fields) and name in hp.model_fields_set and getattr(hp, name):

@@ -78,7 +78,7 @@ class Hyperparameters(BaseModel):
     primary_text_name: str | None = _field(None, group="data", about="First text column of the two-text classes, e.g. a chat.")
     secondary_text_name: str | None = _field(None, group="data", about="Second text column of the two-text classes, e.g. an event history.")
     label_name: str = _field(group="data", about="Column of the class label.")
-    full_field_list: list[str] | None = _field(None, group="data", about="All columns the data must have; must hold every column named elsewhere. Default: exactly those.")
+    full_field_list: list[str] | None = _field(None, group="data", about="Columns the data must have, beside every column named elsewhere. Default: those alone.")
     cat_field_list: list[str] = _field([], group="data", about="Categorical columns; each becomes a risk value (binary) or one per class (multiclass).")
     tab_field_list: list[str] = _field([], group="data", about="Numeric columns.")
     categorical_features_to_encode: list[str] | None = _field(None, group="data", about="The columns of cat_field_list that enter the model. Default: all of them.")

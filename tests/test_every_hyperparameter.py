@@ -42,6 +42,11 @@ TWO: dict = {**TWO_TEXTS}
 LONG = {"max_epochs": 3, "early_stop_patience": 9}
 SHORT_STEPS = [step for step in FULL_TEXT_STEPS if step != "html_normalizer"]
 
+CNN: dict = {**ONE, "model_class": "multimodal_cnn", "kernel_size": [2, 3], "num_channels": [8, 8]}
+LSTM: dict = {**ONE, "model_class": "lstm"}
+MOE: dict = {**ONE, "model_class": "multimodal_moe", "num_experts": 3, "experts_per_record": 2}
+CROSS: dict = {**ONE, "model_class": "multimodal_cross_attn"}
+
 # name -> (the base it is seen against, what is changed). A base may set what makes the change visible.
 CHANGES: dict[str, tuple[dict, dict]] = {
     "id_name": (ONE, {"id_name": "row_id"}),
@@ -67,6 +72,14 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "fusion_hidden_dim": (TWO, {"fusion_hidden_dim": 8}),
     "dropout": (ONE, {"dropout": 0.5}),
     "fusion_dropout": (TWO, {"fusion_dropout": 0.5}),
+    "kernel_size": (CNN, {"kernel_size": [2, 4]}),
+    "num_channels": (CNN, {"num_channels": [8, 6]}),
+    "num_layers": (LSTM, {"num_layers": 1}),
+    "dropout_keep": (CNN, {"dropout_keep": 0.9}),
+    "fusion_attention_heads": (CROSS, {"fusion_attention_heads": 2}),
+    "num_experts": (MOE, {"num_experts": 4}),
+    "experts_per_record": (MOE, {"experts_per_record": 1}),
+    "expert_balance": (MOE, {"expert_balance": 1.0}),
     "max_sen_len": (ONE, {"max_sen_len": 12}),
     "primary_max_sen_len": (TWO, {"primary_max_sen_len": 12}),
     "secondary_max_sen_len": (TWO, {"secondary_max_sen_len": 12}),
@@ -155,10 +168,6 @@ ELSEWHERE = {
     "profile": "test_profiling.py",
 }
 WITHOUT_EFFECT = {
-    "kernel_size": [3],
-    "num_channels": [8],
-    "num_layers": 1,
-    "dropout_keep": 0.9,
     "fixed_tokenizer_length": True,
 }
 
