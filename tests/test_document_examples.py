@@ -141,7 +141,24 @@ RISK: dict[str, Any] = {
     "run_scheduler": True,
 }
 EXAMPLES = {"fraud": FRAUD, "sentiment": SENTIMENT, "topics": TOPICS, "priority": PRIORITY, "risk": RISK}
-_WORDS = ["order", "parcel", "late", "refund", "money", "broken", "fine", "thanks", "market", "goal", "vote", "film", "chip", "price", "call", "again"]  # fmt: skip
+_WORDS = [
+    "order",
+    "parcel",
+    "late",
+    "refund",
+    "money",
+    "broken",
+    "fine",
+    "thanks",
+    "market",
+    "goal",
+    "vote",
+    "film",
+    "chip",
+    "price",
+    "call",
+    "again",
+]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
