@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-fast faults parity lint docs bench bench-gpu bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
+.PHONY: help setup demo test test-fast faults parity lint docs bench bench-classes bench-gpu bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -39,6 +39,9 @@ docs: setup      ## regenerate docs/hyperparameters.md
 	$(BIN)/python docs/generate_hyperparameters.py
 
 bench: bench-packing bench-prepare ## speed and memory
+
+bench-classes: setup ## every model class on data/clothing-reviews: quality, size, speed, latency
+	$(BIN)/python benchmarks/classes.py
 
 bench-gpu: setup ## training speed on GPUs: tokens/s, MFU, memory
 	$(BIN)/python -m benchmarks.gpu
