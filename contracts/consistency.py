@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Collection
 
 from contracts.errors import ContractError
-from contracts.hyperparameters import FROM_SCRATCH, METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
+from contracts.hyperparameters import BALANCED, FROM_SCRATCH, METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
 
 
 def check_consistency(hp: Hyperparameters) -> None:
@@ -39,7 +39,7 @@ def _check_classes(hp: Hyperparameters) -> None:
             raise ContractError(
                 f"multiclass_categories: {categories} names a label twice", "List each class label once."
             )
-    if hp.class_weights is not None:
+    if hp.class_weights not in (None, BALANCED):
         if len(hp.class_weights) != hp.num_classes:
             raise ContractError(
                 f"class_weights: has {len(hp.class_weights)} weights {hp.class_weights}, "
@@ -237,7 +237,7 @@ def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list
     Args:
         features: as in `check_parallelism`.
     """
-    active = {hp.architecture.name, hp.optimizer, *features}
+    active = {hp.architecture.name, hp.optimizer, hp.loss, *features}
     if hp.sharding_strategy == "NO_SHARD" and "fsdp" in features:
         active.add("dp_shard")  # its effect is that this axis is not there
     sentences = []

@@ -23,11 +23,12 @@ ZERO_BUBBLE_SCHEDULES = ("InterleavedZeroBubble", "ZBVZeroBubble")
 TWO_STAGE_SCHEDULES = ("Interleaved1F1B", *ZERO_BUBBLE_SCHEDULES)
 
 FROM_SCRATCH = "from_scratch"
+BALANCED = "balanced"
 ENCODER_SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 8000}
 
 
 def _field(default: Any = ..., *, group: str, about: str, only: tuple[str, ...] = (), **constraints: Any) -> Any:
-    """A hyperparameter; `only` names the model classes, optimizers or ways of sharing out work that it belongs to."""
+    """A hyperparameter; `only` names the model classes, optimizers, losses or ways of sharing out work that it belongs to."""
     extra = {"group": group, "only": list(only)}
     return Field(default, description=about, json_schema_extra=extra, **constraints)
 
@@ -131,7 +132,10 @@ class Hyperparameters(BaseModel):
     momentum: float = _field(0.9, group="training", about="Momentum of SGD.", only=("SGD",), ge=0, lt=1)
     weight_decay: float = _field(0.0, group="training", about="Weight decay (decoupled with AdamW, L2 otherwise).", ge=0)
     adam_epsilon: float = _field(1e-8, group="training", about="Epsilon of Adam and AdamW.", only=("Adam", "AdamW"), gt=0)
-    class_weights: list[float] | None = _field(None, group="training", about="Weight of each class in the loss, in the order of the class ids. Default: all 1.")
+    loss: Literal["cross_entropy", "focal"] = _field("cross_entropy", group="training", about="What is minimised; focal gives less weight to records that are classified well already. val/loss is the log loss with class_weights in any case, so that runs can be compared.")
+    focal_gamma: float = _field(2.0, group="training", about="Exponent of the focal loss; 0 is cross entropy.", only=("focal",), ge=0, le=10)
+    label_smoothing: float = _field(0.0, group="training", about="Share of each label that is spread evenly over all classes in the training loss.", ge=0, lt=1)
+    class_weights: list[float] | Literal["balanced"] | None = _field(None, group="training", about="Weight of each class in the loss, in the order of the class ids; balanced: rows of train / (classes * rows of the class). Default: all 1.")
     gradient_clip_val: float = _field(1.0, group="training", about="Largest global gradient norm; 0 = no clipping.", ge=0)
     accumulate_grad_batches: int = _field(1, group="training", about="Forward passes per optimizer step and rank.", ge=1)
     warmup_steps: int = _field(300, group="training", about="Optimizer steps of linear warmup. The default shrinks to a tenth of a short run; a number that you set is kept.", ge=0)
@@ -194,10 +198,6 @@ class Hyperparameters(BaseModel):
         if self.categorical_features_to_encode is None:
             return list(self.cat_field_list)
         return [name for name in self.cat_field_list if name in self.categorical_features_to_encode]
-
-    @property
-    def weights(self) -> list[float]:
-        return list(self.class_weights) if self.class_weights is not None else [1.0] * self.num_classes
 
     def _text_field(self, role: str) -> TextField:
         def pick(name: str) -> Any:

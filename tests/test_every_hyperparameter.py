@@ -92,6 +92,9 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "momentum": ({**ONE, "optimizer": "SGD"}, {"momentum": 0.1}),
     "weight_decay": (ONE, {"weight_decay": 0.5}),
     "adam_epsilon": (ONE, {"adam_epsilon": 0.1}),
+    "loss": (ONE, {"loss": "focal"}),
+    "focal_gamma": ({**ONE, "loss": "focal"}, {"focal_gamma": 1.0}),
+    "label_smoothing": (ONE, {"label_smoothing": 0.2}),
     "class_weights": (ONE, {"class_weights": [1.0, 4.0]}),
     "gradient_clip_val": (ONE, {"gradient_clip_val": 0.01, "optimizer": "SGD"}),
     "accumulate_grad_batches": (ONE, {"accumulate_grad_batches": 2}),
@@ -273,6 +276,13 @@ def test_it_changes_the_outcome(outcome_of, name):
 def test_it_has_no_effect_here_and_the_log_says_so(name):
     hp = parse_hyperparameters({**CONFIGURATION, name: WITHOUT_EFFECT[name]})
     assert [sentence for sentence in unused_settings(hp) if sentence.startswith(f"{name} is set and has no effect")]
+
+
+def test_balanced_weights_train_as_the_same_weights_given_by_hand(outcome_of):
+    counts = frame(ROWS["train"], 0, 2)["label"].value_counts().sort_index() + frame(6, 7, 2)["label"].value_counts()
+    given = [float(counts.sum() / (2 * count)) for count in counts]
+    balanced = outcome_of({**ONE, "class_weights": "balanced"})
+    assert balanced == outcome_of({**ONE, "class_weights": given}) != outcome_of(ONE)
 
 
 def test_full_field_list_must_be_in_the_data(tmp_path):

@@ -47,6 +47,7 @@ class Trainer:
     """Trains `execution` on `train`, validates on `val`, keeps `state` and the checkpoints.
 
     Args:
+        class_weights: weight of each class in the loss. [K]
         identity: what must not change between a checkpoint and the run that resumes it.
         profiler: stepped with the optimizer.
         first_step: called once, with the step's seconds, after the first optimizer step.
@@ -58,6 +59,7 @@ class Trainer:
         execution: Execution,
         optimizer: torch.optim.Optimizer,
         *,
+        class_weights: list[float],
         train: PreparedSplit,
         val: PreparedSplit,
         store: CheckpointStore,
@@ -88,7 +90,13 @@ class Trainer:
         self._identity = identity
         self._profiler = profiler
         self._first_step: Callable[[float], None] | None = first_step
-        self._objective = WeightedCrossEntropy(hp.weights, self._ranks.device)
+        self._class_weights = class_weights
+        self._objective = WeightedCrossEntropy(
+            class_weights,
+            self._ranks.device,
+            focal_gamma=hp.focal_gamma if hp.loss == "focal" else 0.0,
+            label_smoothing=hp.label_smoothing,
+        )
         self._early = EarlyStopping(hp.early_stop_metric, patience=hp.early_stop_patience)
         self._loss = torch.zeros((), device=self._ranks.device)
         self._loss_steps = 0
@@ -247,7 +255,7 @@ class Trainer:
         wanted = dict.fromkeys([*self._hp.metric_choices, self._early.metric.removeprefix("val/")])
         metrics = classification_metrics(self._val_labels, softmax(logits), [name for name in wanted if name != "loss"])
         values: dict[str, float | None] = {
-            "val/loss": weighted_log_loss(logits, self._val_labels, self._hp.weights),
+            "val/loss": weighted_log_loss(logits, self._val_labels, self._class_weights),
             **{f"val/{name}": value for name, value in metrics.values.items()},
         }
         progress = self._schedule.progress(state)

@@ -23,6 +23,7 @@ from container.models.classifier import Classifier
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.execution import Execution, parallelize
 from container.parallel.mesh import RankMesh, build_mesh, init_distributed
+from container.preprocessing.class_weights import resolve_class_weights
 from container.preprocessing.prepare import PreparedData, open_prepared
 from container.processes import die_with_parent, set_up_logging
 from container.training.checkpoint import Checkpoint, CheckpointStore, load_weights
@@ -190,6 +191,7 @@ def _train(
         hp,
         execution,
         optimizer,
+        class_weights=resolve_class_weights(hp, data.fitted.class_labels, data.summary),
         train=splits["train"],
         val=splits["val"],
         store=store,
