@@ -88,6 +88,7 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "max_epochs": (ONE, {"max_epochs": 1}),
     "lr": (ONE, {"lr": 0.01}),
     "head_lr": (ONE, {"head_lr": 0.01}),
+    "layer_lr_decay": (ONE, {"layer_lr_decay": 0.5}),
     "optimizer": (ONE, {"optimizer": "SGD"}),
     "momentum": ({**ONE, "optimizer": "SGD"}, {"momentum": 0.1}),
     "weight_decay": (ONE, {"weight_decay": 0.5}),
