@@ -137,6 +137,7 @@ class Hyperparameters(BaseModel):
     focal_gamma: float = _field(2.0, group="training", about="Exponent of the focal loss; 0 is cross entropy.", only=("focal",), ge=0, le=10)
     label_smoothing: float = _field(0.0, group="training", about="Share of each label that is spread evenly over all classes in the training loss.", ge=0, lt=1)
     class_weights: list[float] | Literal["balanced"] | None = _field(None, group="training", about="Weight of each class in the loss, in the order of the class ids; balanced: rows of train / (classes * rows of the class). Default: all 1.")
+    ema_decay: float = _field(0.0, group="training", about="Decay of an exponential moving average of the weights, which is what is validated, evaluated and saved; 0 = none. E.g. 0.999. Early steps are forgotten faster, so short runs are no average of their beginnings.", ge=0, lt=1)
     gradient_clip_val: float = _field(1.0, group="training", about="Largest global gradient norm; 0 = no clipping.", ge=0)
     accumulate_grad_batches: int = _field(1, group="training", about="Forward passes per optimizer step and rank.", ge=1)
     warmup_steps: int = _field(300, group="training", about="Optimizer steps of linear warmup. The default shrinks to a tenth of a short run; a number that you set is kept.", ge=0)

@@ -97,6 +97,7 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "focal_gamma": ({**ONE, "loss": "focal"}, {"focal_gamma": 1.0}),
     "label_smoothing": (ONE, {"label_smoothing": 0.2}),
     "class_weights": (ONE, {"class_weights": [1.0, 4.0]}),
+    "ema_decay": (ONE, {"ema_decay": 0.9}),
     "gradient_clip_val": (ONE, {"gradient_clip_val": 0.01, "optimizer": "SGD"}),
     "accumulate_grad_batches": (ONE, {"accumulate_grad_batches": 2}),
     "warmup_steps": (ONE, {"warmup_steps": 10}),

@@ -17,6 +17,7 @@ from container.data.split import PreparedSplit
 from container.evaluation.metrics import classification_metrics
 from container.parallel.execution import Execution
 from container.parallel.mesh import RankMesh
+from container.training.average import WeightAverage
 from container.training.checkpoint import CheckpointStore
 from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import effective_warmup, learning_rate
@@ -47,6 +48,7 @@ class Trainer:
     """Trains `execution` on `train`, validates on `val`, keeps `state` and the checkpoints.
 
     Args:
+        average: of the weights; what is validated, and saved beside them.
         class_weights: weight of each class in the loss. [K]
         identity: what must not change between a checkpoint and the run that resumes it.
         profiler: stepped with the optimizer.
@@ -59,6 +61,7 @@ class Trainer:
         execution: Execution,
         optimizer: torch.optim.Optimizer,
         *,
+        average: WeightAverage,
         class_weights: list[float],
         train: PreparedSplit,
         val: PreparedSplit,
@@ -77,6 +80,7 @@ class Trainer:
         self._execution = execution
         self._ranks = execution.ranks
         self._optimizer = optimizer
+        self._average = average
         self._train = train
         self._val = val
         self._val_labels = val.column("label").to_numpy()
@@ -214,6 +218,7 @@ class Trainer:
         self._scaler.update(finite=finite)
         if finite:
             self._optimizer.step()
+            self._average.update(state.step)
         if finite or searching:
             state.nonfinite = 0
             return
@@ -245,13 +250,14 @@ class Trainer:
         """Validate, note whether it is the best, save a checkpoint."""
         state = self.state
         started = time.perf_counter()
-        logits = predict_split(
-            self._execution,
-            self._val,
-            batch_size=self._hp.batch_size,
-            num_classes=self._hp.num_classes,
-            between_batches=lambda: raise_if_stopped(self._ranks, self._stop),
-        )
+        with self._average.in_place_of_weights(self._execution):
+            logits = predict_split(
+                self._execution,
+                self._val,
+                batch_size=self._hp.batch_size,
+                num_classes=self._hp.num_classes,
+                between_batches=lambda: raise_if_stopped(self._ranks, self._stop),
+            )
         wanted = dict.fromkeys([*self._hp.metric_choices, self._early.metric.removeprefix("val/")])
         metrics = classification_metrics(self._val_labels, softmax(logits), [name for name in wanted if name != "loss"])
         values: dict[str, float | None] = {
@@ -290,6 +296,7 @@ class Trainer:
                 "identity": self._identity,
             },
             best_step=state.best_step,
+            average=self._average.state,
         )
 
 
