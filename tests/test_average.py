@@ -1,6 +1,7 @@
 """The moving average of the weights: what it is, that it resumes, and that it is what is validated and saved."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from container.training.average import WeightAverage
 from container.training.checkpoint import CheckpointStore, complete_checkpoints, load_weights
 from container.training.predict import softmax
 from contracts.errors import ContractError
+from tests.encoder_families import packed_batch, write_config
 from tests.jobs import write_job
+from tests.test_data_parallel import execution_of
 from tests.test_every_hyperparameter import train
 
 
@@ -165,3 +168,35 @@ def test_another_decay_is_another_training(tmp_path):
     train(write_job(tmp_path, overrides={**SETTINGS, "max_epochs": 1}))
     with pytest.raises(ContractError, match=r"ema_decay: .* trained with 0\.97, this run has 0\.5"):
         train(write_job(tmp_path, overrides={**SETTINGS, "max_epochs": 2, "ema_decay": 0.5}))
+
+
+def differences_of_predictions(encoder: str, **settings: Any) -> tuple[float, float]:
+    """How far predictions are from those of one process: with the averages, and with the weights after them."""
+    execution = execution_of(encoder, **settings)
+    plain = execution_of(encoder, strategy="auto", dp_replicate_size=2).module.eval()
+    average = WeightAverage(execution.module, decay=0.5)
+    for value in average.state.values():
+        value.mul_(1.5)
+    batch = packed_batch([[5], [9, 3]], seed=execution.ranks.rank)
+    with torch.no_grad():
+        weights = plain(batch)
+        for parameter in plain.parameters():
+            parameter.mul_(1.5)
+        averages = plain(batch)
+    execution.module.eval()
+    execution.predict([batch])
+    with average.in_place_of_weights(execution):
+        (within,) = execution.predict([batch])
+    (after,) = execution.predict([batch])
+    assert not torch.allclose(weights, averages, atol=1e-3)
+    return (within - averages).abs().max().item(), (after - weights).abs().max().item()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"])
+def test_gathered_weights_are_not_used_after_they_changed(rank_pool, tmp_path, sharding):
+    write_config(tmp_path, "bert", num_hidden_layers=2)
+    settings = {"strategy": "fsdp", "sharding_strategy": sharding}
+    for within, after in rank_pool.run(differences_of_predictions, str(tmp_path), world_size=2, **settings):
+        assert within < 1e-5
+        assert after < 1e-5
