@@ -14,6 +14,17 @@ def check_consistency(hp: Hyperparameters) -> None:
     _check_text_steps(hp)
     _check_control(hp)
     _check_sharding(hp)
+    _check_modalities(hp)
+
+
+def _check_modalities(hp: Hyperparameters) -> None:
+    count = len(hp.text_fields) + hp.has_table
+    if hp.modality_dropout and count < 2:
+        raise ContractError(
+            f"modality_dropout: is {hp.modality_dropout}, but the model reads one text and no table column: there is "
+            "nothing it could do without",
+            "Set modality_dropout to 0, or choose a model_class that reads more and name its columns.",
+        )
 
 
 def _check_classes(hp: Hyperparameters) -> None:

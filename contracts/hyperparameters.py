@@ -90,6 +90,7 @@ class Hyperparameters(BaseModel):
     fusion_hidden_dim: int | None = _field(None, group="model", about="Width of the two-text classes' fusion layer. Default: max(128, 3H/2).", only=("trimodal_bert",), ge=1)
     dropout: float = _field(0.1, group="model", about="Dropout of the text heads and the tabular branch.", ge=0, lt=1)
     fusion_dropout: float = _field(0.1, group="model", about="Dropout of the fusion head.", only=("trimodal_bert",), ge=0, lt=1)
+    modality_dropout: float = _field(0.0, group="model", about="Probability with which, in training, a record does without its table, or without one of its texts; never without all. Makes the model less dependent on one of them.", ge=0, lt=1)
     is_embeddings_trainable: bool = _field(True, group="model", about="Train the encoder's embedding tables.")
     primary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the primary text.", only=("trimodal_bert",))
     secondary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the secondary text.", only=("trimodal_bert",))
@@ -193,6 +194,11 @@ class Hyperparameters(BaseModel):
         """The text columns the model reads, in order, with overrides resolved."""
         roles = ("text",) if self.architecture.num_texts == 1 else ("primary", "secondary")
         return tuple(self._text_field(role) for role in roles)
+
+    @property
+    def has_table(self) -> bool:
+        """Whether a number or a category enters the model."""
+        return self.architecture.uses_table and bool(self.tab_field_list or self.encoded_categories)
 
     @property
     def encoded_categories(self) -> list[str]:

@@ -67,6 +67,7 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "fusion_hidden_dim": (TWO, {"fusion_hidden_dim": 8}),
     "dropout": (ONE, {"dropout": 0.5}),
     "fusion_dropout": (TWO, {"fusion_dropout": 0.5}),
+    "modality_dropout": (ONE, {"modality_dropout": 0.4}),
     "max_sen_len": (ONE, {"max_sen_len": 12}),
     "primary_max_sen_len": (TWO, {"primary_max_sen_len": 12}),
     "secondary_max_sen_len": (TWO, {"secondary_max_sen_len": 12}),

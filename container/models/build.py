@@ -109,7 +109,7 @@ def _compose(
         num_texts=len(branches),
         table_width=0 if tabular is None else hp.hidden_common_dim,
     )
-    return Classifier(branches, tabular=tabular, fusion=fusion)
+    return Classifier(branches, tabular=tabular, fusion=fusion, modality_dropout=hp.modality_dropout)
 
 
 def _projection(hp: Hyperparameters, encoder: TextEncoder) -> nn.Module:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from container.data.batch import PackedBatch
 from container.models.encoder import TextBranch
 from container.models.fusion import FusionHead
+from container.models.modality_dropout import ModalityDropout
 from container.models.tabular import TabularBranch
 
 
@@ -19,6 +20,7 @@ class Classifier(nn.Module):
     Args:
         branches: text branches by role, in the order of Hyperparameters.text_fields.
         tabular: None where no number or category enters the model.
+        modality_dropout: probability that, in training, a record does without its table, or without a text.
 
     Attributes:
         text_indices: which of a batch's texts `branches` reads; all of them, but where texts are shared out over ranks.
@@ -27,11 +29,17 @@ class Classifier(nn.Module):
     """
 
     def __init__(
-        self, branches: Mapping[str, TextBranch], *, tabular: TabularBranch | None, fusion: FusionHead
+        self,
+        branches: Mapping[str, TextBranch],
+        *,
+        tabular: TabularBranch | None,
+        fusion: FusionHead,
+        modality_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.branches = nn.ModuleDict(branches)
         self.tabular = tabular
+        self.modality_dropout = ModalityDropout(modality_dropout)
         self.fusion = fusion
         self.text_indices: tuple[int, ...] = tuple(range(len(branches)))
         self.exchange: Callable[[list[Tensor]], list[Tensor]] = _nothing
@@ -48,7 +56,10 @@ class Classifier(nn.Module):
     def head(self, features: list[Tensor], tabular: Tensor) -> Tensor:
         """Logits [B, K] from the features of `branches`, [B, H] each, and the table [B, n]."""
         texts = self.exchange(features)
-        return self.fusion(texts, None if self.tabular is None else self.tabular(tabular))
+        if self.tabular is None:
+            return self.fusion(self.modality_dropout(texts), None)
+        *texts, table = self.modality_dropout([*texts, self.tabular(tabular)])
+        return self.fusion(texts, table)
 
     def forward_dense(self, texts: Sequence[tuple[Tensor, Tensor]], tabular: Tensor | None) -> Tensor:
         """Logits from padded chunks, for export.
