@@ -25,6 +25,11 @@ def _check_modalities(hp: Hyperparameters) -> None:
             "nothing it could do without",
             "Set modality_dropout to 0, or choose a model_class that reads more and name its columns.",
         )
+    if hp.numeric_embedding != "none" and not hp.has_table:
+        raise ContractError(
+            f"numeric_embedding: is {hp.numeric_embedding!r}, but no number or category enters the model",
+            "Set numeric_embedding to none, or choose a model_class that reads the table and name its columns.",
+        )
 
 
 def _check_classes(hp: Hyperparameters) -> None:
@@ -248,7 +253,7 @@ def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list
     Args:
         features: as in `check_parallelism`.
     """
-    active = {hp.architecture.name, hp.optimizer, hp.loss, *features}
+    active = {hp.architecture.name, hp.optimizer, hp.loss, hp.numeric_embedding, *features}
     if hp.sharding_strategy == "NO_SHARD" and "fsdp" in features:
         active.add("dp_shard")  # its effect is that this axis is not there
     sentences = []

@@ -28,7 +28,7 @@ ENCODER_SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_head
 
 
 def _field(default: Any = ..., *, group: str, about: str, only: tuple[str, ...] = (), **constraints: Any) -> Any:
-    """A hyperparameter; `only` names the model classes, optimizers, losses or ways of sharing out work that it belongs to."""
+    """A hyperparameter; `only` names the model classes, optimizers, choices (focal, periodic) or ways of sharing out work that it belongs to."""
     extra = {"group": group, "only": list(only)}
     return Field(default, description=about, json_schema_extra=extra, **constraints)
 
@@ -124,6 +124,11 @@ class Hyperparameters(BaseModel):
     imputation_dict: dict[str, float] | None = _field(None, group="table", about="Imputation values given by hand, per column; the rest are fitted.")
     risk_tables: dict[str, dict[str, Any]] | None = _field(None, group="table", about="Risk tables given by hand, per column, in the form of risk_table_map.json; the rest are fitted.")
     numeric_transform: Literal["standard", "quantile", "none"] = _field("standard", group="table", about="Scaling of the tabular inputs between imputation and the model, fitted on train, part of model.pth and model.onnx.")
+    numeric_embedding: Literal["none", "piecewise_linear", "periodic"] = _field("none", group="table", about="A vector for each tabular input instead of the number itself: how far it has come through each of its bins, which are quantiles of train, or sines and cosines of trained frequencies (Gorishniy et al. 2022); then a linear layer per input, and ReLU.")
+    numeric_embedding_dim: int = _field(16, group="table", about="Width of each input's vector.", only=("piecewise_linear", "periodic"), ge=1)
+    numeric_embedding_bins: int = _field(16, group="table", about="Bins of each input; fewer where its quantiles coincide.", only=("piecewise_linear",), ge=1)
+    numeric_embedding_frequencies: int = _field(16, group="table", about="Frequencies of each input.", only=("periodic",), ge=1)
+    numeric_embedding_sigma: float = _field(0.1, group="table", about="Standard deviation of the first frequencies, in periods per unit of the scaled input.", only=("periodic",), gt=0)
 
     batch_size: int = _field(32, group="training", about="Records per data-parallel rank and forward pass; a pipeline cuts them into num_microbatches.", ge=1)
     max_epochs: int = _field(10, group="training", about="Passes over train at most.", ge=1)

@@ -25,6 +25,7 @@ OPTIONS: dict[str, Any] = {
     "class_weights": "balanced",
     "layer_lr_decay": 0.7,
     "ema_decay": 0.9,
+    "numeric_embedding": "piecewise_linear",
 }
 UNDER = (
     "ddp 2, accumulation",
@@ -80,7 +81,13 @@ def test_ranks_that_fuse_the_same_records_stay_together_whichever_modalities_are
 
 @pytest.mark.parametrize(
     "option",
-    [{"loss": "cross_entropy"}, {"class_weights": [1.0, 1.0]}, {"layer_lr_decay": 1.0}, {"ema_decay": 0.0}],
+    [
+        {"loss": "cross_entropy"},
+        {"class_weights": [1.0, 1.0]},
+        {"layer_lr_decay": 1.0},
+        {"ema_decay": 0.0},
+        {"numeric_embedding": "none"},
+    ],
     ids=lambda option: next(iter(option)),
 )
 def test_an_option_left_out_would_be_noticed(jobs, alone, option):

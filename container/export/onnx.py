@@ -168,7 +168,7 @@ def _write(model: Classifier, hp: Hyperparameters, path: Path) -> None:
         dims = {0: batch, 1: Dim(f"{prefix}chunks"), 2: Dim(f"{prefix}length", max=field.max_sen_len)}
         dynamic += [dims, dims]
     if model.tabular is not None:
-        inputs.append(torch.zeros(2, model.tabular.linear.in_features))
+        inputs.append(torch.zeros(2, model.tabular.num_inputs))
         dynamic.append({0: batch})
     try:
         with _quiet():

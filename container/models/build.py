@@ -13,7 +13,8 @@ from container.models.backbone import EncoderFiles, build_encoder
 from container.models.classifier import Classifier
 from container.models.encoder import TextBranch, TextEncoder
 from container.models.fusion import FUSION_HEADS
-from container.models.tabular import TabularBranch
+from container.models.numeric_embedding import build_numeric_embedding
+from container.models.tabular import TabularBranch, scaled_edges
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from contracts.artifacts import HYPERPARAMETERS, MODEL_STATE, tokenizer_folder
@@ -101,7 +102,13 @@ def _compose(
         branches[field.role] = TextBranch(encoder, _projection(hp, encoder) if head.projects_text else nn.Identity())
     tabular = None
     if hp.architecture.uses_table and tabular_dim:
-        tabular = TabularBranch(tabular_dim, hp.hidden_common_dim, transform=numeric_transform, dropout=hp.dropout)
+        tabular = TabularBranch(
+            tabular_dim,
+            hp.hidden_common_dim,
+            transform=numeric_transform,
+            dropout=hp.dropout,
+            embedding=build_numeric_embedding(hp, edges=scaled_edges(numeric_transform), num_inputs=tabular_dim),
+        )
     widths = {branch.encoder.width for branch in branches.values()}
     fusion = head(
         hp,
