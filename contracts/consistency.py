@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Collection
 
 from contracts.errors import ContractError
-from contracts.hyperparameters import FROM_SCRATCH, METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
+from contracts.hyperparameters import BALANCED, FROM_SCRATCH, METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
 from contracts.model_classes import CROSS_ATTENTION_CLASSES
 
 
@@ -16,6 +16,22 @@ def check_consistency(hp: Hyperparameters) -> None:
     _check_text_steps(hp)
     _check_control(hp)
     _check_sharding(hp)
+    _check_modalities(hp)
+
+
+def _check_modalities(hp: Hyperparameters) -> None:
+    count = len(hp.text_fields) + hp.has_table
+    if hp.modality_dropout and count < 2:
+        raise ContractError(
+            f"modality_dropout: is {hp.modality_dropout}, but the model reads one text and no table column: there is "
+            "nothing it could do without",
+            "Set modality_dropout to 0, or choose a model_class that reads more and name its columns.",
+        )
+    if hp.numeric_embedding != "none" and not hp.has_table:
+        raise ContractError(
+            f"numeric_embedding: is {hp.numeric_embedding!r}, but no number or category enters the model",
+            "Set numeric_embedding to none, or choose a model_class that reads the table and name its columns.",
+        )
 
 
 def _check_classes(hp: Hyperparameters) -> None:
@@ -41,7 +57,7 @@ def _check_classes(hp: Hyperparameters) -> None:
             raise ContractError(
                 f"multiclass_categories: {categories} names a label twice", "List each class label once."
             )
-    if hp.class_weights is not None:
+    if hp.class_weights not in (None, BALANCED):
         if len(hp.class_weights) != hp.num_classes:
             raise ContractError(
                 f"class_weights: has {len(hp.class_weights)} weights {hp.class_weights}, "
@@ -276,7 +292,7 @@ def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list
     Args:
         features: as in `check_parallelism`.
     """
-    active = {hp.architecture.name, hp.optimizer, *features}
+    active = {hp.architecture.name, hp.optimizer, hp.loss, hp.numeric_embedding, *features}
     if hp.sharding_strategy == "NO_SHARD" and "fsdp" in features:
         active.add("dp_shard")  # its effect is that this axis is not there
     sentences = []

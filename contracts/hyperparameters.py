@@ -31,6 +31,7 @@ ZERO_BUBBLE_SCHEDULES = ("InterleavedZeroBubble", "ZBVZeroBubble")
 TWO_STAGE_SCHEDULES = ("Interleaved1F1B", *ZERO_BUBBLE_SCHEDULES)
 
 FROM_SCRATCH = "from_scratch"
+BALANCED = "balanced"
 _POOLED_TWO_TEXT_CLASSES = tuple(name for name in POOLED_CLASSES if name in TWO_TEXT_CLASSES)
 FUSION_WIDTH_CLASSES = (*TWO_TEXT_CLASSES, "multimodal_gate_fusion", "multimodal_moe")
 FUSION_DROPOUT_CLASSES = (*TWO_TEXT_CLASSES, "multimodal_moe", "multimodal_cross_attn")
@@ -38,7 +39,7 @@ ENCODER_SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_head
 
 
 def _field(default: Any = ..., *, group: str, about: str, only: tuple[str, ...] = (), **constraints: Any) -> Any:
-    """A hyperparameter; `only` names the model classes, optimizers or ways of sharing out work that it belongs to."""
+    """A hyperparameter; `only` names the model classes, optimizers, choices (focal, periodic) or ways of sharing out work that it belongs to."""
     extra = {"group": group, "only": list(only)}
     return Field(default, description=about, json_schema_extra=extra, **constraints)
 
@@ -104,6 +105,7 @@ class Hyperparameters(BaseModel):
     num_experts: int = _field(4, group="model", about="Experts of the mixture: small networks over text and table.", only=("multimodal_moe",), ge=2)
     experts_per_record: int = _field(2, group="model", about="Experts that decide about a record: the highest of the router's scores.", only=("multimodal_moe",), ge=1)
     expert_balance: float = _field(0.01, group="model", about="Weight of the load-balancing loss, which evens out how many records each expert gets; 0 = off.", only=("multimodal_moe",), ge=0)
+    modality_dropout: float = _field(0.0, group="model", about="Probability with which, in training, a record does without its table, or without one of its texts; never without all. Makes the model less dependent on one of them.", ge=0, lt=1)
     is_embeddings_trainable: bool = _field(True, group="model", about="Train the encoder's embedding tables.")
     primary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the primary text.", only=TWO_TEXT_CLASSES)
     secondary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the secondary text.", only=TWO_TEXT_CLASSES)
@@ -137,16 +139,26 @@ class Hyperparameters(BaseModel):
     imputation_dict: dict[str, float] | None = _field(None, group="table", about="Imputation values given by hand, per column; the rest are fitted.")
     risk_tables: dict[str, dict[str, Any]] | None = _field(None, group="table", about="Risk tables given by hand, per column, in the form of risk_table_map.json; the rest are fitted.")
     numeric_transform: Literal["standard", "quantile", "none"] = _field("standard", group="table", about="Scaling of the tabular inputs between imputation and the model, fitted on train, part of model.pth and model.onnx.")
+    numeric_embedding: Literal["none", "piecewise_linear", "periodic"] = _field("none", group="table", about="A vector for each tabular input instead of the number itself: how far it has come through each of its bins, which are quantiles of train, or sines and cosines of trained frequencies (Gorishniy et al. 2022); then a linear layer per input, and ReLU.")
+    numeric_embedding_dim: int = _field(16, group="table", about="Width of each input's vector.", only=("piecewise_linear", "periodic"), ge=1)
+    numeric_embedding_bins: int = _field(16, group="table", about="Bins of each input; fewer where its quantiles coincide.", only=("piecewise_linear",), ge=1)
+    numeric_embedding_frequencies: int = _field(16, group="table", about="Frequencies of each input.", only=("periodic",), ge=1)
+    numeric_embedding_sigma: float = _field(0.1, group="table", about="Standard deviation of the first frequencies, in periods per unit of the scaled input.", only=("periodic",), gt=0)
 
     batch_size: int = _field(32, group="training", about="Records per data-parallel rank and forward pass; a pipeline cuts them into num_microbatches.", ge=1)
     max_epochs: int = _field(10, group="training", about="Passes over train at most.", ge=1)
     lr: float = _field(2e-5, group="training", about="Peak learning rate.", gt=0)
     head_lr: float | None = _field(None, group="training", about="Peak learning rate of everything but the encoders' backbones. Default: lr. Beside a pretrained encoder about 1e-3 is usually much better.", gt=0)
+    layer_lr_decay: float = _field(1.0, group="training", about="Factor on lr for each encoder layer between a weight and the top of its encoder; the embeddings learn slowest. 1 = every layer learns at lr.", gt=0, le=1)
     optimizer: Literal["SGD", "Adam", "AdamW"] = _field("AdamW", group="training", about="Optimizer; no weight decay on biases and norms.")
     momentum: float = _field(0.9, group="training", about="Momentum of SGD.", only=("SGD",), ge=0, lt=1)
     weight_decay: float = _field(0.0, group="training", about="Weight decay (decoupled with AdamW, L2 otherwise).", ge=0)
     adam_epsilon: float = _field(1e-8, group="training", about="Epsilon of Adam and AdamW.", only=("Adam", "AdamW"), gt=0)
-    class_weights: list[float] | None = _field(None, group="training", about="Weight of each class in the loss, in the order of the class ids. Default: all 1.")
+    loss: Literal["cross_entropy", "focal"] = _field("cross_entropy", group="training", about="What is minimised; focal gives less weight to records that are classified well already. val/loss is the log loss with class_weights in any case, so that runs can be compared.")
+    focal_gamma: float = _field(2.0, group="training", about="Exponent of the focal loss; 0 is cross entropy.", only=("focal",), ge=0, le=10)
+    label_smoothing: float = _field(0.0, group="training", about="Share of each label that is spread evenly over all classes in the training loss.", ge=0, lt=1)
+    class_weights: list[float] | Literal["balanced"] | None = _field(None, group="training", about="Weight of each class in the loss, in the order of the class ids; balanced: rows of train / (classes * rows of the class). Default: all 1.")
+    ema_decay: float = _field(0.0, group="training", about="Decay of an exponential moving average of the weights, which is what is validated, evaluated and saved; 0 = none. E.g. 0.999. Early steps are forgotten faster, so short runs are no average of their beginnings.", ge=0, lt=1)
     gradient_clip_val: float = _field(1.0, group="training", about="Largest global gradient norm; 0 = no clipping.", ge=0)
     accumulate_grad_batches: int = _field(1, group="training", about="Forward passes per optimizer step and rank.", ge=1)
     warmup_steps: int = _field(300, group="training", about="Optimizer steps of linear warmup. The default shrinks to a tenth of a short run; a number that you set is kept.", ge=0)
@@ -204,15 +216,16 @@ class Hyperparameters(BaseModel):
         return tuple(self._text_field(role) for role in roles)
 
     @property
+    def has_table(self) -> bool:
+        """Whether a number or a category enters the model."""
+        return self.architecture.uses_table and bool(self.tab_field_list or self.encoded_categories)
+
+    @property
     def encoded_categories(self) -> list[str]:
         """Categorical columns that become risk values, in order."""
         if self.categorical_features_to_encode is None:
             return list(self.cat_field_list)
         return [name for name in self.cat_field_list if name in self.categorical_features_to_encode]
-
-    @property
-    def weights(self) -> list[float]:
-        return list(self.class_weights) if self.class_weights is not None else [1.0] * self.num_classes
 
     @property
     def fusion_width(self) -> int:

@@ -80,6 +80,7 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "num_experts": (MOE, {"num_experts": 4}),
     "experts_per_record": (MOE, {"experts_per_record": 1}),
     "expert_balance": (MOE, {"expert_balance": 1.0}),
+    "modality_dropout": (ONE, {"modality_dropout": 0.4}),
     "max_sen_len": (ONE, {"max_sen_len": 12}),
     "primary_max_sen_len": (TWO, {"primary_max_sen_len": 12}),
     "secondary_max_sen_len": (TWO, {"secondary_max_sen_len": 12}),
@@ -97,15 +98,25 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "imputation_dict": (ONE, {"imputation_dict": {"price": 1.0}}),
     "risk_tables": (ONE, {"risk_tables": {"color": {"bins": {"red": 0.9}, "default_bin": 0.1}}}),
     "numeric_transform": (ONE, {"numeric_transform": "quantile"}),
+    "numeric_embedding": (ONE, {"numeric_embedding": "piecewise_linear"}),
+    "numeric_embedding_dim": ({**ONE, "numeric_embedding": "periodic"}, {"numeric_embedding_dim": 4}),
+    "numeric_embedding_bins": ({**ONE, "numeric_embedding": "piecewise_linear"}, {"numeric_embedding_bins": 4}),
+    "numeric_embedding_frequencies": ({**ONE, "numeric_embedding": "periodic"}, {"numeric_embedding_frequencies": 4}),
+    "numeric_embedding_sigma": ({**ONE, "numeric_embedding": "periodic"}, {"numeric_embedding_sigma": 1.0}),
     "batch_size": (ONE, {"batch_size": 16}),
     "max_epochs": (ONE, {"max_epochs": 1}),
     "lr": (ONE, {"lr": 0.01}),
     "head_lr": (ONE, {"head_lr": 0.01}),
+    "layer_lr_decay": (ONE, {"layer_lr_decay": 0.5}),
     "optimizer": (ONE, {"optimizer": "SGD"}),
     "momentum": ({**ONE, "optimizer": "SGD"}, {"momentum": 0.1}),
     "weight_decay": (ONE, {"weight_decay": 0.5}),
     "adam_epsilon": (ONE, {"adam_epsilon": 0.1}),
+    "loss": (ONE, {"loss": "focal"}),
+    "focal_gamma": ({**ONE, "loss": "focal"}, {"focal_gamma": 1.0}),
+    "label_smoothing": (ONE, {"label_smoothing": 0.2}),
     "class_weights": (ONE, {"class_weights": [1.0, 4.0]}),
+    "ema_decay": (ONE, {"ema_decay": 0.9}),
     "gradient_clip_val": (ONE, {"gradient_clip_val": 0.01, "optimizer": "SGD"}),
     "accumulate_grad_batches": (ONE, {"accumulate_grad_batches": 2}),
     "warmup_steps": (ONE, {"warmup_steps": 10}),
@@ -282,6 +293,13 @@ def test_it_changes_the_outcome(outcome_of, name):
 def test_it_has_no_effect_here_and_the_log_says_so(name):
     hp = parse_hyperparameters({**CONFIGURATION, name: WITHOUT_EFFECT[name]})
     assert [sentence for sentence in unused_settings(hp) if sentence.startswith(f"{name} is set and has no effect")]
+
+
+def test_balanced_weights_train_as_the_same_weights_given_by_hand(outcome_of):
+    labels = [*frame(ROWS["train"], 0, 2)["label"], *frame(6, 7, 2)["label"]]
+    given = [len(labels) / (2 * labels.count(label)) for label in (0, 1)]
+    balanced = outcome_of({**ONE, "class_weights": "balanced"})
+    assert balanced == outcome_of({**ONE, "class_weights": given}) != outcome_of(ONE)
 
 
 def test_full_field_list_must_be_in_the_data(tmp_path):

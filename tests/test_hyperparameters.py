@@ -38,6 +38,8 @@ def paths(tmp_path):
         ("tab_field_list", "['price', 'quantity']", ["price", "quantity"]),
         ("class_weights", "[1, 2.5]", [1.0, 2.5]),
         ("class_weights", "None", None),
+        ("class_weights", '"balanced"', "balanced"),
+        ("class_weights", "balanced", "balanced"),
         ("tokenizer", '"from_scratch"', "from_scratch"),
         ("id_name", "123", "123"),
         ("encoder_config", "{'hidden_size': 64}", {"hidden_size": 64}),

@@ -30,6 +30,7 @@ class EvaluationInput:
         hyperparameters: every one of them, plain JSON values.
         run: facts to show, in order; `weights` says which weights were evaluated, and why.
         losses: the class-weighted log loss by split; None where undefined.
+        class_weights: the weights of that loss; None where all are 1. [K]
     """
 
     splits: Mapping[str, SplitPredictions]
@@ -43,6 +44,7 @@ class EvaluationInput:
     hyperparameters: Mapping[str, Any]
     run: Mapping[str, Any]
     losses: Mapping[str, float | None]
+    class_weights: Sequence[float] | None = None
 
 
 def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
@@ -65,7 +67,7 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
         evaluation.splits,
         class_labels=evaluation.class_labels,
         losses=evaluation.losses,
-        class_weights=evaluation.hyperparameters.get("class_weights"),
+        class_weights=evaluation.class_weights,
     )
     written = json.dumps(_metrics(analyses, threshold=threshold), indent=2, allow_nan=False)
     _write_aside(out / artifacts.METRICS, written)

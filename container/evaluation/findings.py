@@ -203,7 +203,10 @@ def _calibration(analysis: SplitAnalysis, hyperparameters: Mapping[str, Any]) ->
         yield Finding("good", f"Scores can be read as probabilities: they are off by {error:.3f} on average.")
         return
     direction = "too high" if over > error / 2 else "too low" if over < -error / 2 else "off in both directions"
-    weighted = " class_weights shift them by design." if hyperparameters.get("class_weights") else ""
+    shifting = [name for name in ("class_weights", "label_smoothing") if hyperparameters.get(name)]
+    shifting += ["the focal loss"] if hyperparameters.get("loss") == "focal" else []
+    verb = "shifts" if shifting in (["label_smoothing"], ["the focal loss"]) else "shift"
+    weighted = f" {' and '.join(shifting)} {verb} them by design." if shifting else ""
     yield Finding(
         "look",
         f"Do not read the scores as probabilities: they are {direction}, by {error:.3f} on average.{weighted} "

@@ -272,7 +272,11 @@ def _training(evaluation: "EvaluationInput") -> list[Markup]:
     marks = [] if best is None else [Mark(f"best, step {best['step']:,}", best["epoch"])]
     x = charts.number_axis("epochs", [entry["epoch"] for entry in history], from_zero=True)
     metrics = sorted({key for entry in history for key in entry if key.startswith("val/") and key != "val/loss"})
-    losses = [_logged(history, "train/loss", "train", "train, mean since the last report")]
+    settings = evaluation.hyperparameters
+    other = ["focal"] if settings.get("loss") == "focal" else []
+    other += ["with label smoothing"] if settings.get("label_smoothing") else []
+    of_what = f" ({', '.join(other)})" if other else ""
+    losses = [_logged(history, "train/loss", "train", f"train{of_what}, mean since the last report")]
     losses.append(_logged(history, "val/loss", "val", "val", dots=True))
     validated = [
         _logged(history, key, f"c{i + 1}", METRIC_NAMES.get(key.removeprefix("val/"), key), dots=True)

@@ -15,7 +15,8 @@ from container.models.cross_attention import CrossAttentionTable, CrossAttention
 from container.models.encoder import TextBranch, TextEncoder
 from container.models.experts import Experts
 from container.models.fusion import Concat, ConcatMLP, FusionHead, Gate, NormalisedGates, States, TextOnly
-from container.models.tabular import TabularBranch, TabularFields
+from container.models.numeric_embedding import build_numeric_embedding
+from container.models.tabular import TabularBranch, TabularFields, scaled_edges
 from container.models.word_encoders import ConvolutionalEncoder, RecurrentEncoder, WordEncoder
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_transform import NumericTransformParameters
@@ -120,7 +121,13 @@ def _compose(
     tabular = None
     if hp.architecture.uses_table and tabular_dim:
         kind = {"vector": TabularBranch, "fields": TabularFields}[head.table_features]
-        tabular = kind(tabular_dim, hp.hidden_common_dim, transform=numeric_transform, dropout=hp.dropout)
+        tabular = kind(
+            tabular_dim,
+            hp.hidden_common_dim,
+            transform=numeric_transform,
+            dropout=hp.dropout,
+            embedding=build_numeric_embedding(hp, edges=scaled_edges(numeric_transform), num_inputs=tabular_dim),
+        )
     widths = {branch.encoder.width for branch in branches.values()}
     fusion = head(
         hp,
@@ -128,7 +135,7 @@ def _compose(
         num_texts=len(branches),
         table_width=0 if tabular is None else hp.hidden_common_dim,
     )
-    return Classifier(branches, tabular=tabular, fusion=fusion)
+    return Classifier(branches, tabular=tabular, fusion=fusion, modality_dropout=hp.modality_dropout)
 
 
 def _encoder(hp: Hyperparameters, field: TextField, files: EncoderFiles, *, pooled: bool) -> TextEncoder | WordEncoder:

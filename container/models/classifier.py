@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from container.data.batch import PackedBatch
 from container.models.encoder import TextBranch
 from container.models.fusion import FusionHead
+from container.models.modality_dropout import ModalityDropout
 from container.models.record_tokens import DenseTokens, PackedTokens
 from container.models.tabular import TabularBranch, TabularFields
 
@@ -20,6 +21,7 @@ class Classifier(nn.Module):
     Args:
         branches: text branches by role, in the order of Hyperparameters.text_fields.
         tabular: None where no number or category enters the model.
+        modality_dropout: probability that, in training, a record does without its table, or without a text.
 
     Attributes:
         text_indices: which of a batch's texts `branches` reads; all of them, but where texts are shared out over ranks.
@@ -28,11 +30,17 @@ class Classifier(nn.Module):
     """
 
     def __init__(
-        self, branches: Mapping[str, TextBranch], *, tabular: TabularBranch | TabularFields | None, fusion: FusionHead
+        self,
+        branches: Mapping[str, TextBranch],
+        *,
+        tabular: TabularBranch | TabularFields | None,
+        fusion: FusionHead,
+        modality_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.branches = nn.ModuleDict(branches)
         self.tabular = tabular
+        self.modality_dropout = ModalityDropout(modality_dropout)
         self.fusion = fusion
         self.text_indices: tuple[int, ...] = tuple(range(len(branches)))
         self.exchange: Callable[[list[Tensor], PackedBatch], list[Tensor]] = _nothing
@@ -50,7 +58,10 @@ class Classifier(nn.Module):
         """Logits [B, K] from the features of `branches`, [B, H] or [N, H] each, and the table of `batch`."""
         texts = self.exchange(features, batch)
         table = None if self.tabular is None else self.tabular(batch.tabular)
-        return self.fusion(texts, table, [PackedTokens.of(text) for text in batch.texts])
+        tokens = [PackedTokens.of(text) for text in batch.texts]
+        per_token = self.fusion.text_features == "tokens"
+        texts, table = self.modality_dropout(texts, table, tokens if per_token else None)
+        return self.fusion(texts, table, tokens)
 
     def forward_dense(self, texts: Sequence[tuple[Tensor, Tensor]], tabular: Tensor | None) -> Tensor:
         """Logits from padded chunks, for export.

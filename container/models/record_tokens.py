@@ -14,6 +14,11 @@ from container.models.attention import varlen_attention
 class RecordTokens(Protocol):
     """Where the tokens of B records lie: in [N, H] packed, in [B, T, H] dense (for an exported graph)."""
 
+    @property
+    def num_records(self) -> int:
+        """B."""
+        ...
+
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, keys: Self, heads: int) -> Tensor:
         """Attention of every token to the tokens that `keys` gives the same record.
 
@@ -28,6 +33,10 @@ class RecordTokens(Protocol):
 
     def mean(self, tokens: Tensor) -> Tensor:
         """Mean of each record's tokens. [B, H]"""
+        ...
+
+    def spread(self, records: Tensor) -> Tensor:
+        """What each record has, [B, 1], at each of its tokens. [.., 1]"""
         ...
 
     def of_fields(self, fields: Tensor) -> tuple[Tensor, Self]:
@@ -46,6 +55,10 @@ class PackedTokens:
 
     lengths: tuple[int, ...]
     boundaries: Tensor
+
+    @property
+    def num_records(self) -> int:
+        return len(self.lengths)
 
     @classmethod
     def of(cls, text: PackedText) -> "PackedTokens":
@@ -73,10 +86,15 @@ class PackedTokens:
 
     def mean(self, tokens: Tensor) -> Tensor:
         tokens = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
-        counts = self.boundaries.diff()  # [B]
-        record = torch.repeat_interleave(counts, output_size=len(tokens))  # [N]
-        sums = tokens.new_zeros(len(self.lengths), tokens.shape[1]).index_add(0, record, tokens)
-        return sums / counts[:, None]
+        sums = tokens.new_zeros(len(self.lengths), tokens.shape[1]).index_add(0, self._record(), tokens)
+        return sums / self.boundaries.diff()[:, None]
+
+    def spread(self, records: Tensor) -> Tensor:
+        return records[self._record()]
+
+    def _record(self) -> Tensor:
+        """The record of each token. [N]"""
+        return torch.repeat_interleave(self.boundaries.diff(), output_size=sum(self.lengths))
 
     def of_fields(self, fields: Tensor) -> tuple[Tensor, "PackedTokens"]:
         return fields.flatten(0, 1), self._of_lengths((fields.shape[1],) * len(fields), fields.device)
@@ -91,6 +109,13 @@ class DenseTokens:
     """
 
     mask: Tensor
+
+    @property
+    def num_records(self) -> int:
+        return len(self.mask)
+
+    def spread(self, records: Tensor) -> Tensor:
+        return records[:, None].expand(-1, self.mask.shape[1], -1)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, keys: "DenseTokens", heads: int) -> Tensor:
         q, k, v = (tensor.unflatten(-1, (heads, -1)).transpose(1, 2) for tensor in (query, key, value))

@@ -16,7 +16,7 @@ from container.parallel.branch import split_branches
 from container.parallel.mesh import RankMesh
 from container.parallel.recompute import compile_layers, recompute_layers
 from container.parallel.replication import DataParallel, alone, replicate
-from container.parallel.sharding import shard_module
+from container.parallel.sharding import free_gathered, shard_module
 from contracts.hyperparameters import Hyperparameters
 
 Objective = Callable[[Tensor, PackedBatch], Tensor]
@@ -65,6 +65,10 @@ class Execution(Protocol):
         """Divide gradients by `scaled_by`, then clip their global norm to `max_norm`; returns it before clipping."""
         ...
 
+    def weights_changed(self) -> None:
+        """To be called after weights were changed in place other than by an optimizer step after a backward."""
+        ...
+
 
 class DirectExecution:
     """Each rank runs the whole step on its own records: replicas, shards, tensor slices, branches."""
@@ -107,6 +111,9 @@ class DirectExecution:
 
     def clip_grad_norm(self, max_norm: float, *, scaled_by: float = 1.0) -> float:
         return self._gradients.clip(max_norm, scaled_by=scaled_by)
+
+    def weights_changed(self) -> None:
+        free_gathered(self.module)
 
 
 class Gradients:

@@ -36,7 +36,9 @@ def identity(hp: Hyperparameters, preprocessing_fingerprint: str, digests: Mappi
 
 def check_identity(saved: dict[str, Any], current: dict[str, Any], *, folder: str) -> None:
     """Raise ContractError when the run that saved a checkpoint differs from the one that would resume it."""
-    old, new = saved["hyperparameters"], current["hyperparameters"]
+    # What a checkpoint of an earlier version does not name was as its default says: that is off.
+    defaults = {name: field.default for name, field in Hyperparameters.model_fields.items() if name not in FREE}
+    old, new = {**defaults, **saved["hyperparameters"]}, current["hyperparameters"]
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     fix = "Undo the change, or start over with resume=false, which removes the checkpoints."
     if changed:

@@ -9,6 +9,7 @@ from torch.utils.tensorboard import SummaryWriter
 from container.data.split import PreparedSplit
 from container.evaluation.evaluate import EvaluationInput, SplitPredictions, write_evaluation
 from container.job import Job
+from container.preprocessing.class_weights import resolve_class_weights
 from container.preprocessing.prepare import PreparedData
 from container.training.loop import merge_history
 from container.training.predict import weighted_log_loss
@@ -34,6 +35,7 @@ def write_results(
     out = job.paths.output_data
     out.mkdir(parents=True, exist_ok=True)
     labels = {name: split.column("label").to_numpy() for name, split in splits.items()}
+    class_weights = resolve_class_weights(job.hp, data.fitted.class_labels, data.summary)
     evaluation = EvaluationInput(
         splits={
             name: SplitPredictions(
@@ -54,7 +56,8 @@ def write_results(
         data_summary=data.summary,
         hyperparameters=job.hp.model_dump(mode="json"),
         run=run,
-        losses={name: weighted_log_loss(logits[name], labels[name], job.hp.weights) for name in splits},
+        losses={name: weighted_log_loss(logits[name], labels[name], class_weights) for name in splits},
+        class_weights=class_weights,
     )
     evaluated = write_evaluation(out, evaluation)
     metrics = {

@@ -23,8 +23,10 @@ from container.models.classifier import Classifier
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.execution import Execution, parallelize
 from container.parallel.mesh import RankMesh, build_mesh, init_distributed
+from container.preprocessing.class_weights import resolve_class_weights
 from container.preprocessing.prepare import PreparedData, open_prepared
 from container.processes import die_with_parent, set_up_logging
+from container.training.average import WeightAverage
 from container.training.checkpoint import Checkpoint, CheckpointStore, load_weights
 from container.training.identity import check_identity, identity, resume_slots
 from container.training.loop import Trainer, precision_of, raise_if_stopped
@@ -137,7 +139,7 @@ def train_and_predict(
         precision=torch.float32,
         tokens_per_record=_tokens_per_record(data),
     )
-    store.load(checkpoint, execution.module)
+    store.load_weights(checkpoint, execution.module)
     logits = {
         name: predict_split(
             execution,
@@ -170,6 +172,7 @@ def _train(
     )  # fmt: skip
     execution = parallelize(model, ranks, hp, precision=precision_of(hp), tokens_per_record=_tokens_per_record(data))
     optimizer = build_optimizer(hp, execution.module)
+    average = WeightAverage(execution.module, decay=hp.ema_decay)
     scaler = LossScaler.start(enabled=hp.fp16)
     slots = Slots(
         hp.batch_size // execution.microbatches,
@@ -177,7 +180,7 @@ def _train(
         hp.accumulate_grad_batches * execution.microbatches,
     )
     own = identity(hp, data.fitted.fingerprint, data.digests)
-    state, slots = _resume(store, execution, optimizer, scaler=scaler, slots=slots, own=own)
+    state, slots = _resume(store, execution, optimizer, average=average, scaler=scaler, slots=slots, own=own)
     schedule = Schedule(len(splits["train"]), slots.steps(len(splits["train"])), hp.max_epochs, hp.val_check_interval)
     progress = Progress(
         reports=ranks.is_first,
@@ -190,6 +193,8 @@ def _train(
         hp,
         execution,
         optimizer,
+        average=average,
+        class_weights=resolve_class_weights(hp, data.fitted.class_labels, data.summary),
         train=splits["train"],
         val=splits["val"],
         store=store,
@@ -218,6 +223,7 @@ def _resume(
     execution: Execution,
     optimizer: torch.optim.Optimizer,
     *,
+    average: WeightAverage,
     scaler: LossScaler,
     slots: Slots,
     own: dict[str, Any],
@@ -228,7 +234,7 @@ def _resume(
         return TrainingState(), slots
     check_identity(checkpoint.content["identity"], own, folder=str(checkpoint.folder))
     slots = resume_slots(checkpoint.content["global_batch"], slots, per_pass=execution.microbatches)
-    store.load(checkpoint, execution.module, optimizer)
+    store.load(checkpoint, execution.module, optimizer, average=average.state)
     scaler.load_state_dict(checkpoint.content["scaler"])
     state = TrainingState.from_dict(checkpoint.content["state"])
     logger.info("resuming from %s: %d steps are done", checkpoint.folder.name, state.step)
@@ -253,6 +259,8 @@ def _choose_weights(hp: Hyperparameters, store: CheckpointStore, state: Training
             f"checkpoints: the one to be evaluated and saved (step {step}) is gone or damaged",
             "Set load_ckpt=false to save the last weights, or resume=false to train again.",
         )
+    if hp.ema_decay:
+        chosen += f", averaged over steps (ema_decay {hp.ema_decay:g})"
     logger.info("evaluating and saving %s", chosen)
     return checkpoint, chosen
 
