@@ -22,8 +22,9 @@ def review_data():
 
 
 def run(script, *arguments, expect=0):
+    program = [str(BENCHMARKS / script)] if script.endswith(".py") else ["-m", f"benchmarks.{script}"]
     finished = subprocess.run(
-        [sys.executable, str(BENCHMARKS / script), *map(str, arguments)],
+        [sys.executable, *program, *map(str, arguments)],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -111,3 +112,17 @@ def test_pipeline_prints_idle_shares_and_what_is_held():
         "GPipe": 16, "1F1B": 2, "ZBVZeroBubble": 2,
     }  # fmt: skip
     assert len(held) == 9
+
+
+@pytest.mark.slow
+def test_overhead_compares_equal_losses_and_prints_a_ratio():
+    printed = run("overhead", "--smoke", "--pairs", "2")
+    assert float(table_lines(printed, {"clock", "processor"})["clock"][2]) > 0
+    assert "Losses are equal" in printed
+
+
+@pytest.mark.slow
+def test_the_gpu_benchmark_prints_speed_and_memory_of_each_way_to_compute():
+    printed = run("gpu", "--smoke")
+    assert "packed" in printed
+    assert "tokens/s" in printed
