@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from container.data.records import RecordArrays, pack_text, pad_text
+from container.decision.decision import Decision
 from container.preprocessing.tables import records_to_table
 from container.preprocessing.transform import Preprocessor
 from contracts import artifacts
@@ -30,11 +31,13 @@ class Predictor:
 
     Attributes:
         class_labels: the label of each probability column.
+        decision: what makes probabilities of logits, and decisions of probabilities.
     """
 
-    def __init__(self, preprocessor: Preprocessor, backend: Backend, *, batch_size: int) -> None:
+    def __init__(self, preprocessor: Preprocessor, backend: Backend, *, decision: Decision, batch_size: int) -> None:
         self._preprocessor = preprocessor
         self._backend = backend
+        self.decision = decision
         self._batch_size = batch_size
         self.class_labels: list[int | str] = list(preprocessor.fitted.class_labels)
 
@@ -52,13 +55,15 @@ class Predictor:
             ContractError: a missing or damaged artifact, an unknown backend.
         """
         folder = Path(model_dir)
-        backends = {"onnx": OnnxBackend, "torch": TorchBackend}
-        if backend not in backends:
-            raise ContractError(f"backend: {backend!r} is not known", f"Use one of: {', '.join(backends)}.")
+        if backend not in ("onnx", "torch"):
+            raise ContractError(f"backend: {backend!r} is not known", "Use one of: onnx, torch.")
         if batch_size < 1:
             raise ContractError(f"batch_size: is {batch_size}", "Use at least 1.")
         preprocessor = Preprocessor.load(folder)
-        return cls(preprocessor, backends[backend](folder, preprocessor.fitted.text_fields), batch_size=batch_size)
+        decision = Decision.load(folder)
+        fields = preprocessor.fitted.text_fields
+        loaded = OnnxBackend(folder, fields) if backend == "onnx" else TorchBackend(folder, decision)
+        return cls(preprocessor, loaded, decision=decision, batch_size=batch_size)
 
     def predict(self, records: "Sequence[Mapping[str, Any]] | pd.DataFrame | pa.Table | pa.RecordBatch") -> np.ndarray:
         """Class probabilities of raw records.
@@ -67,7 +72,7 @@ class Predictor:
             records: raw columns; the label and the id may be absent, other columns are ignored.
 
         Returns:
-            Probabilities, rows in the order of `records`. [N, K] float64
+            Probabilities, calibrated as the job was told, rows in the order of `records`. [N, K] float64
 
         Raises:
             ContractError: a missing column, or a value that is no number where one is needed.
@@ -85,6 +90,15 @@ class Predictor:
         for indices in self._batches(arrays):
             probabilities[indices] = self._backend.probabilities(arrays, indices)
         return probabilities
+
+    def decide(
+        self, records: "Sequence[Mapping[str, Any]] | pd.DataFrame | pa.Table | pa.RecordBatch"
+    ) -> list[int | str]:
+        """The decided label of each raw record: by the job's threshold for two classes, else the most probable.
+
+        Args, raises: as `predict`.
+        """
+        return [self.class_labels[k] for k in self.decision.decide(self.predict(records)).tolist()]
 
     def _batches(self, arrays: RecordArrays) -> Iterator[np.ndarray]:
         """Records of similar length together, so that a backend that pads computes little padding."""
@@ -124,11 +138,11 @@ class OnnxBackend:
 class TorchBackend:
     """model.pth in PyTorch, packed as in training."""
 
-    def __init__(self, folder: Path, text_fields: Sequence[TextField]) -> None:
+    def __init__(self, folder: Path, decision: Decision) -> None:
         from container.models.build import load_classifier
 
         self._model = load_classifier(folder)
-        assert len(text_fields) >= 1
+        self._decision = decision
 
     def probabilities(self, records: RecordArrays, indices: np.ndarray) -> np.ndarray:
         """Class probabilities of the records at `indices`. [len(indices), K]"""
@@ -138,4 +152,4 @@ class TorchBackend:
 
         with torch.inference_mode():
             logits = self._model(pack_records([records] * len(indices), indices.tolist()))  # [B, K]
-            return torch.softmax(logits.double(), dim=-1).numpy()
+        return self._decision.probabilities(logits.numpy())

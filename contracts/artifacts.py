@@ -10,6 +10,7 @@ RISK_TABLE_MAP = "risk_table_map"
 SELECTED_FEATURES = "selected_features.json"
 TOKENIZER = "tokenizer"
 PREPROCESSING = "preprocessing.json"
+DECISION = "decision.json"  # from logits to probabilities to a decided class
 
 REQUIRED_MODEL_FILES = (
     MODEL_STATE,
@@ -22,6 +23,7 @@ REQUIRED_MODEL_FILES = (
     f"{RISK_TABLE_MAP}.pkl",
     f"{RISK_TABLE_MAP}.json",
     PREPROCESSING,
+    DECISION,
 )
 
 INCOMPLETE = ".incomplete"  # where model/ is written first; inside it, so that a rename never crosses a mount

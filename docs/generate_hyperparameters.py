@@ -20,6 +20,7 @@ GROUPS = {
     "table": "Table",
     "training": "Training",
     "control": "Control",
+    "outcome": "After training: decisions",
     "processes": "Processes and parallelism",
 }
 INTRODUCTION = """# Hyperparameters

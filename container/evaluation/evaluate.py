@@ -3,10 +3,13 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from container.decision.decision import Decision
 from container.evaluation.analysis import SplitAnalysis, analyze
 from container.evaluation.plots import write_curves
 from container.evaluation.predictions import SplitPredictions, write_predictions
@@ -30,6 +33,8 @@ class EvaluationInput:
         hyperparameters: every one of them, plain JSON values.
         run: facts to show, in order; `weights` says which weights were evaluated, and why.
         losses: the class-weighted log loss by split; None where undefined.
+        decision: what made the probabilities, and decides the class.
+        uncalibrated: the softmax by split. [N, K] each
     """
 
     splits: Mapping[str, SplitPredictions]
@@ -43,6 +48,8 @@ class EvaluationInput:
     hyperparameters: Mapping[str, Any]
     run: Mapping[str, Any]
     losses: Mapping[str, float | None]
+    decision: Decision = field(default_factory=Decision)
+    uncalibrated: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
@@ -66,15 +73,23 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
         class_labels=evaluation.class_labels,
         losses=evaluation.losses,
         class_weights=evaluation.hyperparameters.get("class_weights"),
+        threshold=decided_from(evaluation.decision),
+        uncalibrated=evaluation.uncalibrated if evaluation.decision.changes_probabilities else None,
     )
-    written = json.dumps(_metrics(analyses, threshold=threshold), indent=2, allow_nan=False)
+    metrics = _metrics(analyses, decision=evaluation.decision, threshold=threshold)
+    written = json.dumps(metrics, indent=2, allow_nan=False)
     _write_aside(out / artifacts.METRICS, written)
     write_curves(plots, analyses, class_labels=evaluation.class_labels)
     _write_aside(out / artifacts.REPORT, render_report(evaluation, analyses, threshold=threshold))
     return json.loads(written)
 
 
-def _metrics(analyses: Mapping[str, SplitAnalysis], *, threshold: float | None) -> dict[str, Any]:
+def decided_from(decision: Decision) -> float:
+    """The threshold of two classes; without a decision about it, 0.5."""
+    return 0.5 if decision.threshold is None else decision.threshold.value
+
+
+def _metrics(analyses: Mapping[str, SplitAnalysis], *, decision: Decision, threshold: float | None) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     undefined: dict[str, str] = {}
     for name, analysis in analyses.items():
@@ -88,6 +103,8 @@ def _metrics(analyses: Mapping[str, SplitAnalysis], *, threshold: float | None) 
         "thresholds": {name: [entry.to_dict() for entry in a.at_thresholds] for name, a in analyses.items()},
         "classes": {name: [asdict(scores) for scores in a.classes] for name, a in analyses.items()},
         "confusion_matrix": {name: a.confusion.tolist() for name, a in analyses.items()},
+        "decision": decision.to_json(),
+        "uncalibrated": {name: a.uncalibrated and asdict(a.uncalibrated) for name, a in analyses.items()},
         "calibration": {name: a.calibration and asdict(a.calibration) for name, a in analyses.items()},
     }
     return {**flat, "undefined": undefined, **details}

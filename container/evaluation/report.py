@@ -74,9 +74,10 @@ def render_report(
         tiles=_tiles(main, labels),
         findings=findings(evaluation, analyses, threshold=threshold),
         metric_names=METRIC_NAMES,
-        threshold=threshold,
+        best_f1_threshold=threshold,
+        decision=evaluation.decision,
         curves=[_curves(order, kind, labels) for kind in ("roc", "precision_recall")],
-        sweep=_sweep(main, threshold),
+        sweep=_sweep(main),
         heat_maps=[_heat_map(analysis, labels) for analysis in order if analysis.problem is None],
         histograms=[_histogram(analysis, labels) for analysis in order if analysis.histograms],
         reliability=_reliability(order, labels),
@@ -113,8 +114,8 @@ def _tiles(analysis: SplitAnalysis, labels: Sequence[int | str]) -> list[Tile]:
     tiles = [
         tile("auroc", "AUROC"),
         tile("average_precision", f"Average precision of class {labels[1]}"),
-        tile("f1_score", f"F1 of class {labels[1]} at 0.5"),
-        tile("accuracy", "Accuracy at 0.5"),
+        tile("f1_score", f"F1 of class {labels[1]} at {analysis.threshold:.4g}"),
+        tile("accuracy", f"Accuracy at {analysis.threshold:.4g}"),
     ]
     rare = analysis.classes[0]
     if rare.average_precision is not None and 0 < rare.support < analysis.labelled / 2:
@@ -184,7 +185,7 @@ def _one_vs_rest(
     return [*lines, Series(f"mean of classes ({mean:.3f})", macro.x, macro.y, "strong")]
 
 
-def _sweep(analysis: SplitAnalysis, threshold: float | None) -> Markup | None:
+def _sweep(analysis: SplitAnalysis) -> Markup | None:
     """Precision, recall, F1 and the share flagged over the threshold."""
     if not analysis.sweep:
         return None
@@ -196,7 +197,7 @@ def _sweep(analysis: SplitAnalysis, threshold: float | None) -> Markup | None:
         ("share flagged", "c3 dotted", [entry.flagged_share for entry in analysis.sweep]),
     )
     lines = [Series(name, x, [math.nan if v is None else v for v in y], style) for name, style, y in drawn]
-    marks = [] if threshold is None else [Mark(f"best F1 on val: {threshold:.3f}", threshold)]
+    marks = [Mark(f"decided from {analysis.threshold:.3g} on", min(analysis.threshold, 1.0))]
     return charts.line_chart(
         lines,
         title=f"What a threshold does, {analysis.split}",
@@ -207,7 +208,7 @@ def _sweep(analysis: SplitAnalysis, threshold: float | None) -> Markup | None:
 
 
 def _heat_map(analysis: SplitAnalysis, labels: Sequence[int | str]) -> Markup:
-    rule = "at threshold 0.5" if len(labels) == 2 else "by the most probable class"
+    rule = f"at threshold {analysis.threshold:.4g}" if len(labels) == 2 else "by the most probable class"
     note = "A shade is a share of its row; hover a cell for counts."
     return charts.heat_map(
         analysis.confusion, labels, title=f"Confusion {rule}, {analysis.split}", note=note if len(labels) > 2 else ""

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from container.data.split import PreparedSplit
+from container.decision.decision import Decision
 from container.export.onnx import export_onnx
 from container.job import Job
 from container.preprocessing.prepare import PreparedData
@@ -19,7 +20,9 @@ logger = logging.getLogger(__name__)
 _PARITY_RECORDS = 24
 
 
-def export_model(job: Job, model: nn.Module, *, data: PreparedData, samples: PreparedSplit) -> dict[str, int]:
+def export_model(
+    job: Job, model: nn.Module, *, data: PreparedData, samples: PreparedSplit, decision: Decision
+) -> dict[str, int]:
     """Write every artifact of the contract, check ONNX against PyTorch on records of `samples`, then put them in place.
 
     Returns:
@@ -34,6 +37,7 @@ def export_model(job: Job, model: nn.Module, *, data: PreparedData, samples: Pre
     model.eval()
     torch.save(plain_state(model), aside / artifacts.MODEL_STATE)
     data.fitted.save(aside)
+    decision.save(aside)
     shutil.copytree(job.prepared / artifacts.TOKENIZER, aside / artifacts.TOKENIZER)
     hyperparameters = job.hp.model_dump(mode="json")
     (aside / artifacts.HYPERPARAMETERS).write_text(json.dumps(hyperparameters, indent=2))
@@ -41,7 +45,7 @@ def export_model(job: Job, model: nn.Module, *, data: PreparedData, samples: Pre
     count = min(_PARITY_RECORDS, len(samples))
     positions = np.unique(np.linspace(0, len(samples) - 1, count).astype(np.int64))
     batches = [samples.pack(part) for part in np.array_split(positions, min(3, count))]
-    report = export_onnx(model, job.hp, aside / artifacts.MODEL_ONNX, samples=batches)
+    report = export_onnx(model, job.hp, aside / artifacts.MODEL_ONNX, samples=batches, decision=decision)
     logger.info("model.onnx: %s", report)
     files = {str(path.relative_to(aside)): path.stat().st_size for path in sorted(aside.rglob("*")) if path.is_file()}
     _put_in_place(aside, folder)

@@ -7,11 +7,12 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from container.data.split import PreparedSplit
+from container.decision.decision import Decision
 from container.evaluation.evaluate import EvaluationInput, SplitPredictions, write_evaluation
 from container.job import Job
 from container.preprocessing.prepare import PreparedData
 from container.training.loop import merge_history
-from container.training.predict import weighted_log_loss
+from container.training.predict import softmax, weighted_log_loss
 from container.training.state import TrainingState
 from contracts import artifacts
 
@@ -21,8 +22,8 @@ def write_results(
     *,
     data: PreparedData,
     splits: dict[str, PreparedSplit],
-    probabilities: dict[str, np.ndarray],
     logits: dict[str, np.ndarray],
+    decision: Decision,
     state: TrainingState,
     run: dict[str, Any],
 ) -> tuple[dict[str, float | None], dict[str, int]]:
@@ -33,6 +34,8 @@ def write_results(
     """
     out = job.paths.output_data
     out.mkdir(parents=True, exist_ok=True)
+    scored = {name: decision.log_probabilities(values) for name, values in logits.items()}
+    probabilities = {name: np.exp(values) for name, values in scored.items()}
     labels = {name: split.column("label").to_numpy() for name, split in splits.items()}
     evaluation = EvaluationInput(
         splits={
@@ -54,7 +57,9 @@ def write_results(
         data_summary=data.summary,
         hyperparameters=job.hp.model_dump(mode="json"),
         run=run,
-        losses={name: weighted_log_loss(logits[name], labels[name], job.hp.weights) for name in splits},
+        losses={name: weighted_log_loss(scored[name], labels[name], job.hp.weights) for name in splits},
+        decision=decision,
+        uncalibrated={name: softmax(values) for name, values in logits.items()},
     )
     evaluated = write_evaluation(out, evaluation)
     metrics = {
