@@ -12,7 +12,7 @@ from container.preprocessing.tables import records_to_table
 from container.preprocessing.transform import Preprocessor
 from contracts import artifacts
 from contracts.errors import ContractError
-from contracts.hyperparameters import TextField
+from contracts.hyperparameters import ONNX_VARIANTS, TextField
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,26 +43,36 @@ class Predictor:
 
     @classmethod
     def load(
-        cls, model_dir: str | Path, backend: Literal["onnx", "torch"] = "onnx", *, batch_size: int = 32
+        cls,
+        model_dir: str | Path,
+        backend: Literal["onnx", "torch"] = "onnx",
+        *,
+        variant: Literal["fused", "int8"] | None = None,
+        batch_size: int = 32,
     ) -> "Predictor":
         """Load the model folder of a completed job.
 
         Args:
             backend: onnx needs no torch.
+            variant: serve model.fused.onnx or model.int8.onnx instead of model.onnx.
             batch_size: records computed at once.
 
         Raises:
-            ContractError: a missing or damaged artifact, an unknown backend.
+            ContractError: a missing or damaged artifact, an unknown backend or variant.
         """
         folder = Path(model_dir)
         if backend not in ("onnx", "torch"):
             raise ContractError(f"backend: {backend!r} is not known", "Use one of: onnx, torch.")
+        if variant is not None and variant not in ONNX_VARIANTS:
+            raise ContractError(f"variant: {variant!r} is not known", f"Use one of: {', '.join(ONNX_VARIANTS)}.")
+        if variant is not None and backend != "onnx":
+            raise ContractError(f"variant: {variant!r} is a variant of model.onnx", 'Use backend="onnx".')
         if batch_size < 1:
             raise ContractError(f"batch_size: is {batch_size}", "Use at least 1.")
         preprocessor = Preprocessor.load(folder)
         decision = Decision.load(folder)
         fields = preprocessor.fitted.text_fields
-        loaded = OnnxBackend(folder, fields) if backend == "onnx" else TorchBackend(folder, decision)
+        loaded = OnnxBackend(folder, fields, variant) if backend == "onnx" else TorchBackend(folder, decision)
         return cls(preprocessor, loaded, decision=decision, batch_size=batch_size)
 
     def predict(self, records: "Sequence[Mapping[str, Any]] | pd.DataFrame | pa.Table | pa.RecordBatch") -> np.ndarray:
@@ -108,14 +118,19 @@ class Predictor:
 
 
 class OnnxBackend:
-    """model.onnx on ONNX Runtime."""
+    """model.onnx, or a variant of it, on ONNX Runtime."""
 
-    def __init__(self, folder: Path, text_fields: Sequence[TextField]) -> None:
+    def __init__(self, folder: Path, text_fields: Sequence[TextField], variant: str | None) -> None:
         import onnxruntime
 
-        path = folder / artifacts.MODEL_ONNX
+        path = folder / artifacts.onnx_file(variant)
         if not path.is_file():
-            raise ContractError(f"{path}: is missing", "Point model_dir at the model/ folder of a completed job.")
+            raise ContractError(
+                f"{path}: is missing",
+                "Point model_dir at the model/ folder of a completed job."
+                if variant is None
+                else f"Train with onnx_variants [{variant!r}]; the log says where one was not kept, and why.",
+            )
         try:
             self._session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime raises bare exceptions of its own

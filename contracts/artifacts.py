@@ -45,6 +45,11 @@ USE_PRECOMPUTED_IMPUTATION = "USE_PRECOMPUTED_IMPUTATION"
 USE_PRECOMPUTED_RISK_TABLES = "USE_PRECOMPUTED_RISK_TABLES"
 
 
+def onnx_file(variant: str | None) -> str:
+    """Name of model.onnx or of one of its variants."""
+    return MODEL_ONNX if variant is None else f"model.{variant}.onnx"
+
+
 def tokenizer_folder(role: str) -> str:
     """Folder of a text field's tokenizer inside the model folder; role is text, primary or secondary."""
     return TOKENIZER if role == "text" else f"{TOKENIZER}/{role}"

@@ -157,6 +157,8 @@ def _check_sharding(hp: Hyperparameters) -> None:
 
 
 def _check_outcome(hp: Hyperparameters) -> None:
+    if len(set(hp.onnx_variants)) != len(hp.onnx_variants):
+        raise ContractError(f"onnx_variants: {hp.onnx_variants} names a variant twice", "Name each variant once.")
     if hp.num_classes > 2:
         for name, fix in (
             ("target_prior", "Remove it: the share of one class says nothing about the other ones."),

@@ -11,9 +11,11 @@ import numpy as np
 
 from container.decision.decision import Decision
 from container.evaluation.analysis import SplitAnalysis, analyze
+from container.evaluation.explanation import Explanation
 from container.evaluation.plots import write_curves
 from container.evaluation.predictions import SplitPredictions, write_predictions
 from container.evaluation.report import render_report
+from container.evaluation.variants import VariantReport
 from contracts import artifacts
 
 __all__ = ["EvaluationInput", "SplitPredictions", "write_evaluation"]
@@ -35,6 +37,8 @@ class EvaluationInput:
         losses: the class-weighted log loss by split; None where undefined.
         decision: what made the probabilities, and decides the class.
         uncalibrated: the softmax by split. [N, K] each
+        explanation: what the model looks at; None where it was not asked for.
+        variants: of model.onnx, written or not.
     """
 
     splits: Mapping[str, SplitPredictions]
@@ -50,6 +54,8 @@ class EvaluationInput:
     losses: Mapping[str, float | None]
     decision: Decision = field(default_factory=Decision)
     uncalibrated: Mapping[str, np.ndarray] = field(default_factory=dict)
+    explanation: Explanation | None = None
+    variants: Sequence[VariantReport] = ()
 
 
 def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
@@ -76,7 +82,11 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
         threshold=decided_from(evaluation.decision),
         uncalibrated=evaluation.uncalibrated if evaluation.decision.changes_probabilities else None,
     )
-    metrics = _metrics(analyses, decision=evaluation.decision, threshold=threshold)
+    metrics = {
+        **_metrics(analyses, decision=evaluation.decision, threshold=threshold),
+        "onnx_variants": {report.name: asdict(report) for report in evaluation.variants},
+        "explanation": evaluation.explanation and evaluation.explanation.to_json(),
+    }
     written = json.dumps(metrics, indent=2, allow_nan=False)
     _write_aside(out / artifacts.METRICS, written)
     write_curves(plots, analyses, class_labels=evaluation.class_labels)

@@ -8,6 +8,8 @@ import numpy as np
 
 from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.charts import percent
+from container.evaluation.explanation import Explanation
+from container.evaluation.variants import VariantReport
 
 if TYPE_CHECKING:
     from container.evaluation.evaluate import EvaluationInput
@@ -68,6 +70,8 @@ def findings(
         *_threshold(main, threshold),
         *_decision(evaluation),
         *_calibration(main, evaluation),
+        *_explanation(evaluation.explanation),
+        *_variants(evaluation.variants),
         *_training(evaluation),
         *_data(evaluation.data_summary),
         *_drift(evaluation.data_summary),
@@ -226,6 +230,28 @@ def _calibration(analysis: SplitAnalysis, evaluation: "EvaluationInput") -> Iter
         f"Do not read the scores as probabilities: they are {direction}, by {error:.3f} on average.{weighted} "
         "Their order is unaffected.",
     )
+
+
+def _variants(variants: Sequence[VariantReport]) -> Iterator[Finding]:
+    for report in variants:
+        if not report.written:
+            yield Finding("look", f"model.{report.name}.onnx was not written: {report.reason}.")
+
+
+def _explanation(explanation: Explanation | None) -> Iterator[Finding]:
+    if explanation is None or explanation.problem is not None:
+        return
+    name, gain = METRIC_NAMES[explanation.metric], (explanation.base or 0.5) - 0.5
+    first = explanation.columns[0]
+    if len(explanation.columns) > 1 and gain > 0.1 and first.drop > 0.9 * gain:
+        yield Finding(
+            "look",
+            f"Nearly everything hangs on {first.name}: shuffled, {name} falls from {explanation.base:.3f} to "
+            f"{explanation.base - first.drop:.3f}. Make sure that it is known when the model is asked.",
+        )
+    for entry in explanation.modalities:
+        if len(explanation.modalities) > 1 and entry.drop < 0.001 * (gain > 0.05):
+            yield Finding("note", f"Without {entry.name} {name} on val is as good: the model gains nothing from it.")
 
 
 def _training(evaluation: "EvaluationInput") -> Iterator[Finding]:

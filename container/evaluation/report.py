@@ -12,8 +12,9 @@ from markupsafe import Markup
 
 from container.evaluation import charts
 from container.evaluation.analysis import SplitAnalysis
-from container.evaluation.charts import Bars, Mark, ReliabilitySeries, Series
+from container.evaluation.charts import Bar, Bars, Mark, ReliabilitySeries, Series
 from container.evaluation.configuration import settings
+from container.evaluation.explanation import Explanation
 from container.evaluation.findings import (
     METRIC_NAMES,
     best_validation,
@@ -23,6 +24,8 @@ from container.evaluation.findings import (
     metric_key,
 )
 from container.evaluation.plots import NAMED_CLASSES, area, hardest_first
+
+SHOWN_COLUMNS = 20
 
 if TYPE_CHECKING:
     from container.evaluation.evaluate import EvaluationInput
@@ -81,6 +84,8 @@ def render_report(
         heat_maps=[_heat_map(analysis, labels) for analysis in order if analysis.problem is None],
         histograms=[_histogram(analysis, labels) for analysis in order if analysis.histograms],
         reliability=_reliability(order, labels),
+        explanation=evaluation.explanation,
+        importances=_importances(evaluation.explanation),
         training=_training(evaluation),
         best=best_validation(evaluation),
         metric_key=metric_key(evaluation),
@@ -262,6 +267,32 @@ def _reliability(analyses: Sequence[SplitAnalysis], labels: Sequence[int | str])
         y=f"share that are of class {labels[1]}" if binary else "share decided right",
         note="Bars are 95% intervals; a dot's area grows with its records. Below the diagonal scores are too high.",
     )
+
+
+def _importances(explanation: Explanation | None) -> list[Markup]:
+    """A chart of the columns, and one of the modalities."""
+    if explanation is None or explanation.problem is not None:
+        return []
+    shown = explanation.columns[:SHOWN_COLUMNS]
+    hidden = len(explanation.columns) - len(shown)
+    more = f" {hidden} columns with less are in the table." if hidden else ""
+    styles = {"text": "c1", "numeric": "c2", "categorical": "c3", "modality": "strong"}
+    drawn = []
+    for title, entries, note in (
+        ("Columns, values shuffled", shown, f"Whiskers: over the shuffles.{more}"),
+        ("Modalities, left out", explanation.modalities, "As if the records had nothing there."),
+    ):
+        if entries:
+            bars = [Bar(entry.name, entry.drop, styles[entry.kind], entry.spread) for entry in entries]
+            kinds = [
+                (styles[kind], kind) for kind in dict.fromkeys(entry.kind for entry in entries) if kind != "modality"
+            ]
+            drawn.append(
+                charts.bar_chart(
+                    bars, title=title, x=f"{METRIC_NAMES[explanation.metric]} lost", legend=kinds, note=note
+                )
+            )
+    return drawn
 
 
 def _training(evaluation: "EvaluationInput") -> list[Markup]:

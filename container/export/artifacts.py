@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from container.export.onnx import export_onnx
 from container.job import Job
 from container.preprocessing.prepare import PreparedData
 from contracts import artifacts
+from contracts.hyperparameters import ONNX_VARIANTS
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +23,18 @@ _PARITY_RECORDS = 24
 
 
 def export_model(
-    job: Job, model: nn.Module, *, data: PreparedData, samples: PreparedSplit, decision: Decision
+    job: Job,
+    model: nn.Module,
+    *,
+    data: PreparedData,
+    samples: PreparedSplit,
+    decision: Decision,
+    add: Callable[[Path], None],
 ) -> dict[str, int]:
     """Write every artifact of the contract, check ONNX against PyTorch on records of `samples`, then put them in place.
+
+    Args:
+        add: adds files to the folder that it is given, before it is put in place.
 
     Returns:
         Size in bytes of each file, by its path relative to model/.
@@ -47,6 +58,7 @@ def export_model(
     batches = [samples.pack(part) for part in np.array_split(positions, min(3, count))]
     report = export_onnx(model, job.hp, aside / artifacts.MODEL_ONNX, samples=batches, decision=decision)
     logger.info("model.onnx: %s", report)
+    add(aside)
     files = {str(path.relative_to(aside)): path.stat().st_size for path in sorted(aside.rglob("*")) if path.is_file()}
     _put_in_place(aside, folder)
     return files
@@ -85,7 +97,8 @@ def _put_in_place(aside: Path, folder: Path) -> None:
 
     The old model.pth goes first and the new one comes last: while it is there, the files beside it are its own.
     """
-    for name in (artifacts.MODEL_STATE, f"{artifacts.MODEL_ONNX}.data"):
+    graphs = [artifacts.onnx_file(variant) for variant in ONNX_VARIANTS]
+    for name in (artifacts.MODEL_STATE, f"{artifacts.MODEL_ONNX}.data", *graphs, *(f"{name}.data" for name in graphs)):
         (folder / name).unlink(missing_ok=True)
     entries = sorted(aside.iterdir(), key=lambda path: path.name == artifacts.MODEL_STATE)
     for entry in entries:

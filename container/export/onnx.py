@@ -151,6 +151,11 @@ def check_parity(
     return tuple(shapes), largest
 
 
+def feed_of(model: Classifier, hp: Hyperparameters, sample: PackedBatch) -> Feed:
+    """The graph's inputs for the records of `sample`, padded to the longest."""
+    return _feed(model, hp, next(_arrangements(hp, sample)), sample.tabular)
+
+
 class _Probabilities(nn.Module):
     """The classifier with flat tensors in and probabilities out."""
 

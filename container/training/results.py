@@ -1,5 +1,6 @@
 """Rank 0's last act: everything under output/data/."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from torch.utils.tensorboard import SummaryWriter
 from container.data.split import PreparedSplit
 from container.decision.decision import Decision
 from container.evaluation.evaluate import EvaluationInput, SplitPredictions, write_evaluation
+from container.evaluation.explanation import Explanation
+from container.evaluation.variants import VariantReport
 from container.job import Job
 from container.preprocessing.prepare import PreparedData
 from container.training.loop import merge_history
@@ -24,6 +27,8 @@ def write_results(
     splits: dict[str, PreparedSplit],
     logits: dict[str, np.ndarray],
     decision: Decision,
+    explanation: Explanation | None,
+    variants: Sequence[VariantReport],
     state: TrainingState,
     run: dict[str, Any],
 ) -> tuple[dict[str, float | None], dict[str, int]]:
@@ -59,6 +64,8 @@ def write_results(
         run=run,
         losses={name: weighted_log_loss(scored[name], labels[name], job.hp.weights) for name in splits},
         decision=decision,
+        explanation=explanation,
+        variants=variants,
         uncalibrated={name: softmax(values) for name, values in logits.items()},
     )
     evaluated = write_evaluation(out, evaluation)

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from container.data.sampler import Slots
 from container.data.split import PreparedSplit
 from container.evaluation.fit_decision import describe, fit_decision
+from container.evaluation.variants import VariantReport
 from container.export.artifacts import export_model
 from container.failure import Failure
 from container.job import Job, write_json_aside
@@ -27,6 +28,7 @@ from container.parallel.mesh import RankMesh, build_mesh, init_distributed
 from container.preprocessing.prepare import PreparedData, open_prepared
 from container.processes import die_with_parent, set_up_logging
 from container.training.checkpoint import Checkpoint, CheckpointStore, load_weights
+from container.training.explain import explain
 from container.training.identity import check_identity, identity, resume_slots
 from container.training.loop import Trainer, precision_of, raise_if_stopped
 from container.training.optimizer import build_optimizer
@@ -37,6 +39,7 @@ from container.training.results import write_results
 from container.training.scaler import LossScaler
 from container.training.state import Schedule, TrainingState
 from container.training.stop import StopFlag, StopRequested
+from container.training.variants import write_variants
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
@@ -95,13 +98,27 @@ def run(job: Job, stop: StopFlag) -> None:
     logger.info("decisions: %s", describe(decision))
     model = build_model(hp, data, pretrained=False)
     load_weights(model, outcome.checkpoint)
-    files = export_model(job, model, data=data, samples=splits["val"], decision=decision)
+    variants: list[VariantReport] = []
+
+    def add_variants(folder: Path) -> None:
+        expected = decision.probabilities(outcome.logits["val"])
+        variants.extend(write_variants(folder, model, hp, val=splits["val"], expected=expected))
+
+    files = export_model(job, model, data=data, samples=splits["val"], decision=decision, add=add_variants)
+    explanation = None
+    if hp.explain:
+        explanation = explain(
+            model, data, splits["val"],
+            records=hp.explain, seed=hp.seed, device=ranks.device, stopped=lambda: stop.requested,
+        )  # fmt: skip
     metrics, written = write_results(
         job,
         data=data,
         splits={name: splits[name] for name in outcome.logits},
         logits=outcome.logits,
         decision=decision,
+        explanation=explanation,
+        variants=variants,
         state=outcome.state,
         run=_run_facts(job, ranks, outcome, parameters=sum(parameter.numel() for parameter in model.parameters())),
     )
