@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-fast faults parity lint docs bench bench-classes bench-gpu bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
+.PHONY: help setup demo test test-fast faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -45,6 +45,9 @@ bench-classes: setup ## every model class on data/clothing-reviews: quality, siz
 
 bench-gpu: setup ## training speed on GPUs: tokens/s, MFU, memory
 	$(BIN)/python -m benchmarks.gpu
+
+bench-latency: setup ## a single record: PyTorch, ONNX, fused, int8
+	$(BIN)/python benchmarks/latency.py
 
 bench-overhead: setup ## a step of the machinery on one process beside a bare loop
 	$(BIN)/python -m benchmarks.overhead

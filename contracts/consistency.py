@@ -6,6 +6,7 @@ from collections.abc import Collection
 from contracts.errors import ContractError
 from contracts.hyperparameters import BALANCED, FROM_SCRATCH, METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
 from contracts.model_classes import CROSS_ATTENTION_CLASSES
+from contracts.threshold_targets import COST
 
 
 def check_consistency(hp: Hyperparameters) -> None:
@@ -16,6 +17,7 @@ def check_consistency(hp: Hyperparameters) -> None:
     _check_text_steps(hp)
     _check_control(hp)
     _check_sharding(hp)
+    _check_outcome(hp)
     _check_modalities(hp)
 
 
@@ -209,6 +211,21 @@ def _check_sharding(hp: Hyperparameters) -> None:
         )
 
 
+def _check_outcome(hp: Hyperparameters) -> None:
+    if len(set(hp.onnx_variants)) != len(hp.onnx_variants):
+        raise ContractError(f"onnx_variants: {hp.onnx_variants} names a variant twice", "Name each variant once.")
+    if hp.num_classes > 2:
+        for name, fix in (
+            ("target_prior", "Remove it: the share of one class says nothing about the other ones."),
+            ("decision_threshold", "Remove it: the most probable class is decided."),
+        ):
+            if getattr(hp, name) != Hyperparameters.model_fields[name].default:
+                raise ContractError(
+                    f"{name}: is {getattr(hp, name)!r}, but it is for two classes and num_classes is {hp.num_classes}",
+                    fix,
+                )
+
+
 def check_parallelism(hp: Hyperparameters, features: Collection[str], *, pipeline_ranks: int) -> None:
     """Raise ContractError for the first setting that contradicts the way the work is shared out.
 
@@ -324,6 +341,10 @@ def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list
                 sentences.append(f"{name} is set and has no effect here: {hp.model_class} reads text only.")
     if "lr_decay" in hp.model_fields_set and not hp.run_scheduler:
         sentences.append("lr_decay is set and has no effect here: run_scheduler is false.")
+    if hp.decision_threshold != COST:
+        for name in ("false_positive_cost", "false_negative_cost"):
+            if name in hp.model_fields_set:
+                sentences.append(f"{name} is set and has no effect here: decision_threshold is not cost.")
     if hp.strategy != "auto" and not features:
         sentences.append(f"strategy is set to {hp.strategy} and has no effect here: there is one process.")
     for name, has_effect, reason in (

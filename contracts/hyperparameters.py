@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from contracts.model_classes import (
     CROSS_ATTENTION_CLASSES,
@@ -14,11 +14,14 @@ from contracts.model_classes import (
     ModelClass,
     model_class,
 )
+from contracts.threshold_targets import ThresholdTarget, parse_threshold
 
 TextStep = Literal[
     "dialogue_splitter", "html_normalizer", "emoji_remover", "text_normalizer", "dialogue_chunker", "tokenizer"
 ]
 Metric = Literal["auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"]
+OnnxVariant = Literal["fused", "int8"]
+ONNX_VARIANTS: tuple[str, ...] = get_args(OnnxVariant)
 METRICS: tuple[str, ...] = get_args(Metric)
 
 FULL_TEXT_STEPS: tuple[TextStep, ...] = (
@@ -179,6 +182,14 @@ class Hyperparameters(BaseModel):
     log_every_n_steps: int = _field(20, group="control", about="Optimizer steps between progress lines.", ge=1)
     max_nonfinite_steps: int = _field(5, group="control", about="Consecutive optimizer steps with a non-finite loss or gradient before the job fails; such steps are skipped.", ge=1)
 
+    calibration: Literal["none", "temperature", "isotonic"] = _field("none", group="outcome", about="How probabilities are calibrated, fitted on val after training: temperature divides the logits by one number and keeps the order of records; isotonic bends each class's probability by a rising line and wants some thousand val records. Part of model.onnx and of the Predictor.")
+    target_prior: float | None = _field(None, group="outcome", about="Two classes: the share of class 1 where the model will be used, if it differs from training's; probabilities are corrected for it.", gt=0, lt=1)
+    decision_threshold: float | str = _field(0.5, group="outcome", about="Two classes: a record is decided to be of class 1 from this probability on. A number, or what to reach on val: best_f1, precision>=x (with the highest recall), recall>=x (with the highest precision), or cost.")
+    explain: int = _field(500, group="outcome", about="Measure on this many val records what each column and modality is worth (permutation importance, ablation), within about a minute; true = 500, false or 0 = not at all.", ge=0)
+    onnx_variants: list[OnnxVariant] = _field([], group="outcome", about="Also write model.fused.onnx (fused operators, the same arithmetic) or model.int8.onnx (fused, 8-bit weights), each only if its AUROC on val falls by at most 0.002.")
+    false_positive_cost: float = _field(1.0, group="outcome", about="What deciding class 1 wrongly costs, with decision_threshold=cost.", gt=0)
+    false_negative_cost: float = _field(1.0, group="outcome", about="What missing a record of class 1 costs, with decision_threshold=cost.", gt=0)
+
     nproc_per_node: int | None = _field(None, group="processes", about="Worker processes per host. Default: number of GPUs, or 1.", ge=1)
     preprocess_workers: int | None = _field(None, group="processes", about="Processes that prepare data. Default: number of cores.", ge=1)
     strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp", "pp", "branch"] = _field("auto", group="processes", about="How the work is shared out: ddp replicas, fsdp shards, hsdp shards inside and replicas outside, tp slices of layers, pp stages, branch one text encoder per rank; auto: as the sizes below say, replicas of what is left.")
@@ -205,6 +216,20 @@ class Hyperparameters(BaseModel):
     profile: bool = _field(False, group="processes", about="Trace some steps: output/data/profile/ gets the trace and a table of the ten costliest operations.")
     # fmt: on
 
+    @field_validator("decision_threshold")
+    @classmethod
+    def _known_threshold(cls, value: float | str) -> float | str:
+        """A number as a number, a target as it is always written."""
+        parsed = parse_threshold(value)
+        return str(parsed) if isinstance(parsed, ThresholdTarget) else parsed
+
+    @field_validator("explain", mode="before")
+    @classmethod
+    def _number_of_records(cls, value: Any) -> Any:
+        """true is the default number of records, not 1."""
+        switched = {"true": True, "false": False}.get(str(value).strip().lower())
+        return value if switched is None else cls.model_fields["explain"].default * switched
+
     @property
     def architecture(self) -> ModelClass:
         return model_class(self.model_class)
@@ -226,6 +251,11 @@ class Hyperparameters(BaseModel):
         if self.categorical_features_to_encode is None:
             return list(self.cat_field_list)
         return [name for name in self.cat_field_list if name in self.categorical_features_to_encode]
+
+    @property
+    def threshold(self) -> float | ThresholdTarget:
+        """decision_threshold: a number, or what it is chosen for on val."""
+        return parse_threshold(self.decision_threshold)
 
     @property
     def fusion_width(self) -> int:

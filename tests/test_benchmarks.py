@@ -72,6 +72,17 @@ def test_packing_computes_what_padding_computes_and_prints_three_modes(review_da
 
 
 @pytest.mark.slow
+def test_latency_prints_every_way_to_serve(review_data):
+    if review_data.minilm_folder() is None:
+        pytest.skip("MiniLM is not installed")
+    ways = {"PyTorch", "ONNX", "ONNX, fused", "ONNX, int8"}
+    found = table_lines(run("latency.py", "--tokens", "16", "--repeats", "2", "--threads", "1"), ways)
+    assert found.keys() == ways
+    assert found["PyTorch"][3] == "1.00x"
+    assert float(found["ONNX, fused"][5]) < 1e-5 < float(found["ONNX, int8"][5]) < 0.05
+
+
+@pytest.mark.slow
 def test_prepare_prints_rates_memory_and_opening_times(tmp_path):
     printed = run("prepare.py", "--generated", "--repeats", "1", "--rows", "3000", "--work", tmp_path)
     assert "rows/s" in printed

@@ -153,7 +153,8 @@ CHECKED = {
     "nproc_per_node": {"nproc_per_node": 2},
     "preprocess_workers": {"preprocess_workers": 2},
 }
-# Settings whose effect is seen in several processes, or in how one computes the same: each names the file of its tests.
+# Settings whose effect is seen in several processes, in how one computes the same, or after training: each names the
+# file of its tests.
 ELSEWHERE = {
     "strategy": "test_degrees.py",
     "dp_replicate_size": "test_degrees.py",
@@ -177,6 +178,13 @@ ELSEWHERE = {
     "compile": "test_data_parallel.py",
     "max_restarts": "test_interruptions.py",
     "profile": "test_profiling.py",
+    "calibration": "test_decision.py",
+    "target_prior": "test_decision.py",
+    "decision_threshold": "test_decision.py",
+    "explain": "test_explain.py",
+    "onnx_variants": "test_variants.py",
+    "false_positive_cost": "test_decision.py",
+    "false_negative_cost": "test_decision.py",
 }
 WITHOUT_EFFECT = {
     "fixed_tokenizer_length": True,
@@ -188,7 +196,7 @@ def test_every_hyperparameter_is_in_one_of_the_tables():
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_a_setting_of_several_processes_is_named_in_the_tests_that_show_its_effect(name):
+def test_a_setting_whose_effect_is_seen_elsewhere_is_named_in_the_tests_that_show_its_effect(name):
     assert name in (REPOSITORY / "tests" / ELSEWHERE[name]).read_text()
 
 

@@ -3,14 +3,19 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from container.decision.decision import Decision
 from container.evaluation.analysis import SplitAnalysis, analyze
+from container.evaluation.explanation import Explanation
 from container.evaluation.plots import write_curves
 from container.evaluation.predictions import SplitPredictions, write_predictions
 from container.evaluation.report import render_report
+from container.evaluation.variants import VariantReport
 from contracts import artifacts
 
 __all__ = ["EvaluationInput", "SplitPredictions", "write_evaluation"]
@@ -31,6 +36,10 @@ class EvaluationInput:
         run: facts to show, in order; `weights` says which weights were evaluated, and why.
         losses: the class-weighted log loss by split; None where undefined.
         class_weights: the weights of that loss; None where all are 1. [K]
+        decision: what made the probabilities, and decides the class.
+        uncalibrated: the softmax by split. [N, K] each
+        explanation: what the model looks at; None where it was not asked for.
+        variants: of model.onnx, written or not.
     """
 
     splits: Mapping[str, SplitPredictions]
@@ -45,6 +54,10 @@ class EvaluationInput:
     run: Mapping[str, Any]
     losses: Mapping[str, float | None]
     class_weights: Sequence[float] | None = None
+    decision: Decision = field(default_factory=Decision)
+    uncalibrated: Mapping[str, np.ndarray] = field(default_factory=dict)
+    explanation: Explanation | None = None
+    variants: Sequence[VariantReport] = ()
 
 
 def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
@@ -68,15 +81,27 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
         class_labels=evaluation.class_labels,
         losses=evaluation.losses,
         class_weights=evaluation.class_weights,
+        threshold=decided_from(evaluation.decision),
+        uncalibrated=evaluation.uncalibrated if evaluation.decision.changes_probabilities else None,
     )
-    written = json.dumps(_metrics(analyses, threshold=threshold), indent=2, allow_nan=False)
+    metrics = {
+        **_metrics(analyses, decision=evaluation.decision, threshold=threshold),
+        "onnx_variants": {report.name: asdict(report) for report in evaluation.variants},
+        "explanation": evaluation.explanation and evaluation.explanation.to_json(),
+    }
+    written = json.dumps(metrics, indent=2, allow_nan=False)
     _write_aside(out / artifacts.METRICS, written)
     write_curves(plots, analyses, class_labels=evaluation.class_labels)
     _write_aside(out / artifacts.REPORT, render_report(evaluation, analyses, threshold=threshold))
     return json.loads(written)
 
 
-def _metrics(analyses: Mapping[str, SplitAnalysis], *, threshold: float | None) -> dict[str, Any]:
+def decided_from(decision: Decision) -> float:
+    """The threshold of two classes; without a decision about it, 0.5."""
+    return 0.5 if decision.threshold is None else decision.threshold.value
+
+
+def _metrics(analyses: Mapping[str, SplitAnalysis], *, decision: Decision, threshold: float | None) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     undefined: dict[str, str] = {}
     for name, analysis in analyses.items():
@@ -90,6 +115,8 @@ def _metrics(analyses: Mapping[str, SplitAnalysis], *, threshold: float | None) 
         "thresholds": {name: [entry.to_dict() for entry in a.at_thresholds] for name, a in analyses.items()},
         "classes": {name: [asdict(scores) for scores in a.classes] for name, a in analyses.items()},
         "confusion_matrix": {name: a.confusion.tolist() for name, a in analyses.items()},
+        "decision": decision.to_json(),
+        "uncalibrated": {name: a.uncalibrated and asdict(a.uncalibrated) for name, a in analyses.items()},
         "calibration": {name: a.calibration and asdict(a.calibration) for name, a in analyses.items()},
     }
     return {**flat, "undefined": undefined, **details}
