@@ -2,17 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.charts import percent
+from container.evaluation.evaluation_input import EvaluationInput
 from container.evaluation.explanation import Explanation
 from container.evaluation.variants import VariantReport
-
-if TYPE_CHECKING:
-    from container.evaluation.evaluate import EvaluationInput
 
 FEW_RECORDS = 30
 ENOUGH_RECORDS = 200
@@ -57,7 +55,7 @@ def headline(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> list
 
 
 def findings(
-    evaluation: "EvaluationInput", analyses: Mapping[str, SplitAnalysis], *, threshold: float | None
+    evaluation: EvaluationInput, analyses: Mapping[str, SplitAnalysis], *, threshold: float | None
 ) -> list[Finding]:
     """Everything worth a look, the worrying first."""
     main = headline_split(analyses)
@@ -200,7 +198,7 @@ def _threshold(analysis: SplitAnalysis, threshold: float | None) -> Iterator[Fin
         )
 
 
-def _decision(evaluation: "EvaluationInput") -> Iterator[Finding]:
+def _decision(evaluation: EvaluationInput) -> Iterator[Finding]:
     threshold = evaluation.decision.threshold
     if threshold is not None and not threshold.met:
         yield Finding(
@@ -208,7 +206,7 @@ def _decision(evaluation: "EvaluationInput") -> Iterator[Finding]:
         )
 
 
-def _calibration(analysis: SplitAnalysis, evaluation: "EvaluationInput") -> Iterator[Finding]:
+def _calibration(analysis: SplitAnalysis, evaluation: EvaluationInput) -> Iterator[Finding]:
     if analysis.calibration is None or analysis.labelled < ENOUGH_RECORDS:
         return
     if evaluation.decision.prior is not None:
@@ -257,7 +255,7 @@ def _explanation(explanation: Explanation | None) -> Iterator[Finding]:
             yield Finding("note", f"Without {entry.name} {name} on val is as good: the model gains nothing from it.")
 
 
-def _training(evaluation: "EvaluationInput") -> Iterator[Finding]:
+def _training(evaluation: EvaluationInput) -> Iterator[Finding]:
     best = best_validation(evaluation)
     validations = [entry for entry in evaluation.history if "val/loss" in entry]
     if best is not None and len(validations) > 1 and best["step"] == validations[-1]["step"]:
@@ -335,13 +333,13 @@ def _drift(summary: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding("look", f"Class {label} is {percent(before)} of train and {percent(after)} of test.")
 
 
-def metric_key(evaluation: "EvaluationInput") -> str:
+def metric_key(evaluation: EvaluationInput) -> str:
     """val/f1_score for val_f1_score."""
     name = evaluation.early_stop_metric
     return name if "/" in name else name.replace("val_", "val/", 1)
 
 
-def best_validation(evaluation: "EvaluationInput") -> Mapping[str, Any] | None:
+def best_validation(evaluation: EvaluationInput) -> Mapping[str, Any] | None:
     """The first history entry with the best early_stop_metric."""
     key = metric_key(evaluation)
     defined = [entry for entry in evaluation.history if entry.get(key) is not None and np.isfinite(entry[key])]

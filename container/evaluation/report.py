@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -14,6 +14,7 @@ from container.evaluation import charts
 from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.charts import Bar, Bars, Mark, ReliabilitySeries, Series
 from container.evaluation.configuration import settings
+from container.evaluation.evaluation_input import EvaluationInput
 from container.evaluation.explanation import Explanation
 from container.evaluation.findings import (
     METRIC_NAMES,
@@ -26,9 +27,6 @@ from container.evaluation.findings import (
 from container.evaluation.plots import NAMED_CLASSES, area, hardest_first
 
 SHOWN_COLUMNS = 20
-
-if TYPE_CHECKING:
-    from container.evaluation.evaluate import EvaluationInput
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Change:
 
 
 def render_report(
-    evaluation: "EvaluationInput", analyses: Mapping[str, SplitAnalysis], *, threshold: float | None
+    evaluation: EvaluationInput, analyses: Mapping[str, SplitAnalysis], *, threshold: float | None
 ) -> str:
     """The page's HTML; everything that comes from data is escaped."""
     main = headline_split(analyses)
@@ -295,7 +293,7 @@ def _importances(explanation: Explanation | None) -> list[Markup]:
     return drawn
 
 
-def _training(evaluation: "EvaluationInput") -> list[Markup]:
+def _training(evaluation: EvaluationInput) -> list[Markup]:
     """Loss, validation metrics, learning rate and speed over epochs; what was never logged has no chart."""
     history = evaluation.history
     if not history:

@@ -9,8 +9,10 @@ from torch.utils.tensorboard import SummaryWriter
 
 from container.data.split import PreparedSplit
 from container.decision.decision import Decision
-from container.evaluation.evaluate import EvaluationInput, SplitPredictions, write_evaluation
+from container.evaluation.evaluate import write_evaluation
+from container.evaluation.evaluation_input import EvaluationInput
 from container.evaluation.explanation import Explanation
+from container.evaluation.predictions import SplitPredictions
 from container.evaluation.variants import VariantReport
 from container.job import Job
 from container.preprocessing.class_weights import resolve_class_weights

@@ -23,8 +23,9 @@ from container.job import Job, write_json_aside
 from container.models.build import EncoderConfigOnly, build_classifier
 from container.models.classifier import Classifier
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.execution import Execution, parallelize
+from container.parallel.execution import Execution
 from container.parallel.mesh import RankMesh, build_mesh, init_distributed
+from container.parallel.parallelize import parallelize
 from container.preprocessing.class_weights import resolve_class_weights
 from container.preprocessing.prepare import PreparedData, open_prepared
 from container.processes import die_with_parent, set_up_logging
