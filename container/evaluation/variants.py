@@ -1,6 +1,6 @@
 """What a variant of model.onnx gives up, in figures."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ class VariantReport:
         reason: why it was not; empty where it was.
         num_bytes: of its file.
         records: labelled val records that it was measured on.
-        max_difference, mean_difference: of a probability; None where it could not be computed.
+        max_difference, mean_difference: of a probability; None where it could not be judged.
         auroc, auroc_difference: its own on these records (macro for more than two classes), and minus the model's.
         seconds: that making and measuring took.
     """
@@ -40,10 +40,8 @@ class VariantReport:
             return f"model.{self.name}.onnx is not written: {self.reason}"
         measured = (
             f"{self.num_bytes / 1e6:.1f} MB; on {self.records} val records probabilities differ by at most "
-            f"{self.max_difference:.1e}, {self.mean_difference:.1e} on average"
+            f"{self.max_difference:.1e}, {self.mean_difference:.1e} on average, AUROC by {self.auroc_difference:+.5f}"
         )
-        if self.auroc_difference is not None:
-            measured += f", AUROC by {self.auroc_difference:+.5f}"
         return f"model.{self.name}.onnx{'' if self.written else f' is not written: {self.reason}'} ({measured})"
 
 
@@ -56,27 +54,22 @@ def judge(
         labels: class ids, all known. [N]
         expected, found: probabilities of the model and of the variant. [N, K] each
     """
+    made = VariantReport(name, False, num_bytes=num_bytes, records=len(labels), seconds=seconds)
+    if not np.isfinite(found).all():
+        return replace(made, reason="a probability is not a number")
     difference = np.abs(found - expected)
     own, base = (classification_metrics(labels, values, ["auroc"]) for values in (found, expected))
     auroc, before = own.values["auroc"], base.values["auroc"]
-    fall = None if auroc is None or before is None else auroc - before
-    reason = ""
-    if not np.isfinite(found).all():
-        reason, auroc, fall = "a probability is not a number", None, None
-    elif fall is None:
+    if auroc is None or before is None:
         reason = f"AUROC on val is undefined ({base.undefined['auroc']}), so that its loss cannot be judged"
-    elif fall < -LARGEST_FALL:
-        reason = f"AUROC on val falls by {-fall:.4f}, more than {LARGEST_FALL}"
-    largest, mean = float(difference.max()), float(difference.mean())
-    return VariantReport(
-        name,
-        written=not reason,
-        reason=reason,
-        num_bytes=num_bytes,
-        records=len(labels),
-        max_difference=largest if np.isfinite(largest) else None,
-        mean_difference=mean if np.isfinite(mean) else None,
+        return replace(made, reason=reason)
+    fall = before - auroc
+    return replace(
+        made,
+        written=fall <= LARGEST_FALL,
+        reason="" if fall <= LARGEST_FALL else f"AUROC on val falls by {fall:.4f}, more than {LARGEST_FALL}",
+        max_difference=float(difference.max()),
+        mean_difference=float(difference.mean()),
         auroc=auroc,
-        auroc_difference=fall,
-        seconds=seconds,
+        auroc_difference=-fall,
     )
