@@ -152,7 +152,7 @@ class Hyperparameters(BaseModel):
     max_epochs: int = _field(10, group="training", about="Passes over train at most.", ge=1)
     lr: float = _field(2e-5, group="training", about="Peak learning rate.", gt=0)
     head_lr: float | None = _field(None, group="training", about="Peak learning rate of everything but the encoders' backbones. Default: lr. Beside a pretrained encoder about 1e-3 is usually much better.", gt=0)
-    layer_lr_decay: float = _field(1.0, group="training", about="Factor on lr for each encoder layer between a weight and the top of its encoder; the embeddings learn slowest. 1 = every layer learns at lr.", gt=0, le=1)
+    layer_lr_decay: float = _field(1.0, group="training", about="Factor on lr for each encoder layer between a weight and the top of its encoder; the embeddings learn slowest. 1 = every layer learns at lr.", only=TRANSFORMER_CLASSES, gt=0, le=1)
     optimizer: Literal["SGD", "Adam", "AdamW"] = _field("AdamW", group="training", about="Optimizer; no weight decay on biases and norms.")
     momentum: float = _field(0.9, group="training", about="Momentum of SGD.", only=("SGD",), ge=0, lt=1)
     weight_decay: float = _field(0.0, group="training", about="Weight decay (decoupled with AdamW, L2 otherwise).", ge=0)

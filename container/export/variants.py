@@ -28,7 +28,11 @@ def write_fused(source: Path, target: Path, model: Classifier) -> None:
     options.enable_shape_inference = False  # it cannot follow the exporter's shapes
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder, _quiet():
         prepared = Path(folder) / "prepared.onnx"
-        large = _save(_prepared(onnx.load(str(source))), prepared)
+        graph = _prepared(onnx.load(str(source)))
+        # Norms without a bias (ModernBERT's) are more than its pattern for them takes: it looks for one all the same.
+        norms = [node for node in graph.graph.node if node.op_type == "LayerNormalization"]
+        options.enable_skip_layer_norm = all(len(node.input) == 3 for node in norms)
+        large = _save(graph, prepared)
         fused = optimize_model(
             str(prepared),
             model_type="bert",
