@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SDK ?= .venv-sdk# the SageMaker SDK forces versions of its own: an environment for it alone
 
-.PHONY: help setup demo image lock scan engine test test-docker test-fast faults parity lint docs bench bench-gpu bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
+.PHONY: help setup demo image lock scan engine test test-docker test-fast faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -63,8 +63,14 @@ docs: setup      ## regenerate docs/hyperparameters.md
 
 bench: bench-packing bench-prepare ## speed and memory
 
+bench-classes: setup ## every model class on data/clothing-reviews: quality, size, speed, latency
+	$(BIN)/python benchmarks/classes.py
+
 bench-gpu: setup ## training speed on GPUs: tokens/s, MFU, memory
 	$(BIN)/python -m benchmarks.gpu
+
+bench-latency: setup ## a single record: PyTorch, ONNX, fused, int8
+	$(BIN)/python benchmarks/latency.py
 
 bench-overhead: setup ## a step of the machinery on one process beside a bare loop
 	$(BIN)/python -m benchmarks.overhead

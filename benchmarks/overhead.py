@@ -30,8 +30,8 @@ from container.data.batch import PackedBatch
 from container.data.sampler import Slots
 from container.models.classifier import Classifier
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.execution import parallelize
 from container.parallel.mesh import build_mesh
+from container.parallel.parallelize import parallelize
 from container.training.checkpoint import CheckpointStore
 from container.training.loop import Trainer
 from container.training.optimizer import build_optimizer

@@ -30,8 +30,9 @@ from container.data.split import PreparedSplit
 from container.models.build import build_classifier
 from container.models.encoder import TextEncoder
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.execution import parallelize
 from container.parallel.mesh import RankMesh
+from container.parallel.parallelize import parallelize
+from container.preprocessing.class_weights import resolve_class_weights
 from container.preprocessing.prepare import EncoderFiles, open_prepared, prepare_data
 from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import build_optimizer
@@ -214,7 +215,7 @@ def _worker(case: Case, mode: Mode, connection: Connection) -> None:
             padded.append(branch.encoder)
     alone = RankMesh(torch.device("cpu"), None, ParallelDegrees.resolve(hp, 1), rank=0, world_size=1, coordinates={})
     execution = parallelize(classifier.train(), alone, hp, precision=torch.float32)
-    objective = WeightedCrossEntropy(hp.weights, alone.device)
+    objective = WeightedCrossEntropy(resolve_class_weights(hp, data.fitted.class_labels, data.summary), alone.device)
     optimizer = build_optimizer(hp, classifier)
 
     def train_step(batch: PackedBatch) -> float:

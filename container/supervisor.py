@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from container.decision.feasibility import check_decidable
 from container.failure import Failure, clear_failure, write_failure
 from container.hosts.control import FAILED as HOST_FAILED
 from container.hosts.control import STOP as HOST_STOPS
@@ -126,6 +127,7 @@ def _train(paths: JobPaths, scratch: Path, started: float, stop: StopRequests, c
     if topology.size > 1:
         phases.append(("meet hosts", time.time() - started - phases[0][1]))
     prepared = prepare_data(paths, hp)
+    check_decidable(hp, prepared.summary["splits"]["val"]["classes"])
     _check_same_data(control, prepared)
     phases.append(("prepare data", time.time() - started - sum(seconds for _, seconds in phases)))
     job = Job(paths, hp, scratch, prepared.folder, started, tuple(phases))

@@ -80,8 +80,6 @@ def cast_value(value: Any, annotation: Any) -> Any:
     kinds = _plain_types(annotation)
     if type(None) in kinds and text.lower() in ("", "none", "null"):
         return None
-    if str in kinds:
-        return _unquote(value)
     if kinds & {list, dict}:
         for parse in (json.loads, ast.literal_eval):
             try:
@@ -89,6 +87,8 @@ def cast_value(value: Any, annotation: Any) -> Any:
             except (ValueError, SyntaxError):
                 continue
         return value
+    if str in kinds:
+        return _unquote(value)
     if annotation is bool or bool in kinds:
         return text.lower() if text.lower() in ("true", "false") else text
     return _unquote(text)

@@ -1,6 +1,7 @@
 """Writes docs/hyperparameters.md from the contract; `--check` only says whether it is current."""
 
 import sys
+import types
 import typing
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ GROUPS = {
     "table": "Table",
     "training": "Training",
     "control": "Control",
+    "outcome": "After training: decisions, explanation, ONNX variants",
     "processes": "Processes and parallelism",
 }
 INTRODUCTION = """# Hyperparameters
@@ -64,10 +66,17 @@ def render() -> str:
 def _type(annotation: Any) -> str:
     if typing.get_origin(annotation) is typing.Literal:
         return _cell(" or ".join(f"`{value}`" for value in typing.get_args(annotation)))
+    kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
+    if _is_union(annotation) and len(kinds) > 1:
+        return " or ".join(_type(kind) for kind in kinds)
     text = getattr(annotation, "__name__", str(annotation)) if not typing.get_args(annotation) else str(annotation)
     for long, short in (("typing.", ""), (" | None", "")):
         text = text.replace(long, short)
     return _cell("list of names" if "Literal" in text else text)
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
 def _default(value: Any) -> str:

@@ -42,6 +42,11 @@ TWO: dict = {**TWO_TEXTS}
 LONG = {"max_epochs": 3, "early_stop_patience": 9}
 SHORT_STEPS = [step for step in FULL_TEXT_STEPS if step != "html_normalizer"]
 
+CNN: dict = {**ONE, "model_class": "multimodal_cnn", "kernel_size": [2, 3], "num_channels": [8, 8]}
+LSTM: dict = {**ONE, "model_class": "lstm"}
+MOE: dict = {**ONE, "model_class": "multimodal_moe", "num_experts": 3, "experts_per_record": 2}
+CROSS: dict = {**ONE, "model_class": "multimodal_cross_attn"}
+
 # name -> (the base it is seen against, what is changed). A base may set what makes the change visible.
 CHANGES: dict[str, tuple[dict, dict]] = {
     "id_name": (ONE, {"id_name": "row_id"}),
@@ -67,6 +72,15 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "fusion_hidden_dim": (TWO, {"fusion_hidden_dim": 8}),
     "dropout": (ONE, {"dropout": 0.5}),
     "fusion_dropout": (TWO, {"fusion_dropout": 0.5}),
+    "kernel_size": (CNN, {"kernel_size": [2, 4]}),
+    "num_channels": (CNN, {"num_channels": [8, 6]}),
+    "num_layers": (LSTM, {"num_layers": 1}),
+    "dropout_keep": (CNN, {"dropout_keep": 0.9}),
+    "fusion_attention_heads": (CROSS, {"fusion_attention_heads": 2}),
+    "num_experts": (MOE, {"num_experts": 4}),
+    "experts_per_record": (MOE, {"experts_per_record": 1}),
+    "expert_balance": (MOE, {"expert_balance": 1.0}),
+    "modality_dropout": (ONE, {"modality_dropout": 0.4}),
     "max_sen_len": (ONE, {"max_sen_len": 12}),
     "primary_max_sen_len": (TWO, {"primary_max_sen_len": 12}),
     "secondary_max_sen_len": (TWO, {"secondary_max_sen_len": 12}),
@@ -84,15 +98,25 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "imputation_dict": (ONE, {"imputation_dict": {"price": 1.0}}),
     "risk_tables": (ONE, {"risk_tables": {"color": {"bins": {"red": 0.9}, "default_bin": 0.1}}}),
     "numeric_transform": (ONE, {"numeric_transform": "quantile"}),
+    "numeric_embedding": (ONE, {"numeric_embedding": "piecewise_linear"}),
+    "numeric_embedding_dim": ({**ONE, "numeric_embedding": "periodic"}, {"numeric_embedding_dim": 4}),
+    "numeric_embedding_bins": ({**ONE, "numeric_embedding": "piecewise_linear"}, {"numeric_embedding_bins": 4}),
+    "numeric_embedding_frequencies": ({**ONE, "numeric_embedding": "periodic"}, {"numeric_embedding_frequencies": 4}),
+    "numeric_embedding_sigma": ({**ONE, "numeric_embedding": "periodic"}, {"numeric_embedding_sigma": 1.0}),
     "batch_size": (ONE, {"batch_size": 16}),
     "max_epochs": (ONE, {"max_epochs": 1}),
     "lr": (ONE, {"lr": 0.01}),
     "head_lr": (ONE, {"head_lr": 0.01}),
+    "layer_lr_decay": (ONE, {"layer_lr_decay": 0.5}),
     "optimizer": (ONE, {"optimizer": "SGD"}),
     "momentum": ({**ONE, "optimizer": "SGD"}, {"momentum": 0.1}),
     "weight_decay": (ONE, {"weight_decay": 0.5}),
     "adam_epsilon": (ONE, {"adam_epsilon": 0.1}),
+    "loss": (ONE, {"loss": "focal"}),
+    "focal_gamma": ({**ONE, "loss": "focal"}, {"focal_gamma": 1.0}),
+    "label_smoothing": (ONE, {"label_smoothing": 0.2}),
     "class_weights": (ONE, {"class_weights": [1.0, 4.0]}),
+    "ema_decay": (ONE, {"ema_decay": 0.9}),
     "gradient_clip_val": (ONE, {"gradient_clip_val": 0.01, "optimizer": "SGD"}),
     "accumulate_grad_batches": (ONE, {"accumulate_grad_batches": 2}),
     "warmup_steps": (ONE, {"warmup_steps": 10}),
@@ -129,7 +153,8 @@ CHECKED = {
     "nproc_per_node": {"nproc_per_node": 2},
     "preprocess_workers": {"preprocess_workers": 2},
 }
-# Settings whose effect is seen in several processes, or in how one computes the same: each names the file of its tests.
+# Settings whose effect is seen in several processes, in how one computes the same, or after training: each names the
+# file of its tests.
 ELSEWHERE = {
     "strategy": "test_degrees.py",
     "dp_replicate_size": "test_degrees.py",
@@ -153,12 +178,15 @@ ELSEWHERE = {
     "compile": "test_data_parallel.py",
     "max_restarts": "test_interruptions.py",
     "profile": "test_profiling.py",
+    "calibration": "test_decision.py",
+    "target_prior": "test_decision.py",
+    "decision_threshold": "test_decision.py",
+    "explain": "test_explain.py",
+    "onnx_variants": "test_variants.py",
+    "false_positive_cost": "test_decision.py",
+    "false_negative_cost": "test_decision.py",
 }
 WITHOUT_EFFECT = {
-    "kernel_size": [3],
-    "num_channels": [8],
-    "num_layers": 1,
-    "dropout_keep": 0.9,
     "fixed_tokenizer_length": True,
 }
 
@@ -168,7 +196,7 @@ def test_every_hyperparameter_is_in_one_of_the_tables():
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_a_setting_of_several_processes_is_named_in_the_tests_that_show_its_effect(name):
+def test_a_setting_whose_effect_is_seen_elsewhere_is_named_in_the_tests_that_show_its_effect(name):
     assert name in (REPOSITORY / "tests" / ELSEWHERE[name]).read_text()
 
 
@@ -273,6 +301,13 @@ def test_it_changes_the_outcome(outcome_of, name):
 def test_it_has_no_effect_here_and_the_log_says_so(name):
     hp = parse_hyperparameters({**CONFIGURATION, name: WITHOUT_EFFECT[name]})
     assert [sentence for sentence in unused_settings(hp) if sentence.startswith(f"{name} is set and has no effect")]
+
+
+def test_balanced_weights_train_as_the_same_weights_given_by_hand(outcome_of):
+    labels = [*frame(ROWS["train"], 0, 2)["label"], *frame(6, 7, 2)["label"]]
+    given = [len(labels) / (2 * labels.count(label)) for label in (0, 1)]
+    balanced = outcome_of({**ONE, "class_weights": "balanced"})
+    assert balanced == outcome_of({**ONE, "class_weights": given}) != outcome_of(ONE)
 
 
 def test_full_field_list_must_be_in_the_data(tmp_path):

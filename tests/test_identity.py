@@ -72,3 +72,12 @@ def test_the_log_says_how_the_global_batch_was_kept(caplog):
 def test_how_the_work_is_spread_may_change_between_runs(changed):
     first, second = (parse_hyperparameters({**CONFIGURATION, **more}) for more in ({}, changed))
     check_identity(identity(first, "abc", ROWS), identity(second, "abc", ROWS), folder="c")
+
+
+def test_a_checkpoint_from_before_a_setting_existed_resumes_while_it_is_off():
+    saved = identity(parse_hyperparameters(CONFIGURATION), "abc", ROWS)
+    del saved["hyperparameters"]["ema_decay"]
+    check_identity(saved, identity(parse_hyperparameters(CONFIGURATION), "abc", ROWS), folder="c")
+    averaging = identity(parse_hyperparameters({**CONFIGURATION, "ema_decay": 0.9}), "abc", ROWS)
+    with pytest.raises(ContractError, match=r"ema_decay: .* trained with 0\.0, this run has 0\.9"):
+        check_identity(saved, averaging, folder="c")

@@ -144,6 +144,22 @@ def test_momentum_and_frozen_embeddings_resume_anywhere_too(runs, resumed):
     assert value <= TOLERANCE, where
 
 
+@pytest.mark.parametrize(
+    ("saved", "resumed"),
+    [
+        ("fsdp 4, FULL_SHARD", "ddp 2"),
+        ("ddp 2", "pp 2 x fsdp 2"),
+        ("pp 2 x fsdp 2", "tp 2 x fsdp 2"),
+        ("tp 2", "fsdp 2, SHARD_GRAD_OP"),
+    ],
+)
+def test_the_average_of_the_weights_goes_on_under_another_strategy(runs, saved, resumed):
+    settings = {**DROPOUT_OFF, **ADAMW, "ema_decay": 0.9}
+    _, uninterrupted = runs.whole(ONE_PROCESS, settings)
+    value, where = largest_difference(runs.resumed(BY_NAME[saved], BY_NAME[resumed], settings), uninterrupted)
+    assert value <= TOLERANCE, where
+
+
 @pytest.mark.parametrize("name", ["ddp 2", "fsdp 2, FULL_SHARD", "tp 2", "pp 2 x dp 2", "branch 2"])
 def test_the_same_strategy_resumes_to_the_bit_dropout_included(runs, name):
     settings = {**DROPOUT_ON, **ADAMW}

@@ -7,7 +7,9 @@ from torch import Tensor, nn
 from container.data.batch import PackedBatch
 from container.models.encoder import TextBranch
 from container.models.fusion import FusionHead
-from container.models.tabular import TabularBranch
+from container.models.modality_dropout import ModalityDropout
+from container.models.record_tokens import DenseTokens, PackedTokens
+from container.models.tabular import TabularBranch, TabularFields
 
 
 class Classifier(nn.Module):
@@ -19,6 +21,7 @@ class Classifier(nn.Module):
     Args:
         branches: text branches by role, in the order of Hyperparameters.text_fields.
         tabular: None where no number or category enters the model.
+        modality_dropout: probability that, in training, a record does without its table, or without a text.
 
     Attributes:
         text_indices: which of a batch's texts `branches` reads; all of them, but where texts are shared out over ranks.
@@ -27,14 +30,20 @@ class Classifier(nn.Module):
     """
 
     def __init__(
-        self, branches: Mapping[str, TextBranch], *, tabular: TabularBranch | None, fusion: FusionHead
+        self,
+        branches: Mapping[str, TextBranch],
+        *,
+        tabular: TabularBranch | TabularFields | None,
+        fusion: FusionHead,
+        modality_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.branches = nn.ModuleDict(branches)
         self.tabular = tabular
+        self.modality_dropout = ModalityDropout(modality_dropout)
         self.fusion = fusion
         self.text_indices: tuple[int, ...] = tuple(range(len(branches)))
-        self.exchange: Callable[[list[Tensor]], list[Tensor]] = _nothing
+        self.exchange: Callable[[list[Tensor], PackedBatch], list[Tensor]] = _nothing
         self._packed = tuple(branch.encoder.packed for branch in branches.values())
 
     def forward(self, batch: PackedBatch) -> Tensor:
@@ -43,12 +52,16 @@ class Classifier(nn.Module):
             branch(batch.texts[i], num_records=len(batch.rows))
             for i, branch in zip(self.text_indices, self.branches.values(), strict=True)
         ]
-        return self.head(features, batch.tabular)
+        return self.head(features, batch)
 
-    def head(self, features: list[Tensor], tabular: Tensor) -> Tensor:
-        """Logits [B, K] from the features of `branches`, [B, H] each, and the table [B, n]."""
-        texts = self.exchange(features)
-        return self.fusion(texts, None if self.tabular is None else self.tabular(tabular))
+    def head(self, features: list[Tensor], batch: PackedBatch) -> Tensor:
+        """Logits [B, K] from the features of `branches`, [B, H] or [N, H] each, and the table of `batch`."""
+        texts = self.exchange(features, batch)
+        table = None if self.tabular is None else self.tabular(batch.tabular)
+        tokens = [PackedTokens.of(text) for text in batch.texts]
+        per_token = self.fusion.text_features == "tokens"
+        texts, table = self.modality_dropout(texts, table, tokens if per_token else None)
+        return self.fusion(texts, table, tokens)
 
     def forward_dense(self, texts: Sequence[tuple[Tensor, Tensor]], tabular: Tensor | None) -> Tensor:
         """Logits from padded chunks, for export.
@@ -65,7 +78,8 @@ class Classifier(nn.Module):
             branch.forward_dense(input_ids, mask)
             for branch, (input_ids, mask) in zip(self.branches.values(), texts, strict=True)
         ]
-        return self.fusion(features, None if self.tabular is None else self.tabular(tabular))
+        tokens = [DenseTokens(mask.flatten(1)) for _, mask in texts]
+        return self.fusion(features, None if self.tabular is None else self.tabular(tabular), tokens)
 
     def computed_tokens(self, batch: PackedBatch) -> int:
         """Tokens the encoders compute on for `batch`: its own, and the padding of families that cannot be packed."""
@@ -75,5 +89,5 @@ class Classifier(nn.Module):
         )
 
 
-def _nothing(features: list[Tensor]) -> list[Tensor]:
+def _nothing(features: list[Tensor], _: PackedBatch) -> list[Tensor]:
     return features

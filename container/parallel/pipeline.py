@@ -28,6 +28,7 @@ from container.models.blocks import Carry, flatten, restrict
 from container.models.classifier import Classifier
 from container.parallel.execution import Autocast, Gradients, Objective
 from container.parallel.mesh import RankMesh
+from container.parallel.sharding import free_gathered
 from container.parallel.stages import Budget, Stage, plan_stages, real_rows, stage_table
 from contracts.hyperparameters import Hyperparameters
 
@@ -201,6 +202,11 @@ class PipelineExecution:
     def clip_grad_norm(self, max_norm: float, *, scaled_by: float = 1.0) -> float:
         """See Execution.clip_grad_norm."""
         return self._gradients.clip(max_norm, scaled_by=scaled_by)
+
+    def weights_changed(self) -> None:
+        """See Execution.weights_changed."""
+        for stage in self._stages:
+            free_gathered(stage)
 
     def _loss(self, logits: Tensor, index: Tensor) -> Tensor:
         """The loss of one microbatch, as the schedule wants it."""

@@ -44,6 +44,16 @@ def shard_module(module: nn.Module, *, ranks: RankMesh, hp: Hyperparameters, pre
                 unit.set_force_sum_reduction_for_comms(True)  # gloo has no scaled reduction
 
 
+def free_gathered(module: nn.Module) -> None:
+    """Free gathered parameters in `module`, so that its next forward gathers what the shards hold by then.
+
+    A prediction without a backward leaves parameters gathered that are not freed after the forward.
+    """
+    for unit in module.modules():
+        if isinstance(unit, FSDPModule):
+            unit.reshard()
+
+
 def _units(module: nn.Module, hp: Hyperparameters) -> list[nn.Module]:
     """What is gathered and freed as one, inner ones first."""
     # A backbone is a unit in any case: it is where precision changes.

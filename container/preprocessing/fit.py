@@ -234,7 +234,11 @@ def fit_preprocessing(
         imputation=imputation,
         categorical_columns=columns.categorical,
         risk_tables=tables,
-        numeric_transform=fit_numeric_transform(hp.numeric_transform, inputs),
+        numeric_transform=fit_numeric_transform(
+            hp.numeric_transform,
+            inputs,
+            num_bins=hp.numeric_embedding_bins if hp.numeric_embedding == "piecewise_linear" else 0,
+        ),
         class_labels=labels.labels,
         is_binary=hp.is_binary,
         tokenizer_digests={},

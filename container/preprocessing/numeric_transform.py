@@ -1,7 +1,7 @@
 """Fits the scaling of the tabular inputs on train; the model applies it, so that it is part of every export."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -14,7 +14,7 @@ NUM_QUANTILES = 101
 
 @dataclass(frozen=True)
 class NumericTransformParameters:
-    """Scaling of K tabular inputs, in the order of feature_columns.txt.
+    """Scaling of K tabular inputs, in the order of feature_columns.txt, and the bins of their embedding.
 
     standard: y = (x - mean) / scale.
 
@@ -33,20 +33,24 @@ class NumericTransformParameters:
     Attributes:
         mean, scale: [K] with standard, else empty; scale is 1 where a column is constant.
         quantiles: [K][Q] with quantile, else empty.
+        bins: with numeric_embedding=piecewise_linear, ascending edges of each input's bins, before scaling: its
+            distinct quantiles, at most one more than numeric_embedding_bins; else empty. [K][at least 1]
     """
 
     kind: Kind
     mean: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
     quantiles: tuple[tuple[float, ...], ...] = ()
+    bins: tuple[tuple[float, ...], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "mean": self.mean, "scale": self.scale, "quantiles": self.quantiles}
+        scaling = {"kind": self.kind, "mean": self.mean, "scale": self.scale, "quantiles": self.quantiles}
+        return {**scaling, "bins": self.bins} if self.bins else scaling
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        quantiles = tuple(tuple(column) for column in found["quantiles"])
-        return cls(found["kind"], tuple(found["mean"]), tuple(found["scale"]), quantiles)
+        quantiles, bins = (tuple(tuple(column) for column in found.get(name, ())) for name in ("quantiles", "bins"))
+        return cls(found["kind"], tuple(found["mean"]), tuple(found["scale"]), quantiles, bins)
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,24 @@ class InputDistribution:
         return cls(values, counts, mean, float(np.sqrt(np.average((values - mean) ** 2, weights=counts))))
 
 
-def fit_numeric_transform(kind: Kind, inputs: Sequence[InputDistribution]) -> NumericTransformParameters:
-    """Parameters of `kind` for the tabular inputs, in their order."""
+def fit_numeric_transform(
+    kind: Kind, inputs: Sequence[InputDistribution], *, num_bins: int = 0
+) -> NumericTransformParameters:
+    """Parameters of `kind` for the tabular inputs, in their order.
+
+    Args:
+        num_bins: most bins of an input's embedding; 0 = it has none.
+    """
+    return replace(_fit_scaling(kind, inputs), bins=_fit_bins(inputs, num_bins) if num_bins else ())
+
+
+def _fit_bins(inputs: Sequence[InputDistribution], num_bins: int) -> tuple[tuple[float, ...], ...]:
+    probabilities = np.linspace(0, 1, num_bins + 1)
+    columns = (_float32(weighted_quantiles(column.values, column.counts, probabilities)) for column in inputs)
+    return tuple(tuple(np.unique(column).tolist()) for column in columns)
+
+
+def _fit_scaling(kind: Kind, inputs: Sequence[InputDistribution]) -> NumericTransformParameters:
     if kind == "standard":
         means = _float32(np.array([column.mean for column in inputs]))
         # A spread that float32 cannot tell from rounding is no spread.

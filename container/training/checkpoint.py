@@ -19,18 +19,19 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -85,7 +86,14 @@ class CheckpointStore:
         self._pending: Future[None] | None = None
 
     def save(
-        self, module: nn.Module, optimizer: Optimizer, *, name: str, content: dict[str, Any], best_step: int | None
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        *,
+        name: str,
+        content: dict[str, Any],
+        best_step: int | None,
+        average: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
         """Save the state at this call under `name`, in the background; first waits for the save before it.
 
@@ -94,6 +102,7 @@ class CheckpointStore:
         Args:
             content: JSON with at least "step".
             best_step: step of the checkpoint to keep as the best, possibly this one.
+            average: moving averages of weights by their names, distributed as the weights are.
         """
         waited = time.perf_counter()
         self.wait()
@@ -101,7 +110,7 @@ class CheckpointStore:
         if waited > _LONG_WAIT:
             logger.info("waited %.1f s for the previous checkpoint: saving less often loses less time", waited)
         text = json.dumps(content)
-        states = _copied(_model_state(module) | _taken_optimizer_state(module, optimizer))
+        states = _copied(_model_state(module) | _taken_optimizer_state(module, optimizer) | _average_state(average))
         self._pending = self._writer.submit(self._write, states, name=name, content=text, best_step=best_step)
 
     def wait(self) -> None:
@@ -122,19 +131,35 @@ class CheckpointStore:
         """The complete checkpoint of `step`; None where it is gone."""
         return self._agreed(lambda found: next((one for one in found if one.step == step), None))
 
-    def load(self, checkpoint: Checkpoint, module: nn.Module, optimizer: Optimizer | None = None) -> None:
-        """Load weights, and the optimizer where given, in place, however they were distributed when saved."""
+    def load(
+        self,
+        checkpoint: Checkpoint,
+        module: nn.Module,
+        optimizer: Optimizer,
+        *,
+        average: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> None:
+        """Load what training goes on from, in place, however it was distributed when saved."""
         self.wait()
-        model = _model_state(module)
-        wanted = {} if optimizer is None else _optimizer_state(module, optimizer)
+        model, wanted = _model_state(module), _optimizer_state(module, optimizer)
         # A parameter that has had no gradient yet has no state, in the checkpoint as in the optimizer that saved it.
-        saved = dcp.FileSystemReader(checkpoint.folder).read_metadata().state_dict_metadata
-        states = model | {name: value for name, value in wanted.items() if name in saved}
+        saved = _saved_names(checkpoint)
+        states = model | _average_state(average) | {name: value for name, value in wanted.items() if name in saved}
+        self._read(states, checkpoint)
+        set_model_state_dict(module, {name.removeprefix(_MODEL): states[name] for name in model}, options=_OPTIONS)
+        if wanted:
+            _set_optimizer_state(module, optimizer, states, fresh=wanted.keys() - states.keys())
+
+    def load_weights(self, checkpoint: Checkpoint, module: nn.Module) -> None:
+        """Load the weights to predict with in place, averaged where the checkpoint has averages."""
+        self.wait()
+        states = _served_state(module, checkpoint)
+        self._read(states, checkpoint)
+        _set_served_state(module, states)
+
+    def _read(self, states: dict[str, Any], checkpoint: Checkpoint) -> None:
         with _naming_the_rank(self._rank):
             dcp.load(states, checkpoint_id=checkpoint.folder, process_group=self._group)
-        set_model_state_dict(module, {name.removeprefix(_MODEL): states[name] for name in model}, options=_OPTIONS)
-        if optimizer is not None and wanted:
-            _set_optimizer_state(module, optimizer, states, fresh=wanted.keys() - states.keys())
 
     def _agreed(self, choose: Callable[[list[Checkpoint]], Checkpoint | None]) -> Checkpoint | None:
         self.wait()
@@ -205,13 +230,18 @@ class CheckpointStore:
         for old in found[: -self._keep]:
             if best is None or old.folder != best.folder:
                 shutil.rmtree(old.folder, ignore_errors=True)
-        for stale in self._folder.glob(f"{_ASIDE}*"):
-            shutil.rmtree(stale, ignore_errors=True)
+        clear_unfinished(self._folder)
 
     def _point(self, pointer: str, name: str) -> None:
         aside = self._folder / f".{pointer}"
         aside.write_text(name + "\n")
         os.replace(aside, self._folder / pointer)
+
+
+def clear_unfinished(folder: Path) -> None:
+    """Remove what a save left half done."""
+    for aside in folder.glob(f"{_ASIDE}*"):
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def clear_checkpoints(folder: Path) -> None:
@@ -243,18 +273,37 @@ def complete_checkpoints(folder: Path) -> list[Checkpoint]:
 
 
 def load_weights(module: nn.Module, checkpoint: Checkpoint) -> None:
-    """Load the weights into a plain model in this process alone, with or without a process group."""
-    states = _model_state(module)
+    """CheckpointStore.load_weights, into a plain model in this process alone, with or without a process group."""
+    states = _served_state(module, checkpoint)
     with warnings.catch_warnings(action="ignore"):  # DCP says that it is on its own
         dcp.load(states, checkpoint_id=checkpoint.folder, no_dist=True)
-    set_model_state_dict(module, {name.removeprefix(_MODEL): value for name, value in states.items()}, options=_OPTIONS)
+    _set_served_state(module, states)
 
 
-_MODEL, _OPTIMIZER = "model.", "optimizer."
+_MODEL, _OPTIMIZER, _AVERAGE = "model.", "optimizer.", "average."
 
 
 def _model_state(module: nn.Module) -> dict[str, Any]:
     return {f"{_MODEL}{name}": value for name, value in get_model_state_dict(module, options=_OPTIONS).items()}
+
+
+def _average_state(average: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {f"{_AVERAGE}{name}": value for name, value in average.items()}
+
+
+def _saved_names(checkpoint: Checkpoint) -> Collection[str]:
+    return dcp.FileSystemReader(checkpoint.folder).read_metadata().state_dict_metadata.keys()
+
+
+def _served_state(module: nn.Module, checkpoint: Checkpoint) -> dict[str, Any]:
+    """The state of `module`, each tensor under the name by which `checkpoint` has what is to be served of it."""
+    saved = _saved_names(checkpoint)
+    states = get_model_state_dict(module, options=_OPTIONS)
+    return {f"{_AVERAGE if f'{_AVERAGE}{name}' in saved else _MODEL}{name}": value for name, value in states.items()}
+
+
+def _set_served_state(module: nn.Module, states: Mapping[str, Any]) -> None:
+    set_model_state_dict(module, {name.partition(".")[2]: value for name, value in states.items()}, options=_OPTIONS)
 
 
 def _taken_optimizer_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from contracts.hyperparameters import Hyperparameters
 logger = logging.getLogger(__name__)
 
 # Changing these continues the same training; changing any other would silently make another one of it. How the work is
-# spread over processes is free as a whole.
+# spread over processes, and what is made of the trained weights, are free as a whole.
 FREE = frozenset(
     {
         "max_epochs", "early_stop_patience", "val_check_interval", "metric_choices", "load_ckpt", "resume",
@@ -22,7 +22,7 @@ FREE = frozenset(
     | {
         name
         for name, field in Hyperparameters.model_fields.items()
-        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["group"] == "processes"
+        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["group"] in ("processes", "outcome")
     }
 )  # fmt: skip
 
@@ -36,7 +36,9 @@ def identity(hp: Hyperparameters, preprocessing_fingerprint: str, digests: Mappi
 
 def check_identity(saved: dict[str, Any], current: dict[str, Any], *, folder: str) -> None:
     """Raise ContractError when the run that saved a checkpoint differs from the one that would resume it."""
-    old, new = saved["hyperparameters"], current["hyperparameters"]
+    # What a checkpoint of an earlier version does not name was as its default says: that is off.
+    defaults = {name: field.default for name, field in Hyperparameters.model_fields.items() if name not in FREE}
+    old, new = {**defaults, **saved["hyperparameters"]}, current["hyperparameters"]
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     fix = "Undo the change, or start over with resume=false, which removes the checkpoints."
     if changed:

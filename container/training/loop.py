@@ -17,8 +17,9 @@ from container.data.split import PreparedSplit
 from container.evaluation.metrics import classification_metrics
 from container.parallel.execution import Execution
 from container.parallel.mesh import RankMesh
+from container.training.average import WeightAverage
 from container.training.checkpoint import CheckpointStore
-from container.training.objective import WeightedCrossEntropy
+from container.training.objective import Penalised, WeightedCrossEntropy
 from container.training.optimizer import effective_warmup, learning_rate
 from container.training.predict import predict_split, softmax, weighted_log_loss
 from container.training.profiling import StepProfiler, log_memory
@@ -47,6 +48,8 @@ class Trainer:
     """Trains `execution` on `train`, validates on `val`, keeps `state` and the checkpoints.
 
     Args:
+        average: of the weights; what is validated, and saved beside them.
+        class_weights: weight of each class in the loss. [K]
         identity: what must not change between a checkpoint and the run that resumes it.
         profiler: stepped with the optimizer.
         first_step: called once, with the step's seconds, after the first optimizer step.
@@ -58,6 +61,8 @@ class Trainer:
         execution: Execution,
         optimizer: torch.optim.Optimizer,
         *,
+        average: WeightAverage,
+        class_weights: list[float],
         train: PreparedSplit,
         val: PreparedSplit,
         store: CheckpointStore,
@@ -75,6 +80,7 @@ class Trainer:
         self._execution = execution
         self._ranks = execution.ranks
         self._optimizer = optimizer
+        self._average = average
         self._train = train
         self._val = val
         self._val_labels = val.column("label").to_numpy()
@@ -88,7 +94,14 @@ class Trainer:
         self._identity = identity
         self._profiler = profiler
         self._first_step: Callable[[float], None] | None = first_step
-        self._objective = WeightedCrossEntropy(hp.weights, self._ranks.device)
+        self._class_weights = class_weights
+        loss = WeightedCrossEntropy(
+            class_weights,
+            self._ranks.device,
+            focal_gamma=hp.focal_gamma if hp.loss == "focal" else 0.0,
+            label_smoothing=hp.label_smoothing,
+        )
+        self._objective = Penalised(loss, execution.module)
         self._early = EarlyStopping(hp.early_stop_metric, patience=hp.early_stop_patience)
         self._loss = torch.zeros((), device=self._ranks.device)
         self._loss_steps = 0
@@ -206,6 +219,7 @@ class Trainer:
         self._scaler.update(finite=finite)
         if finite:
             self._optimizer.step()
+            self._average.update(state.step)
         if finite or searching:
             state.nonfinite = 0
             return
@@ -237,17 +251,18 @@ class Trainer:
         """Validate, note whether it is the best, save a checkpoint."""
         state = self.state
         started = time.perf_counter()
-        logits = predict_split(
-            self._execution,
-            self._val,
-            batch_size=self._hp.batch_size,
-            num_classes=self._hp.num_classes,
-            between_batches=lambda: raise_if_stopped(self._ranks, self._stop),
-        )
+        with self._average.in_place_of_weights(self._execution):
+            logits = predict_split(
+                self._execution,
+                self._val,
+                batch_size=self._hp.batch_size,
+                num_classes=self._hp.num_classes,
+                between_batches=lambda: raise_if_stopped(self._ranks, self._stop),
+            )
         wanted = dict.fromkeys([*self._hp.metric_choices, self._early.metric.removeprefix("val/")])
         metrics = classification_metrics(self._val_labels, softmax(logits), [name for name in wanted if name != "loss"])
         values: dict[str, float | None] = {
-            "val/loss": weighted_log_loss(logits, self._val_labels, self._hp.weights),
+            "val/loss": weighted_log_loss(logits, self._val_labels, self._class_weights),
             **{f"val/{name}": value for name, value in metrics.values.items()},
         }
         progress = self._schedule.progress(state)
@@ -282,6 +297,7 @@ class Trainer:
                 "identity": self._identity,
             },
             best_step=state.best_step,
+            average=self._average.state,
         )
 
 

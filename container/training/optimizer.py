@@ -6,6 +6,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from container.training.layer_distances import layer_distances
 from contracts.hyperparameters import Hyperparameters
 
 
@@ -13,14 +14,19 @@ def build_optimizer(hp: Hyperparameters, module: nn.Module) -> Optimizer:
     """The optimizer over the trainable parameters.
 
     Biases and norms (at most one dimension) do not decay. A group's "lr_scale" is what `learning_rate` is multiplied
-    by: 1 for the encoders' backbones, head_lr / lr for the rest. Built after the model is parallelised: parameters on
-    different meshes cannot be updated in one call, so each mesh has groups of its own.
+    by: 1 for the encoders' backbones, times layer_lr_decay for each layer between a parameter and the top; head_lr / lr
+    for the rest. Built after the model is parallelised: parameters on different meshes cannot be updated in one call,
+    so each mesh has groups of its own.
+
+    Raises:
+        ContractError: layer_lr_decay, and a backbone whose layers are not known.
     """
+    distances = {} if hp.layer_lr_decay == 1 else layer_distances(module)
     head_scale = (hp.head_lr or hp.lr) / hp.lr
     members: dict[tuple[float, float, DeviceMesh | None], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            scale = 1.0 if "backbone" in name.split(".") else head_scale
+            scale = hp.layer_lr_decay ** distances.get(name, 0) if "backbone" in name.split(".") else head_scale
             decay = hp.weight_decay if parameter.ndim > 1 else 0.0
             mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
             members.setdefault((scale, decay, mesh), []).append(parameter)

@@ -15,27 +15,34 @@ import torch.distributed as dist
 
 from container.data.sampler import Slots
 from container.data.split import PreparedSplit
+from container.evaluation.fit_decision import describe, fit_decision
+from container.evaluation.variants import VariantReport
 from container.export.artifacts import export_model
 from container.failure import Failure
 from container.job import Job, write_json_aside
 from container.models.build import EncoderConfigOnly, build_classifier
 from container.models.classifier import Classifier
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.execution import Execution, parallelize
+from container.parallel.execution import Execution
 from container.parallel.mesh import RankMesh, build_mesh, init_distributed
+from container.parallel.parallelize import parallelize
+from container.preprocessing.class_weights import resolve_class_weights
 from container.preprocessing.prepare import PreparedData, open_prepared
 from container.processes import die_with_parent, set_up_logging
+from container.training.average import WeightAverage
 from container.training.checkpoint import Checkpoint, CheckpointStore, load_weights
+from container.training.explain import explain
 from container.training.identity import check_identity, identity, resume_slots
 from container.training.loop import Trainer, precision_of, raise_if_stopped
 from container.training.optimizer import build_optimizer
-from container.training.predict import predict_split, softmax
+from container.training.predict import predict_split
 from container.training.profiling import StepProfiler
 from container.training.progress import Progress, metric_line
 from container.training.results import write_results
 from container.training.scaler import LossScaler
 from container.training.state import Schedule, TrainingState
 from container.training.stop import StopFlag, StopRequested
+from container.training.variants import write_variants
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
@@ -84,16 +91,38 @@ def run(job: Job, stop: StopFlag) -> None:
     dist.destroy_process_group()  # the rest is rank 0's alone; nobody waits in a collective for it
     if not ranks.is_first:
         return
-    probabilities = {name: softmax(logits) for name, logits in outcome.logits.items()}
+    labels = {name: split.column("label").to_numpy() for name, split in splits.items()}
+    decision = fit_decision(
+        hp,
+        logits=outcome.logits,
+        labels=labels,
+        train_counts=np.bincount(labels["train"][labels["train"] >= 0], minlength=hp.num_classes),
+        class_weights=np.asarray(resolve_class_weights(hp, data.fitted.class_labels, data.summary)),
+    )
+    logger.info("decisions: %s", describe(decision))
     model = build_model(hp, data, pretrained=False)
     load_weights(model, outcome.checkpoint)
-    files = export_model(job, model, data=data, samples=splits["val"])
+    variants: list[VariantReport] = []
+
+    def add_variants(folder: Path) -> None:
+        expected = decision.probabilities(outcome.logits["val"])
+        variants.extend(write_variants(folder, model, hp, val=splits["val"], expected=expected))
+
+    files = export_model(job, model, data=data, samples=splits["val"], decision=decision, add=add_variants)
+    explanation = None
+    if hp.explain:
+        explanation = explain(
+            model, data, splits["val"],
+            records=hp.explain, seed=hp.seed, device=ranks.device, stopped=lambda: stop.requested,
+        )  # fmt: skip
     metrics, written = write_results(
         job,
         data=data,
-        splits={name: splits[name] for name in probabilities},
-        probabilities=probabilities,
+        splits={name: splits[name] for name in outcome.logits},
         logits=outcome.logits,
+        decision=decision,
+        explanation=explanation,
+        variants=variants,
         state=outcome.state,
         run=_run_facts(job, ranks, outcome, parameters=sum(parameter.numel() for parameter in model.parameters())),
     )
@@ -138,7 +167,7 @@ def train_and_predict(
         precision=torch.float32,
         tokens_per_record=_tokens_per_record(data),
     )
-    store.load(checkpoint, execution.module)
+    store.load_weights(checkpoint, execution.module)
     logits = {
         name: predict_split(
             execution,
@@ -171,6 +200,7 @@ def _train(
     )  # fmt: skip
     execution = parallelize(model, ranks, hp, precision=precision_of(hp), tokens_per_record=_tokens_per_record(data))
     optimizer = build_optimizer(hp, execution.module)
+    average = WeightAverage(execution.module, decay=hp.ema_decay)
     scaler = LossScaler.start(enabled=hp.fp16)
     slots = Slots(
         hp.batch_size // execution.microbatches,
@@ -178,7 +208,7 @@ def _train(
         hp.accumulate_grad_batches * execution.microbatches,
     )
     own = identity(hp, data.fitted.fingerprint, data.digests)
-    state, slots = _resume(store, execution, optimizer, scaler=scaler, slots=slots, own=own)
+    state, slots = _resume(store, execution, optimizer, average=average, scaler=scaler, slots=slots, own=own)
     schedule = Schedule(len(splits["train"]), slots.steps(len(splits["train"])), hp.max_epochs, hp.val_check_interval)
     progress = Progress(
         reports=ranks.is_first,
@@ -191,6 +221,8 @@ def _train(
         hp,
         execution,
         optimizer,
+        average=average,
+        class_weights=resolve_class_weights(hp, data.fitted.class_labels, data.summary),
         train=splits["train"],
         val=splits["val"],
         store=store,
@@ -219,6 +251,7 @@ def _resume(
     execution: Execution,
     optimizer: torch.optim.Optimizer,
     *,
+    average: WeightAverage,
     scaler: LossScaler,
     slots: Slots,
     own: dict[str, Any],
@@ -229,7 +262,7 @@ def _resume(
         return TrainingState(), slots
     check_identity(checkpoint.content["identity"], own, folder=str(checkpoint.folder))
     slots = resume_slots(checkpoint.content["global_batch"], slots, per_pass=execution.microbatches)
-    store.load(checkpoint, execution.module, optimizer)
+    store.load(checkpoint, execution.module, optimizer, average=average.state)
     scaler.load_state_dict(checkpoint.content["scaler"])
     state = TrainingState.from_dict(checkpoint.content["state"])
     logger.info("resuming from %s: %d steps are done", checkpoint.folder.name, state.step)
@@ -254,6 +287,8 @@ def _choose_weights(hp: Hyperparameters, store: CheckpointStore, state: Training
             f"checkpoints: the one to be evaluated and saved (step {step}) is gone or damaged",
             "Set load_ckpt=false to save the last weights, or resume=false to train again.",
         )
+    if hp.ema_decay:
+        chosen += f", averaged over steps (ema_decay {hp.ema_decay:g})"
     logger.info("evaluating and saving %s", chosen)
     return checkpoint, chosen
 

@@ -1,0 +1,94 @@
+"""Options of training and of the model, all at once: every strategy gives the numbers of one process."""
+
+from typing import Any
+
+import pytest
+
+from tests.parity import (
+    DROPOUT_OFF,
+    ONE_PROCESS,
+    SGD,
+    TOLERANCE,
+    ParityJobs,
+    disagreement,
+    largest_difference,
+)
+from tests.parity_strategies import STRATEGIES
+
+pytestmark = pytest.mark.slow
+
+BY_NAME = {strategy.name: strategy for strategy in STRATEGIES}
+OPTIONS: dict[str, Any] = {
+    "loss": "focal",
+    "focal_gamma": 1.5,
+    "label_smoothing": 0.1,
+    "class_weights": "balanced",
+    "layer_lr_decay": 0.7,
+    "ema_decay": 0.9,
+    "numeric_embedding": "piecewise_linear",
+}
+UNDER = (
+    "ddp 2, accumulation",
+    "fsdp 2, FULL_SHARD",
+    "fsdp 2, SHARD_GRAD_OP",
+    "tp 2",
+    "pp 2, 1F1B",
+    "branch 2",
+    "pp 2 x fsdp 2, ZBVZeroBubble",
+    "tp 2 x fsdp 2",
+)
+
+
+@pytest.fixture(scope="module")
+def jobs(rank_pool, tmp_path_factory):
+    return ParityJobs(rank_pool, tmp_path_factory.mktemp("options"))
+
+
+@pytest.fixture(scope="module")
+def alone(jobs):
+    return trained(jobs, ONE_PROCESS)
+
+
+def trained(jobs, strategy, **options):
+    (run,) = jobs.train(strategy, {**DROPOUT_OFF, **SGD, **OPTIONS, **options})
+    return run
+
+
+def difference(ours, reference):
+    losses = largest_difference({name: [loss] for name, loss in ours.losses.items()}, reference.losses)
+    weights = largest_difference(ours.weights, {name: copies[0] for name, copies in reference.weights.items()})
+    logits = largest_difference({"test": [ours.logits]}, {"test": reference.logits})
+    return max((losses, weights, logits), key=lambda found: found.value)
+
+
+@pytest.mark.parametrize("name", UNDER)
+def test_a_strategy_gives_the_numbers_of_one_process_with_every_option(jobs, alone, name):
+    found = difference(trained(jobs, BY_NAME[name]), alone)
+    assert found.value <= TOLERANCE, found
+
+
+def test_slices_of_layers_leave_out_the_modalities_that_one_process_leaves_out(jobs, alone):
+    sliced, whole = (trained(jobs, strategy, modality_dropout=0.4) for strategy in (BY_NAME["tp 2"], ONE_PROCESS))
+    assert difference(sliced, whole).value <= TOLERANCE
+    assert difference(whole, alone).value > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["ddp 2", "branch 2", "branch 2 x fsdp 2", "pp 2 x tp 2"])
+def test_ranks_that_fuse_the_same_records_stay_together_whichever_modalities_are_left_out(jobs, name):
+    found = disagreement(trained(jobs, BY_NAME[name], modality_dropout=0.4))
+    assert found.value <= TOLERANCE, found
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"loss": "cross_entropy"},
+        {"class_weights": [1.0, 1.0]},
+        {"layer_lr_decay": 1.0},
+        {"ema_decay": 0.0},
+        {"numeric_embedding": "none"},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_an_option_left_out_would_be_noticed(jobs, alone, option):
+    assert difference(trained(jobs, ONE_PROCESS, **option), alone).value > 100 * TOLERANCE
