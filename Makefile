@@ -29,7 +29,7 @@ test-fast: setup ## the tests that take seconds
 faults: setup    ## kill, stop and damage jobs at random moments, 66 trials (half an hour; tests/test_faults.py)
 	FULL_FAULTS=1 $(BIN)/python -m pytest tests/test_faults.py -s
 
-parity: setup    ## every parallel strategy and product beside one process (20 minutes)
+parity: setup    ## every parallel strategy and product beside one process (20 to 40 minutes)
 	$(BIN)/python -m benchmarks.parity
 
 lint: setup      ## style
