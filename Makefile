@@ -30,7 +30,7 @@ faults: setup    ## kill, stop and damage jobs at random moments, 66 trials (hal
 	FULL_FAULTS=1 $(BIN)/python -m pytest tests/test_faults.py -s
 
 parity: setup    ## every parallel strategy and product beside one process (20 to 40 minutes)
-	$(BIN)/python -m benchmarks.parity
+	$(BIN)/python -m benchmarks.parity $(PARITY)
 
 lint: setup      ## style
 	$(BIN)/ruff check .
