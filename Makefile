@@ -52,8 +52,8 @@ lock: setup      ## write requirements/*.txt anew (CPU_WHEELS: folder or page of
 faults: setup    ## kill, stop and damage jobs at random moments, 66 trials (half an hour; tests/test_faults.py)
 	FULL_FAULTS=1 $(BIN)/python -m pytest tests/test_faults.py -s
 
-parity: setup    ## every parallel strategy and product beside one process (20 minutes)
-	$(BIN)/python -m benchmarks.parity
+parity: setup    ## every parallel strategy and product beside one process (20 to 40 minutes)
+	$(BIN)/python -m benchmarks.parity $(PARITY)
 
 lint: setup      ## style
 	$(BIN)/ruff check .
