@@ -15,6 +15,25 @@ def check_consistency(hp: Hyperparameters) -> None:
     _check_control(hp)
     _check_sharding(hp)
     _check_modalities(hp)
+    _check_lora(hp)
+
+
+def _check_lora(hp: Hyperparameters) -> None:
+    if not hp.lora_rank:
+        return
+    for field in hp.text_fields:
+        if field.tokenizer == FROM_SCRATCH:
+            raise ContractError(
+                f"lora_rank: is {hp.lora_rank}, but the encoder of {field.column!r} is {FROM_SCRATCH}: its random "
+                "weights would stay as they are, but for a low-rank change",
+                "Set lora_rank to 0, or tokenizer to a pretrained encoder.",
+            )
+        if field.reinit_layers:
+            raise ContractError(
+                f"reinit_layers: is {field.reinit_layers} for {field.column!r}, but with lora_rank {hp.lora_rank} the "
+                "redrawn layers would stay random, but for a low-rank change",
+                "Set reinit_layers to 0, or lora_rank to 0.",
+            )
 
 
 def _check_modalities(hp: Hyperparameters) -> None:
@@ -195,6 +214,11 @@ def check_parallelism(hp: Hyperparameters, features: Collection[str], *, pipelin
             f"sequence_parallel: is true, but there is no tp axis to share sequences out over; here work: {at_work}",
             "Set tp_size to 2 or more, or sequence_parallel to false.",
         )
+    if hp.lora_rank and "tp" in features:
+        raise ContractError(
+            f"lora_rank: is {hp.lora_rank}, but tp cuts the very layers that it would add to; here work: {at_work}",
+            "Set tp_size to 1 and share the model out with dp_shard_size (fsdp) or pp_size, or lora_rank to 0.",
+        )
     if "pp" in features:
         _check_microbatches(hp, pipeline_ranks)
         _check_zero_bubble(hp)
@@ -275,6 +299,12 @@ def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list
         for name in ("tab_field_list", "cat_field_list"):
             if getattr(hp, name):
                 sentences.append(f"{name} is set and has no effect here: {hp.model_class} reads text only.")
+    for name in ("lora_alpha", "lora_target"):
+        if name in hp.model_fields_set and not hp.lora_rank:
+            sentences.append(f"{name} is set and has no effect here: lora_rank is 0.")
+    for name in ("is_embeddings_trainable", "primary_is_embeddings_trainable", "secondary_is_embeddings_trainable"):
+        if name in hp.model_fields_set and hp.lora_rank:
+            sentences.append(f"{name} is set and has no effect here: lora_rank freezes the encoders.")
     if "lr_decay" in hp.model_fields_set and not hp.run_scheduler:
         sentences.append("lr_decay is set and has no effect here: run_scheduler is false.")
     if hp.strategy != "auto" and not features:

@@ -39,6 +39,7 @@ from tests.jobs import (
 
 ONE: dict = {"tab_field_list": ["price", "quantity"], "chunk_trancate": True, "max_total_chunks": 1}
 TWO: dict = {**TWO_TEXTS}
+ADAPTED: dict = {**ONE, "tokenizer": "pretrained_tiny", "encoder_config": {}, "reinit_layers": 0, "lora_rank": 2}
 LONG = {"max_epochs": 3, "early_stop_patience": 9}
 SHORT_STEPS = [step for step in FULL_TEXT_STEPS if step != "html_normalizer"]
 
@@ -68,6 +69,9 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "dropout": (ONE, {"dropout": 0.5}),
     "fusion_dropout": (TWO, {"fusion_dropout": 0.5}),
     "modality_dropout": (ONE, {"modality_dropout": 0.4}),
+    "lora_rank": (ADAPTED, {"lora_rank": 0}),
+    "lora_alpha": (ADAPTED, {"lora_alpha": 64.0}),
+    "lora_target": (ADAPTED, {"lora_target": "linear"}),
     "max_sen_len": (ONE, {"max_sen_len": 12}),
     "primary_max_sen_len": (TWO, {"primary_max_sen_len": 12}),
     "secondary_max_sen_len": (TWO, {"secondary_max_sen_len": 12}),
