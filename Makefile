@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-fast faults parity lint docs bench bench-gpu bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
+.PHONY: help setup demo test test-fast faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -29,8 +29,8 @@ test-fast: setup ## the tests that take seconds
 faults: setup    ## kill, stop and damage jobs at random moments, 66 trials (half an hour; tests/test_faults.py)
 	FULL_FAULTS=1 $(BIN)/python -m pytest tests/test_faults.py -s
 
-parity: setup    ## every parallel strategy and product beside one process (20 minutes)
-	$(BIN)/python -m benchmarks.parity
+parity: setup    ## every parallel strategy and product beside one process (20 to 40 minutes)
+	$(BIN)/python -m benchmarks.parity $(PARITY)
 
 lint: setup      ## style
 	$(BIN)/ruff check .
@@ -40,8 +40,14 @@ docs: setup      ## regenerate docs/hyperparameters.md
 
 bench: bench-packing bench-prepare ## speed and memory
 
+bench-classes: setup ## every model class on data/clothing-reviews: quality, size, speed, latency
+	$(BIN)/python benchmarks/classes.py
+
 bench-gpu: setup ## training speed on GPUs: tokens/s, MFU, memory
 	$(BIN)/python -m benchmarks.gpu
+
+bench-latency: setup ## a single record: PyTorch, ONNX, fused, int8
+	$(BIN)/python benchmarks/latency.py
 
 bench-overhead: setup ## a step of the machinery on one process beside a bare loop
 	$(BIN)/python -m benchmarks.overhead

@@ -88,13 +88,8 @@ def chats(shape: Shape, *, records: int, seed: int) -> PackedBatch:
     """A batch of `records` random chats of one chunk each, on the host."""
     random = np.random.default_rng(seed)
     lengths = chat_lengths(records, longest=shape.longest, random=random)
-    text = PackedText(
-        tokens=torch.from_numpy(random.integers(1, shape.vocabulary, sum(lengths))),
-        positions=torch.cat([torch.arange(length) for length in lengths]),
-        cu_seqlens=torch.tensor([0, *lengths]).cumsum(0).int(),
-        chunk_record=torch.arange(records),
-        lengths=tuple(lengths),
-    )
+    tokens = torch.from_numpy(random.integers(1, shape.vocabulary, sum(lengths)))
+    text = PackedText.of_chunks(tokens, lengths=lengths, chunk_record=torch.arange(records))
     return PackedBatch(
         texts=(text,),
         tabular=torch.zeros(records, 0),

@@ -27,8 +27,9 @@ from benchmarks.printing import print_machine, print_table
 from container.data.batch import PackedBatch
 from container.models.encoder import TextEncoder
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.execution import Execution, parallelize
+from container.parallel.execution import Execution
 from container.parallel.mesh import build_mesh, init_distributed
+from container.parallel.parallelize import parallelize
 from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import build_optimizer
 

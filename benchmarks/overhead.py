@@ -30,8 +30,9 @@ from container.data.batch import PackedBatch
 from container.data.sampler import Slots
 from container.models.classifier import Classifier
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.execution import parallelize
 from container.parallel.mesh import build_mesh
+from container.parallel.parallelize import parallelize
+from container.training.average import WeightAverage
 from container.training.checkpoint import CheckpointStore
 from container.training.loop import Trainer
 from container.training.optimizer import build_optimizer
@@ -139,6 +140,8 @@ def machinery(model: Classifier, hp: Hyperparameters, *, folder: Path, steps: in
         hp,
         execution,
         build_optimizer(hp, execution.module),
+        average=WeightAverage(execution.module, decay=hp.ema_decay),
+        class_weights=[1.0] * hp.num_classes,
         train=no_records,
         val=no_records,
         store=CheckpointStore(folder / "checkpoints", keep=1),

@@ -30,8 +30,8 @@ from container.data.split import PreparedSplit
 from container.models.build import build_classifier
 from container.models.encoder import TextEncoder
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.execution import parallelize
 from container.parallel.mesh import RankMesh
+from container.parallel.parallelize import parallelize
 from container.preprocessing.class_weights import resolve_class_weights
 from container.preprocessing.prepare import EncoderFiles, open_prepared, prepare_data
 from container.training.objective import WeightedCrossEntropy

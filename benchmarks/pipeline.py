@@ -24,8 +24,8 @@ from benchmarks.printing import print_machine, print_table
 from container.models.build import build_classifier
 from container.models.classifier import Classifier
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.execution import parallelize
 from container.parallel.mesh import build_mesh
+from container.parallel.parallelize import parallelize
 from container.parallel.pipeline import SCHEDULES
 from container.training.objective import WeightedCrossEntropy
 from contracts.hyperparameters import Hyperparameters

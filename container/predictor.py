@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from container.data.records import RecordArrays, pack_text, pad_text
+from container.decision.decision import Decision
 from container.preprocessing.tables import records_to_table
 from container.preprocessing.transform import Preprocessor
 from contracts import artifacts
 from contracts.errors import ContractError
-from contracts.hyperparameters import TextField
+from contracts.hyperparameters import ONNX_VARIANTS, TextField
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,35 +31,49 @@ class Predictor:
 
     Attributes:
         class_labels: the label of each probability column.
+        decision: what makes probabilities of logits, and decisions of probabilities.
     """
 
-    def __init__(self, preprocessor: Preprocessor, backend: Backend, *, batch_size: int) -> None:
+    def __init__(self, preprocessor: Preprocessor, backend: Backend, *, decision: Decision, batch_size: int) -> None:
         self._preprocessor = preprocessor
         self._backend = backend
+        self.decision = decision
         self._batch_size = batch_size
         self.class_labels: list[int | str] = list(preprocessor.fitted.class_labels)
 
     @classmethod
     def load(
-        cls, model_dir: str | Path, backend: Literal["onnx", "torch"] = "onnx", *, batch_size: int = 32
+        cls,
+        model_dir: str | Path,
+        backend: Literal["onnx", "torch"] = "onnx",
+        *,
+        variant: Literal["fused", "int8"] | None = None,
+        batch_size: int = 32,
     ) -> "Predictor":
         """Load the model folder of a completed job.
 
         Args:
             backend: onnx needs no torch.
+            variant: serve model.fused.onnx or model.int8.onnx instead of model.onnx.
             batch_size: records computed at once.
 
         Raises:
-            ContractError: a missing or damaged artifact, an unknown backend.
+            ContractError: a missing or damaged artifact, an unknown backend or variant.
         """
         folder = Path(model_dir)
-        backends = {"onnx": OnnxBackend, "torch": TorchBackend}
-        if backend not in backends:
-            raise ContractError(f"backend: {backend!r} is not known", f"Use one of: {', '.join(backends)}.")
+        if backend not in ("onnx", "torch"):
+            raise ContractError(f"backend: {backend!r} is not known", "Use one of: onnx, torch.")
+        if variant is not None and variant not in ONNX_VARIANTS:
+            raise ContractError(f"variant: {variant!r} is not known", f"Use one of: {', '.join(ONNX_VARIANTS)}.")
+        if variant is not None and backend != "onnx":
+            raise ContractError(f"variant: {variant!r} is a variant of model.onnx", 'Use backend="onnx".')
         if batch_size < 1:
             raise ContractError(f"batch_size: is {batch_size}", "Use at least 1.")
         preprocessor = Preprocessor.load(folder)
-        return cls(preprocessor, backends[backend](folder, preprocessor.fitted.text_fields), batch_size=batch_size)
+        decision = Decision.load(folder)
+        fields = preprocessor.fitted.text_fields
+        loaded = OnnxBackend(folder, fields, variant) if backend == "onnx" else TorchBackend(folder, decision)
+        return cls(preprocessor, loaded, decision=decision, batch_size=batch_size)
 
     def predict(self, records: "Sequence[Mapping[str, Any]] | pd.DataFrame | pa.Table | pa.RecordBatch") -> np.ndarray:
         """Class probabilities of raw records.
@@ -67,7 +82,7 @@ class Predictor:
             records: raw columns; the label and the id may be absent, other columns are ignored.
 
         Returns:
-            Probabilities, rows in the order of `records`. [N, K] float64
+            Probabilities, calibrated as the job was told, rows in the order of `records`. [N, K] float64
 
         Raises:
             ContractError: a missing column, or a value that is no number where one is needed.
@@ -86,6 +101,15 @@ class Predictor:
             probabilities[indices] = self._backend.probabilities(arrays, indices)
         return probabilities
 
+    def decide(
+        self, records: "Sequence[Mapping[str, Any]] | pd.DataFrame | pa.Table | pa.RecordBatch"
+    ) -> list[int | str]:
+        """The decided label of each raw record: by the job's threshold for two classes, else the most probable.
+
+        Args, raises: as `predict`.
+        """
+        return [self.class_labels[k] for k in self.decision.decide(self.predict(records)).tolist()]
+
     def _batches(self, arrays: RecordArrays) -> Iterator[np.ndarray]:
         """Records of similar length together, so that a backend that pads computes little padding."""
         order = np.argsort(arrays.token_counts(), kind="stable")
@@ -94,14 +118,19 @@ class Predictor:
 
 
 class OnnxBackend:
-    """model.onnx on ONNX Runtime."""
+    """model.onnx, or a variant of it, on ONNX Runtime."""
 
-    def __init__(self, folder: Path, text_fields: Sequence[TextField]) -> None:
+    def __init__(self, folder: Path, text_fields: Sequence[TextField], variant: str | None) -> None:
         import onnxruntime
 
-        path = folder / artifacts.MODEL_ONNX
+        path = folder / artifacts.onnx_file(variant)
         if not path.is_file():
-            raise ContractError(f"{path}: is missing", "Point model_dir at the model/ folder of a completed job.")
+            raise ContractError(
+                f"{path}: is missing",
+                "Point model_dir at the model/ folder of a completed job."
+                if variant is None
+                else f"Train with onnx_variants [{variant!r}]; the log says where one was not kept, and why.",
+            )
         try:
             self._session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime raises bare exceptions of its own
@@ -124,11 +153,11 @@ class OnnxBackend:
 class TorchBackend:
     """model.pth in PyTorch, packed as in training."""
 
-    def __init__(self, folder: Path, text_fields: Sequence[TextField]) -> None:
+    def __init__(self, folder: Path, decision: Decision) -> None:
         from container.models.build import load_classifier
 
         self._model = load_classifier(folder)
-        assert len(text_fields) >= 1
+        self._decision = decision
 
     def probabilities(self, records: RecordArrays, indices: np.ndarray) -> np.ndarray:
         """Class probabilities of the records at `indices`. [len(indices), K]"""
@@ -138,4 +167,4 @@ class TorchBackend:
 
         with torch.inference_mode():
             logits = self._model(pack_records([records] * len(indices), indices.tolist()))  # [B, K]
-            return torch.softmax(logits.double(), dim=-1).numpy()
+        return self._decision.probabilities(logits.numpy())

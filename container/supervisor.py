@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from container.decision.feasibility import check_decidable
 from container.failure import Failure, clear_failure, write_failure
 from container.job import Job
 from container.parallel.degrees import ParallelDegrees
@@ -95,6 +96,7 @@ def _train(paths: JobPaths, scratch: Path, started: float, stop: StopRequests) -
     _say_head_lr(hp)
     phases = [("read contracts", time.time() - started)]
     prepared = prepare_data(paths, hp)
+    check_decidable(hp, prepared.summary["splits"]["val"]["classes"])
     phases.append(("prepare data", time.time() - started - phases[0][1]))
     job = Job(paths, hp, scratch, prepared.folder, started, tuple(phases))
     stop.interrupts = False

@@ -10,6 +10,7 @@ RISK_TABLE_MAP = "risk_table_map"
 SELECTED_FEATURES = "selected_features.json"
 TOKENIZER = "tokenizer"
 PREPROCESSING = "preprocessing.json"
+DECISION = "decision.json"  # from logits to probabilities to a decided class
 
 REQUIRED_MODEL_FILES = (
     MODEL_STATE,
@@ -22,6 +23,7 @@ REQUIRED_MODEL_FILES = (
     f"{RISK_TABLE_MAP}.pkl",
     f"{RISK_TABLE_MAP}.json",
     PREPROCESSING,
+    DECISION,
 )
 
 INCOMPLETE = ".incomplete"  # where model/ is written first; inside it, so that a rename never crosses a mount
@@ -41,6 +43,11 @@ REQUIRED_EVALUATION_FILES = (
 
 USE_PRECOMPUTED_IMPUTATION = "USE_PRECOMPUTED_IMPUTATION"
 USE_PRECOMPUTED_RISK_TABLES = "USE_PRECOMPUTED_RISK_TABLES"
+
+
+def onnx_file(variant: str | None) -> str:
+    """Name of model.onnx or of one of its variants."""
+    return MODEL_ONNX if variant is None else f"model.{variant}.onnx"
 
 
 def tokenizer_folder(role: str) -> str:

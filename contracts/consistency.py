@@ -5,15 +5,19 @@ from collections.abc import Collection
 
 from contracts.errors import ContractError
 from contracts.hyperparameters import BALANCED, FROM_SCRATCH, METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
+from contracts.model_classes import CROSS_ATTENTION_CLASSES
+from contracts.threshold_targets import COST
 
 
 def check_consistency(hp: Hyperparameters) -> None:
     """Raise ContractError for the first contradiction."""
     _check_classes(hp)
     _check_columns(hp)
+    _check_model(hp)
     _check_text_steps(hp)
     _check_control(hp)
     _check_sharding(hp)
+    _check_outcome(hp)
     _check_modalities(hp)
     _check_lora(hp)
 
@@ -115,15 +119,8 @@ def _check_columns(hp: Hyperparameters) -> None:
             f"categorical_features_to_encode: {sorted(unlisted)} is not in cat_field_list {hp.cat_field_list}",
             "Add the column to cat_field_list, or take it out of categorical_features_to_encode.",
         )
-    used = {
-        "id_name": [hp.id_name],
-        "label_name": [hp.label_name],
-        **{name: [getattr(hp, name)] for name in needed},
-        "cat_field_list": hp.cat_field_list,
-        "tab_field_list": hp.tab_field_list,
-    }
     role_of: dict[str, str] = {}
-    for role, columns in used.items():
+    for role, columns in used_columns(hp).items():
         for column in columns:
             if column in role_of:
                 raise ContractError(
@@ -131,13 +128,6 @@ def _check_columns(hp: Hyperparameters) -> None:
                     "Give each column one role; a label or an id must not be a feature.",
                 )
             role_of[column] = role
-            if hp.full_field_list is not None and column not in hp.full_field_list:
-                near = difflib.get_close_matches(column, hp.full_field_list, n=1)
-                hint = f"; the nearest there is {near[0]!r}" if near else ""
-                raise ContractError(
-                    f"{role}: column {column!r} is not in full_field_list{hint}",
-                    "Add it to full_field_list, or leave full_field_list out.",
-                )
     tabular = len(hp.tab_field_list) + len(hp.encoded_categories) * (1 if hp.is_binary else hp.num_classes)
     if hp.input_tab_dim is not None and hp.input_tab_dim not in (len(hp.tab_field_list), tabular):
         raise ContractError(
@@ -151,6 +141,57 @@ def _check_columns(hp: Hyperparameters) -> None:
     given = set(hp.risk_tables or {}) - set(hp.cat_field_list)
     if given:
         raise ContractError(f"risk_tables: {sorted(given)} is not in cat_field_list", "Name categorical columns only.")
+
+
+def used_columns(hp: Hyperparameters) -> dict[str, list[str]]:
+    """The columns that a job reads, by the hyperparameter that names them."""
+    texts = ("text_name",) if hp.architecture.num_texts == 1 else ("primary_text_name", "secondary_text_name")
+    return {
+        **{name: [getattr(hp, name)] for name in ("id_name", "label_name", *texts)},
+        "cat_field_list": hp.cat_field_list,
+        "tab_field_list": hp.tab_field_list,
+    }
+
+
+def _check_model(hp: Hyperparameters) -> None:
+    """What a model class asks of its sizes, and of the table."""
+    architecture = hp.architecture
+    if architecture.table == "needed" and not (hp.tab_field_list or hp.encoded_categories):
+        raise ContractError(
+            f"model_class: {hp.model_class!r} weighs text against a table, but tab_field_list and cat_field_list name "
+            "no column that enters the model",
+            "Name numeric or categorical columns, or choose bert.",
+        )
+    if architecture.name in CROSS_ATTENTION_CLASSES and hp.hidden_common_dim % hp.fusion_attention_heads:
+        width = hp.hidden_common_dim
+        fitting = [heads for heads in range(1, min(width, 16) + 1) if width % heads == 0]
+        raise ContractError(
+            f"fusion_attention_heads: {hp.fusion_attention_heads} heads do not share the {width} features of "
+            "hidden_common_dim evenly",
+            f"Set fusion_attention_heads to one of {fitting}, or change hidden_common_dim.",
+        )
+    if architecture.name == "multimodal_moe" and hp.experts_per_record > hp.num_experts:
+        raise ContractError(
+            f"experts_per_record: is {hp.experts_per_record}, but there are {hp.num_experts} experts (num_experts)",
+            f"Set experts_per_record to at most {hp.num_experts}.",
+        )
+    if architecture.encoder == "cnn":
+        _check_convolutions(hp)
+
+
+def _check_convolutions(hp: Hyperparameters) -> None:
+    for name in ("kernel_size", "num_channels"):
+        smallest = min(getattr(hp, name))
+        if smallest < 1:
+            raise ContractError(f"{name}: {getattr(hp, name)} has {smallest}", "Use numbers of at least 1.")
+    if len(set(hp.kernel_size)) != len(hp.kernel_size):
+        raise ContractError(f"kernel_size: {hp.kernel_size} names a size twice", "Name each size once.")
+    both = {"num_layers", "num_channels"} <= hp.model_fields_set
+    if both and len(hp.num_channels) != hp.num_layers:
+        raise ContractError(
+            f"num_layers: is {hp.num_layers}, but num_channels {hp.num_channels} names {len(hp.num_channels)} layers",
+            "Give num_channels one number per layer, or leave num_layers out.",
+        )
 
 
 def _check_text_steps(hp: Hyperparameters) -> None:
@@ -187,6 +228,21 @@ def _check_sharding(hp: Hyperparameters) -> None:
             f"sharding_strategy: is NO_SHARD, which makes replicas, but {named} is {getattr(hp, named)!r}",
             "Set strategy to ddp, or to fsdp without dp_shard_size; or sharding_strategy to FULL_SHARD.",
         )
+
+
+def _check_outcome(hp: Hyperparameters) -> None:
+    if len(set(hp.onnx_variants)) != len(hp.onnx_variants):
+        raise ContractError(f"onnx_variants: {hp.onnx_variants} names a variant twice", "Name each variant once.")
+    if hp.num_classes > 2:
+        for name, fix in (
+            ("target_prior", "Remove it: the share of one class says nothing about the other ones."),
+            ("decision_threshold", "Remove it: the most probable class is decided."),
+        ):
+            if getattr(hp, name) != Hyperparameters.model_fields[name].default:
+                raise ContractError(
+                    f"{name}: is {getattr(hp, name)!r}, but it is for two classes and num_classes is {hp.num_classes}",
+                    fix,
+                )
 
 
 def check_parallelism(hp: Hyperparameters, features: Collection[str], *, pipeline_ranks: int) -> None:
@@ -287,6 +343,14 @@ def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list
         only = _only(name)
         if only and not active & set(only):
             sentences.append(f"{name} is set and has no effect here: it belongs to {', '.join(only)}.")
+    for role, columns in used_columns(hp).items():
+        for column in columns:
+            if hp.full_field_list is not None and column not in hp.full_field_list:
+                near = difflib.get_close_matches(column, hp.full_field_list, n=1)
+                hint = f" (the nearest there is {near[0]!r})" if near else ""
+                sentences.append(
+                    f"full_field_list leaves out {column!r}{hint}, which {role} names; it is read all the same."
+                )
     scratch = [field.role for field in hp.text_fields if field.tokenizer == FROM_SCRATCH]
     for name in ("reinit_pooler", "reinit_layers"):
         if len(scratch) == len(hp.text_fields) and name in hp.model_fields_set and getattr(hp, name):
@@ -307,6 +371,10 @@ def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list
             sentences.append(f"{name} is set and has no effect here: lora_rank freezes the encoders.")
     if "lr_decay" in hp.model_fields_set and not hp.run_scheduler:
         sentences.append("lr_decay is set and has no effect here: run_scheduler is false.")
+    if hp.decision_threshold != COST:
+        for name in ("false_positive_cost", "false_negative_cost"):
+            if name in hp.model_fields_set:
+                sentences.append(f"{name} is set and has no effect here: decision_threshold is not cost.")
     if hp.strategy != "auto" and not features:
         sentences.append(f"strategy is set to {hp.strategy} and has no effect here: there is one process.")
     for name, has_effect, reason in (

@@ -3,14 +3,25 @@
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from contracts.model_classes import MODEL_CLASSES, ModelClass, model_class
+from contracts.model_classes import (
+    CROSS_ATTENTION_CLASSES,
+    MODEL_CLASSES,
+    POOLED_CLASSES,
+    TRANSFORMER_CLASSES,
+    TWO_TEXT_CLASSES,
+    ModelClass,
+    model_class,
+)
+from contracts.threshold_targets import ThresholdTarget, parse_threshold
 
 TextStep = Literal[
     "dialogue_splitter", "html_normalizer", "emoji_remover", "text_normalizer", "dialogue_chunker", "tokenizer"
 ]
 Metric = Literal["auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"]
+OnnxVariant = Literal["fused", "int8"]
+ONNX_VARIANTS: tuple[str, ...] = get_args(OnnxVariant)
 METRICS: tuple[str, ...] = get_args(Metric)
 
 FULL_TEXT_STEPS: tuple[TextStep, ...] = (
@@ -24,6 +35,9 @@ TWO_STAGE_SCHEDULES = ("Interleaved1F1B", *ZERO_BUBBLE_SCHEDULES)
 
 FROM_SCRATCH = "from_scratch"
 BALANCED = "balanced"
+_POOLED_TWO_TEXT_CLASSES = tuple(name for name in POOLED_CLASSES if name in TWO_TEXT_CLASSES)
+FUSION_WIDTH_CLASSES = (*TWO_TEXT_CLASSES, "multimodal_gate_fusion", "multimodal_moe")
+FUSION_DROPOUT_CLASSES = (*TWO_TEXT_CLASSES, "multimodal_moe", "multimodal_cross_attn")
 ENCODER_SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 8000}
 
 
@@ -68,7 +82,7 @@ class Hyperparameters(BaseModel):
     primary_text_name: str | None = _field(None, group="data", about="First text column of the two-text classes, e.g. a chat.")
     secondary_text_name: str | None = _field(None, group="data", about="Second text column of the two-text classes, e.g. an event history.")
     label_name: str = _field(group="data", about="Column of the class label.")
-    full_field_list: list[str] | None = _field(None, group="data", about="All columns the data must have; must hold every column named elsewhere. Default: exactly those.")
+    full_field_list: list[str] | None = _field(None, group="data", about="Columns the data must have, beside every column named elsewhere. Default: those alone.")
     cat_field_list: list[str] = _field([], group="data", about="Categorical columns; each becomes a risk value (binary) or one per class (multiclass).")
     tab_field_list: list[str] = _field([], group="data", about="Numeric columns.")
     categorical_features_to_encode: list[str] | None = _field(None, group="data", about="The columns of cat_field_list that enter the model. Default: all of them.")
@@ -79,46 +93,50 @@ class Hyperparameters(BaseModel):
 
     model_class: str = _field(group="model", about="The architecture: " + ", ".join(MODEL_CLASSES) + ", or an alias (bimodal, trimodal, bimodal_*).")
     tokenizer: str = _field("bert-base-cased", group="model", about="The encoder: a local folder, a folder in input/data/pretrained/, a Hugging Face id, or from_scratch.")
-    primary_tokenizer: str | None = _field(None, group="model", about="Encoder of the primary text. Default: tokenizer.", only=("trimodal_bert",))
-    secondary_tokenizer: str | None = _field(None, group="model", about="Encoder of the secondary text. Default: tokenizer.", only=("trimodal_bert",))
+    primary_tokenizer: str | None = _field(None, group="model", about="Encoder of the primary text. Default: tokenizer.", only=TWO_TEXT_CLASSES)
+    secondary_tokenizer: str | None = _field(None, group="model", about="Encoder of the secondary text. Default: tokenizer.", only=TWO_TEXT_CLASSES)
     encoder_config: dict[str, Any] = _field({}, group="model", about=f"With from_scratch: the encoder's sizes (defaults {ENCODER_SIZES}); with a pretrained encoder: overrides of its config that keep every shape, e.g. hidden_dropout_prob.")
     num_classes: int = _field(2, group="model", about="Number of classes.", ge=2)
     is_binary: bool = _field(True, group="model", about="Two classes, one score: the probability of class 1.")
     multiclass_categories: list[int | str] | None = _field(None, group="model", about="Class labels in the order of their ids; required unless is_binary. Binary default: the two labels of train, sorted.")
     hidden_common_dim: int = _field(100, group="model", about="Width H of each modality's features.", ge=1)
     input_tab_dim: int | None = _field(None, group="model", about="Number of tabular inputs; computed, and checked against this where given (numeric columns, or numeric + risk columns).", ge=0)
-    fusion_hidden_dim: int | None = _field(None, group="model", about="Width of the two-text classes' fusion layer. Default: max(128, 3H/2).", only=("trimodal_bert",), ge=1)
+    fusion_hidden_dim: int | None = _field(None, group="model", about="Width F of the fusion head. Default: max(128, 3H/2) for trimodal_bert and trimodal_cross_attn, H for the rest.", only=FUSION_WIDTH_CLASSES, ge=1)
     dropout: float = _field(0.1, group="model", about="Dropout of the text heads and the tabular branch.", ge=0, lt=1)
-    fusion_dropout: float = _field(0.1, group="model", about="Dropout of the fusion head.", only=("trimodal_bert",), ge=0, lt=1)
+    fusion_dropout: float = _field(0.1, group="model", about="Dropout of the fusion head.", only=FUSION_DROPOUT_CLASSES, ge=0, lt=1)
+    fusion_attention_heads: int = _field(4, group="model", about="Attention heads of the cross-attention; must divide hidden_common_dim.", only=CROSS_ATTENTION_CLASSES, ge=1)
+    num_experts: int = _field(4, group="model", about="Experts of the mixture: small networks over text and table.", only=("multimodal_moe",), ge=2)
+    experts_per_record: int = _field(2, group="model", about="Experts that decide about a record: the highest of the router's scores.", only=("multimodal_moe",), ge=1)
+    expert_balance: float = _field(0.01, group="model", about="Weight of the load-balancing loss, which evens out how many records each expert gets; 0 = off.", only=("multimodal_moe",), ge=0)
     modality_dropout: float = _field(0.0, group="model", about="Probability with which, in training, a record does without its table, or without one of its texts; never without all. Makes the model less dependent on one of them.", ge=0, lt=1)
     is_embeddings_trainable: bool = _field(True, group="model", about="Train the encoder's embedding tables.")
-    primary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the primary text.", only=("trimodal_bert",))
-    secondary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the secondary text.", only=("trimodal_bert",))
-    reinit_pooler: bool = _field(True, group="model", about="Redraw the pooler of a pretrained encoder.")
-    primary_reinit_pooler: bool | None = _field(None, group="model", about="Override for the primary text.", only=("trimodal_bert",))
-    secondary_reinit_pooler: bool | None = _field(None, group="model", about="Override for the secondary text.", only=("trimodal_bert",))
-    reinit_layers: int = _field(2, group="model", about="Redraw the last n layers of a pretrained encoder.", ge=0)
-    primary_reinit_layers: int | None = _field(None, group="model", about="Override for the primary text.", only=("trimodal_bert",), ge=0)
-    secondary_reinit_layers: int | None = _field(None, group="model", about="Override for the secondary text.", only=("trimodal_bert",), ge=0)
-    lora_rank: int = _field(0, group="model", about="Train low-rank changes of the pretrained encoders' layers, of this rank, instead of the encoders; 0 = train the encoders. Merged into plain weights in model.pth and model.onnx. Needs reinit_layers 0.", ge=0)
-    lora_alpha: float = _field(16.0, group="model", about="Weight of the changes: they are multiplied by lora_alpha / lora_rank.", gt=0)
-    lora_target: Literal["attention", "linear"] = _field("attention", group="model", about="The linear layers that are changed: those of the attention, or all of the encoder's layers.")
-    kernel_size: list[int] = _field([3, 5, 7], group="model", about="Kernel sizes of the convolutional classes.", only=("multimodal_cnn",))
-    num_channels: list[int] = _field([100, 100], group="model", about="Channels per convolutional layer.", only=("multimodal_cnn",))
-    num_layers: int = _field(2, group="model", about="Recurrent or convolutional layers.", only=("lstm", "multimodal_cnn"), ge=1)
-    dropout_keep: float = _field(0.5, group="model", about="Keep probability of the recurrent and convolutional classes.", only=("lstm", "multimodal_cnn"), ge=0, le=1)
+    primary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the primary text.", only=TWO_TEXT_CLASSES)
+    secondary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the secondary text.", only=TWO_TEXT_CLASSES)
+    reinit_pooler: bool = _field(True, group="model", about="Redraw the pooler of a pretrained encoder.", only=POOLED_CLASSES)
+    primary_reinit_pooler: bool | None = _field(None, group="model", about="Override for the primary text.", only=_POOLED_TWO_TEXT_CLASSES)
+    secondary_reinit_pooler: bool | None = _field(None, group="model", about="Override for the secondary text.", only=_POOLED_TWO_TEXT_CLASSES)
+    reinit_layers: int = _field(2, group="model", about="Redraw the last n layers of a pretrained encoder.", only=TRANSFORMER_CLASSES, ge=0)
+    primary_reinit_layers: int | None = _field(None, group="model", about="Override for the primary text.", only=TWO_TEXT_CLASSES, ge=0)
+    secondary_reinit_layers: int | None = _field(None, group="model", about="Override for the secondary text.", only=TWO_TEXT_CLASSES, ge=0)
+    lora_rank: int = _field(0, group="model", about="Train low-rank changes of the pretrained encoders' layers, of this rank, instead of the encoders; 0 = train the encoders. Merged into plain weights in model.pth and model.onnx. Needs reinit_layers 0.", only=TRANSFORMER_CLASSES, ge=0)
+    lora_alpha: float = _field(16.0, group="model", about="Weight of the changes: they are multiplied by lora_alpha / lora_rank.", only=TRANSFORMER_CLASSES, gt=0)
+    lora_target: Literal["attention", "linear"] = _field("attention", group="model", about="The linear layers that are changed: those of the attention, or all of the encoder's layers.", only=TRANSFORMER_CLASSES)
+    kernel_size: list[int] = _field([3, 5, 7], group="model", about="Tokens that each set of convolutions sees at once.", only=("multimodal_cnn",), min_length=1)
+    num_channels: list[int] = _field([100, 100], group="model", about="Channels of each convolutional layer. Default: 100 for each of num_layers.", only=("multimodal_cnn",), min_length=1)
+    num_layers: int = _field(2, group="model", about="Recurrent or convolutional layers; num_channels, where it is set, must name as many.", only=("lstm", "multimodal_cnn"), ge=1)
+    dropout_keep: float = _field(0.5, group="model", about="Share that dropout keeps: between recurrent layers, and of what the convolutions found.", only=("lstm", "multimodal_cnn"), gt=0, le=1)
 
     max_sen_len: int = _field(512, group="text", about="Tokens per chunk, special tokens counted.", ge=4)
-    primary_max_sen_len: int | None = _field(None, group="text", about="Override for the primary text.", only=("trimodal_bert",), ge=4)
-    secondary_max_sen_len: int | None = _field(None, group="text", about="Override for the secondary text.", only=("trimodal_bert",), ge=4)
+    primary_max_sen_len: int | None = _field(None, group="text", about="Override for the primary text.", only=TWO_TEXT_CLASSES, ge=4)
+    secondary_max_sen_len: int | None = _field(None, group="text", about="Override for the secondary text.", only=TWO_TEXT_CLASSES, ge=4)
     chunk_trancate: bool = _field(False, group="text", about="Keep only the first max_total_chunks chunks of a record; what is cut is counted and logged. Also spelled chunk_truncate.")
     max_total_chunks: int = _field(5, group="text", about="Chunks kept per record and text when chunk_trancate is on.", ge=1)
     fixed_tokenizer_length: bool = _field(True, group="text", about="Accepted for older configurations. Nothing is padded, so it has no effect, and the log says so when it is set.")
     text_input_ids_key: str = _field("input_ids", group="text", about="Name of the token input in model.onnx (after primary_ or secondary_ with two texts).", min_length=1)
     text_attention_mask_key: str = _field("attention_mask", group="text", about="Name of the mask input in model.onnx, likewise.", min_length=1)
     text_processing_steps: list[TextStep] | None = _field(None, group="text", about="Steps for the one text, in order. Default: " + ", ".join(FULL_TEXT_STEPS) + ".")
-    primary_text_processing_steps: list[TextStep] | None = _field(None, group="text", about="Steps for the primary text. Default: all, as above.", only=("trimodal_bert",))
-    secondary_text_processing_steps: list[TextStep] | None = _field(None, group="text", about="Steps for the secondary text. Default: " + ", ".join(EVENT_TEXT_STEPS) + ".", only=("trimodal_bert",))
+    primary_text_processing_steps: list[TextStep] | None = _field(None, group="text", about="Steps for the primary text. Default: all, as above.", only=TWO_TEXT_CLASSES)
+    secondary_text_processing_steps: list[TextStep] | None = _field(None, group="text", about="Steps for the secondary text. Default: " + ", ".join(EVENT_TEXT_STEPS) + ".", only=TWO_TEXT_CLASSES)
 
     smooth_factor: float = _field(0.0, group="table", about="Risk tables: weight of the prior, as a fraction of the training rows.", ge=0)
     count_threshold: int = _field(0, group="table", about="Risk tables: a category with fewer rows gets the prior.", ge=0)
@@ -137,7 +155,7 @@ class Hyperparameters(BaseModel):
     max_epochs: int = _field(10, group="training", about="Passes over train at most.", ge=1)
     lr: float = _field(2e-5, group="training", about="Peak learning rate.", gt=0)
     head_lr: float | None = _field(None, group="training", about="Peak learning rate of everything but the encoders' backbones. Default: lr. Beside a pretrained encoder about 1e-3 is usually much better.", gt=0)
-    layer_lr_decay: float = _field(1.0, group="training", about="Factor on lr for each encoder layer between a weight and the top of its encoder; the embeddings learn slowest. 1 = every layer learns at lr.", gt=0, le=1)
+    layer_lr_decay: float = _field(1.0, group="training", about="Factor on lr for each encoder layer between a weight and the top of its encoder; the embeddings learn slowest. 1 = every layer learns at lr.", only=TRANSFORMER_CLASSES, gt=0, le=1)
     optimizer: Literal["SGD", "Adam", "AdamW"] = _field("AdamW", group="training", about="Optimizer; no weight decay on biases and norms.")
     momentum: float = _field(0.9, group="training", about="Momentum of SGD.", only=("SGD",), ge=0, lt=1)
     weight_decay: float = _field(0.0, group="training", about="Weight decay (decoupled with AdamW, L2 otherwise).", ge=0)
@@ -167,6 +185,14 @@ class Hyperparameters(BaseModel):
     log_every_n_steps: int = _field(20, group="control", about="Optimizer steps between progress lines.", ge=1)
     max_nonfinite_steps: int = _field(5, group="control", about="Consecutive optimizer steps with a non-finite loss or gradient before the job fails; such steps are skipped.", ge=1)
 
+    calibration: Literal["none", "temperature", "isotonic"] = _field("none", group="outcome", about="How probabilities are calibrated, fitted on val after training: temperature divides the logits by one number and keeps the order of records; isotonic bends each class's probability by a rising line and wants some thousand val records. Part of model.onnx and of the Predictor.")
+    target_prior: float | None = _field(None, group="outcome", about="Two classes: the share of class 1 where the model will be used, if it differs from training's; probabilities are corrected for it.", gt=0, lt=1)
+    decision_threshold: float | str = _field(0.5, group="outcome", about="Two classes: a record is decided to be of class 1 from this probability on. A number, or what to reach on val: best_f1, precision>=x (with the highest recall), recall>=x (with the highest precision), or cost.")
+    explain: int = _field(500, group="outcome", about="Measure on this many val records what each column and modality is worth (permutation importance, ablation), within about a minute; true = 500, false or 0 = not at all.", ge=0)
+    onnx_variants: list[OnnxVariant] = _field([], group="outcome", about="Also write model.fused.onnx (fused operators, the same arithmetic) or model.int8.onnx (fused, 8-bit weights), each only if its AUROC on val falls by at most 0.002.")
+    false_positive_cost: float = _field(1.0, group="outcome", about="What deciding class 1 wrongly costs, with decision_threshold=cost.", gt=0)
+    false_negative_cost: float = _field(1.0, group="outcome", about="What missing a record of class 1 costs, with decision_threshold=cost.", gt=0)
+
     nproc_per_node: int | None = _field(None, group="processes", about="Worker processes per host. Default: number of GPUs, or 1.", ge=1)
     preprocess_workers: int | None = _field(None, group="processes", about="Processes that prepare data. Default: number of cores.", ge=1)
     strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp", "pp", "branch"] = _field("auto", group="processes", about="How the work is shared out: ddp replicas, fsdp shards, hsdp shards inside and replicas outside, tp slices of layers, pp stages, branch one text encoder per rank; auto: as the sizes below say, replicas of what is left.")
@@ -187,11 +213,25 @@ class Hyperparameters(BaseModel):
     gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = _field("none", group="processes", about="How gradients are compressed on their way; powersgd sends low-rank approximations. Results differ from one process's.", only=("ddp",))
     powersgd_rank: int = _field(1, group="processes", about="Rank of the approximation with gradient_compression=powersgd.", only=("ddp",), ge=1)
     sequence_parallel: bool = _field(False, group="processes", about="Also share out, over tp, what lies between the sliced matrix products (norms, dropout): less memory.", only=("tp",))
-    activation_checkpointing: int = _field(0, group="processes", about="Compute every n-th encoder layer again in the backward pass instead of keeping its activations; 1 = every layer, 0 = none.", ge=0)
-    compile: bool = _field(False, group="processes", about="Compile encoder layers with torch.compile; the first steps take longer.")
+    activation_checkpointing: int = _field(0, group="processes", about="Compute every n-th encoder layer again in the backward pass instead of keeping its activations; 1 = every layer, 0 = none.", only=TRANSFORMER_CLASSES, ge=0)
+    compile: bool = _field(False, group="processes", about="Compile encoder layers with torch.compile; the first steps take longer.", only=TRANSFORMER_CLASSES)
     max_restarts: int = _field(3, group="processes", about="Times that workers killed by a signal are started again from the newest checkpoint. An error that names its cause is not tried again.", ge=0)
     profile: bool = _field(False, group="processes", about="Trace some steps: output/data/profile/ gets the trace and a table of the ten costliest operations.")
     # fmt: on
+
+    @field_validator("decision_threshold")
+    @classmethod
+    def _known_threshold(cls, value: float | str) -> float | str:
+        """A number as a number, a target as it is always written."""
+        parsed = parse_threshold(value)
+        return str(parsed) if isinstance(parsed, ThresholdTarget) else parsed
+
+    @field_validator("explain", mode="before")
+    @classmethod
+    def _number_of_records(cls, value: Any) -> Any:
+        """true is the default number of records, not 1."""
+        switched = {"true": True, "false": False}.get(str(value).strip().lower())
+        return value if switched is None else cls.model_fields["explain"].default * switched
 
     @property
     def architecture(self) -> ModelClass:
@@ -214,6 +254,26 @@ class Hyperparameters(BaseModel):
         if self.categorical_features_to_encode is None:
             return list(self.cat_field_list)
         return [name for name in self.cat_field_list if name in self.categorical_features_to_encode]
+
+    @property
+    def threshold(self) -> float | ThresholdTarget:
+        """decision_threshold: a number, or what it is chosen for on val."""
+        return parse_threshold(self.decision_threshold)
+
+    @property
+    def fusion_width(self) -> int:
+        """F, width of the fusion head."""
+        default = self.hidden_common_dim
+        if self.architecture.fusion in ("concat_mlp", "cross_attention_texts"):
+            default = max(128, 3 * self.hidden_common_dim // 2)
+        return self.fusion_hidden_dim or default
+
+    @property
+    def conv_channels(self) -> list[int]:
+        """Channels of each convolutional layer."""
+        if "num_layers" in self.model_fields_set and "num_channels" not in self.model_fields_set:
+            return [self.num_channels[0]] * self.num_layers
+        return list(self.num_channels)
 
     def _text_field(self, role: str) -> TextField:
         def pick(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 import difflib
 from dataclasses import dataclass
+from typing import Literal
 
 from contracts.errors import ContractError
 
@@ -13,20 +14,34 @@ class ModelClass:
     Attributes:
         name: the canonical name.
         num_texts: text fields it reads, 1 or 2.
-        uses_table: whether numeric and categorical columns enter it.
+        table: whether numeric and categorical columns enter it: "none"; "optional", the texts can decide alone; or
+            "needed".
         fusion: key of the fusion head in container/models/fusion.py.
+        encoder: what reads a text: "transformer"; or "lstm" or "cnn", over the word embeddings of one.
     """
 
     name: str
     num_texts: int
-    uses_table: bool
+    table: Literal["none", "optional", "needed"]
     fusion: str
+    encoder: Literal["transformer", "lstm", "cnn"] = "transformer"
+
+    @property
+    def uses_table(self) -> bool:
+        return self.table != "none"
 
 
 _CLASSES = (
-    ModelClass("bert", 1, False, "text_only"),
-    ModelClass("multimodal_bert", 1, True, "concat"),
-    ModelClass("trimodal_bert", 2, True, "concat_mlp"),
+    ModelClass("bert", 1, "none", "text_only"),
+    ModelClass("lstm", 1, "optional", "states", encoder="lstm"),
+    ModelClass("multimodal_bert", 1, "optional", "concat"),
+    ModelClass("multimodal_cnn", 1, "optional", "concat", encoder="cnn"),
+    ModelClass("multimodal_gate_fusion", 1, "needed", "gate"),
+    ModelClass("multimodal_moe", 1, "optional", "experts"),
+    ModelClass("multimodal_cross_attn", 1, "needed", "cross_attention_table"),
+    ModelClass("trimodal_bert", 2, "optional", "concat_mlp"),
+    ModelClass("trimodal_gate_fusion", 2, "optional", "normalised_gates"),
+    ModelClass("trimodal_cross_attn", 2, "optional", "cross_attention_texts"),
 )
 MODEL_CLASSES: dict[str, ModelClass] = {entry.name: entry for entry in _CLASSES}
 ALIASES: dict[str, str] = {
@@ -34,6 +49,17 @@ ALIASES: dict[str, str] = {
     "trimodal": "trimodal_bert",
     **{name.replace("multimodal_", "bimodal_"): name for name in MODEL_CLASSES if name.startswith("multimodal_")},
 }
+
+
+# What belongs to some classes only, by what they have in common.
+TWO_TEXT_CLASSES = tuple(entry.name for entry in _CLASSES if entry.num_texts == 2)
+TRANSFORMER_CLASSES = tuple(entry.name for entry in _CLASSES if entry.encoder == "transformer")
+POOLED_CLASSES = tuple(
+    entry.name
+    for entry in _CLASSES
+    if entry.encoder == "transformer" and not entry.fusion.startswith("cross_attention")
+)
+CROSS_ATTENTION_CLASSES = tuple(entry.name for entry in _CLASSES if entry.fusion.startswith("cross_attention"))
 
 
 def model_class(name: str) -> ModelClass:

@@ -21,6 +21,7 @@ GROUPS = {
     "table": "Table",
     "training": "Training",
     "control": "Control",
+    "outcome": "After training: decisions, explanation, ONNX variants",
     "processes": "Processes and parallelism",
 }
 INTRODUCTION = """# Hyperparameters

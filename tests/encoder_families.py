@@ -12,6 +12,7 @@ from container.data.batch import PackedBatch, PackedText
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
+from contracts.model_classes import model_class
 
 VOCABULARY = 90
 MAX_LENGTH = 64
@@ -107,6 +108,11 @@ def hyperparameters(**values: Any) -> Hyperparameters:
     }
     two = str(values.get("model_class", "")).startswith("trimodal")
     defaults |= {"primary_text_name": "chat", "secondary_text_name": "events"} if two else {"text_name": "chat"}
+    architecture = model_class(values.get("model_class", "bert"))
+    if architecture.table == "needed":
+        defaults["tab_field_list"] = ["price"]
+    if architecture.encoder != "transformer":
+        defaults["dropout_keep"] = 1.0
     if values.get("num_classes", 2) > 2:
         defaults |= {"is_binary": False, "multiclass_categories": [f"c{i}" for i in range(values["num_classes"])]}
     defaults = {name: value for name, value in defaults.items() if name not in values}
@@ -125,12 +131,10 @@ def packed_text(chunk_lengths: Sequence[Sequence[int]], *, seed: int = 0) -> Pac
     """Random tokens (none is a padding id) for records whose chunks have these lengths."""
     random = torch.Generator().manual_seed(seed)
     lengths = [length for chunks in chunk_lengths for length in chunks]
-    return PackedText(
-        tokens=torch.randint(3, VOCABULARY, (sum(lengths),), generator=random),
-        positions=torch.cat([torch.arange(length) for length in lengths]),
-        cu_seqlens=torch.tensor([0, *lengths]).cumsum(0).int(),
+    return PackedText.of_chunks(
+        torch.randint(3, VOCABULARY, (sum(lengths),), generator=random),
+        lengths=lengths,
         chunk_record=torch.tensor([record for record, chunks in enumerate(chunk_lengths) for _ in chunks]),
-        lengths=tuple(lengths),
     )
 
 
@@ -157,12 +161,8 @@ def record(batch: PackedBatch, index: int) -> PackedBatch:
         begin, end = int(text.cu_seqlens[chunks[0]]), int(text.cu_seqlens[chunks[-1] + 1])
         lengths = tuple(text.lengths[place] for place in chunks)
         texts.append(
-            PackedText(
-                tokens=text.tokens[begin:end],
-                positions=text.positions[begin:end],
-                cu_seqlens=torch.tensor([0, *lengths]).cumsum(0).int(),
-                chunk_record=torch.zeros(len(chunks), dtype=torch.int64),
-                lengths=lengths,
+            PackedText.of_chunks(
+                text.tokens[begin:end], lengths=lengths, chunk_record=torch.zeros(len(chunks), dtype=torch.int64)
             )
         )
     at = slice(index, index + 1)

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from container.evaluation.evaluate import EvaluationInput, SplitPredictions
+from container.evaluation.evaluation_input import EvaluationInput
+from container.evaluation.predictions import SplitPredictions
 from contracts.hyperparameters import Hyperparameters
 
 SETTINGS: dict[str, Any] = {

@@ -174,12 +174,13 @@ class ParityJobs:
         return [_merged(parts) for parts in zip(*by_rank)]
 
     def _prepare(self, settings: dict[str, Any]) -> Path:
-        key = repr(settings["encoder_config"])
+        key = repr([settings.get(name) for name in ("encoder_config", "model_class", "num_classes", "tab_field_list")])
         if key not in self._prepared:
             paths = write_job(
                 self._folder / f"data{len(self._prepared)}",
-                overrides={**settings, "text_name": None},
+                overrides=settings,
                 rows=SPLIT_ROWS,
+                classes=settings.get("num_classes", 2),
             )
             values = {name: value for name, value in settings.items() if value is not None}
             self._prepared[key] = prepare_data(paths, parse_hyperparameters(values)).folder
@@ -332,6 +333,21 @@ class ParityCheck:
                 {"AdamW, test": adamw_alone.logits, "SGD, test": sgd_alone.logits},
             ),
         )
+
+    def compare_sgd(self, strategy: Strategy, settings: dict[str, Any]) -> Difference:
+        """The largest difference of anything after SGD alone, of a run with `settings` laid over."""
+        (ours,) = self._jobs.train(strategy, {**DROPOUT_OFF, **SGD, **settings})
+        key = repr((strategy.alone(), settings))
+        if key not in self._references:
+            self._references[key] = self._jobs.train(strategy.alone(), {**DROPOUT_OFF, **SGD, **settings})
+        (alone,) = self._references[key]
+        groups = (
+            ({name: [loss] for name, loss in ours.losses.items()}, alone.losses),
+            (ours.gradients, _first_copies(alone.gradients)),
+            (ours.weights, _first_copies(alone.weights)),
+            ({"test": [ours.logits]}, {"test": alone.logits}),
+        )
+        return max((largest_difference(*group) for group in groups), key=lambda found: found.value)
 
     def _run(self, strategy: Strategy) -> list[Trained]:
         return self._jobs.train(strategy, {**DROPOUT_OFF, **ADAMW}, {**DROPOUT_OFF, **SGD})

@@ -9,7 +9,7 @@ import pytest
 from tests.jobs import REPOSITORY
 
 # From the entry point down: a package may import those that come after it (and contracts).
-ORDER = ["training", "export", "evaluation", "parallel", "models", "data", "preprocessing"]
+ORDER = ["training", "export", "evaluation", "parallel", "models", "data", "preprocessing", "decision"]
 NOT_UNDER = {"export": {"training", "parallel", "evaluation"}, "evaluation": {"training", "parallel", "models", "data"}}
 
 
@@ -47,7 +47,8 @@ def test_the_container_never_imports_the_sagemaker_sdk():
 @pytest.mark.parametrize(
     "modules",
     ["container.supervisor", "container.__main__", "container.predictor", "container.preprocessing.prepare",
-     "container.evaluation.evaluate", "container.demo_data"],
+     "container.evaluation.evaluate", "container.evaluation.fit_decision", "container.decision.decision",
+     "container.demo_data"],
 )  # fmt: skip
 def test_a_module_that_must_start_fast_imports_no_torch(modules):
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"

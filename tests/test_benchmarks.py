@@ -22,8 +22,9 @@ def review_data():
 
 
 def run(script, *arguments, expect=0):
+    program = [str(BENCHMARKS / script)] if script.endswith(".py") else ["-m", f"benchmarks.{script}"]
     finished = subprocess.run(
-        [sys.executable, str(BENCHMARKS / script), *map(str, arguments)],
+        [sys.executable, *program, *map(str, arguments)],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -71,6 +72,17 @@ def test_packing_computes_what_padding_computes_and_prints_three_modes(review_da
 
 
 @pytest.mark.slow
+def test_latency_prints_every_way_to_serve(review_data):
+    if review_data.minilm_folder() is None:
+        pytest.skip("MiniLM is not installed")
+    ways = {"PyTorch", "ONNX", "ONNX, fused", "ONNX, int8"}
+    found = table_lines(run("latency.py", "--tokens", "16", "--repeats", "2", "--threads", "1"), ways)
+    assert found.keys() == ways
+    assert found["PyTorch"][3] == "1.00x"
+    assert float(found["ONNX, fused"][5]) < 1e-5 < float(found["ONNX, int8"][5]) < 0.05
+
+
+@pytest.mark.slow
 def test_prepare_prints_rates_memory_and_opening_times(tmp_path):
     printed = run("prepare.py", "--generated", "--repeats", "1", "--rows", "3000", "--work", tmp_path)
     assert "rows/s" in printed
@@ -111,3 +123,17 @@ def test_pipeline_prints_idle_shares_and_what_is_held():
         "GPipe": 16, "1F1B": 2, "ZBVZeroBubble": 2,
     }  # fmt: skip
     assert len(held) == 9
+
+
+@pytest.mark.slow
+def test_overhead_compares_equal_losses_and_prints_a_ratio():
+    printed = run("overhead", "--smoke", "--pairs", "2")
+    assert float(table_lines(printed, {"clock", "processor"})["clock"][2]) > 0
+    assert "Losses are equal" in printed
+
+
+@pytest.mark.slow
+def test_the_gpu_benchmark_prints_speed_and_memory_of_each_way_to_compute():
+    printed = run("gpu", "--smoke")
+    assert "packed" in printed
+    assert "tokens/s" in printed

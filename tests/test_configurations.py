@@ -9,6 +9,7 @@ from container.parallel.degrees import ParallelDegrees
 from container.parallel.feasibility import EncoderShape, check_against_model
 from contracts.consistency import unused_settings
 from contracts.hyperparameter_files import load_hyperparameters
+from contracts.model_classes import MODEL_CLASSES
 from contracts.paths import JobPaths
 from tests.jobs import REPOSITORY
 
@@ -17,6 +18,7 @@ FOLDER = REPOSITORY / "hyperparams"
 SHARED_OUT = {
     "reviews_minilm": (None, {"dp_replicate": 8}),
     "reviews_from_scratch": (None, {"dp_replicate": 8}),
+    **{name: (None, {"dp_replicate": 8}) for name in MODEL_CLASSES if name != "trimodal_bert"},
     "trimodal_base": (None, {"dp_replicate": 8}),
     "trimodal_large": (None, {"dp_shard": 8}),
     "hybrid_pp_dp_8gpu": (8, {"pp": 2, "dp_replicate": 4}),

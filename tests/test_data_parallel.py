@@ -15,8 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 import container.parallel.execution as execution_module
 from container.models.build import EncoderConfigOnly, build_classifier
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.execution import DirectExecution, parallelize
+from container.parallel.execution import DirectExecution
 from container.parallel.mesh import build_mesh
+from container.parallel.parallelize import parallelize
 from container.parallel.recompute import compile_layers, encoder_layers_of
 from container.training.loop import precision_of
 from tests.encoder_families import MAX_LENGTH, hyperparameters, packed_batch, write_config

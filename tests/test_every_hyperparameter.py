@@ -43,6 +43,11 @@ ADAPTED: dict = {**ONE, "tokenizer": "pretrained_tiny", "encoder_config": {}, "r
 LONG = {"max_epochs": 3, "early_stop_patience": 9}
 SHORT_STEPS = [step for step in FULL_TEXT_STEPS if step != "html_normalizer"]
 
+CNN: dict = {**ONE, "model_class": "multimodal_cnn", "kernel_size": [2, 3], "num_channels": [8, 8]}
+LSTM: dict = {**ONE, "model_class": "lstm"}
+MOE: dict = {**ONE, "model_class": "multimodal_moe", "num_experts": 3, "experts_per_record": 2}
+CROSS: dict = {**ONE, "model_class": "multimodal_cross_attn"}
+
 # name -> (the base it is seen against, what is changed). A base may set what makes the change visible.
 CHANGES: dict[str, tuple[dict, dict]] = {
     "id_name": (ONE, {"id_name": "row_id"}),
@@ -68,6 +73,14 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "fusion_hidden_dim": (TWO, {"fusion_hidden_dim": 8}),
     "dropout": (ONE, {"dropout": 0.5}),
     "fusion_dropout": (TWO, {"fusion_dropout": 0.5}),
+    "kernel_size": (CNN, {"kernel_size": [2, 4]}),
+    "num_channels": (CNN, {"num_channels": [8, 6]}),
+    "num_layers": (LSTM, {"num_layers": 1}),
+    "dropout_keep": (CNN, {"dropout_keep": 0.9}),
+    "fusion_attention_heads": (CROSS, {"fusion_attention_heads": 2}),
+    "num_experts": (MOE, {"num_experts": 4}),
+    "experts_per_record": (MOE, {"experts_per_record": 1}),
+    "expert_balance": (MOE, {"expert_balance": 1.0}),
     "modality_dropout": (ONE, {"modality_dropout": 0.4}),
     "lora_rank": (ADAPTED, {"lora_rank": 0}),
     "lora_alpha": (ADAPTED, {"lora_alpha": 64.0}),
@@ -144,7 +157,8 @@ CHECKED = {
     "nproc_per_node": {"nproc_per_node": 2},
     "preprocess_workers": {"preprocess_workers": 2},
 }
-# Settings whose effect is seen in several processes, or in how one computes the same: each names the file of its tests.
+# Settings whose effect is seen in several processes, in how one computes the same, or after training: each names the
+# file of its tests.
 ELSEWHERE = {
     "strategy": "test_degrees.py",
     "dp_replicate_size": "test_degrees.py",
@@ -168,12 +182,15 @@ ELSEWHERE = {
     "compile": "test_data_parallel.py",
     "max_restarts": "test_interruptions.py",
     "profile": "test_profiling.py",
+    "calibration": "test_decision.py",
+    "target_prior": "test_decision.py",
+    "decision_threshold": "test_decision.py",
+    "explain": "test_explain.py",
+    "onnx_variants": "test_variants.py",
+    "false_positive_cost": "test_decision.py",
+    "false_negative_cost": "test_decision.py",
 }
 WITHOUT_EFFECT = {
-    "kernel_size": [3],
-    "num_channels": [8],
-    "num_layers": 1,
-    "dropout_keep": 0.9,
     "fixed_tokenizer_length": True,
 }
 
@@ -183,7 +200,7 @@ def test_every_hyperparameter_is_in_one_of_the_tables():
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_a_setting_of_several_processes_is_named_in_the_tests_that_show_its_effect(name):
+def test_a_setting_whose_effect_is_seen_elsewhere_is_named_in_the_tests_that_show_its_effect(name):
     assert name in (REPOSITORY / "tests" / ELSEWHERE[name]).read_text()
 
 

@@ -104,7 +104,12 @@ def test_no_hyperparameter_file_at_all_is_an_error_that_names_both_places(paths)
         ({"text_name": None}, "text_name: missing"),
         ({"primary_text_name": "events"}, "primary_text_name: set to 'events'"),
         ({"tab_field_list": ["label"]}, "already used as label_name"),
-        ({"full_field_list": ["order_id", "chat", "label"]}, "'color' is not in full_field_list"),
+        ({"model_class": "multimodal_moe", "num_experts": 2, "experts_per_record": 3}, "there are 2 experts"),
+        ({"model_class": "multimodal_cross_attn", "fusion_attention_heads": 3}, "do not share the 16 features"),
+        ({"model_class": "multimodal_gate_fusion", "tab_field_list": [], "cat_field_list": []}, "against a table"),
+        ({"model_class": "multimodal_cnn", "kernel_size": [3, 0]}, "kernel_size: .* has 0"),
+        ({"model_class": "multimodal_cnn", "kernel_size": [3, 3]}, "names a size twice"),
+        ({"model_class": "multimodal_cnn", "num_layers": 3, "num_channels": [8]}, "num_layers: is 3"),
         ({"categorical_features_to_encode": ["size"]}, "is not in cat_field_list"),
         ({"input_tab_dim": 7}, "input_tab_dim: is 7"),
         ({"imputation_dict": {"size": 1.0}}, "is not in tab_field_list"),
@@ -154,3 +159,9 @@ def test_the_reference_page_is_current():
     command = [sys.executable, "docs/generate_hyperparameters.py", "--check"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_column_that_full_field_list_leaves_out_is_named_and_read_all_the_same():
+    hp = parse(full_field_list=["order_id", "chat", "label", "price", "quantity", "colour"])
+    (sentence,) = [sentence for sentence in unused_settings(hp) if "full_field_list" in sentence]
+    assert "'color' (the nearest there is 'colour'), which cat_field_list names" in sentence

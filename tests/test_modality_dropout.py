@@ -5,6 +5,7 @@ import torch
 
 from container.models.build import build_classifier
 from container.models.modality_dropout import ModalityDropout
+from container.models.record_tokens import PackedTokens
 from contracts.errors import ContractError
 from tests.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 
@@ -13,8 +14,8 @@ RECORDS = 20_000
 
 def left_out(p, modalities, *, seed=0):
     torch.manual_seed(seed)
-    dropped = ModalityDropout(p)([torch.ones(RECORDS, 3) for _ in range(modalities)])
-    return torch.stack([features[:, 0] == 0 for features in dropped], dim=1)  # [B, M]
+    texts, table = ModalityDropout(p)([torch.ones(RECORDS, 3)] * (modalities - 1), torch.ones(RECORDS, 3))
+    return torch.stack([features[:, 0] == 0 for features in (*texts, table)], dim=1)  # [B, M]
 
 
 @pytest.mark.parametrize(("p", "modalities"), [(0.1, 2), (0.5, 2), (0.3, 3), (0.9, 3)])
@@ -28,9 +29,19 @@ def test_each_modality_is_left_out_with_its_probability_and_never_all_of_a_recor
 
 def test_a_modality_is_left_out_whole():
     torch.manual_seed(0)
-    (first, second) = ModalityDropout(0.5)([torch.full((50, 4), 2.0), torch.full((50, 6), 3.0)])
+    (first,), second = ModalityDropout(0.5)([torch.full((50, 4), 2.0)], torch.full((50, 6), 3.0))
     assert {tuple(row) for row in first.tolist()} == {(0.0,) * 4, (2.0,) * 4}
     assert {tuple(row) for row in second.tolist()} == {(0.0,) * 6, (3.0,) * 6}
+
+
+def test_all_tokens_of_a_text_and_all_fields_of_a_table_are_left_out_together():
+    lengths = (3, 1, 5) * 20
+    tokens = PackedTokens(lengths, torch.tensor([0, *lengths]).cumsum(0).int())
+    torch.manual_seed(0)
+    (text,), table = ModalityDropout(0.5)([torch.ones(sum(lengths), 2)], torch.ones(60, 4, 2), [tokens])
+    of_texts = [part.mean().item() for part in text.split(lengths)]
+    of_tables = table.mean((1, 2)).tolist()
+    assert set(zip(of_texts, of_tables)) == {(0.0, 1.0), (1.0, 0.0), (1.0, 1.0)}
 
 
 def test_the_seed_decides_who_does_without():
@@ -39,11 +50,13 @@ def test_the_seed_decides_who_does_without():
 
 
 def test_in_evaluation_nothing_is_left_out():
-    features = [torch.randn(5, 3), torch.randn(5, 2)]
-    assert all(torch.equal(a, b) for a, b in zip(features, ModalityDropout(0.9).eval()(features)))
+    text, table = torch.randn(5, 3), torch.randn(5, 2)
+    (kept,), also_kept = ModalityDropout(0.9).eval()([text], table)
+    assert torch.equal(kept, text)
+    assert torch.equal(also_kept, table)
 
 
-@pytest.mark.parametrize("name", ["multimodal_bert", "trimodal_bert"])
+@pytest.mark.parametrize("name", ["multimodal_bert", "trimodal_bert", "multimodal_cross_attn", "trimodal_cross_attn"])
 def test_a_classifier_leaves_out_in_training_and_not_in_evaluation(tmp_path, name):
     hp = hyperparameters(model_class=name, modality_dropout=0.5, tab_field_list=["x", "y", "z"])
     files = [write_config(tmp_path / field.role, "bert") for field in hp.text_fields]

@@ -22,6 +22,7 @@ from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from contracts.artifacts import HYPERPARAMETERS, MODEL_STATE, tokenizer_folder
 from contracts.errors import ContractError
+from contracts.model_classes import MODEL_CLASSES
 from tests.encoder_families import (
     MAX_LENGTH,
     VOCABULARY,
@@ -33,8 +34,9 @@ from tests.encoder_families import (
     write_config,
 )
 
-CLASSES = ("bert", "multimodal_bert", "trimodal_bert")
-CASES = [(name, classes, dim) for name in CLASSES for classes in (2, 3) for dim in ((0,) if name == "bert" else (0, 4))]
+CLASSES = tuple(MODEL_CLASSES)
+_TABLES = {"none": (0,), "optional": (0, 4), "needed": (4,)}  # numbers of columns
+CASES = [(name, classes, dim) for name in CLASSES for classes in (2, 3) for dim in _TABLES[MODEL_CLASSES[name].table]]
 CHUNKS = [[7, 30], [20], [2], [9, 3, 5]]
 EVENTS = [[4], [11, 2], [6], [3]]
 
@@ -71,7 +73,8 @@ def test_every_class_gives_logits_and_gradients(tmp_path: Path, name: str, num_c
     batch = batch_for(model, num_classes=num_classes, tabular_dim=tabular_dim)
     logits = model(batch)
     assert logits.shape == (4, num_classes)
-    nn.functional.cross_entropy(logits, batch.labels).backward()
+    loss = nn.functional.cross_entropy(logits, batch.labels)
+    (loss if model.fusion.penalty is None else loss + model.fusion.penalty.sum()).backward()
     assert [key for key, parameter in model.named_parameters() if parameter.grad is None] == []
     assert (model.tabular is not None) == (tabular_dim > 0)
 
@@ -90,8 +93,8 @@ def test_the_state_loads_strictly_into_a_fresh_model(
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_record_scores_the_same_alone_and_in_a_batch(tmp_path: Path, name: str) -> None:
-    dim = 0 if name == "bert" else 4
-    model = build(tmp_path, model_class=name, tabular_dim=dim).double()
+    dim = max(_TABLES[MODEL_CLASSES[name].table])
+    model = build(tmp_path, model_class=name, tabular_dim=dim).double().eval()
     batch = batch_for(model, tabular_dim=dim)
     batch = replace(batch, tabular=batch.tabular.double())
     together = model(batch)

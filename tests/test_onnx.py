@@ -52,6 +52,14 @@ CASES = {
     "electra, albert": Case("trimodal_bert", ("electra", "albert"), 3),
     "modernbert": Case("multimodal_bert", ("modernbert",), 2, QUANTILE),
     "mpnet": Case("bert", ("mpnet",), 3),
+    "lstm": Case("lstm", ("bert",), 3),
+    "lstm and a table": Case("lstm", ("electra",), 2, standard_transform(2)),
+    "cnn": Case("multimodal_cnn", ("bert",), 2, standard_transform(2)),
+    "gate": Case("multimodal_gate_fusion", ("bert",), 3, standard_transform(3)),
+    "experts": Case("multimodal_moe", ("bert",), 2, standard_transform(3)),
+    "cross attention, table": Case("multimodal_cross_attn", ("bert",), 2, standard_transform(3)),
+    "gates": Case("trimodal_gate_fusion", ("bert", "roberta"), 2, standard_transform(3)),
+    "cross attention, texts": Case("trimodal_cross_attn", ("bert", "mpnet"), 3, standard_transform(3)),
     "deberta-v2": Case("multimodal_bert", ("deberta-v2",), 2, NumericTransformParameters("none")),
 }
 

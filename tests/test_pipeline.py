@@ -18,8 +18,9 @@ from container.data.batch import PackedBatch
 from container.models.build import build_classifier
 from container.models.classifier import Classifier
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.execution import Execution, parallelize
+from container.parallel.execution import Execution
 from container.parallel.mesh import RankMesh, build_mesh
+from container.parallel.parallelize import parallelize
 from container.parallel.pipeline import SCHEDULES
 from container.training.objective import WeightedCrossEntropy
 from contracts.hyperparameters import Hyperparameters

@@ -6,7 +6,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from container.decision.calibrators import Temperature
+from container.decision.decision import Decision, PriorShift, Threshold
 from container.evaluation.charts import number_axis, percent
+from container.evaluation.choose_threshold import decisions_at
 from container.evaluation.evaluate import write_evaluation
 from tests.evaluations import evaluation, history, split, two_splits
 
@@ -127,11 +130,34 @@ def test_the_threshold_table_shows_the_chosen_threshold_with_its_decisions(tmp_p
     made = two_splits()
     rows = rows_of(report(tmp_path, made), "decisions")
     assert [row.split()[0] for row in rows if re.match(r"0\.\d ", row)][:9] == [f"0.{i}" for i in range(1, 10)]
-    half = next(row for row in rows if row.startswith("0.5 "))
+    half = next(row for row in rows if row.startswith("0.5 decides ")).replace(" decides", "")
     test = made.splits["test"]
     found = int(((test.probabilities[:, 1] >= 0.5) & (test.labels == 1)).sum())
     assert half.split()[5] == str(found)
     assert sum("best F1 on val" in row for row in rows) == 2
+
+
+@pytest.mark.parametrize("target_share", [None, 0.1])
+def test_the_report_says_what_the_chosen_threshold_reaches_and_what_calibration_changed(tmp_path, target_share):
+    made = two_splits()
+    scores, labels = made.splits["test"].probabilities[:, 1], made.splits["test"].labels
+    reached = {"test": decisions_at(0.7, labels, scores, target_share=target_share)}
+    decision = Decision(
+        "temperature",
+        Temperature(1.5),
+        fitted_on=400,
+        threshold=Threshold(0.7, "precision>=0.9", met=False, reached=reached),
+        prior=None if target_share is None else PriorShift(0.5, target_share),
+    )
+    softmax = {name: np.full((400, 2), 0.5) for name in made.splits}
+    text = Page(report(tmp_path, replace(made, decision=decision, uncalibrated=softmax))).text
+    assert "The model decides from 0.7 on, chosen on val for precision>=0.9" in text
+    assert f"On test that gives precision {percent(reached['test']['precision'])}" in text
+    assert ("where class 1 has its target share" in text) == (target_share is not None)
+    assert "No threshold reaches precision>=0.9 on val" in text
+    assert "Brier score" in text
+    assert " 0.2500 " in text  # of the softmax that says 0.5 to all
+    assert "F1 of class 1 at 0.7" in text
 
 
 def test_what_was_cut_and_imputed_is_listed_with_its_share(tmp_path):

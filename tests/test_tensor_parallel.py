@@ -16,9 +16,10 @@ from container.data.batch import PackedBatch
 from container.models.build import build_classifier
 from container.models.classifier import Classifier
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.execution import Execution, parallelize
+from container.parallel.execution import Execution
 from container.parallel.feasibility import SEQUENCE_PARALLEL_FAMILIES, TENSOR_PARALLEL_FAMILIES
 from container.parallel.mesh import build_mesh
+from container.parallel.parallelize import parallelize
 from container.parallel.tensor import apply_tensor_parallel
 from container.training.loop import precision_of
 from contracts.errors import ContractError

@@ -1,8 +1,10 @@
 """PackedBatch: the records of one microbatch, all chunks end to end, no padding."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 UNLABELLED = -100
@@ -17,7 +19,8 @@ class PackedText:
         positions: position of each token in its chunk, from 0. [N] int64
         cu_seqlens: chunk i is tokens[cu_seqlens[i]:cu_seqlens[i + 1]]. [S + 1] int32
         chunk_record: record (0..B-1) that each chunk belongs to, ascending; every record has a chunk. [S] int64
-        lengths: chunk lengths on the host, so that laying out attention never waits for the device.
+        lengths: chunk lengths on the host, so that laying out attention never waits for the device. [S]
+        record_lengths: tokens of each record, on the host. [B]
     """
 
     tokens: Tensor
@@ -25,10 +28,34 @@ class PackedText:
     cu_seqlens: Tensor
     chunk_record: Tensor
     lengths: tuple[int, ...]
+    record_lengths: tuple[int, ...]
+
+    @classmethod
+    def of_chunks(
+        cls, tokens: Tensor, *, lengths: Sequence[int], chunk_record: Tensor, positions: Tensor | None = None
+    ) -> "PackedText":
+        """On the host, from what does not follow from the rest; every record has a chunk.
+
+        Args:
+            tokens: [N]
+            lengths: of the chunks. [S]
+            chunk_record: [S]
+            positions: [N]; computed where they are not at hand.
+        """
+        chunk_lengths = torch.as_tensor(lengths, dtype=torch.int64)
+        cu_seqlens = F.pad(chunk_lengths.cumsum(0), (1, 0))
+        if positions is None:
+            positions = torch.arange(len(tokens)) - cu_seqlens[:-1].repeat_interleave(chunk_lengths)
+        per_record = torch.bincount(chunk_record, weights=chunk_lengths.double()).long()
+        return cls(
+            tokens, positions, cu_seqlens.int(), chunk_record, tuple(chunk_lengths.tolist()), tuple(per_record.tolist())
+        )
 
     def to(self, device: torch.device | str) -> "PackedText":
         moved = (self.tokens, self.positions, self.cu_seqlens, self.chunk_record)
-        return PackedText(*(tensor.to(device, non_blocking=True) for tensor in moved), lengths=self.lengths)
+        return PackedText(
+            *(tensor.to(device, non_blocking=True) for tensor in moved), self.lengths, self.record_lengths
+        )
 
 
 @dataclass(frozen=True)

@@ -76,12 +76,9 @@ def pack_records(arrays: Sequence[RecordArrays], indices: Sequence[int], *, fill
 
 def packed_text(packed: PackedArrays) -> PackedText:
     """Tensors over the arrays of one packed text field."""
-    cu_seqlens = np.zeros(len(packed.lengths) + 1, np.int32)
-    np.cumsum(packed.lengths, out=cu_seqlens[1:])
-    return PackedText(
-        tokens=torch.from_numpy(packed.tokens),
+    return PackedText.of_chunks(
+        torch.from_numpy(packed.tokens),
         positions=torch.from_numpy(packed.positions),
-        cu_seqlens=torch.from_numpy(cu_seqlens),
+        lengths=torch.from_numpy(np.asarray(packed.lengths, np.int64)),
         chunk_record=torch.from_numpy(packed.chunk_record),
-        lengths=tuple(packed.lengths.tolist()),
     )

@@ -22,7 +22,7 @@ from container.evaluation.curves import (
     thin,
     wilson_interval,
 )
-from container.evaluation.metrics import METRICS, MetricValues, classification_metrics, one_vs_rest
+from container.evaluation.metrics import METRICS, MetricValues, classification_metrics, decided_classes, one_vs_rest
 from container.evaluation.predictions import SplitPredictions
 
 THRESHOLDS = tuple(round(0.1 * i, 1) for i in range(1, 10))
@@ -65,11 +65,14 @@ class SplitAnalysis:
         class_counts: labelled records per class. [K]
         curves: of every class that has them; empty where none has.
         macro_roc: mean of the classes' curves; None for two classes or without curves.
+        threshold: of the decided class; None for more than two classes, where it is the most probable.
         confusion: records by (label, decided class). [K, K]
-        at_thresholds: two classes and labels only: decisions at THRESHOLDS and at the chosen threshold, ascending.
+        at_thresholds: two classes and labels only: decisions at THRESHOLDS, at `threshold` and at that of the best F1
+            on val, ascending.
         sweep: likewise, at 101 thresholds from 0 to 1.
         histograms: records per bin of the score, by group: `class 1`, `class 0` (two classes: class 1's probability),
             `right`, `wrong` (more: the decided class's), and `unlabelled`; groups without records are left out.
+        uncalibrated: calibration of the softmax, where the probabilities are not just that.
         problem: why there is nothing to measure; None where there is.
     """
 
@@ -83,11 +86,13 @@ class SplitAnalysis:
     curves: tuple[ClassCurves, ...]
     macro_roc: Curve | None
     macro_precision_recall: Curve | None
+    threshold: float | None
     confusion: np.ndarray
     at_thresholds: tuple[Confusion, ...]
     sweep: tuple[Confusion, ...]
     histograms: dict[str, np.ndarray]
     calibration: Calibration | None
+    uncalibrated: Calibration | None
     problem: str | None
 
     @property
@@ -104,11 +109,17 @@ def analyze(
     class_labels: Sequence[int | str],
     losses: Mapping[str, float | None],
     class_weights: Sequence[float] | None,
+    threshold: float = 0.5,
+    uncalibrated: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[dict[str, SplitAnalysis], float | None]:
     """Analyse every split; the best-F1 threshold is chosen on val and then applied to all.
 
+    Args:
+        threshold: of two classes; decides the class.
+        uncalibrated: probabilities by split before calibration and prior correction, where there was any. [N, K] each
+
     Returns:
-        The analyses, and the threshold: None for more than two classes, or where val has none.
+        The analyses, and the best-F1 threshold: None for more than two classes, or where val has none.
     """
     ranked = {name: _rank(split) for name, split in splits.items()}
     chosen = None
@@ -122,7 +133,9 @@ def analyze(
             class_labels=class_labels,
             loss=losses.get(name),
             weights=weights,
+            threshold=threshold if len(class_labels) == 2 else None,
             chosen=chosen,
+            uncalibrated=(uncalibrated or {}).get(name),
         )
         for name, split in splits.items()
     }
@@ -158,17 +171,21 @@ def _analyze_split(
     class_labels: Sequence[int | str],
     loss: float | None,
     weights: np.ndarray,
+    threshold: float | None,
     chosen: float | None,
+    uncalibrated: np.ndarray | None,
 ) -> SplitAnalysis:
     num_classes, problem = len(class_labels), _problem(split)
     known = split.labels >= 0 if problem is None else np.zeros(len(split.labels), bool)
     labels, probabilities = split.labels[known].astype(np.int64), split.probabilities[known]  # [L], [L, K]
     counts = np.bincount(labels, minlength=num_classes)
     binary = num_classes == 2
-    decided = probabilities[:, 1] >= 0.5 if binary else probabilities.argmax(axis=1)
+    decided = decided_classes(probabilities, threshold)
     flat = np.bincount(labels * num_classes + decided, minlength=num_classes**2)
     confusion = flat.reshape(num_classes, num_classes)
-    metrics = _metrics(labels, probabilities, loss=loss, problem=problem, class_labels=class_labels)
+    metrics = _metrics(
+        labels, probabilities, loss=loss, problem=problem, class_labels=class_labels, threshold=threshold
+    )
     at_thresholds: tuple[Confusion, ...] = ()
     sweep: tuple[Confusion, ...] = ()
     if binary and problem is None:
@@ -176,9 +193,9 @@ def _analyze_split(
             "positive_scores": np.sort(probabilities[labels == 1, 1]),
             "negative_scores": np.sort(probabilities[labels == 0, 1]),
         }
-        wanted = sorted({*THRESHOLDS, *([] if chosen is None else [chosen])})
-        at_thresholds = tuple(confusion_at(threshold, **scores) for threshold in wanted)
-        sweep = tuple(confusion_at(float(threshold), **scores) for threshold in _SWEEP)
+        wanted = sorted({*THRESHOLDS, threshold, *([] if chosen is None else [chosen])})
+        at_thresholds = tuple(confusion_at(each, **scores) for each in wanted)
+        sweep = tuple(confusion_at(float(each), **scores) for each in _SWEEP)
     curves = tuple(
         ClassCurves(k, auroc(ranking), average_precision(ranking), thin(roc(ranking)), thin(precision_recall(ranking)))
         for k, ranking in rankings.items()
@@ -195,11 +212,13 @@ def _analyze_split(
         curves=curves,
         macro_roc=mean_curve([curve.roc for curve in curves]) if macro else None,
         macro_precision_recall=mean_curve([curve.precision_recall for curve in curves]) if macro else None,
+        threshold=threshold,
         confusion=confusion,
         at_thresholds=at_thresholds,
         sweep=sweep,
         histograms=_histograms(split),
         calibration=calibrate(labels, probabilities) if problem is None else None,
+        uncalibrated=None if uncalibrated is None or problem else calibrate(labels, uncalibrated[known]),
         problem=problem,
     )
 
@@ -211,11 +230,12 @@ def _metrics(
     loss: float | None,
     problem: str | None,
     class_labels: Sequence[int | str],
+    threshold: float | None,
 ) -> MetricValues:
     names = ("loss", *METRICS)
     if problem is not None:
         return MetricValues(dict.fromkeys(names), dict.fromkeys(names, problem))
-    found = classification_metrics(labels, probabilities, METRICS, class_labels=class_labels)
+    found = classification_metrics(labels, probabilities, METRICS, class_labels=class_labels, threshold=threshold)
     undefined = dict(found.undefined)
     if loss is None or not np.isfinite(loss):
         undefined["loss"] = "the loss is not a finite number"

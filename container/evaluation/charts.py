@@ -67,6 +67,16 @@ class Bars:
     style: str
 
 
+@dataclass(frozen=True)
+class Bar:
+    """A named bar from 0 to `value`, with a whisker of `spread` on either side of its end."""
+
+    name: str
+    value: float
+    style: str
+    spread: float | None = None
+
+
 def percent(share: float) -> str:
     """12.3%; as many digits as it takes to tell it from 0 and from 100 %."""
     value = 100 * share
@@ -157,6 +167,51 @@ def mirrored_histogram(upper: Bars, lower: Bars | None, *, title: str, x: str, n
     parts.append(_tag("line", style="zero", x1=x0, x2=x1, y1=zero, y2=zero))
     legend = [(f"{bars.style} block", bars.name) for bars in groups]
     return _figure(title, frame.svg(parts, title), legend=legend, note=note)
+
+
+def bar_chart(
+    bars: Sequence[Bar], *, title: str, x: str, legend: Sequence[tuple[str, str]] = (), note: str = ""
+) -> Markup:
+    """Bars side by side, one below the other, in the order given; values may be negative."""
+    reach = [bar.value + sign * (bar.spread or 0) for bar in bars for sign in (-1, 1)]
+    axis = number_axis(x, reach, from_zero=True)
+    row, left, bottom = 26, 170, 42
+    height = _TOP + row * len(bars) + bottom
+
+    def at(value: float) -> float:
+        return left + axis.unit(value) * (_WIDTH - left - _RIGHT - 14)
+
+    parts = []
+    for tick in axis.ticks:
+        parts.append(_tag("line", style="grid", x1=at(tick), x2=at(tick), y1=_TOP, y2=height - bottom))
+        parts.append(
+            _tag("text", axis.text(tick), style="tick", x=at(tick), y=height - bottom + 17, text_anchor="middle")
+        )
+    for i, bar in enumerate(bars):
+        middle = _TOP + row * (i + 0.5)
+        spread = "" if bar.spread is None else f" ± {bar.spread:.4f}"
+        said = f"{bar.name}: {bar.value:.4f}{spread}"
+        begin, end = sorted((at(0.0), at(bar.value)))
+        name = shorten(bar.name, 24)
+        parts.append(_tag("text", name, style="tick", x=left - 8, y=middle, text_anchor="end", dy="0.35em", title=said))
+        parts.append(
+            _tag(
+                "rect",
+                style=f"bar {bar.style}",
+                x=begin,
+                y=middle - 8,
+                width=max(0.8, end - begin),
+                height=16,
+                title=said,
+            )
+        )
+        if bar.spread:
+            low, high = at(bar.value - bar.spread), at(bar.value + bar.spread)
+            parts.append(_tag("line", style="zero", x1=low, x2=high, y1=middle, y2=middle))
+    parts.append(_tag("line", style="zero", x1=at(0.0), x2=at(0.0), y1=_TOP, y2=height - bottom))
+    parts.append(_tag("text", x, style="axis", x=(left + _WIDTH - _RIGHT) / 2, y=height - 5, text_anchor="middle"))
+    svg = _tag("svg", Markup("").join(parts), viewBox=f"0 0 {_WIDTH} {height}", role="img", aria_label=title)
+    return _figure(title, svg, legend=[(f"{style} block", name) for style, name in legend], note=note)
 
 
 def heat_map(matrix: np.ndarray, labels: Sequence[int | str], *, title: str, note: str) -> Markup:

@@ -151,11 +151,18 @@ def mean_curve(curves: list[Curve], points: int = CURVE_POINTS) -> Curve:
 
 
 def best_f1_threshold(ranking: Ranking) -> float:
-    """The threshold of the highest F1; halfway to the next lower score, so that rounding flips no decision."""
+    """The threshold of the highest F1."""
     f1 = 2 * ranking.true_positives / (ranking.positives + ranking.true_positives + ranking.false_positives)
-    best = int(f1.argmax())
-    next_lower = min(best + 1, len(f1) - 1)
-    return float((ranking.thresholds[best] + ranking.thresholds[next_lower]) / 2)
+    return threshold_below(ranking, int(f1.argmax()))
+
+
+def threshold_below(ranking: Ranking, place: int) -> float:
+    """A threshold that decides as `ranking.thresholds[place]` does, halfway to the next lower score (at last 0), so
+    that rounding flips no decision."""
+    upper, lower = ranking.thresholds[place], np.append(ranking.thresholds, 0.0)[place + 1]
+    if place == 0:  # flags nothing: above every score, 1 where there is room
+        return float(max(1.0, np.nextafter(lower, 2.0)))
+    return float((upper + lower) / 2)
 
 
 def confusion_at(threshold: float, *, positive_scores: np.ndarray, negative_scores: np.ndarray) -> Confusion:

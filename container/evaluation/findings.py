@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.charts import percent
-
-if TYPE_CHECKING:
-    from container.evaluation.evaluate import EvaluationInput
+from container.evaluation.evaluation_input import EvaluationInput
+from container.evaluation.explanation import Explanation
+from container.evaluation.variants import VariantReport
 
 FEW_RECORDS = 30
 ENOUGH_RECORDS = 200
@@ -55,7 +55,7 @@ def headline(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> list
 
 
 def findings(
-    evaluation: "EvaluationInput", analyses: Mapping[str, SplitAnalysis], *, threshold: float | None
+    evaluation: EvaluationInput, analyses: Mapping[str, SplitAnalysis], *, threshold: float | None
 ) -> list[Finding]:
     """Everything worth a look, the worrying first."""
     main = headline_split(analyses)
@@ -66,7 +66,10 @@ def findings(
         *_never_decided(main),
         *_agreement(analyses),
         *_threshold(main, threshold),
-        *_calibration(main, evaluation.hyperparameters),
+        *_decision(evaluation),
+        *_calibration(main, evaluation),
+        *_explanation(evaluation.explanation),
+        *_variants(evaluation.variants),
         *_training(evaluation),
         *_data(evaluation.data_summary),
         *_drift(evaluation.data_summary),
@@ -149,8 +152,8 @@ def _useless(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> Iter
     if len(class_labels) == 2 and f1 is not None and flag_all is not None and f1 < flag_all < 1:
         yield Finding(
             "look",
-            f"F1 at 0.5 on {analysis.split} ({f1:.3f}) is below that of flagging every record ({flag_all:.3f}): choose "
-            "another threshold.",
+            f"F1 at {analysis.threshold:.4g} on {analysis.split} ({f1:.3f}) is below that of flagging every record "
+            f"({flag_all:.3f}): choose another threshold.",
         )
     area, interval = analysis.metric("auroc"), analysis.intervals.get("auroc")
     if area is not None and (interval[0] <= 0.5 if interval else area <= 0.5):
@@ -186,25 +189,41 @@ def _threshold(analysis: SplitAnalysis, threshold: float | None) -> Iterator[Fin
     if threshold is None or analysis.problem is not None:
         return
     at = {entry.threshold: entry for entry in analysis.at_thresholds}
-    best, half = at[threshold].f1_score, at[0.5].f1_score
-    if best is not None and half is not None and best - half > 0.005:
+    best, own = at[threshold].f1_score, at[analysis.threshold].f1_score
+    if best is not None and own is not None and best - own > 0.005:
         yield Finding(
             "note",
             f"The threshold of the best F1 on val, {threshold:.3f}, gives F1 {best:.3f} on {analysis.split}; "
-            f"0.5 gives {half:.3f}.",
+            f"{analysis.threshold:.4g} gives {own:.3f}.",
         )
 
 
-def _calibration(analysis: SplitAnalysis, hyperparameters: Mapping[str, Any]) -> Iterator[Finding]:
+def _decision(evaluation: EvaluationInput) -> Iterator[Finding]:
+    threshold = evaluation.decision.threshold
+    if threshold is not None and not threshold.met:
+        yield Finding(
+            "look", f"No threshold reaches {threshold.target} on val; {threshold.value:.4g} comes nearest and is used."
+        )
+
+
+def _calibration(analysis: SplitAnalysis, evaluation: EvaluationInput) -> Iterator[Finding]:
     if analysis.calibration is None or analysis.labelled < ENOUGH_RECORDS:
+        return
+    if evaluation.decision.prior is not None:
+        target = percent(evaluation.decision.prior.target_share)
+        yield Finding(
+            "note",
+            f"Scores are meant for a place where {target} of the records are of class {evaluation.class_labels[1]} "
+            f"(target_prior), and fit {analysis.split} only if it is such a place.",
+        )
         return
     error, over = analysis.calibration.expected_calibration_error, analysis.calibration.overconfidence
     if error < 0.05:
         yield Finding("good", f"Scores can be read as probabilities: they are off by {error:.3f} on average.")
         return
     direction = "too high" if over > error / 2 else "too low" if over < -error / 2 else "off in both directions"
-    shifting = [name for name in ("class_weights", "label_smoothing") if hyperparameters.get(name)]
-    shifting += ["the focal loss"] if hyperparameters.get("loss") == "focal" else []
+    shifting = [name for name in ("class_weights", "label_smoothing") if evaluation.hyperparameters.get(name)]
+    shifting += ["the focal loss"] if evaluation.hyperparameters.get("loss") == "focal" else []
     verb = "shifts" if shifting in (["label_smoothing"], ["the focal loss"]) else "shift"
     weighted = f" {' and '.join(shifting)} {verb} them by design." if shifting else ""
     yield Finding(
@@ -214,7 +233,29 @@ def _calibration(analysis: SplitAnalysis, hyperparameters: Mapping[str, Any]) ->
     )
 
 
-def _training(evaluation: "EvaluationInput") -> Iterator[Finding]:
+def _variants(variants: Sequence[VariantReport]) -> Iterator[Finding]:
+    for report in variants:
+        if not report.written:
+            yield Finding("look", f"model.{report.name}.onnx was not written: {report.reason}.")
+
+
+def _explanation(explanation: Explanation | None) -> Iterator[Finding]:
+    if explanation is None or explanation.problem is not None:
+        return
+    name, gain = METRIC_NAMES[explanation.metric], (explanation.base or 0.5) - 0.5
+    first = explanation.columns[0]
+    if len(explanation.columns) > 1 and gain > 0.1 and first.drop > 0.9 * gain:
+        yield Finding(
+            "look",
+            f"Nearly everything hangs on {first.name}: shuffled, {name} falls from {explanation.base:.3f} to "
+            f"{explanation.base - first.drop:.3f}. Make sure that it is known when the model is asked.",
+        )
+    for entry in explanation.modalities:
+        if len(explanation.modalities) > 1 and entry.drop < 0.001 * (gain > 0.05):
+            yield Finding("note", f"Without {entry.name} {name} on val is as good: the model gains nothing from it.")
+
+
+def _training(evaluation: EvaluationInput) -> Iterator[Finding]:
     best = best_validation(evaluation)
     validations = [entry for entry in evaluation.history if "val/loss" in entry]
     if best is not None and len(validations) > 1 and best["step"] == validations[-1]["step"]:
@@ -292,13 +333,13 @@ def _drift(summary: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding("look", f"Class {label} is {percent(before)} of train and {percent(after)} of test.")
 
 
-def metric_key(evaluation: "EvaluationInput") -> str:
+def metric_key(evaluation: EvaluationInput) -> str:
     """val/f1_score for val_f1_score."""
     name = evaluation.early_stop_metric
     return name if "/" in name else name.replace("val_", "val/", 1)
 
 
-def best_validation(evaluation: "EvaluationInput") -> Mapping[str, Any] | None:
+def best_validation(evaluation: EvaluationInput) -> Mapping[str, Any] | None:
     """The first history entry with the best early_stop_metric."""
     key = metric_key(evaluation)
     defined = [entry for entry in evaluation.history if entry.get(key) is not None and np.isfinite(entry[key])]

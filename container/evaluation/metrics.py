@@ -8,7 +8,7 @@ from sklearn import metrics as sk
 
 from contracts.hyperparameters import METRICS
 
-__all__ = ["METRICS", "MetricValues", "classification_metrics", "one_vs_rest"]
+__all__ = ["METRICS", "MetricValues", "classification_metrics", "decided_classes", "one_vs_rest"]
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,21 @@ def classification_metrics(
     names: Sequence[str],
     *,
     class_labels: Sequence[int | str] | None = None,
+    threshold: float | None = 0.5,
 ) -> MetricValues:
     """The metrics `names` of predicted probabilities.
 
-    Two classes: the score is the probability of class 1; f1_score, precision and recall are those of class 1 at
-    probability 0.5. More classes: auroc and average_precision are one-vs-rest and, like f1_score, precision and recall
-    of the most probable class, averaged over the classes that occur, each counting the same (macro); a class that
-    occurs and is never decided has precision 0 there.
+    Two classes: the score is the probability of class 1; f1_score, precision and recall are those of class 1, decided
+    from `threshold` on. More classes: auroc and average_precision are one-vs-rest and, like f1_score, precision and
+    recall of the most probable class, averaged over the classes that occur, each counting the same (macro); a class
+    that occurs and is never decided has precision 0 there.
 
     Args:
         labels: class ids; negative = unlabelled, left out. [N]
         probabilities: [N, K]
         names: of METRICS.
         class_labels: what the reasons call the classes; their ids where it is None. [K]
+        threshold: of two classes; not used for more.
 
     Returns:
         A value or a reason for each name.
@@ -48,9 +50,9 @@ def classification_metrics(
     undefined: dict[str, str] = {}
     called = range(probabilities.shape[1]) if class_labels is None else class_labels
     for name in names:
-        reason = _why_undefined(name, labels, probabilities, called)
+        reason = _why_undefined(name, labels, probabilities, called, threshold)
         if reason is None:
-            values[name] = _COMPUTE[name](labels, probabilities)
+            values[name] = _compute(name, labels, probabilities, threshold)
         else:
             values[name], undefined[name] = None, reason
     return MetricValues(values, undefined)
@@ -66,7 +68,7 @@ def one_vs_rest(labels: np.ndarray, probabilities: np.ndarray) -> list[tuple[int
 
 
 def _why_undefined(
-    name: str, labels: np.ndarray, probabilities: np.ndarray, class_labels: Sequence[int | str]
+    name: str, labels: np.ndarray, probabilities: np.ndarray, class_labels: Sequence[int | str], threshold: float | None
 ) -> str | None:
     if len(labels) == 0:
         return "no record has a label"
@@ -76,45 +78,46 @@ def _why_undefined(
         return of_one_class
     if probabilities.shape[1] > 2:
         return None
+    assert threshold is not None
     # With two classes these are ratios over class 1 alone, and the whole may be nothing.
-    positives, flagged = (labels == 1).any(), (probabilities[:, 1] >= 0.5).any()
+    positives, flagged = (labels == 1).any(), (probabilities[:, 1] >= threshold).any()
     if name == "recall" and not positives:
         return of_one_class
     if name == "precision" and not flagged:
-        return f"no record reaches probability 0.5 of class {class_labels[1]}"
+        return f"no record reaches probability {threshold:.4g} of class {class_labels[1]}"
     if name == "f1_score" and not positives and not flagged:
         return f"{of_one_class}, and none is decided to be of class {class_labels[1]}"
     return None
 
 
-def _macro(score: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[np.ndarray, np.ndarray], float]:
-    def compute(labels: np.ndarray, probabilities: np.ndarray) -> float:
-        return float(np.mean([score(is_class, scores) for _, is_class, scores in one_vs_rest(labels, probabilities)]))
-
-    return compute
-
-
-def _decided(score: Callable[..., float]) -> Callable[[np.ndarray, np.ndarray], float]:
-    def compute(labels: np.ndarray, probabilities: np.ndarray) -> float:
-        if probabilities.shape[1] == 2:
-            return float(score(labels, probabilities[:, 1] >= 0.5))
-        predicted = probabilities.argmax(axis=1)
-        return float(score(labels, predicted, labels=np.unique(labels), average="macro", zero_division=0))
-
-    return compute
+def decided_classes(probabilities: np.ndarray, threshold: float | None) -> np.ndarray:
+    """Ids of the decided classes: class 1 of two from `threshold` on, else the most probable. [N, K] -> [N] int64"""
+    if probabilities.shape[1] == 2:
+        assert threshold is not None
+        return (probabilities[:, 1] >= threshold).astype(np.int64)
+    return probabilities.argmax(axis=1)
 
 
-def _accuracy(labels: np.ndarray, probabilities: np.ndarray) -> float:
-    predicted = probabilities[:, 1] >= 0.5 if probabilities.shape[1] == 2 else probabilities.argmax(axis=1)
-    return float((predicted == labels).mean())
+def _compute(name: str, labels: np.ndarray, probabilities: np.ndarray, threshold: float | None) -> float:
+    if name in _RANKED:
+        return float(
+            np.mean([_RANKED[name](is_class, scores) for _, is_class, scores in one_vs_rest(labels, probabilities)])
+        )
+    decided = decided_classes(probabilities, threshold)
+    if name == "accuracy":
+        return float((decided == labels).mean())
+    if probabilities.shape[1] == 2:
+        return float(_DECIDED[name](labels, decided))
+    return float(_DECIDED[name](labels, decided, labels=np.unique(labels), average="macro", zero_division=0))
 
 
-_COMPUTE: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "auroc": _macro(sk.roc_auc_score),
-    "average_precision": _macro(sk.average_precision_score),
-    "f1_score": _decided(sk.f1_score),
-    "precision": _decided(sk.precision_score),
-    "recall": _decided(sk.recall_score),
-    "accuracy": _accuracy,
+_RANKED: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "auroc": sk.roc_auc_score,
+    "average_precision": sk.average_precision_score,
 }
-assert tuple(_COMPUTE) == METRICS
+_DECIDED: dict[str, Callable[..., float]] = {
+    "f1_score": sk.f1_score,
+    "precision": sk.precision_score,
+    "recall": sk.recall_score,
+}
+assert (*_RANKED, *_DECIDED, "accuracy") == METRICS

@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -12,8 +12,10 @@ from markupsafe import Markup
 
 from container.evaluation import charts
 from container.evaluation.analysis import SplitAnalysis
-from container.evaluation.charts import Bars, Mark, ReliabilitySeries, Series
+from container.evaluation.charts import Bar, Bars, Mark, ReliabilitySeries, Series
 from container.evaluation.configuration import settings
+from container.evaluation.evaluation_input import EvaluationInput
+from container.evaluation.explanation import Explanation
 from container.evaluation.findings import (
     METRIC_NAMES,
     best_validation,
@@ -24,8 +26,7 @@ from container.evaluation.findings import (
 )
 from container.evaluation.plots import NAMED_CLASSES, area, hardest_first
 
-if TYPE_CHECKING:
-    from container.evaluation.evaluate import EvaluationInput
+SHOWN_COLUMNS = 20
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Change:
 
 
 def render_report(
-    evaluation: "EvaluationInput", analyses: Mapping[str, SplitAnalysis], *, threshold: float | None
+    evaluation: EvaluationInput, analyses: Mapping[str, SplitAnalysis], *, threshold: float | None
 ) -> str:
     """The page's HTML; everything that comes from data is escaped."""
     main = headline_split(analyses)
@@ -74,12 +75,15 @@ def render_report(
         tiles=_tiles(main, labels),
         findings=findings(evaluation, analyses, threshold=threshold),
         metric_names=METRIC_NAMES,
-        threshold=threshold,
+        best_f1_threshold=threshold,
+        decision=evaluation.decision,
         curves=[_curves(order, kind, labels) for kind in ("roc", "precision_recall")],
-        sweep=_sweep(main, threshold),
+        sweep=_sweep(main),
         heat_maps=[_heat_map(analysis, labels) for analysis in order if analysis.problem is None],
         histograms=[_histogram(analysis, labels) for analysis in order if analysis.histograms],
         reliability=_reliability(order, labels),
+        explanation=evaluation.explanation,
+        importances=_importances(evaluation.explanation),
         training=_training(evaluation),
         best=best_validation(evaluation),
         metric_key=metric_key(evaluation),
@@ -113,8 +117,8 @@ def _tiles(analysis: SplitAnalysis, labels: Sequence[int | str]) -> list[Tile]:
     tiles = [
         tile("auroc", "AUROC"),
         tile("average_precision", f"Average precision of class {labels[1]}"),
-        tile("f1_score", f"F1 of class {labels[1]} at 0.5"),
-        tile("accuracy", "Accuracy at 0.5"),
+        tile("f1_score", f"F1 of class {labels[1]} at {analysis.threshold:.4g}"),
+        tile("accuracy", f"Accuracy at {analysis.threshold:.4g}"),
     ]
     rare = analysis.classes[0]
     if rare.average_precision is not None and 0 < rare.support < analysis.labelled / 2:
@@ -184,7 +188,7 @@ def _one_vs_rest(
     return [*lines, Series(f"mean of classes ({mean:.3f})", macro.x, macro.y, "strong")]
 
 
-def _sweep(analysis: SplitAnalysis, threshold: float | None) -> Markup | None:
+def _sweep(analysis: SplitAnalysis) -> Markup | None:
     """Precision, recall, F1 and the share flagged over the threshold."""
     if not analysis.sweep:
         return None
@@ -196,7 +200,7 @@ def _sweep(analysis: SplitAnalysis, threshold: float | None) -> Markup | None:
         ("share flagged", "c3 dotted", [entry.flagged_share for entry in analysis.sweep]),
     )
     lines = [Series(name, x, [math.nan if v is None else v for v in y], style) for name, style, y in drawn]
-    marks = [] if threshold is None else [Mark(f"best F1 on val: {threshold:.3f}", threshold)]
+    marks = [Mark(f"decided from {analysis.threshold:.3g} on", min(analysis.threshold, 1.0))]
     return charts.line_chart(
         lines,
         title=f"What a threshold does, {analysis.split}",
@@ -207,7 +211,7 @@ def _sweep(analysis: SplitAnalysis, threshold: float | None) -> Markup | None:
 
 
 def _heat_map(analysis: SplitAnalysis, labels: Sequence[int | str]) -> Markup:
-    rule = "at threshold 0.5" if len(labels) == 2 else "by the most probable class"
+    rule = f"at threshold {analysis.threshold:.4g}" if len(labels) == 2 else "by the most probable class"
     note = "A shade is a share of its row; hover a cell for counts."
     return charts.heat_map(
         analysis.confusion, labels, title=f"Confusion {rule}, {analysis.split}", note=note if len(labels) > 2 else ""
@@ -263,7 +267,33 @@ def _reliability(analyses: Sequence[SplitAnalysis], labels: Sequence[int | str])
     )
 
 
-def _training(evaluation: "EvaluationInput") -> list[Markup]:
+def _importances(explanation: Explanation | None) -> list[Markup]:
+    """A chart of the columns, and one of the modalities."""
+    if explanation is None or explanation.problem is not None:
+        return []
+    shown = explanation.columns[:SHOWN_COLUMNS]
+    hidden = len(explanation.columns) - len(shown)
+    more = f" {hidden} columns with less are in the table." if hidden else ""
+    styles = {"text": "c1", "numeric": "c2", "categorical": "c3", "modality": "strong"}
+    drawn = []
+    for title, entries, note in (
+        ("Columns, values shuffled", shown, f"Whiskers: over the shuffles.{more}"),
+        ("Modalities, left out", explanation.modalities, "As if the records had nothing there."),
+    ):
+        if entries:
+            bars = [Bar(entry.name, entry.drop, styles[entry.kind], entry.spread) for entry in entries]
+            kinds = [
+                (styles[kind], kind) for kind in dict.fromkeys(entry.kind for entry in entries) if kind != "modality"
+            ]
+            drawn.append(
+                charts.bar_chart(
+                    bars, title=title, x=f"{METRIC_NAMES[explanation.metric]} lost", legend=kinds, note=note
+                )
+            )
+    return drawn
+
+
+def _training(evaluation: EvaluationInput) -> list[Markup]:
     """Loss, validation metrics, learning rate and speed over epochs; what was never logged has no chart."""
     history = evaluation.history
     if not history:

@@ -3,24 +3,38 @@
 import json
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from container.data.split import PreparedSplit
+from container.decision.decision import Decision
 from container.export.onnx import export_onnx
 from container.job import Job
 from container.preprocessing.prepare import PreparedData
 from contracts import artifacts
+from contracts.hyperparameters import ONNX_VARIANTS
 
 logger = logging.getLogger(__name__)
 
 _PARITY_RECORDS = 24
 
 
-def export_model(job: Job, model: nn.Module, *, data: PreparedData, samples: PreparedSplit) -> dict[str, int]:
+def export_model(
+    job: Job,
+    model: nn.Module,
+    *,
+    data: PreparedData,
+    samples: PreparedSplit,
+    decision: Decision,
+    add: Callable[[Path], None],
+) -> dict[str, int]:
     """Write every artifact of the contract, check ONNX against PyTorch on records of `samples`, then put them in place.
+
+    Args:
+        add: adds files to the folder that it is given, before it is put in place.
 
     Returns:
         Size in bytes of each file, by its path relative to model/.
@@ -34,6 +48,7 @@ def export_model(job: Job, model: nn.Module, *, data: PreparedData, samples: Pre
     model.eval()
     torch.save(plain_state(model), aside / artifacts.MODEL_STATE)
     data.fitted.save(aside)
+    decision.save(aside)
     shutil.copytree(job.prepared / artifacts.TOKENIZER, aside / artifacts.TOKENIZER)
     hyperparameters = job.hp.model_dump(mode="json")
     (aside / artifacts.HYPERPARAMETERS).write_text(json.dumps(hyperparameters, indent=2))
@@ -41,8 +56,9 @@ def export_model(job: Job, model: nn.Module, *, data: PreparedData, samples: Pre
     count = min(_PARITY_RECORDS, len(samples))
     positions = np.unique(np.linspace(0, len(samples) - 1, count).astype(np.int64))
     batches = [samples.pack(part) for part in np.array_split(positions, min(3, count))]
-    report = export_onnx(model, job.hp, aside / artifacts.MODEL_ONNX, samples=batches)
+    report = export_onnx(model, job.hp, aside / artifacts.MODEL_ONNX, samples=batches, decision=decision)
     logger.info("model.onnx: %s", report)
+    add(aside)
     files = {str(path.relative_to(aside)): path.stat().st_size for path in sorted(aside.rglob("*")) if path.is_file()}
     _put_in_place(aside, folder)
     return files
@@ -81,7 +97,8 @@ def _put_in_place(aside: Path, folder: Path) -> None:
 
     The old model.pth goes first and the new one comes last: while it is there, the files beside it are its own.
     """
-    for name in (artifacts.MODEL_STATE, f"{artifacts.MODEL_ONNX}.data"):
+    graphs = [artifacts.onnx_file(variant) for variant in ONNX_VARIANTS]
+    for name in (artifacts.MODEL_STATE, f"{artifacts.MODEL_ONNX}.data", *graphs, *(f"{name}.data" for name in graphs)):
         (folder / name).unlink(missing_ok=True)
     entries = sorted(aside.iterdir(), key=lambda path: path.name == artifacts.MODEL_STATE)
     for entry in entries:

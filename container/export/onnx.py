@@ -21,10 +21,13 @@ from torch.export import Dim
 
 from container.data.batch import PackedBatch
 from container.data.records import PackedArrays, pad_text
+from container.decision.decision import Decision
+from container.export.decision_layer import DecisionLayer
 from container.models.classifier import Classifier
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 
+AS_THEY_ARE = Decision()
 OUTPUT = "probabilities"
 TABULAR = "tabular"
 OPSET = 18
@@ -62,7 +65,14 @@ class OnnxReport:
         )
 
 
-def export_onnx(model: Classifier, hp: Hyperparameters, path: Path, *, samples: Sequence[PackedBatch]) -> OnnxReport:
+def export_onnx(
+    model: Classifier,
+    hp: Hyperparameters,
+    path: Path,
+    *,
+    samples: Sequence[PackedBatch],
+    decision: Decision = AS_THEY_ARE,
+) -> OnnxReport:
     """Export `model` to `path`, which appears only when the file is whole and agrees with PyTorch.
 
     Inputs: per text field input_ids and attention_mask [B, C, T] int64, named by the field's keys, and "tabular"
@@ -71,6 +81,7 @@ def export_onnx(model: Classifier, hp: Hyperparameters, path: Path, *, samples: 
 
     Args:
         samples: batches of records, held out from training if possible, to compare on; at least one.
+        decision: its calibration and prior correction are part of the graph, its threshold of the metadata.
 
     Raises:
         ContractError: the encoder's family cannot be exported.
@@ -82,9 +93,9 @@ def export_onnx(model: Classifier, hp: Hyperparameters, path: Path, *, samples: 
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         aside = Path(folder) / path.name
-        _write(model, hp, aside)
+        _write(model, hp, aside, decision=decision)
         onnx.checker.check_model(str(aside))
-        shapes, difference = check_parity(model, hp, aside, samples=samples)
+        shapes, difference = check_parity(model, hp, aside, samples=samples, decision=decision)
         data = aside.with_name(f"{path.name}.data")
         data_path = path.with_name(data.name) if data.exists() else None
         if data_path is not None:  # before the model, which is useless without it
@@ -102,7 +113,12 @@ def export_onnx(model: Classifier, hp: Hyperparameters, path: Path, *, samples: 
 
 
 def check_parity(
-    model: Classifier, hp: Hyperparameters, path: Path, *, samples: Sequence[PackedBatch]
+    model: Classifier,
+    hp: Hyperparameters,
+    path: Path,
+    *,
+    samples: Sequence[PackedBatch],
+    decision: Decision = AS_THEY_ARE,
 ) -> tuple[tuple[tuple[int, int, int], ...], float]:
     """Compare the file's probabilities with the packed forward of `model` on records of `samples`.
 
@@ -118,7 +134,7 @@ def check_parity(
     shapes, largest = [], 0.0
     for sample in samples:
         with torch.no_grad():
-            expected = model(sample).softmax(-1).numpy()
+            expected = decision.probabilities(model(sample).numpy())
         for texts in _arrangements(hp, sample):
             num_records = len(texts[0][0])
             feed = _feed(model, hp, texts, sample.tabular[:num_records])
@@ -135,18 +151,24 @@ def check_parity(
     return tuple(shapes), largest
 
 
+def feed_of(model: Classifier, hp: Hyperparameters, sample: PackedBatch) -> Feed:
+    """The graph's inputs for the records of `sample`, padded to the longest."""
+    return _feed(model, hp, next(_arrangements(hp, sample)), sample.tabular)
+
+
 class _Probabilities(nn.Module):
     """The classifier with flat tensors in and probabilities out."""
 
-    def __init__(self, model: Classifier, num_texts: int) -> None:
+    def __init__(self, model: Classifier, num_texts: int, decision: Decision) -> None:
         super().__init__()
         self.model = model
         self.num_texts = num_texts
+        self.decision = DecisionLayer(decision)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         texts = [(inputs[2 * i], inputs[2 * i + 1]) for i in range(self.num_texts)]
         tabular = inputs[2 * self.num_texts] if len(inputs) > 2 * self.num_texts else None
-        return self.model.forward_dense(texts, tabular).softmax(-1)
+        return self.decision(self.model.forward_dense(texts, tabular))
 
 
 def input_names(model: Classifier, hp: Hyperparameters) -> list[str]:
@@ -155,7 +177,7 @@ def input_names(model: Classifier, hp: Hyperparameters) -> list[str]:
     return names if model.tabular is None else [*names, TABULAR]
 
 
-def _write(model: Classifier, hp: Hyperparameters, path: Path) -> None:
+def _write(model: Classifier, hp: Hyperparameters, path: Path, *, decision: Decision) -> None:
     """Trace the dense forward and save the graph."""
     batch = Dim("batch")
     inputs: list[Tensor] = []
@@ -173,7 +195,7 @@ def _write(model: Classifier, hp: Hyperparameters, path: Path) -> None:
     try:
         with _quiet():
             program = torch.onnx.export(
-                _Probabilities(model, len(hp.text_fields)),
+                _Probabilities(model, len(hp.text_fields), decision).eval(),
                 tuple(inputs),
                 dynamo=True,
                 opset_version=OPSET,
@@ -183,7 +205,7 @@ def _write(model: Classifier, hp: Hyperparameters, path: Path) -> None:
                 verbose=False,
             )
     except Exception as error:
-        families = sorted({branch.encoder.backbone.config.model_type for branch in model.branches.values()})
+        families = sorted({branch.encoder.kind for branch in model.branches.values()})
         raise ContractError(
             f"model.onnx: an encoder of the family {' or '.join(families)} cannot be exported: {_first_line(error)}",
             "Use an encoder of another family (bert, roberta, distilbert, electra, albert, modernbert, mpnet).",
@@ -192,13 +214,15 @@ def _write(model: Classifier, hp: Hyperparameters, path: Path) -> None:
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()
     program.model.graph.metadata_props.clear()
-    program.model.metadata_props.update(_metadata(hp))
+    program.model.metadata_props.update(_metadata(hp, decision))
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
     program.save(path, external_data=num_bytes > LARGEST_FILE)
 
 
-def _metadata(hp: Hyperparameters) -> dict[str, str]:
+def _metadata(hp: Hyperparameters, decision: Decision) -> dict[str, str]:
     metadata = {"model_class": hp.architecture.name, "num_classes": str(hp.num_classes)}
+    if decision.threshold is not None:
+        metadata["decision_threshold"] = repr(decision.threshold.value)
     if hp.multiclass_categories is not None:
         metadata["class_labels"] = json.dumps(hp.multiclass_categories)
     return metadata

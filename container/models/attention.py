@@ -119,12 +119,38 @@ class DenseLayout:
     mask: Tensor
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None) -> Tensor:
-        seen = self.mask.bool()[:, None, None, :]  # [S, 1, 1, T]
+        # Written out, and in this form, because onnxruntime's optimizer knows attention by it (export/variants.py).
+        hidden = 1 - self.mask.unsqueeze(1).unsqueeze(2).to(query.dtype)  # [S, 1, 1, T]
         if reach is not None:
-            seen = seen & _band(self.mask.shape[1], reach, self.mask.device)  # [S, 1, T, T]
+            far = (~_band(self.mask.shape[1], reach, self.mask.device)).to(query.dtype)
+            hidden = (hidden + far).clamp(max=1)  # [S, 1, T, T]
         # A finite minimum: padding chunks, and padding beyond its window, see nothing; -inf would make them NaN.
-        bias = torch.zeros((), dtype=query.dtype, device=query.device).where(seen, torch.finfo(query.dtype).min)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale)
+        bias = hidden * torch.finfo(query.dtype).min
+        divisor = query.shape[-1] ** 0.5 if scale is None else 1 / scale
+        scores = query.matmul(key.transpose(-1, -2)) / divisor + bias  # [S, heads, T, T]
+        return scores.softmax(-1).matmul(value)
+
+
+def varlen_attention(
+    query: Tensor, key: Tensor, value: Tensor, boundaries: tuple[Tensor, Tensor], *, longest: tuple[int, int]
+) -> Tensor | None:
+    """Attention inside runs of tokens by the variable-length kernel; None where the device or dtype has none.
+
+    Args:
+        query: [N, heads, head_dim]
+        key, value: [M, heads, head_dim]
+        boundaries: of the runs of queries, and of keys. [B + 1] int32 each
+        longest: run of queries, and of keys.
+
+    Returns:
+        [N, heads, head_dim]
+    """
+    if not (_has_flash(query.device) and _varlen_takes(query)):
+        if query.is_cuda:
+            _say_slow(query.dtype)
+        return None
+    longest_query, longest_key = (-(-length // _LENGTH_STEP) * _LENGTH_STEP for length in longest)
+    return varlen_attn(query, key, value, *boundaries, longest_query, longest_key)
 
 
 def _band(length: int, reach: int, device: torch.device) -> Tensor:

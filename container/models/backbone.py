@@ -42,10 +42,13 @@ class EncoderFiles(Protocol):
     def weights_folder(self) -> Path | None: ...
 
 
-def build_encoder(field: TextField, files: EncoderFiles, *, chosen: Iterable[str] = ()) -> TextEncoder:
+def build_encoder(
+    field: TextField, files: EncoderFiles, *, chosen: Iterable[str] = (), pooled: bool = True
+) -> TextEncoder:
     """The encoder of a text field; random numbers come from torch's current generator.
 
     Args:
+        pooled: with a pooler, for a vector of each chunk; otherwise only tokens' states are asked for.
         chosen: names of the hyperparameters that the user set; a default that cannot be followed is only logged.
 
     Raises:
@@ -66,11 +69,13 @@ def build_encoder(field: TextField, files: EncoderFiles, *, chosen: Iterable[str
         packed=family.packed,
         first_position=first_position(backbone),
         pad_token_id=config.pad_token_id or 0,
+        pooled=pooled,
     )
     pretrained_pooler = _take_pooler(backbone)
-    redraw(encoder.pooler, std=_std(config))
-    if has_pooler and pretrained_pooler is not None and not field.reinit_pooler:
-        encoder.pooler.dense.load_state_dict(pretrained_pooler.state_dict())
+    if encoder.pooler is not None:
+        redraw(encoder.pooler, std=_std(config))
+        if has_pooler and pretrained_pooler is not None and not field.reinit_pooler:
+            encoder.pooler.dense.load_state_dict(pretrained_pooler.state_dict())
     if files.weights_folder is not None:
         _redraw_last_layers(field, backbone, family, chosen=chosen)
     if family.unproven:
@@ -81,6 +86,27 @@ def build_encoder(field: TextField, files: EncoderFiles, *, chosen: Iterable[str
     if not family.packed:
         _say_once(f"Encoders of the family {config.model_type} run padded to the longest chunk of each batch.")
     return encoder
+
+
+def build_word_embeddings(field: TextField, files: EncoderFiles) -> nn.Embedding:
+    """The word embeddings of a text field's encoder, without the rest of it; random where it has no weights.
+
+    Raises:
+        ContractError: as build_encoder.
+    """
+    config = _read_config(files.config_folder)
+    family = encoder_family(config, source=str(files.config_folder))
+    _check_tokenizer(files.config_folder, config)
+    if files.weights_folder is None:
+        with torch.device("meta"):  # for its sizes alone
+            table = _random_backbone(config, family, files.config_folder).get_input_embeddings()
+        words = nn.Embedding(table.num_embeddings, table.embedding_dim)
+        nn.init.normal_(words.weight, std=_std(config))
+    else:
+        table = _pretrained_backbone(config, family, files.weights_folder)[0].get_input_embeddings()
+        words = nn.Embedding.from_pretrained(table.weight.detach().clone(), freeze=False)
+    words.weight.requires_grad_(field.is_embeddings_trainable)
+    return words
 
 
 def redraw(modules: nn.Module, *, std: float) -> None:

@@ -1,7 +1,8 @@
 """The classifier as an ordered list of blocks, and runs of them that take up where another stopped.
 
 Between two runs passes the carry: the hidden states [N, d] of the text being encoded, where one is, then the features
-[B, H] of each text that is finished.
+of each text that is finished: [B, H], or [N, H] where a head
+reads tokens.
 """
 
 import copy
@@ -43,10 +44,12 @@ class Carry:
     Attributes:
         hidden: (branch, width d) of the text being encoded; None between texts.
         features: width H of each finished text's features.
+        per_token: they are features of tokens [N, H], not of records [B, H].
     """
 
     hidden: tuple[int, int] | None = None
     features: tuple[int, ...] = ()
+    per_token: bool = False
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -72,14 +75,15 @@ def carries(model: Classifier, blocks: Sequence[Block]) -> list[Carry]:
     branches = list(model.branches.values())
     after: list[Carry] = []
     done: tuple[int, ...] = ()
+    per_token = any(branch.per_token for branch in branches)
     for block in blocks:
         if block.branch is None:
             after.append(Carry())
         elif block.ends:
             done += (_feature_width(branches[block.branch]),)
-            after.append(Carry(None, done))
+            after.append(Carry(None, done, per_token))
         else:
-            after.append(Carry((block.branch, branches[block.branch].encoder.width), done))
+            after.append(Carry((block.branch, branches[block.branch].encoder.width), done, per_token))
     return after
 
 
@@ -115,7 +119,7 @@ class BlockRun(nn.Module):
                 features.append(hidden)
                 hidden = None
         if self.head is not None:
-            return self.head.head(features, batch.tabular)
+            return self.head.head(features, batch)
         return tuple(features) if hidden is None else (hidden, *features)
 
 
@@ -229,6 +233,7 @@ def _branch_blocks(role: str, branch: TextBranch, place: int) -> list[Block]:
     own = [child for child in backbone.children() if next(child.parameters(), None) is not None]
     (at,) = [i for i, child in enumerate(own) if layers in child.modules()]
     begin, end = own[:at], [*own[at + 1 :], encoder.pooler, branch.projection]
+    end = [module for module in end if module is not None]
     return [
         Block(f"{role}.embeddings", tuple(begin), place, begins=True),
         *(Block(f"{role}.layer {i}", (layer,), place) for i, layer in enumerate(layers)),

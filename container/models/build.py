@@ -9,18 +9,34 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from container.models.backbone import EncoderFiles, build_encoder
+from container.models.backbone import EncoderFiles, build_encoder, build_word_embeddings
 from container.models.classifier import Classifier
+from container.models.cross_attention import CrossAttentionTable, CrossAttentionTexts
 from container.models.encoder import TextBranch, TextEncoder
-from container.models.fusion import FUSION_HEADS
+from container.models.experts import Experts
+from container.models.fusion import Concat, ConcatMLP, FusionHead, Gate, NormalisedGates, States, TextOnly
 from container.models.numeric_embedding import build_numeric_embedding
-from container.models.tabular import TabularBranch, scaled_edges
+from container.models.tabular import TabularBranch, TabularFields, scaled_edges
+from container.models.word_encoders import ConvolutionalEncoder, RecurrentEncoder, WordEncoder
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from contracts.artifacts import HYPERPARAMETERS, MODEL_STATE, tokenizer_folder
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
-from contracts.hyperparameters import Hyperparameters
+from contracts.hyperparameters import Hyperparameters, TextField
+
+# By ModelClass.fusion.
+FUSION_HEADS: dict[str, type[FusionHead]] = {
+    "text_only": TextOnly,
+    "states": States,
+    "concat": Concat,
+    "concat_mlp": ConcatMLP,
+    "gate": Gate,
+    "normalised_gates": NormalisedGates,
+    "experts": Experts,
+    "cross_attention_table": CrossAttentionTable,
+    "cross_attention_texts": CrossAttentionTexts,
+}
 
 
 def build_classifier(
@@ -96,13 +112,16 @@ def _compose(
     numeric_transform: NumericTransformParameters,
 ) -> Classifier:
     head = FUSION_HEADS[hp.architecture.fusion]
+    projects, per_token = head.text_features != "mean", head.text_features == "tokens"
     branches = {}
     for field, files in zip(hp.text_fields, encoders, strict=True):
-        encoder = build_encoder(field, files, chosen=hp.model_fields_set)
-        branches[field.role] = TextBranch(encoder, _projection(hp, encoder) if head.projects_text else nn.Identity())
+        encoder = _encoder(hp, field, files, pooled=not per_token)
+        projection = _projection(hp, encoder) if projects else nn.Identity()
+        branches[field.role] = TextBranch(encoder, projection, per_token=per_token)
     tabular = None
     if hp.architecture.uses_table and tabular_dim:
-        tabular = TabularBranch(
+        kind = {"vector": TabularBranch, "fields": TabularFields}[head.table_features]
+        tabular = kind(
             tabular_dim,
             hp.hidden_common_dim,
             transform=numeric_transform,
@@ -112,15 +131,28 @@ def _compose(
     widths = {branch.encoder.width for branch in branches.values()}
     fusion = head(
         hp,
-        text_width=hp.hidden_common_dim if head.projects_text else max(widths),
+        text_width=hp.hidden_common_dim if projects else max(widths),
         num_texts=len(branches),
         table_width=0 if tabular is None else hp.hidden_common_dim,
     )
     return Classifier(branches, tabular=tabular, fusion=fusion, modality_dropout=hp.modality_dropout)
 
 
-def _projection(hp: Hyperparameters, encoder: TextEncoder) -> nn.Module:
-    return nn.Sequential(nn.Dropout(hp.dropout), nn.Linear(encoder.width, hp.hidden_common_dim))
+def _encoder(hp: Hyperparameters, field: TextField, files: EncoderFiles, *, pooled: bool) -> TextEncoder | WordEncoder:
+    """What reads a text, as ModelClass.encoder says."""
+    if hp.architecture.encoder == "transformer":
+        return build_encoder(field, files, chosen=hp.model_fields_set, pooled=pooled)
+    words = build_word_embeddings(field, files)
+    if hp.architecture.encoder == "lstm":
+        return RecurrentEncoder(
+            words, width=hp.hidden_common_dim, num_layers=hp.num_layers, dropout=1 - hp.dropout_keep
+        )
+    return ConvolutionalEncoder(words, kernel_sizes=hp.kernel_size, channels=hp.conv_channels)
+
+
+def _projection(hp: Hyperparameters, encoder: TextEncoder | WordEncoder) -> nn.Module:
+    dropout = 1 - hp.dropout_keep if hp.architecture.encoder == "cnn" else hp.dropout
+    return nn.Sequential(nn.Dropout(dropout), nn.Linear(encoder.width, hp.hidden_common_dim))
 
 
 def _load_hyperparameters(path: Path) -> Hyperparameters:

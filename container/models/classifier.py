@@ -8,7 +8,8 @@ from container.data.batch import PackedBatch
 from container.models.encoder import TextBranch
 from container.models.fusion import FusionHead
 from container.models.modality_dropout import ModalityDropout
-from container.models.tabular import TabularBranch
+from container.models.record_tokens import DenseTokens, PackedTokens
+from container.models.tabular import TabularBranch, TabularFields
 
 
 class Classifier(nn.Module):
@@ -32,7 +33,7 @@ class Classifier(nn.Module):
         self,
         branches: Mapping[str, TextBranch],
         *,
-        tabular: TabularBranch | None,
+        tabular: TabularBranch | TabularFields | None,
         fusion: FusionHead,
         modality_dropout: float = 0.0,
     ) -> None:
@@ -42,7 +43,7 @@ class Classifier(nn.Module):
         self.modality_dropout = ModalityDropout(modality_dropout)
         self.fusion = fusion
         self.text_indices: tuple[int, ...] = tuple(range(len(branches)))
-        self.exchange: Callable[[list[Tensor]], list[Tensor]] = _nothing
+        self.exchange: Callable[[list[Tensor], PackedBatch], list[Tensor]] = _nothing
         self._packed = tuple(branch.encoder.packed for branch in branches.values())
 
     def forward(self, batch: PackedBatch) -> Tensor:
@@ -51,15 +52,16 @@ class Classifier(nn.Module):
             branch(batch.texts[i], num_records=len(batch.rows))
             for i, branch in zip(self.text_indices, self.branches.values(), strict=True)
         ]
-        return self.head(features, batch.tabular)
+        return self.head(features, batch)
 
-    def head(self, features: list[Tensor], tabular: Tensor) -> Tensor:
-        """Logits [B, K] from the features of `branches`, [B, H] each, and the table [B, n]."""
-        texts = self.exchange(features)
-        if self.tabular is None:
-            return self.fusion(self.modality_dropout(texts), None)
-        *texts, table = self.modality_dropout([*texts, self.tabular(tabular)])
-        return self.fusion(texts, table)
+    def head(self, features: list[Tensor], batch: PackedBatch) -> Tensor:
+        """Logits [B, K] from the features of `branches`, [B, H] or [N, H] each, and the table of `batch`."""
+        texts = self.exchange(features, batch)
+        table = None if self.tabular is None else self.tabular(batch.tabular)
+        tokens = [PackedTokens.of(text) for text in batch.texts]
+        per_token = self.fusion.text_features == "tokens"
+        texts, table = self.modality_dropout(texts, table, tokens if per_token else None)
+        return self.fusion(texts, table, tokens)
 
     def forward_dense(self, texts: Sequence[tuple[Tensor, Tensor]], tabular: Tensor | None) -> Tensor:
         """Logits from padded chunks, for export.
@@ -76,7 +78,8 @@ class Classifier(nn.Module):
             branch.forward_dense(input_ids, mask)
             for branch, (input_ids, mask) in zip(self.branches.values(), texts, strict=True)
         ]
-        return self.fusion(features, None if self.tabular is None else self.tabular(tabular))
+        tokens = [DenseTokens(mask.flatten(1)) for _, mask in texts]
+        return self.fusion(features, None if self.tabular is None else self.tabular(tabular), tokens)
 
     def computed_tokens(self, batch: PackedBatch) -> int:
         """Tokens the encoders compute on for `batch`: its own, and the padding of families that cannot be packed."""
@@ -86,5 +89,5 @@ class Classifier(nn.Module):
         )
 
 
-def _nothing(features: list[Tensor]) -> list[Tensor]:
+def _nothing(features: list[Tensor], _: PackedBatch) -> list[Tensor]:
     return features

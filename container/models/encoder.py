@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 from container.data.batch import PackedText
 from container.models.attention import DenseLayout, Layout, PackedLayout
 from container.models.families import FAMILIES, encoder_layers
+from container.models.word_encoders import WordEncoder
 
 
 class Pooler(nn.Module):
@@ -31,10 +32,17 @@ class TextEncoder(nn.Module):
         packed: the family computes on packed chunks; otherwise every batch is padded to its longest chunk.
         first_position: number that the family's position table gives to a chunk's first token.
         pad_token_id: what padding is filled with.
+        pooled: whether vectors of chunks are asked for, beside the states of tokens.
     """
 
     def __init__(
-        self, backbone: PreTrainedModel, *, packed: bool, first_position: int = 0, pad_token_id: int = 0
+        self,
+        backbone: PreTrainedModel,
+        *,
+        packed: bool,
+        first_position: int = 0,
+        pad_token_id: int = 0,
+        pooled: bool = True,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -42,7 +50,12 @@ class TextEncoder(nn.Module):
         self.first_position = first_position
         self.pad_token_id = pad_token_id
         self.width: int = backbone.config.hidden_size
-        self.pooler = Pooler(self.width)
+        self.pooler = Pooler(self.width) if pooled else None
+
+    @property
+    def kind(self) -> str:
+        """The backbone's model_type."""
+        return self.backbone.config.model_type
 
     @property
     def layers(self) -> nn.ModuleList | None:
@@ -50,11 +63,12 @@ class TextEncoder(nn.Module):
 
         None where they are not known, or are one set of weights run several times.
         """
-        family = FAMILIES.get(self.backbone.config.model_type)
+        family = FAMILIES.get(self.kind)
         return None if family is None or family.shared_layers else encoder_layers(self.backbone, family)
 
     def forward(self, text: PackedText) -> Tensor:
         """Vector of each chunk. [S, d]"""
+        assert self.pooler is not None
         return self.pooler(self.token_states(text).index_select(0, text.cu_seqlens[:-1]))
 
     def forward_dense(self, input_ids: Tensor, mask: Tensor) -> Tensor:
@@ -67,7 +81,8 @@ class TextEncoder(nn.Module):
         Returns:
             [S, d]
         """
-        return self.pooler(self._dense_states(input_ids, mask)[:, 0])
+        assert self.pooler is not None
+        return self.pooler(self.token_states_dense(input_ids, mask)[:, 0])
 
     def token_states(self, text: PackedText) -> Tensor:
         """Last hidden state of each token, in the order of `text.tokens`. [N, d]"""
@@ -78,11 +93,11 @@ class TextEncoder(nn.Module):
         )  # [S, T]
         lengths = text.cu_seqlens.diff()[:, None]  # [S, 1]
         mask = (torch.arange(input_ids.shape[1], device=input_ids.device) < lengths).long()
-        states = self._dense_states(input_ids, mask)  # [S, T, d]
+        states = self.token_states_dense(input_ids, mask)  # [S, T, d]
         return torch.cat([row[:length] for row, length in zip(states, text.lengths)])
 
-    def _dense_states(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """[S, T, d]"""
+    def token_states_dense(self, input_ids: Tensor, mask: Tensor) -> Tensor:
+        """Last hidden state of each token of padded chunks; arguments as in `forward_dense`. [S, T, d]"""
         if self.packed:
             positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]  # [1, T]
             return self._states(input_ids, positions=positions, layout=DenseLayout(mask))
@@ -96,24 +111,35 @@ class TextEncoder(nn.Module):
 
 
 class TextBranch(nn.Module):
-    """A text field: the mean of its record's chunk vectors, projected where the fusion head wants it projected.
+    """A text field: the mean of its record's chunk vectors, or its tokens' states; projected where the head wants that.
 
     Args:
         projection: Dropout and Linear d -> H, or Identity.
+        per_token: features are those of tokens.
     """
 
-    def __init__(self, encoder: TextEncoder, projection: nn.Module) -> None:
+    def __init__(self, encoder: TextEncoder | WordEncoder, projection: nn.Module, *, per_token: bool = False) -> None:
         super().__init__()
         self.encoder = encoder
         self.projection = projection
+        self.per_token = per_token
 
     def forward(self, text: PackedText, *, num_records: int) -> Tensor:
-        """Features of each record. [B, H] (or [B, d])"""
+        """Features of each record [B, H] (or [B, d]); or of each token [N, H]."""
+        if self.per_token:
+            return self.projection(self.encoder.token_states(text))
         chunks = self.encoder(text)  # [S, d]
         return self.projection(mean_over_records(chunks, text.chunk_record, num_records=num_records))
 
     def forward_dense(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """The same from input_ids [B, C, T] and mask [B, C, T]; chunks without a token do not count."""
+        """The same from input_ids [B, C, T] and mask [B, C, T]; chunks without a token do not count.
+
+        Returns:
+            [B, H], or [B, C * T, H]
+        """
+        if self.per_token:
+            states = self.encoder.token_states_dense(input_ids.flatten(0, 1), mask.flatten(0, 1))  # [B * C, T, d]
+            return self.projection(states).unflatten(0, mask.shape[:2]).flatten(1, 2)
         chunks = self.encoder.forward_dense(input_ids.flatten(0, 1), mask.flatten(0, 1))  # [B * C, d]
         chunks = chunks.unflatten(0, mask.shape[:2])  # [B, C, d]
         real = mask.amax(-1, keepdim=True).to(chunks.dtype)  # [B, C, 1]

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from container.models.record_tokens import RecordTokens
+
 
 class ModalityDropout(nn.Module):
     """Leaves out each modality of each record with probability p, but never all of a record's (Neverova et al. 2015).
@@ -17,13 +19,26 @@ class ModalityDropout(nn.Module):
         super().__init__()
         self.p = p
 
-    def forward(self, modalities: Sequence[Tensor]) -> list[Tensor]:
-        """Features of the modalities, [B, H] each -> the same, 0 where left out."""
+    def forward(
+        self, texts: Sequence[Tensor], table: Tensor | None, tokens: Sequence[RecordTokens] | None = None
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """The same features, 0 where left out.
+
+        Args:
+            texts: [B, H] each, or [.., H] laid out as `tokens` says.
+            table: [B, H], or [B, n, H] of fields.
+        """
+        texts = list(texts)
         if not self.training or self.p == 0:
-            return list(modalities)
-        draws = torch.rand(len(modalities[0]), len(modalities), device=modalities[0].device)  # [B, M]
-        kept = (draws >= self.p) | (draws == draws.amax(1, keepdim=True))  # [B, M]
-        return [features * kept[:, i, None] for i, features in enumerate(modalities)]
+            return texts, table
+        num_records = len(texts[0]) if tokens is None else tokens[0].num_records
+        num_modalities = len(texts) + (table is not None)
+        draws = torch.rand(num_records, num_modalities, device=texts[0].device)  # [B, M]
+        kept = ((draws >= self.p) | (draws == draws.amax(1, keepdim=True))).to(texts[0].dtype)  # [B, M]
+        for i in range(len(texts)):
+            own = kept[:, i, None]  # [B, 1]
+            texts[i] = texts[i] * (own if tokens is None else tokens[i].spread(own))
+        return texts, None if table is None else table * kept[:, -1].view(-1, *[1] * (table.ndim - 1))
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

@@ -95,3 +95,38 @@ class TabularBranch(nn.Module):
         if self.embedding is not None:
             hidden = self.embedding(hidden).flatten(1)  # [B, n * d]
         return self.dropout(torch.relu(self.linear(hidden)))
+
+
+class TabularFields(nn.Module):
+    """Transform -> for each column i, value * weight_i + bias_i -> Dropout: a token of width H for each.
+
+    The feature tokenizer of Gorishniy et al. 2021, "Revisiting Deep Learning Models for Tabular Data". With an
+    embedding: Transform -> embedding of each input -> Linear d -> H, the same for all, + bias_i -> Dropout.
+    """
+
+    def __init__(
+        self,
+        num_inputs: int,
+        width: int,
+        *,
+        transform: NumericTransformParameters,
+        dropout: float,
+        embedding: NumericEmbedding | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_inputs = num_inputs
+        self.transform = NumericTransform(transform)
+        self.embedding = embedding
+        bound = 1 / math.sqrt(width)
+        if embedding is None:
+            self.weight = nn.Parameter(torch.empty(num_inputs, width).uniform_(-bound, bound))
+        else:
+            self.linear = nn.Linear(embedding.width, width, bias=False)
+        self.bias = nn.Parameter(torch.empty(num_inputs, width).uniform_(-bound, bound))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tabular: Tensor) -> Tensor:
+        """[B, n] -> [B, n, H]"""
+        values = self.transform(tabular)
+        tokens = values[:, :, None] * self.weight if self.embedding is None else self.linear(self.embedding(values))
+        return self.dropout(tokens + self.bias)

@@ -2,8 +2,10 @@
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
+from container.data.batch import PackedBatch
 from container.models.classifier import Classifier
 
 
@@ -23,21 +25,24 @@ def split_branches(model: Classifier, group: dist.ProcessGroup) -> None:
         if role != roles[own]:
             del model.branches[role]
     model.text_indices = (own,)
-    model.exchange = FeatureExchange(group)
+    model.exchange = FeatureExchange(group, per_token=model.branches[roles[own]].per_token)
 
 
 class FeatureExchange:
-    """[features of this rank's text] -> features of all texts, [B, H] each, on every rank."""
+    """[features of this rank's text] -> features of all texts, [B, H] or [N, H] each, on every rank."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup, *, per_token: bool) -> None:
         self._group = group
+        self._per_token = per_token
 
-    def __call__(self, features: list[Tensor]) -> list[Tensor]:
+    def __call__(self, features: list[Tensor], batch: PackedBatch) -> list[Tensor]:
         (own,) = features
+        rows = [len(text.tokens) if self._per_token else len(batch.rows) for text in batch.texts]
         if torch.is_grad_enabled():
             # The ranks' encoders drew different amounts of dropout; what follows must draw the same on all of them.
             torch.manual_seed(hash((torch.initial_seed(), 1)) & 0x7FFF_FFFF_FFFF_FFFF)
-        return list(_Exchange.apply(own, self._group))
+        room = F.pad(own, (0, 0, 0, max(rows) - len(own)))  # what travels has one shape on all ranks
+        return [tensor[:count] for tensor, count in zip(_Exchange.apply(room, self._group), rows, strict=True)]
 
 
 class _Exchange(torch.autograd.Function):

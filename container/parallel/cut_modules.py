@@ -79,7 +79,8 @@ def _columns(linear: nn.Linear, mesh: DeviceMesh, outside: Placement | None, who
     if outside is not None:
         hidden = enter(hidden, mesh, outside)
     own = F.linear(hidden, _own(linear.weight), None if linear.bias is None else _own(linear.bias))
-    return gather(own, mesh, dim=own.ndim - 1) if whole else own
+    # A copy: what a whole model returns gets hooks of fully_shard, and those warn of views.
+    return gather(own, mesh, dim=own.ndim - 1).clone() if whole else own
 
 
 def _rows(linear: nn.Linear, mesh: DeviceMesh, outside: Placement, own: Tensor) -> Tensor:

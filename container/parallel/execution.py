@@ -2,8 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -12,12 +11,9 @@ from torch.distributed.tensor import DTensor
 
 from container.data.batch import PackedBatch
 from container.models.classifier import Classifier
-from container.parallel.branch import split_branches
 from container.parallel.mesh import RankMesh
-from container.parallel.recompute import compile_layers, recompute_layers
-from container.parallel.replication import DataParallel, alone, replicate
-from container.parallel.sharding import free_gathered, shard_module
-from contracts.hyperparameters import Hyperparameters
+from container.parallel.replication import DataParallel
+from container.parallel.sharding import free_gathered
 
 Objective = Callable[[Tensor, PackedBatch], Tensor]
 Autocast = Callable[[], contextlib.AbstractContextManager]
@@ -179,56 +175,3 @@ def _local(tensor: Tensor) -> Tensor:
 def at_least_float32(logits: Tensor) -> Tensor:
     """Half precision is too coarse for a loss; float64 stays."""
     return logits.float() if logits.dtype.itemsize < 4 else logits
-
-
-def parallelize(
-    model: Classifier,
-    ranks: RankMesh,
-    hp: Hyperparameters,
-    *,
-    precision: torch.dtype,
-    tokens_per_record: Mapping[str, float] | None = None,
-) -> Execution:
-    """`model`, parallelised in place over the mesh's axes, computing in `precision`.
-
-    Args:
-        model: the plain model with the same weights on every rank, in float32 or float64.
-        precision: of matrix products.
-        tokens_per_record: mean of each text by role, to balance pipeline stages; max_sen_len where it is not known.
-    """
-    model.to(ranks.device)
-    slices = ranks.submesh("tp")
-    if slices is not None:
-        from container.parallel.tensor import apply_tensor_parallel
-
-        apply_tensor_parallel(model, slices, sequence_parallel=hp.sequence_parallel)
-    if hp.compile:
-        compile_layers(model)
-    recompute_layers(model, every=hp.activation_checkpointing)
-    group = ranks.group("branch")
-    if group is not None:
-        split_branches(model, group)
-
-    composed = any(ranks.size(axis) > 1 for axis in ("pp", "branch", "tp"))
-    sharded = ranks.size("dp_shard") > 1 or (ranks.data_size > 1 and (composed or hp.strategy in ("fsdp", "hsdp")))
-    # Shards have their own precision, in which they also travel; everything else is cast as it is used.
-    autocast = partial(_autocast, ranks.device.type, torch.float32 if sharded else precision)
-    shard = partial(shard_module, ranks=ranks, hp=hp, precision=precision) if sharded else _leave
-    if ranks.size("pp") > 1:
-        from container.parallel.pipeline import build_pipeline
-
-        return build_pipeline(model, ranks, hp, autocast=autocast, shard=shard, tokens_per_record=tokens_per_record)
-    shard(model)
-    replicated = ranks.data_size > 1 and not sharded
-    data_parallel = replicate(model, ranks, hp) if replicated else alone(model)
-    return DirectExecution(model, ranks, data_parallel=data_parallel, autocast=autocast)
-
-
-def _leave(module: nn.Module) -> None:
-    """No data axis: every rank keeps what it has."""
-
-
-def _autocast(device_type: str, precision: torch.dtype) -> contextlib.AbstractContextManager:
-    if precision == torch.float32:
-        return contextlib.nullcontext()
-    return torch.autocast(device_type, dtype=precision)

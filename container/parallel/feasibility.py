@@ -74,6 +74,9 @@ def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegree
     Raises:
         ContractError: see `check_against_model`; or an encoder that cannot be found or described.
     """
+    if hp.architecture.encoder != "transformer":
+        _check_whole(hp, degrees)
+        return
     of_layers = [name for name in ("activation_checkpointing", "compile") if getattr(hp, name)]
     if "fsdp_wrap" in hp.model_fields_set and hp.fsdp_wrap == "layer" and "fsdp" in degrees.features(hp):
         of_layers.append("fsdp_wrap")
@@ -91,6 +94,20 @@ def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegree
                     "%s is set and has no effect on the encoder of %s: the layers of %s are not known one by one.",
                     name, encoder.role, encoder.model_type,
                 )  # fmt: skip
+
+
+def _check_whole(hp: Hyperparameters, degrees: ParallelDegrees) -> None:
+    """Raise ContractError for a way of sharing out that a model without encoder layers does not have."""
+    for setting, size, what in (
+        ("tp_size", degrees.tp, "whose matrices could be cut"),
+        ("pp_size", degrees.pp, "to place in stages"),
+    ):
+        if size > 1:
+            raise ContractError(
+                f"{setting}: is {size}, but model_class {hp.model_class!r} has no encoder layers {what}; "
+                f"{degrees}; WORLD_SIZE={degrees.product}",
+                f"Set {setting} to 1: replicas (strategy ddp) or shards (fsdp) share its work out.",
+            )
 
 
 def encoder_config(paths: JobPaths, hp: Hyperparameters, *, name: str) -> dict[str, Any]:

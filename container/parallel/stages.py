@@ -12,6 +12,7 @@ from container.models.blocks import Block, BlockRun, Carry, carries, flatten
 from container.models.classifier import Classifier
 from container.models.encoder import TextBranch
 from container.models.families import FAMILIES
+from container.models.fusion import FusionHead
 from container.parallel.execution import Autocast
 from contracts.hyperparameters import Hyperparameters
 
@@ -40,8 +41,10 @@ class StagePlan:
 
     @property
     def reuses_weights(self) -> bool:
-        """Whether a weight may be used several times in a forward pass, as in encoders that cannot be cut."""
-        return any(block.begins and block.ends for block in self.blocks)
+        """Whether a weight may be used several times in a forward pass, as in encoders that cannot be cut, or what
+        it gives is, as in heads that weigh modalities by themselves."""
+        heads = [module for block in self.blocks for module in block.modules if isinstance(module, FusionHead)]
+        return any(block.begins and block.ends for block in self.blocks) or any(head.branches_out for head in heads)
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Budget:
 
     Attributes:
         tokens: of hidden states, for each of Classifier.branches.
-        records: of features.
+        records: of features of records.
     """
 
     tokens: tuple[int, ...]
@@ -59,7 +62,8 @@ class Budget:
     def rows(self, carry: Carry) -> tuple[int, ...]:
         """Rows of each tensor of `carry`."""
         hidden = () if carry.hidden is None else (self.tokens[carry.hidden[0]],)
-        return (*hidden, *(self.records for _ in carry.features))
+        finished = range(len(carry.features))
+        return (*hidden, *(self.tokens[place] if carry.per_token else self.records for place in finished))
 
 
 class Stage(nn.Module):
@@ -116,7 +120,9 @@ def plan_stages(
     longest = {field.role: field.max_sen_len for field in hp.text_fields}
     tokens = {role: (tokens_per_record or longest)[role] for role in model.branches}
     costs = [
-        block_cost(block, branch, tokens=tokens[role], chunk=min(tokens[role], longest[role]))
+        block_cost(
+            block, branch, tokens=tokens[role], chunk=min(tokens[role], longest[role]), per_token=after[-2].per_token
+        )
         for block, (role, branch) in ((block, _branch_of(block, model)) for block in blocks)
     ]
     cuts = even_out(balance(costs, len(rank_of)), costs, rank_of)
@@ -188,29 +194,32 @@ def even_out(cuts: Sequence[int], costs: Sequence[float], rank_of: Sequence[int]
     return best
 
 
-def block_cost(block: Block, branch: TextBranch | None, *, tokens: float, chunk: float) -> float:
+def block_cost(
+    block: Block, branch: TextBranch | None, *, tokens: float, chunk: float, per_token: bool = False
+) -> float:
     """Forward FLOP of `block` for one record.
 
     Args:
         branch: the text branch it belongs to; None for the head.
+        per_token: the head reads tokens, not records.
         tokens: of the record's text.
         chunk: tokens that a token attends to.
     """
     if branch is None:
-        return _linear_flop(block.modules)
+        return (tokens if per_token else 1) * _linear_flop(block.modules)
     config, inside = branch.encoder.backbone.config, set(branch.encoder.backbone.modules())
     attention = 4 * chunk * config.hidden_size  # of one layer, per token
     if block.begins and block.ends:
         family = FAMILIES.get(config.model_type)
         rounds = config.num_hidden_layers if family is not None and family.shared_layers else 1
         per_token, layers = [branch.encoder.backbone], config.num_hidden_layers
-        once = [branch.encoder.pooler, branch.projection]
+        once = [module for module in (branch.encoder.pooler, branch.projection) if module is not None]
     else:
         rounds, layers = 1, int(not (block.begins or block.ends))
         per_token = [module for module in block.modules if module in inside]
         once = [module for module in block.modules if module not in inside]
     flop = rounds * _linear_flop(per_token) + layers * attention + _embedding_flop(per_token)
-    return tokens * flop + tokens / chunk * _linear_flop(once)
+    return tokens * flop + (tokens if per_token else tokens / chunk) * _linear_flop(once)
 
 
 def stage_table(plans: Sequence[StagePlan], ranks: Sequence[int]) -> str:

@@ -52,6 +52,16 @@ class FittedPreprocessing:
         return [*self.numeric_columns, *(name for names in risks for name in names)]
 
     @cached_property
+    def tabular_places(self) -> dict[str, tuple[int, ...]]:
+        """Which of the K tabular inputs each raw column became."""
+        places: dict[str, tuple[int, ...]] = {column: (i,) for i, column in enumerate(self.numeric_columns)}
+        for column in self.categorical_columns:
+            first = sum(map(len, places.values()))
+            names = risk_feature_names(column, self.class_labels, self.is_binary)
+            places[column] = tuple(range(first, first + len(names)))
+        return places
+
+    @cached_property
     def labels(self) -> LabelMap:
         return LabelMap(self.label_name, self.class_labels)
 

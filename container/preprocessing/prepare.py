@@ -104,7 +104,7 @@ def prepare_data(paths: JobPaths, hp: Hyperparameters) -> PreparedData:
     files = {split: find_data_files(paths.channel(split), getattr(hp, f"{split}_filename")) for split in SPLITS}
     for found in files.values():
         input_format(found)
-        check_columns(found, hp.full_field_list or TableColumns.of(hp).transformed)
+        check_columns(found, [*(hp.full_field_list or []), *TableColumns.of(hp).transformed])
     sources = {field.role: resolve_encoder(field.tokenizer, paths) for field in hp.text_fields}
     encoders = {role: source.folder for role, source in sources.items()}
     with _exclusive(paths.prepared):

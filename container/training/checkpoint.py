@@ -216,13 +216,18 @@ class CheckpointStore:
         for old in found[: -self._keep]:
             if best is None or old.folder != best.folder:
                 shutil.rmtree(old.folder, ignore_errors=True)
-        for stale in self._folder.glob(f"{_ASIDE}*"):
-            shutil.rmtree(stale, ignore_errors=True)
+        clear_unfinished(self._folder)
 
     def _point(self, pointer: str, name: str) -> None:
         aside = self._folder / f".{pointer}"
         aside.write_text(name + "\n")
         os.replace(aside, self._folder / pointer)
+
+
+def clear_unfinished(folder: Path) -> None:
+    """Remove what a save left half done."""
+    for aside in folder.glob(f"{_ASIDE}*"):
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def clear_checkpoints(folder: Path) -> None:

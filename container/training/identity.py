@@ -11,7 +11,7 @@ from contracts.hyperparameters import Hyperparameters
 logger = logging.getLogger(__name__)
 
 # Changing these continues the same training; changing any other would silently make another one of it. How the work is
-# spread over processes is free as a whole.
+# spread over processes, and what is made of the trained weights, are free as a whole.
 FREE = frozenset(
     {
         "max_epochs", "early_stop_patience", "val_check_interval", "metric_choices", "load_ckpt", "resume",
@@ -22,7 +22,7 @@ FREE = frozenset(
     | {
         name
         for name, field in Hyperparameters.model_fields.items()
-        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["group"] == "processes"
+        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["group"] in ("processes", "outcome")
     }
 )  # fmt: skip
 

@@ -19,7 +19,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from container.failure import Failure, root_cause
 from container.job import Job, Restart, write_json_aside
 from container.processes import PARENT_PID, die_with_parent, set_up_logging
-from container.training.checkpoint import clear_checkpoints
+from container.training.checkpoint import clear_checkpoints, clear_unfinished
 from container.training.stop import LEFT_ALONE
 
 logger = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ def _run(job: Job, job_file: Path, num_workers: int) -> Failure | None:
         if failure is None:
             return None
         job.forget_workers()  # from here on a stop request finds no worker, or a new one
+        clear_unfinished(job.paths.checkpoints)  # what a rank that raised left of a save under way
         if job.stop_file.exists() or not failure.killed or restarts == job.hp.max_restarts:
             return failure.after(restarts)
         restarts += 1

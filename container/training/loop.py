@@ -19,7 +19,7 @@ from container.parallel.execution import Execution
 from container.parallel.mesh import RankMesh
 from container.training.average import WeightAverage
 from container.training.checkpoint import CheckpointStore
-from container.training.objective import WeightedCrossEntropy
+from container.training.objective import Penalised, WeightedCrossEntropy
 from container.training.optimizer import effective_warmup, learning_rate
 from container.training.predict import predict_split, softmax, weighted_log_loss
 from container.training.profiling import StepProfiler, log_memory
@@ -95,12 +95,13 @@ class Trainer:
         self._profiler = profiler
         self._first_step: Callable[[float], None] | None = first_step
         self._class_weights = class_weights
-        self._objective = WeightedCrossEntropy(
+        loss = WeightedCrossEntropy(
             class_weights,
             self._ranks.device,
             focal_gamma=hp.focal_gamma if hp.loss == "focal" else 0.0,
             label_smoothing=hp.label_smoothing,
         )
+        self._objective = Penalised(loss, execution.module)
         self._early = EarlyStopping(hp.early_stop_metric, patience=hp.early_stop_patience)
         self._loss = torch.zeros((), device=self._ranks.device)
         self._loss_steps = 0

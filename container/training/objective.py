@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from container.data.batch import UNLABELLED, PackedBatch
+from container.models.classifier import Classifier
 
 
 class WeightedCrossEntropy:
@@ -62,3 +63,27 @@ class WeightedCrossEntropy:
 def _counts(batch: PackedBatch) -> Tensor:
     """1 for a record that counts, else 0. [B]"""
     return (batch.labels != UNLABELLED) * batch.weights
+
+
+class Penalised:
+    """An objective, and what the model's fusion head adds to the loss of each record (FusionHead.penalty).
+
+    Args:
+        module: this rank's part of the model; where its head is elsewhere, nothing is added here.
+    """
+
+    def __init__(self, objective: WeightedCrossEntropy, module: Classifier) -> None:
+        self._objective = objective
+        self._head = module.fusion
+
+    def __call__(self, logits: Tensor, batch: PackedBatch) -> Tensor:
+        """Sum over the records that count, weighted as their losses are. Scalar."""
+        loss = self._objective(logits, batch)
+        penalty = getattr(self._head, "penalty", None)
+        if penalty is None:
+            return loss
+        return loss + (penalty * self.record_weights(batch)).sum()
+
+    def record_weights(self, batch: PackedBatch) -> Tensor:
+        """See WeightedCrossEntropy.record_weights."""
+        return self._objective.record_weights(batch)

@@ -1,5 +1,6 @@
 """Rank 0's last act: everything under output/data/."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,12 +8,17 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from container.data.split import PreparedSplit
-from container.evaluation.evaluate import EvaluationInput, SplitPredictions, write_evaluation
+from container.decision.decision import Decision
+from container.evaluation.evaluate import write_evaluation
+from container.evaluation.evaluation_input import EvaluationInput
+from container.evaluation.explanation import Explanation
+from container.evaluation.predictions import SplitPredictions
+from container.evaluation.variants import VariantReport
 from container.job import Job
 from container.preprocessing.class_weights import resolve_class_weights
 from container.preprocessing.prepare import PreparedData
 from container.training.loop import merge_history
-from container.training.predict import weighted_log_loss
+from container.training.predict import softmax, weighted_log_loss
 from container.training.state import TrainingState
 from contracts import artifacts
 
@@ -22,8 +28,10 @@ def write_results(
     *,
     data: PreparedData,
     splits: dict[str, PreparedSplit],
-    probabilities: dict[str, np.ndarray],
     logits: dict[str, np.ndarray],
+    decision: Decision,
+    explanation: Explanation | None,
+    variants: Sequence[VariantReport],
     state: TrainingState,
     run: dict[str, Any],
 ) -> tuple[dict[str, float | None], dict[str, int]]:
@@ -34,6 +42,8 @@ def write_results(
     """
     out = job.paths.output_data
     out.mkdir(parents=True, exist_ok=True)
+    scored = {name: decision.log_probabilities(values) for name, values in logits.items()}
+    probabilities = {name: np.exp(values) for name, values in scored.items()}
     labels = {name: split.column("label").to_numpy() for name, split in splits.items()}
     class_weights = resolve_class_weights(job.hp, data.fitted.class_labels, data.summary)
     evaluation = EvaluationInput(
@@ -56,8 +66,12 @@ def write_results(
         data_summary=data.summary,
         hyperparameters=job.hp.model_dump(mode="json"),
         run=run,
-        losses={name: weighted_log_loss(logits[name], labels[name], class_weights) for name in splits},
+        losses={name: weighted_log_loss(scored[name], labels[name], class_weights) for name in splits},
         class_weights=class_weights,
+        decision=decision,
+        explanation=explanation,
+        variants=variants,
+        uncalibrated={name: softmax(values) for name, values in logits.items()},
     )
     evaluated = write_evaluation(out, evaluation)
     metrics = {

@@ -15,6 +15,8 @@ import torch.distributed as dist
 
 from container.data.sampler import Slots
 from container.data.split import PreparedSplit
+from container.evaluation.fit_decision import describe, fit_decision
+from container.evaluation.variants import VariantReport
 from container.export.artifacts import export_model
 from container.failure import Failure
 from container.job import Job, write_json_aside
@@ -22,23 +24,26 @@ from container.models.build import EncoderConfigOnly, build_classifier
 from container.models.classifier import Classifier
 from container.models.lora import add_lora, merge_lora
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.execution import Execution, parallelize
+from container.parallel.execution import Execution
 from container.parallel.mesh import RankMesh, build_mesh, init_distributed
+from container.parallel.parallelize import parallelize
 from container.preprocessing.class_weights import resolve_class_weights
 from container.preprocessing.prepare import PreparedData, open_prepared
 from container.processes import die_with_parent, set_up_logging
 from container.training.average import WeightAverage
 from container.training.checkpoint import Checkpoint, CheckpointStore, load_weights
+from container.training.explain import explain
 from container.training.identity import check_identity, identity, resume_slots
 from container.training.loop import Trainer, precision_of, raise_if_stopped
 from container.training.optimizer import build_optimizer
-from container.training.predict import predict_split, softmax
+from container.training.predict import predict_split
 from container.training.profiling import StepProfiler
 from container.training.progress import Progress, metric_line
 from container.training.results import write_results
 from container.training.scaler import LossScaler
 from container.training.state import Schedule, TrainingState
 from container.training.stop import StopFlag, StopRequested
+from container.training.variants import write_variants
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
@@ -86,17 +91,39 @@ def run(job: Job, stop: StopFlag) -> None:
     dist.destroy_process_group()  # the rest is rank 0's alone; nobody waits in a collective for it
     if not ranks.is_first:
         return
-    probabilities = {name: softmax(logits) for name, logits in outcome.logits.items()}
+    labels = {name: split.column("label").to_numpy() for name, split in splits.items()}
+    decision = fit_decision(
+        hp,
+        logits=outcome.logits,
+        labels=labels,
+        train_counts=np.bincount(labels["train"][labels["train"] >= 0], minlength=hp.num_classes),
+        class_weights=np.asarray(resolve_class_weights(hp, data.fitted.class_labels, data.summary)),
+    )
+    logger.info("decisions: %s", describe(decision))
     model = build_model(hp, data, pretrained=False)
     load_weights(model, outcome.checkpoint)
     merge_lora(model)
-    files = export_model(job, model, data=data, samples=splits["val"])
+    variants: list[VariantReport] = []
+
+    def add_variants(folder: Path) -> None:
+        expected = decision.probabilities(outcome.logits["val"])
+        variants.extend(write_variants(folder, model, hp, val=splits["val"], expected=expected))
+
+    files = export_model(job, model, data=data, samples=splits["val"], decision=decision, add=add_variants)
+    explanation = None
+    if hp.explain:
+        explanation = explain(
+            model, data, splits["val"],
+            records=hp.explain, seed=hp.seed, device=ranks.device, stopped=lambda: stop.requested,
+        )  # fmt: skip
     metrics, written = write_results(
         job,
         data=data,
-        splits={name: splits[name] for name in probabilities},
-        probabilities=probabilities,
+        splits={name: splits[name] for name in outcome.logits},
         logits=outcome.logits,
+        decision=decision,
+        explanation=explanation,
+        variants=variants,
         state=outcome.state,
         run=_run_facts(job, ranks, outcome, parameters=sum(parameter.numel() for parameter in model.parameters())),
     )

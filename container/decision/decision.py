@@ -1,0 +1,130 @@
+"""decision.json: how a trained model's logits become the probabilities and the class that it is asked for."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from container.decision.calibrators import Calibrator, Temperature, log_softmax, read_calibrator
+from contracts import artifacts
+from contracts.errors import ContractError
+
+FORMAT_VERSION = 1
+_AS_IT_IS = Temperature()
+
+
+@dataclass(frozen=True)
+class PriorShift:
+    """Two classes: class 1 is rarer or commoner where the model is used than the probabilities assume.
+
+    p'(k | x) is proportional to p(k | x) * target(k) / source(k) (Saerens, Latinne & Decaestecker, 2002, Adjusting the
+    Outputs of a Classifier to New a Priori Probabilities, equation 2.4).
+
+    Attributes:
+        source_share: share of class 1 that the probabilities assume.
+        target_share: its share where the model is used.
+    """
+
+    source_share: float
+    target_share: float
+
+    @property
+    def ratios(self) -> tuple[float, float]:
+        """What class 0's and class 1's probability is multiplied by, before both are scaled to a sum of 1."""
+        return (1 - self.target_share) / (1 - self.source_share), self.target_share / self.source_share
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Two classes: a record is decided to be of class 1 from probability `value` on.
+
+    Attributes:
+        target: `given`, or what it was chosen for on val.
+        met: whether it reaches on val what it was chosen for.
+        reached: decisions at `value` by split: counts, precision, recall, F1.
+    """
+
+    value: float = 0.5
+    target: str = "given"
+    met: bool = True
+    reached: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Calibration, then prior correction, then the threshold.
+
+    Attributes:
+        method: none, temperature or isotonic.
+        fitted_on: labelled val records that the calibrator was fitted on; 0 without one.
+        threshold: None for more than two classes, where the most probable is decided.
+    """
+
+    method: str = "none"
+    calibrator: Calibrator = _AS_IT_IS
+    fitted_on: int = 0
+    prior: PriorShift | None = None
+    threshold: Threshold | None = None
+
+    @property
+    def changes_probabilities(self) -> bool:
+        return self.method != "none" or self.prior is not None
+
+    def log_probabilities(self, logits: np.ndarray) -> np.ndarray:
+        """Logarithms of the probabilities that are served. [N, K] -> [N, K] float64"""
+        found = self.calibrator.log_probabilities(logits)
+        return found if self.prior is None else log_softmax(found + np.log(self.prior.ratios))
+
+    def probabilities(self, logits: np.ndarray) -> np.ndarray:
+        """The probabilities that are served. [N, K] -> [N, K] float64"""
+        return np.exp(self.log_probabilities(logits))
+
+    def decide(self, probabilities: np.ndarray) -> np.ndarray:
+        """Ids of the decided classes. [N, K] -> [N] int64"""
+        if self.threshold is None:
+            return probabilities.argmax(axis=1)
+        return (probabilities[:, 1] >= self.threshold.value).astype(np.int64)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format_version": FORMAT_VERSION,
+            "calibration": {"method": self.method, "fitted_on": self.fitted_on, **self.calibrator.to_json()},
+            "prior": None if self.prior is None else asdict(self.prior),
+            "threshold": None if self.threshold is None else asdict(self.threshold),
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write decision.json into `folder`."""
+        text = json.dumps(self.to_json(), indent=1, allow_nan=False)
+        (folder / artifacts.DECISION).write_text(text + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            ContractError: the file is missing, is no JSON, or of another format version.
+        """
+        path = folder / artifacts.DECISION
+        try:
+            found = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise ContractError(
+                f"{path}: cannot be read: {error}", "Give the model/ folder of a training job, complete."
+            ) from error
+        if found.get("format_version") != FORMAT_VERSION:
+            raise ContractError(
+                f"{path}: format_version is {found.get('format_version')!r}, but this code reads {FORMAT_VERSION}",
+                "Use the version of this project that wrote the folder.",
+            )
+        calibration = found["calibration"]
+        return cls(
+            method=calibration["method"],
+            calibrator=read_calibrator(calibration["method"], calibration, source=str(path)),
+            fitted_on=calibration["fitted_on"],
+            prior=PriorShift(**found["prior"]) if found["prior"] else None,
+            threshold=Threshold(**found["threshold"]) if found["threshold"] else None,
+        )

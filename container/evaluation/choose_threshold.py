@@ -1,0 +1,86 @@
+"""Chooses a two-class threshold on val for what it is to reach, and says what it reaches."""
+
+from typing import Any
+
+import numpy as np
+
+from container.decision.decision import Threshold
+from container.evaluation.curves import confusion_at, rank, threshold_below
+from contracts.threshold_targets import BEST_F1, COST, ThresholdTarget
+
+
+def choose_threshold(
+    wanted: float | ThresholdTarget,
+    is_positive: np.ndarray,
+    scores: np.ndarray,
+    *,
+    target_share: float | None = None,
+    false_positive_cost: float = 1.0,
+    false_negative_cost: float = 1.0,
+) -> Threshold:
+    """A number as it is given, or the threshold that reaches a target.
+
+    best_f1: the highest F1. precision>=x: the highest recall with that precision. recall>=x: the highest precision with
+    that recall. cost: the lowest sum of costs. Of equals, the highest. It lies halfway to the next lower score, so that
+    rounding flips no decision.
+
+    Args:
+        is_positive: whether a record is of class 1; both kinds must occur for a target. [N]
+        scores: [N]
+        target_share: share of positives to choose for, by weighing records; None = as they are.
+
+    Returns:
+        A threshold without what it reached.
+    """
+    if not isinstance(wanted, ThresholdTarget):
+        return Threshold(wanted)
+    ranking = rank(is_positive, scores)
+    of_positives, of_negatives = class_factors(ranking.positives, ranking.negatives, target_share)
+    true_positives = ranking.true_positives * of_positives  # [T]
+    false_positives = ranking.false_positives * of_negatives
+    positives = ranking.positives * of_positives
+    recall = true_positives / positives
+    flagged = true_positives + false_positives
+    precision = np.divide(true_positives, flagged, out=np.zeros_like(recall), where=flagged > 0)
+    met = np.ones(len(recall), bool)
+    if wanted.kind == BEST_F1:
+        gain = 2 * true_positives / (positives + flagged)
+    elif wanted.kind == COST:
+        gain = -(false_negative_cost * (positives - true_positives) + false_positive_cost * false_positives)
+    else:
+        bounded, other = (precision, recall) if wanted.kind == "precision" else (recall, precision)
+        met = bounded >= wanted.at_least - 1e-12
+        gain = np.where(met, other, -1.0) if met.any() else bounded
+    best = int(gain.argmax())
+    return Threshold(threshold_below(ranking, best), target=str(wanted), met=bool(met[best]))
+
+
+def decisions_at(
+    threshold: float, labels: np.ndarray, scores: np.ndarray, *, target_share: float | None = None
+) -> dict[str, Any]:
+    """Counts, precision, recall and F1 at `threshold`; with `target_share` also those expected at that share.
+
+    Args:
+        labels: class ids, negative where there is none. [N]
+        scores: [N]
+    """
+    positive, negative = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
+    found = confusion_at(threshold, positive_scores=positive, negative_scores=negative)
+    reached: dict[str, Any] = found.to_dict()
+    if target_share is not None and len(positive) and len(negative):
+        of_positives, of_negatives = class_factors(len(positive), len(negative), target_share)
+        hit, alarm = found.true_positives * of_positives, found.false_positives * of_negatives
+        reached["at_target_prior"] = {
+            "precision": hit / (hit + alarm) if hit + alarm else None,
+            "recall": found.recall,
+            "f1_score": 2 * hit / (hit + alarm + len(positive) * of_positives),
+        }
+    return reached
+
+
+def class_factors(positives: int, negatives: int, target_share: float | None) -> tuple[float, float]:
+    """What a positive and a negative count, so that positives make up `target_share` of the whole."""
+    if target_share is None:
+        return 1.0, 1.0
+    total = positives + negatives
+    return target_share * total / positives, (1 - target_share) * total / negatives

@@ -1,0 +1,51 @@
+"""What a finished job knows, as its evaluation and its report are given it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from container.decision.decision import Decision
+from container.evaluation.explanation import Explanation
+from container.evaluation.predictions import SplitPredictions
+from container.evaluation.variants import VariantReport
+
+
+@dataclass(frozen=True)
+class EvaluationInput:
+    """What a finished job knows.
+
+    Attributes:
+        splits: predictions by split, usually val and test.
+        class_labels: labels as the user wrote them, in the order of the class ids. [K]
+        input_format: csv, tsv or parquet; predictions are written in it.
+        early_stop_metric: the metric that chose the best weights, e.g. val/f1_score.
+        history: what training logged, one entry per step: {"step", "epoch", "train/loss", "lr", "val/loss", ...}.
+        data_summary: container/preprocessing/data_summary.py's, of every split.
+        hyperparameters: every one of them, plain JSON values.
+        run: facts to show, in order; `weights` says which weights were evaluated, and why.
+        losses: the class-weighted log loss by split; None where undefined.
+        class_weights: the weights of that loss; None where all are 1. [K]
+        decision: what made the probabilities, and decides the class.
+        uncalibrated: the softmax by split. [N, K] each
+        explanation: what the model looks at; None where it was not asked for.
+        variants: of model.onnx, written or not.
+    """
+
+    splits: Mapping[str, SplitPredictions]
+    class_labels: Sequence[int | str]
+    id_name: str
+    label_name: str
+    input_format: str
+    early_stop_metric: str
+    history: Sequence[Mapping[str, Any]]
+    data_summary: Mapping[str, Any]
+    hyperparameters: Mapping[str, Any]
+    run: Mapping[str, Any]
+    losses: Mapping[str, float | None]
+    class_weights: Sequence[float] | None = None
+    decision: Decision = field(default_factory=Decision)
+    uncalibrated: Mapping[str, np.ndarray] = field(default_factory=dict)
+    explanation: Explanation | None = None
+    variants: Sequence[VariantReport] = ()

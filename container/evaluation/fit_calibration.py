@@ -1,0 +1,67 @@
+"""Fits calibrators on val: temperature by maximum likelihood, isotonic by pooling adjacent violators."""
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from sklearn.isotonic import IsotonicRegression
+
+from container.decision.calibrators import Calibrator, Isotonic, RisingLine, Temperature, log_odds, log_softmax
+
+# A line may rise by this much probability per unit of log-odds, 20 times the logistic's steepest: two records whose
+# logits differ by rounding must not get different probabilities, and ONNX must agree with PyTorch.
+STEEPEST = 5.0
+_LARGEST_TEMPERATURE = 100.0
+
+
+def fit_calibrator(method: str, logits: np.ndarray, labels: np.ndarray) -> Calibrator:
+    """A calibrator of `method` (none, temperature, isotonic).
+
+    Args:
+        logits: of labelled records. [N, K]
+        labels: class ids; isotonic needs records of every class. [N]
+    """
+    if method == "temperature":
+        return fit_temperature(logits, labels)
+    return fit_isotonic(logits, labels) if method == "isotonic" else Temperature()
+
+
+def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> Temperature:
+    """The temperature of the lowest log loss; the loss is convex in its inverse, so there is one."""
+    assert len(labels) > 0
+    logits = logits.astype(np.float64)
+    at = (np.arange(len(labels)), labels)
+
+    def loss(log_inverse: float) -> float:
+        return -float(log_softmax(logits * np.exp(log_inverse))[at].mean())
+
+    bound = np.log(_LARGEST_TEMPERATURE)
+    found = minimize_scalar(loss, bounds=(-bound, bound), method="bounded", options={"xatol": 1e-6})
+    return Temperature(float(np.exp(-found.x)))
+
+
+def fit_isotonic(logits: np.ndarray, labels: np.ndarray) -> Isotonic:
+    """One line for two classes (class 1's), else one per class against the rest."""
+    odds = log_odds(logits)  # [N, K]
+    classes = (1,) if logits.shape[1] == 2 else range(logits.shape[1])
+    return Isotonic(tuple(_rising_line(odds[:, k], labels == k) for k in classes))
+
+
+def _rising_line(scores: np.ndarray, outcome: np.ndarray) -> RisingLine:
+    """Isotonic regression with a knot in the middle of each of its levels, so that records within a level stay
+    ordered (Oron & Flournoy, 2017, Centered Isotonic Regression).
+
+    n records cannot tell a probability from 0 or 1: levels stay between Laplace's 1 / (n + 2) and (n + 1) / (n + 2).
+    """
+    assert 0 < outcome.sum() < len(outcome), "a line needs records of both kinds"
+    least = 1 / (len(outcome) + 2)
+    levels = IsotonicRegression(y_min=least, y_max=1 - least).fit_transform(scores, outcome)
+    heights, member, counts = np.unique(levels, return_inverse=True, return_counts=True)
+    centers = np.bincount(member, weights=scores) / counts
+    knots: list[tuple[float, float, float]] = []  # center, height, records
+    for center, height, count in zip(centers, heights, counts.astype(float)):
+        x, y, n = float(center), float(height), float(count)
+        # Pooled with the level before, as long as the line between them would be too steep.
+        while knots and y - knots[-1][1] > STEEPEST * (x - knots[-1][0]):
+            before_x, before_y, before = knots.pop()
+            x, y, n = (x * n + before_x * before) / (n + before), (y * n + before_y * before) / (n + before), n + before
+        knots.append((x, y, n))
+    return RisingLine(tuple(x for x, _, _ in knots), tuple(y for _, y, _ in knots))

@@ -1,0 +1,83 @@
+"""Fits a job's Decision on val after training; test is only measured."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from container.decision.decision import Decision, PriorShift
+from container.evaluation.choose_threshold import choose_threshold, decisions_at
+from container.evaluation.fit_calibration import fit_calibrator
+from contracts.hyperparameters import Hyperparameters
+from contracts.threshold_targets import ThresholdTarget
+
+logger = logging.getLogger(__name__)
+
+
+def fit_decision(
+    hp: Hyperparameters,
+    *,
+    logits: Mapping[str, np.ndarray],
+    labels: Mapping[str, np.ndarray],
+    train_counts: np.ndarray,
+    class_weights: np.ndarray,
+) -> Decision:
+    """The decision that the hyperparameters ask for, and what its threshold reaches on every split.
+
+    Args:
+        logits: by split, val among them. [N, K] each
+        labels: class ids by split, negative where there is none; see check_decidable for what val must hold. [N] each
+        train_counts: labelled training records per class. [K]
+        class_weights: weight of each class in the training loss. [K]
+    """
+    known = (labels["val"] >= 0) & np.isfinite(logits["val"]).all(axis=1)
+    val_logits, val_labels = logits["val"][known], labels["val"][known]
+    wanted: float | ThresholdTarget = hp.threshold
+    decision = Decision()
+    if len(np.unique(val_labels)) == hp.num_classes or (hp.calibration == "temperature" and len(val_labels)):
+        method, fitted_on = hp.calibration, len(val_labels) if hp.calibration != "none" else 0
+        decision = Decision(method, fit_calibrator(method, val_logits, val_labels), fitted_on)
+    elif hp.calibration != "none":
+        logger.warning("calibration: none, because the val records with finite logits do not have every class")
+    if len(np.unique(val_labels)) < 2 and isinstance(wanted, ThresholdTarget):
+        logger.warning("decision_threshold: 0.5, because the val records with finite logits have only one class")
+        wanted = 0.5
+    if hp.num_classes > 2:
+        return decision
+    if hp.target_prior is not None:
+        # What the probabilities assume: after isotonic calibration the shares of val, else those of the training loss.
+        counts = np.bincount(val_labels, minlength=2) if decision.method == "isotonic" else train_counts * class_weights
+        decision = replace(decision, prior=PriorShift(float(counts[1] / counts.sum()), hp.target_prior))
+    scores = {split: decision.probabilities(values)[:, 1] for split, values in logits.items()}
+    threshold = choose_threshold(
+        wanted,
+        val_labels == 1,
+        scores["val"][known],
+        target_share=hp.target_prior,
+        false_positive_cost=hp.false_positive_cost,
+        false_negative_cost=hp.false_negative_cost,
+    )
+    if not threshold.met:
+        logger.warning(
+            "decision_threshold: no threshold reaches %s on val; %.4g comes nearest", threshold.target, threshold.value
+        )
+    reached = {
+        split: decisions_at(threshold.value, labels[split], scores[split], target_share=hp.target_prior)
+        for split in logits
+    }
+    return replace(decision, threshold=replace(threshold, reached=reached))
+
+
+def describe(decision: Decision) -> str:
+    """One line for the log."""
+    parts = [f"calibration {decision.method}"]
+    if decision.method == "temperature":
+        parts[0] += f" ({decision.calibrator.to_json()['temperature']:.4g})"
+    if decision.prior is not None:
+        parts.append(
+            f"class 1's share corrected from {decision.prior.source_share:.4g} to {decision.prior.target_share:.4g}"
+        )
+    if decision.threshold is not None:
+        parts.append(f"threshold {decision.threshold.value:.4g} ({decision.threshold.target})")
+    return ", ".join(parts)

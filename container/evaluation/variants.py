@@ -1,0 +1,75 @@
+"""What a variant of model.onnx gives up, in figures."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from container.evaluation.metrics import classification_metrics
+
+LARGEST_FALL = 0.002
+
+
+@dataclass(frozen=True)
+class VariantReport:
+    """A variant beside the model it was made of, on val records.
+
+    Attributes:
+        name: fused or int8.
+        written: whether it was kept.
+        reason: why it was not; empty where it was.
+        num_bytes: of its file.
+        records: labelled val records that it was measured on.
+        max_difference, mean_difference: of a probability; None where it could not be judged.
+        auroc, auroc_difference: its own on these records (macro for more than two classes), and minus the model's.
+        seconds: that making and measuring took.
+    """
+
+    name: str
+    written: bool
+    reason: str = ""
+    num_bytes: int = 0
+    records: int = 0
+    max_difference: float | None = None
+    mean_difference: float | None = None
+    auroc: float | None = None
+    auroc_difference: float | None = None
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        if self.max_difference is None:
+            return f"model.{self.name}.onnx is not written: {self.reason}"
+        measured = (
+            f"{self.num_bytes / 1e6:.1f} MB; on {self.records} val records probabilities differ by at most "
+            f"{self.max_difference:.1e}, {self.mean_difference:.1e} on average, AUROC by {self.auroc_difference:+.5f}"
+        )
+        return f"model.{self.name}.onnx{'' if self.written else f' is not written: {self.reason}'} ({measured})"
+
+
+def judge(
+    name: str, *, labels: np.ndarray, expected: np.ndarray, found: np.ndarray, num_bytes: int, seconds: float
+) -> VariantReport:
+    """Keep a variant unless its AUROC falls by more than 0.002.
+
+    Args:
+        labels: class ids, all known. [N]
+        expected, found: probabilities of the model and of the variant. [N, K] each
+    """
+    made = VariantReport(name, False, num_bytes=num_bytes, records=len(labels), seconds=seconds)
+    if not np.isfinite(found).all():
+        return replace(made, reason="a probability is not a number")
+    difference = np.abs(found - expected)
+    own, base = (classification_metrics(labels, values, ["auroc"]) for values in (found, expected))
+    auroc, before = own.values["auroc"], base.values["auroc"]
+    if auroc is None or before is None:
+        reason = f"AUROC on val is undefined ({base.undefined['auroc']}), so that its loss cannot be judged"
+        return replace(made, reason=reason)
+    fall = before - auroc
+    return replace(
+        made,
+        written=fall <= LARGEST_FALL,
+        reason="" if fall <= LARGEST_FALL else f"AUROC on val falls by {fall:.4f}, more than {LARGEST_FALL}",
+        max_difference=float(difference.max()),
+        mean_difference=float(difference.mean()),
+        auroc=auroc,
+        auroc_difference=-fall,
+    )

@@ -1,0 +1,118 @@
+"""Variants of model.onnx: fused operators, and 8-bit weights; inputs and output stay the same."""
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from container.export import onnx as export
+from container.models.classifier import Classifier
+
+# onnxruntime.quantization asks for a type where its shape inference does not know a fused operator.
+_QUANTIZATION = {"DefaultTensorType": onnx.TensorProto.FLOAT}
+_QUANTIZED = ["MatMul", "Attention"]
+
+
+def write_fused(source: Path, target: Path, model: Classifier) -> None:
+    """Fuse attention, GELU and layer norms of `source` as onnxruntime.transformers knows them; the same arithmetic."""
+    from onnxruntime.transformers.fusion_options import FusionOptions
+    from onnxruntime.transformers.optimizer import optimize_model
+
+    heads, width = _attention_shape(model)
+    options = FusionOptions("bert")
+    options.enable_shape_inference = False  # it cannot follow the exporter's shapes
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder, _quiet():
+        prepared = Path(folder) / "prepared.onnx"
+        graph = _prepared(onnx.load(str(source)))
+        # Norms without a bias (ModernBERT's) are more than its pattern for them takes: it looks for one all the same.
+        norms = [node for node in graph.graph.node if node.op_type == "LayerNormalization"]
+        options.enable_skip_layer_norm = all(len(node.input) == 3 for node in norms)
+        large = _save(graph, prepared)
+        fused = optimize_model(
+            str(prepared),
+            model_type="bert",
+            num_heads=heads,
+            hidden_size=width,
+            optimization_options=options,
+            opt_level=0,
+        )
+        fused.save_model_to_file(str(target), use_external_data_format=large)
+
+
+def write_int8(source: Path, target: Path, model: Classifier) -> None:
+    """Fuse, then hold the weights of matrix products in 8 bits, a scale per column; activations are quantised as they
+    come (dynamic quantisation).
+
+    Weights use 7 of the 8 bits (reduce_range): on x86 without VNNI sums of 8-bit products overflow, and the file must
+    give the same numbers wherever it is taken. Embeddings stay as they are: looking up costs nothing.
+    """
+    from onnxruntime.quantization import quantize_dynamic
+
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+        fused = Path(folder) / "fused.onnx"
+        write_fused(source, fused, model)
+        with _quiet():
+            quantize_dynamic(
+                str(fused),
+                str(target),
+                op_types_to_quantize=_QUANTIZED,
+                per_channel=True,
+                reduce_range=True,
+                use_external_data_format=fused.with_name(f"{fused.name}.data").exists(),
+                extra_options=dict(_QUANTIZATION),
+            )
+
+
+WRITERS = {"fused": write_fused, "int8": write_int8}
+
+
+def _attention_shape(model: Classifier) -> tuple[int, int]:
+    """(heads, width) of the encoders, which the graph does not say; (0, 0), which leaves attention as it is, where they
+    are not all of one shape."""
+    configs = [getattr(getattr(branch.encoder, "backbone", None), "config", None) for branch in model.branches.values()]
+    shapes = {
+        (getattr(config, "num_attention_heads", 0), getattr(config, "hidden_size", 0)) for config in configs if config
+    }
+    return shapes.pop() if len(shapes) == 1 else (0, 0)
+
+
+def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph as the optimizer's patterns have it: without the exporter's shapes, which contradict its own, and with
+    the mask's two new axes (container/models/attention.py) added one after the other."""
+    graph = model.graph
+    del graph.value_info[:]
+    constants = {entry.name: entry for entry in graph.initializer}
+    for place, node in reversed(list(enumerate(graph.node))):
+        axes = constants.get(node.input[1]) if node.op_type == "Unsqueeze" else None
+        if axes is None or onnx.numpy_helper.to_array(axes).tolist() != [1, 2]:
+            continue
+        halfway, first, second = (f"{node.output[0]}_{part}" for part in ("halfway", "axis_1", "axis_2"))
+        for name, axis in ((first, 1), (second, 2)):
+            graph.initializer.append(onnx.numpy_helper.from_array(np.array([axis]), name))
+        graph.node.insert(place, onnx.helper.make_node("Unsqueeze", [node.input[0], first], [halfway]))
+        node.input[0], node.input[1] = halfway, second
+    return model
+
+
+def _save(model: onnx.ModelProto, path: Path) -> bool:
+    """Save, with the weights beside the file where one file cannot hold them; whether it could not."""
+    large = sum(len(tensor.raw_data) for tensor in model.graph.initializer) > export.LARGEST_FILE
+    onnx.save(model, str(path), save_as_external_data=large, location=f"{path.name}.data")
+    return large
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the tools' notes on their own workings, some of which are printed."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with open(os.devnull, "w") as sink, redirect_stdout(sink), redirect_stderr(sink):
+            yield
+    finally:
+        logging.disable(disabled)

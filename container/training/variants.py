@@ -1,0 +1,75 @@
+"""Writes the variants of model.onnx that are asked for, keeps the good ones, and says what each gives up."""
+
+import logging
+import time
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from container.data.split import PreparedSplit
+from container.evaluation.explanation import even_sample
+from container.evaluation.variants import VariantReport, judge
+from container.export.onnx import OUTPUT, feed_of
+from container.export.variants import WRITERS
+from container.models.classifier import Classifier
+from contracts import artifacts
+from contracts.hyperparameters import Hyperparameters
+
+logger = logging.getLogger(__name__)
+
+RECORDS = 1000
+_BATCH = 16
+
+
+def write_variants(
+    folder: Path, model: Classifier, hp: Hyperparameters, *, val: PreparedSplit, expected: np.ndarray
+) -> tuple[VariantReport, ...]:
+    """Write each of hp.onnx_variants beside model.onnx in `folder`, unless its AUROC on val falls too far.
+
+    A variant that cannot be made is no failure of the job: model.onnx is there.
+
+    Args:
+        expected: the model's probabilities of every val record. [len(val), K]
+    """
+    labels = val.column("label").to_numpy()
+    sample = even_sample(labels, RECORDS, seed=hp.seed)
+    sample = sample[np.argsort(val.token_counts(sample), kind="stable")]  # records of like length pad little
+    reports = []
+    for name in hp.onnx_variants:
+        path = folder / artifacts.onnx_file(name)
+        began = time.perf_counter()
+        try:
+            WRITERS[name](folder / artifacts.MODEL_ONNX, path, model)
+            found = _probabilities(path, model, hp, val=val, positions=sample)
+        except Exception as error:  # whatever the tools raise on a graph that they do not expect
+            report = VariantReport(name, False, reason=f"{type(error).__name__}: {error}".splitlines()[0][:300])
+        else:
+            report = judge(
+                name,
+                labels=labels[sample],
+                expected=expected[sample],
+                found=found,
+                num_bytes=sum(part.stat().st_size for part in _files(path)),
+                seconds=time.perf_counter() - began,
+            )
+        if not report.written:
+            for part in _files(path):
+                part.unlink()
+        logger.log(logging.INFO if report.written else logging.WARNING, "%s", report)
+        reports.append(report)
+    return tuple(reports)
+
+
+def _files(path: Path) -> list[Path]:
+    return [part for part in (path, path.with_name(f"{path.name}.data")) if part.exists()]
+
+
+def _probabilities(
+    path: Path, model: Classifier, hp: Hyperparameters, *, val: PreparedSplit, positions: np.ndarray
+) -> np.ndarray:
+    """The file's probabilities of the records at `positions`. [len(positions), K]"""
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    parts = [positions[start : start + _BATCH] for start in range(0, len(positions), _BATCH)]
+    found = [session.run([OUTPUT], feed_of(model, hp, val.pack(part)))[0] for part in parts]
+    return np.concatenate(found) if found else np.empty((0, hp.num_classes), np.float32)

@@ -1,0 +1,300 @@
+"""Calibration, prior correction and thresholds: fitted on val, and the same in the graph as everywhere."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as sk
+
+from container.decision.decision import Decision, PriorShift, Threshold
+from container.decision.feasibility import check_decidable
+from container.evaluation.calibration import calibrate
+from container.evaluation.choose_threshold import choose_threshold, decisions_at
+from container.evaluation.fit_calibration import STEEPEST, fit_calibrator, fit_temperature
+from container.evaluation.fit_decision import fit_decision
+from container.export.decision_layer import DecisionLayer
+from contracts.consistency import unused_settings
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import cast_value, parse_hyperparameters
+from contracts.hyperparameters import Hyperparameters
+from contracts.threshold_targets import ThresholdTarget, parse_threshold
+from tests.jobs import CONFIGURATION
+
+MULTICLASS = {"is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2]}
+
+
+def sample(rows: int, *, classes: int = 2, factor: float = 1.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Logits and labels drawn from their softmax, the logits then multiplied: factor 3 is too sure of itself."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(scale=1.5, size=(rows, classes))
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    return (factor * logits).astype(np.float32), labels
+
+
+def settings(**given: Any) -> Hyperparameters:
+    return parse_hyperparameters({**CONFIGURATION, **given})
+
+
+def fitted(rows: int = 3000, *, classes: int = 2, weights: tuple[float, ...] = (1, 1), **given: Any) -> Decision:
+    logits, labels = sample(rows, classes=classes, factor=2.5)
+    test_logits, test_labels = sample(rows, classes=classes, factor=2.5, seed=1)
+    hp = settings(**given, **(MULTICLASS if classes > 2 else {}))
+    return fit_decision(
+        hp,
+        logits={"val": logits, "test": test_logits},
+        labels={"val": labels, "test": test_labels},
+        train_counts=np.array([30, 10, 5][:classes]),
+        class_weights=np.array(weights),
+    )
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 4.0])
+def test_the_temperature_is_what_the_logits_were_multiplied_by(factor):
+    logits, labels = sample(20_000, classes=3, factor=factor)
+    assert fit_temperature(logits, labels).temperature == pytest.approx(factor, rel=0.03)
+
+
+@pytest.mark.parametrize("method", ["temperature", "isotonic"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_calibration_brings_held_out_scores_nearer_to_observed_shares(method, classes):
+    decision = fitted(classes=classes, calibration=method)
+    logits, labels = sample(20_000, classes=classes, factor=2.5, seed=7)
+    before, after = (calibrate(labels, made.probabilities(logits)) for made in (Decision(), decision))
+    assert before.expected_calibration_error > 0.05
+    assert after.expected_calibration_error < 0.02
+    assert after.brier_score < before.brier_score
+    assert decision.probabilities(logits).sum(axis=1) == pytest.approx(np.ones(len(logits)))
+
+
+def test_isotonic_mends_a_bend_that_no_temperature_can():
+    logits, labels = sample(4000)
+    shifted = logits + np.float32([0, 1.5])
+    errors = {}
+    for method in ("temperature", "isotonic"):
+        made = Decision(method, fit_calibrator(method, shifted, labels))
+        errors[method] = calibrate(labels, made.probabilities(shifted)).expected_calibration_error
+    assert errors["isotonic"] < 0.02 < errors["temperature"]
+
+
+@pytest.mark.parametrize("rows", [5, 60, 3000])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_an_isotonic_line_never_falls_is_never_steep_and_never_quite_sure(rows, classes):
+    logits, labels = sample(rows, classes=classes, seed=3)
+    labels[:classes] = np.arange(classes)
+    for line in fit_calibrator("isotonic", logits, labels).lines:
+        x, y = np.diff(line.x), np.diff(line.y)
+        assert (x > 0).all()
+        assert (y > 0).all()
+        assert (y <= STEEPEST * x * (1 + 1e-9)).all()
+        assert 1 / (rows + 2) <= line.y[0] <= line.y[-1] <= 1 - 1 / (rows + 2)
+
+
+def test_a_prior_shift_gives_the_probabilities_of_a_sample_with_that_share():
+    logits, labels = sample(60_000)
+    rng = np.random.default_rng(0)
+    kept = (labels == 0) | (rng.random(len(labels)) < 1 / 9)  # half positive becomes a tenth
+    decision = Decision(prior=PriorShift(source_share=labels.mean(), target_share=labels[kept].mean()))
+    assert labels[kept].mean() == pytest.approx(0.1, abs=0.01)
+    before = calibrate(labels[kept], Decision().probabilities(logits[kept])).expected_calibration_error
+    after = calibrate(labels[kept], decision.probabilities(logits[kept])).expected_calibration_error
+    assert after < 0.01
+    assert before > 0.1
+
+
+@pytest.mark.parametrize(
+    ("given", "weights", "expected"),
+    [
+        ({}, (1, 1), 10 / 40),
+        ({}, (1, 3), 30 / 60),
+        ({"calibration": "temperature"}, (1, 3), 30 / 60),
+        ({"calibration": "isotonic"}, (1, 3), sample(3000, factor=2.5)[1].mean()),
+    ],
+)
+def test_the_share_that_probabilities_assume_is_the_losss_or_after_isotonic_vals(given, weights, expected):
+    assert fitted(weights=weights, target_prior=0.02, **given).prior == PriorShift(pytest.approx(expected), 0.02)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0.3", 0.3),
+        (0.7, 0.7),
+        ("best_f1", ThresholdTarget("best_f1")),
+        ("precision >= 0.9", ThresholdTarget("precision", 0.9)),
+        ("recall>=1", ThresholdTarget("recall", 1.0)),
+        ("cost", ThresholdTarget("cost")),
+    ],
+)
+def test_a_threshold_is_a_number_or_a_target(text, expected):
+    assert parse_threshold(text) == expected
+    assert settings(decision_threshold=text).threshold == expected
+
+
+@pytest.mark.parametrize("text", ["best", "precision>=1.5", "0", "1.2", "nan", "precision>0.9"])
+def test_anything_else_is_refused_with_what_would_do(text):
+    with pytest.raises(ContractError, match=r"(?s)decision_threshold: .*a number between 0 and 1"):
+        settings(decision_threshold=text)
+
+
+def test_a_number_from_the_service_is_a_number():
+    annotation = Hyperparameters.model_fields["decision_threshold"].annotation
+    assert settings(decision_threshold=cast_value("0.25", annotation)).decision_threshold == 0.25
+
+
+def scored(rows: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    logits, labels = sample(rows, seed=5)
+    return labels == 1, Decision().probabilities(logits)[:, 1]
+
+
+def test_the_best_f1_is_the_best_of_all_thresholds():
+    positive, scores = scored()
+    chosen = choose_threshold(ThresholdTarget("best_f1"), positive, scores)
+    best = max(sk.f1_score(positive, scores >= t) for t in scores)
+    assert sk.f1_score(positive, scores >= chosen.value) == pytest.approx(best)
+    assert chosen.value not in scores
+
+
+@pytest.mark.parametrize(("kind", "other"), [("precision", "recall"), ("recall", "precision")])
+def test_a_bound_is_kept_and_the_other_ratio_is_the_highest_that_it_allows(kind, other):
+    positive, scores = scored()
+    ratio = {"precision": sk.precision_score, "recall": sk.recall_score}
+    chosen = choose_threshold(ThresholdTarget(kind, 0.9), positive, scores)
+    allowed = [t for t in scores if ratio[kind](positive, scores >= t) >= 0.9]
+    decided = scores >= chosen.value
+    assert chosen.met
+    assert ratio[kind](positive, decided) >= 0.9
+    assert ratio[other](positive, decided) == pytest.approx(max(ratio[other](positive, scores >= t) for t in allowed))
+
+
+def test_a_precision_that_no_threshold_reaches_is_said_and_the_nearest_taken():
+    positive, scores = np.array([False, True, True, False]), np.array([0.9, 0.8, 0.7, 0.1])
+    chosen = choose_threshold(ThresholdTarget("precision", 0.9), positive, scores)
+    assert (chosen.met, chosen.value) == (False, pytest.approx(0.4))
+
+
+@pytest.mark.parametrize("costs", [(1.0, 1.0), (10.0, 1.0), (1.0, 10.0), (1.0, 1e-9)])
+def test_the_threshold_for_costs_costs_least(costs):
+    positive, scores = scored()
+
+    def cost(threshold: float) -> float:
+        flagged = scores >= threshold
+        return costs[0] * (flagged & ~positive).sum() + costs[1] * (~flagged & positive).sum()
+
+    chosen = choose_threshold(
+        ThresholdTarget("cost"), positive, scores, false_positive_cost=costs[0], false_negative_cost=costs[1]
+    )
+    assert cost(chosen.value) == pytest.approx(min(cost(t) for t in [*scores, 2.0]))
+
+
+def test_a_threshold_is_chosen_for_the_share_where_the_model_is_used():
+    positive, scores = scored(4000)
+    wanted = ThresholdTarget("precision", 0.9)
+    here, there = (choose_threshold(wanted, positive, scores, target_share=share) for share in (None, 0.1))
+    assert there.value > here.value
+    labels = positive.astype(int)
+    assert decisions_at(here.value, labels, scores, target_share=0.1)["at_target_prior"]["precision"] < 0.6
+    assert decisions_at(there.value, labels, scores, target_share=0.1)["at_target_prior"]["precision"] >= 0.9
+
+
+def test_nothing_is_fitted_on_test():
+    logits, labels = sample(500)
+    hp = settings(calibration="isotonic", decision_threshold="best_f1", target_prior=0.3)
+
+    def fit(test_labels: np.ndarray) -> Decision:
+        return fit_decision(
+            hp,
+            logits={"val": logits, "test": logits},
+            labels={"val": labels, "test": test_labels},
+            train_counts=np.array([30, 10]),
+            class_weights=np.ones(2),
+        )
+
+    one, other = fit(labels), fit(1 - labels)
+    assert (one.calibrator, one.prior, one.threshold.value) == (other.calibrator, other.prior, other.threshold.value)
+    assert one.threshold.reached["val"] == other.threshold.reached["val"]
+    assert one.threshold.reached["test"] != other.threshold.reached["test"]
+
+
+def test_what_a_threshold_reaches_is_recorded_for_each_split():
+    decision = fitted(decision_threshold="recall>=0.8")
+    logits, labels = sample(3000, factor=2.5, seed=1)
+    flagged = decision.decide(decision.probabilities(logits))
+    assert decision.threshold.reached["val"]["recall"] >= 0.8
+    assert decision.threshold.reached["test"]["recall"] == pytest.approx(sk.recall_score(labels, flagged))
+    assert decision.threshold.reached["test"]["precision"] == pytest.approx(sk.precision_score(labels, flagged))
+
+
+CASES = {
+    "as they are": (2, {}),
+    "temperature": (3, {"calibration": "temperature"}),
+    "temperature and prior": (2, {"calibration": "temperature", "target_prior": 0.05}),
+    "isotonic": (2, {"calibration": "isotonic", "decision_threshold": "best_f1"}),
+    "isotonic and prior": (2, {"calibration": "isotonic", "target_prior": 0.9}),
+    "isotonic of three": (3, {"calibration": "isotonic"}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_graphs_layer_computes_what_the_decision_computes(name):
+    classes, given = CASES[name]
+    decision = fitted(classes=classes, **given)
+    logits = np.concatenate([sample(500, classes=classes, factor=5, seed=9)[0], np.full((1, classes), 40, np.float32)])
+    logits[:2] *= 30  # far beyond what val had
+    with torch.no_grad():
+        found = DecisionLayer(decision)(torch.from_numpy(logits)).numpy()
+    np.testing.assert_allclose(found, decision.probabilities(logits), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_decision_read_back_is_the_same(tmp_path, name):
+    classes, given = CASES[name]
+    decision = fitted(classes=classes, **given)
+    decision.save(tmp_path)
+    assert Decision.load(tmp_path) == decision
+
+
+def test_a_damaged_decision_is_named(tmp_path):
+    with pytest.raises(ContractError, match=r"decision\.json: cannot be read"):
+        Decision.load(tmp_path)
+    Decision().save(tmp_path)
+    path = tmp_path / "decision.json"
+    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 7'))
+    with pytest.raises(ContractError, match="format_version is 7"):
+        Decision.load(tmp_path)
+
+
+def test_two_classes_are_decided_by_the_threshold_and_more_by_the_largest():
+    probabilities = np.array([[0.4, 0.6], [0.25, 0.75]])
+    assert Decision(threshold=Threshold(0.75)).decide(probabilities).tolist() == [0, 1]
+    assert Decision().decide(np.array([[0.2, 0.5, 0.3]])).tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "given", [{"calibration": "isotonic"}, {"decision_threshold": "best_f1"}, {"decision_threshold": "precision>=0.9"}]
+)
+def test_a_val_without_a_class_is_refused_before_training(given):
+    (name,) = given
+    with pytest.raises(ContractError, match=f"{name}: .*'kept': 0"):
+        check_decidable(settings(**given), {"kept": 0, "sent back": 20})
+    check_decidable(settings(**given), {"kept": 1, "sent back": 20})
+
+
+def test_a_val_without_labels_cannot_be_calibrated_on():
+    with pytest.raises(ContractError, match="no val record has a label"):
+        check_decidable(settings(calibration="temperature"), {"kept": 0, "sent back": 0})
+    check_decidable(settings(), {"kept": 0, "sent back": 0})
+
+
+@pytest.mark.parametrize("given", [{"target_prior": 0.1}, {"decision_threshold": 0.3}, {"decision_threshold": "cost"}])
+def test_what_is_for_two_classes_is_refused_for_more(given):
+    (name,) = given
+    with pytest.raises(ContractError, match=f"{name}: .*two classes and num_classes is 3"):
+        settings(**MULTICLASS, **given)
+
+
+def test_costs_without_a_threshold_for_them_are_named():
+    for name in ("false_positive_cost", "false_negative_cost"):
+        sentence = f"{name} is set and has no effect here: decision_threshold is not cost."
+        assert sentence in unused_settings(settings(**{name: 2.0}))
+        assert sentence not in unused_settings(settings(decision_threshold="cost", **{name: 2.0}))

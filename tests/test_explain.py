@@ -1,0 +1,236 @@
+"""What the model looks at: a column that decides is found, one that does not matter is not, and the cost is bounded."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from container.data.split import PreparedSplit
+from container.evaluation.evaluate import write_evaluation
+from container.evaluation.explanation import Explanation, Importance, even_sample
+from container.models.classifier import Classifier
+from container.preprocessing.prepare import PreparedData, prepare_data
+from container.training import explain as module
+from container.training.explain import explain
+from container.training.predict import softmax
+from container.training.worker import build_model
+from contracts.hyperparameter_files import cast_value, load_hyperparameters, parse_hyperparameters
+from contracts.hyperparameters import Hyperparameters
+from tests.evaluations import two_splits
+from tests.jobs import CONFIGURATION, NO_DROPOUT, TWO_TEXTS, table, write_job
+
+MULTICLASS = {"is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2]}
+
+
+@dataclass(frozen=True)
+class Made:
+    model: Classifier
+    data: PreparedData
+    val: PreparedSplit
+
+    def explain(self, *, stopped: Callable[[], bool] = lambda: False, seed: int = 0) -> Explanation:
+        cpu = torch.device("cpu")
+        return explain(self.model, self.data, self.val, records=1000, seed=seed, device=cpu, stopped=stopped)
+
+
+def make(root: Path, *, steps: int, decides: str = "price", classes: int = 2, **overrides: Any) -> Made:
+    """A model trained for `steps` on a table whose label follows from the column `decides` alone."""
+    frames = {}
+    for seed, (split, rows) in enumerate({"train": 120, "val": 100, "test": 12}.items()):
+        frame = table(rows, seed=seed, classes=classes)
+        noise = table(rows, seed=seed + 50, classes=classes)
+        for column in ("chat", "events", "price", "color"):
+            frame[column] = frame[column] if column == decides else noise[column]
+        frames[split] = frame
+    paths = write_job(root, overrides={**NO_DROPOUT, **overrides}, frames=frames)
+    hp = load_hyperparameters(paths)
+    data = prepare_data(paths, hp)
+    roles = [field.role for field in hp.text_fields]
+    train, val = (PreparedSplit(data.split(split), roles) for split in ("train", "val"))
+    model = build_model(hp, data)
+    # Where the table decides, encoders stay as they are: they would learn 120 meaningless texts by heart.
+    learns = [p for name, p in model.named_parameters() if decides in ("chat", "events") or "branches" not in name]
+    optimizer = torch.optim.AdamW(learns, lr=3e-3)
+    batch = train.pack(np.arange(len(train)))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(batch), batch.labels).backward()
+        optimizer.step()
+    return Made(model.eval(), data, val)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "price": {"steps": 60},
+    "color": {"steps": 60, "classes": 3, **MULTICLASS},
+    "chat": {"steps": 60},
+    "events": {"steps": 60, **TWO_TEXTS},
+}
+
+
+@pytest.fixture(scope="module")
+def decided_by(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
+    return cache(lambda column: make(tmp_path_factory.mktemp(column), decides=column, **CASES[column]))
+
+
+@pytest.fixture(scope="module")
+def by_price(decided_by: Callable[[str], Made]) -> Made:
+    return decided_by("price")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("column", "modality"),
+    [("price", "the table"), ("color", "the table"), ("chat", "text chat"), ("events", "text events")],
+)
+def test_the_column_and_the_modality_that_decide_come_first(
+    decided_by: Callable[[str], Made], column: str, modality: str
+) -> None:
+    found = decided_by(column).explain()
+    assert found.base > 0.7
+    assert found.columns[0].name == column
+    assert found.columns[0].drop > 0.2 > 5 * max(entry.drop for entry in found.columns[1:])
+    assert next(entry.name for entry in found.modalities if entry.name != "all texts") == modality
+
+
+@pytest.mark.slow
+def test_every_column_that_enters_the_model_and_every_modality_is_there(decided_by: Callable[[str], Made]) -> None:
+    found = decided_by("events").explain()
+    assert {(entry.name, entry.kind) for entry in found.columns} == {
+        ("chat", "text"), ("events", "text"), ("price", "numeric"), ("quantity", "numeric"), ("color", "categorical"),
+    }  # fmt: skip
+    assert {entry.name for entry in found.modalities} == {"text chat", "text events", "all texts", "the table"}
+
+
+def test_a_class_without_a_table_has_no_columns_of_it(tmp_path: Path) -> None:
+    made = make(tmp_path, steps=0, model_class="bert", tab_field_list=[], cat_field_list=[])
+    found = made.explain()
+    assert [entry.name for entry in found.columns] == ["chat"]
+    assert [entry.name for entry in found.modalities] == ["text chat"]
+
+
+def test_drops_are_those_of_dealing_the_prepared_values_anew(by_price: Made) -> None:
+    found = by_price.explain(seed=3)
+    positions = even_sample(by_price.val.column("label").to_numpy(), 1000, seed=3)
+    batch = by_price.val.pack(positions)
+    place = by_price.data.fitted.feature_columns.index("price")
+
+    def auroc() -> float:
+        with torch.no_grad():
+            return roc_auc_score(batch.labels, by_price.model(batch).softmax(-1)[:, 1])
+
+    base, drops, kept = auroc(), [], batch.tabular[:, place].clone()
+    for shuffle in range(module.SHUFFLES):
+        batch.tabular[:, place] = kept[np.random.default_rng([3, shuffle]).permutation(len(kept))]
+        drops.append(base - auroc())
+    price = next(entry for entry in found.columns if entry.name == "price")
+    assert (price.drop, price.spread) == (pytest.approx(np.mean(drops)), pytest.approx(np.std(drops)))
+    assert found.base == pytest.approx(base)
+
+
+def test_without_the_table_is_what_a_record_with_nothing_in_it_gets(by_price: Made) -> None:
+    batch = by_price.val.pack(even_sample(by_price.val.column("label").to_numpy(), 1000, seed=0))
+    with torch.no_grad():
+        base = roc_auc_score(batch.labels, softmax(by_price.model(batch).numpy())[:, 1])
+        fitted = by_price.data.fitted
+        batch.tabular[:] = torch.tensor(
+            [*fitted.imputation.values(), *(fitted.risk_tables[column].values[-1, 0] for column in ["color"])]
+        )
+        without = roc_auc_score(batch.labels, softmax(by_price.model(batch).numpy())[:, 1])
+    found = next(entry for entry in by_price.explain().modalities if entry.name == "the table")
+    assert found.drop == pytest.approx(base - without, abs=1e-3)  # a pair or two of 2,500 may be tied but for rounding
+
+
+def test_the_same_seed_gives_the_same_and_the_model_is_left_as_it_was(by_price: Made) -> None:
+    first, second = by_price.explain(), by_price.explain()
+    assert (first.columns, first.modalities) == (second.columns, second.modalities)
+    assert by_price.explain(seed=1).columns != first.columns
+    assert all("forward" not in vars(branch) for branch in by_price.model.branches.values())
+
+
+def test_each_text_is_encoded_once_as_it_is_and_once_for_each_shuffle(by_price: Made) -> None:
+    tokens = []
+    hook = by_price.model.branches["text"].encoder.register_forward_hook(
+        lambda _, given, __: tokens.append(len(given[0].tokens))
+    )
+    by_price.explain()
+    hook.remove()
+    once = sum(by_price.val.token_counts(np.arange(100)))
+    first_32_twice = 2 * once * 0.5  # how long the first records take is measured on them
+    empty = 100 * 2
+    assert (1 + module.SHUFFLES) * once < sum(tokens) < (1 + module.SHUFFLES) * once + first_32_twice + empty
+
+
+def test_fewer_records_are_used_where_they_would_take_too_long(
+    by_price: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "SECONDS", 1e-9)
+    caplog.set_level("INFO")
+    assert by_price.explain().records == 64
+    assert "100 records would take more than" in caplog.text
+    assert re.search(r"explained in \d+\.\d s: 4 columns shuffled 3 times over 64 val records", caplog.text)
+
+
+def test_a_job_that_is_asked_to_stop_gives_the_explanation_up(by_price: Made) -> None:
+    answers = iter([False, False, True])
+    found = by_price.explain(stopped=lambda: next(answers))
+    assert found.problem == "the job was asked to stop"
+
+
+@pytest.mark.parametrize(("label", "problem"), [(1, "all 30 labelled records"), (None, "no val record has a label")])
+def test_a_val_without_both_classes_says_so(tmp_path: Path, label: int | None, problem: str) -> None:
+    paths = write_job(tmp_path, overrides=NO_DROPOUT, frames={"val": table(30, seed=1).assign(label=label)})
+    hp = load_hyperparameters(paths)
+    data = prepare_data(paths, hp)
+    made = Made(build_model(hp, data).eval(), data, PreparedSplit(data.split("val"), ["text"]))
+    found = made.explain()
+    assert found.problem.startswith(problem)
+    assert found.columns == ()
+
+
+def test_any_start_of_the_sample_is_as_even_as_it_can_be() -> None:
+    labels = np.array([0] * 90 + [1] * 8 + [-100] * 20)
+    order = even_sample(labels, 40, seed=0)
+    assert np.bincount(labels[order[:10]]).tolist() == [5, 5]
+    assert np.bincount(labels[order]).tolist() == [32, 8]
+    assert len(set(order.tolist())) == 40
+
+
+@pytest.mark.parametrize(("given", "expected"), [(True, 500), ("true", 500), (False, 0), ("false", 0), ("80", 80)])
+def test_explain_is_a_switch_or_a_number_of_records(given: Any, expected: int) -> None:
+    value = cast_value(given, Hyperparameters.model_fields["explain"].annotation)
+    assert parse_hyperparameters({**CONFIGURATION, "explain": value}).explain == expected
+
+
+def explanation(**replaced: Any) -> Explanation:
+    columns = (Importance("price", "numeric", 0.41, 0.02), Importance("<b>chat</b>", "text", -0.001, 0.001))
+    modalities = (Importance("the table", "modality", 0.42), Importance("text chat", "modality", 0.0))
+    fields = {"base": 0.93, "records": 300, "shuffles": 3, "columns": columns, "modalities": modalities}
+    return Explanation("auroc", seconds=1.0, **{**fields, **replaced})
+
+
+def test_the_report_and_the_metrics_have_it(tmp_path: Path) -> None:
+    made = two_splits()
+    object.__setattr__(made, "explanation", explanation())
+    written = write_evaluation(tmp_path, made)["explanation"]
+    assert written["columns"][0] == {"name": "price", "kind": "numeric", "drop": 0.41, "spread": 0.02}
+    page = (tmp_path / "report.html").read_text()
+    assert "<b>chat" not in page
+    assert "Nearly everything hangs on price: shuffled, AUROC falls from 0.930 to 0.520" in page
+    assert "Without text chat AUROC on val is as good" in page
+    assert page.count("AUROC lost") == 3  # two charts and the table
+
+
+def test_the_report_says_why_there_is_none_and_has_no_section_without_one(tmp_path: Path) -> None:
+    made = two_splits()
+    write_evaluation(tmp_path, made)
+    assert "What the model looks at" not in (tmp_path / "report.html").read_text()
+    object.__setattr__(made, "explanation", explanation(base=None, columns=(), modalities=(), problem="too late"))
+    write_evaluation(tmp_path, made)
+    assert "Nothing was measured: too late" in (tmp_path / "report.html").read_text()
