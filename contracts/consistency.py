@@ -48,6 +48,11 @@ def _check_modalities(hp: Hyperparameters) -> None:
             "nothing it could do without",
             "Set modality_dropout to 0, or choose a model_class that reads more and name its columns.",
         )
+    if hp.category_embedding_dim and not (hp.has_table and hp.encoded_categories):
+        raise ContractError(
+            f"category_embedding_dim: is {hp.category_embedding_dim}, but no category enters the model",
+            "Set category_embedding_dim to 0, or choose a model_class that reads the table and name cat_field_list.",
+        )
     if hp.numeric_embedding != "none" and not hp.has_table:
         raise ContractError(
             f"numeric_embedding: is {hp.numeric_embedding!r}, but no number or category enters the model",
@@ -363,6 +368,8 @@ def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list
         for name in ("tab_field_list", "cat_field_list"):
             if getattr(hp, name):
                 sentences.append(f"{name} is set and has no effect here: {hp.model_class} reads text only.")
+    if "category_embedding_min_count" in hp.model_fields_set and not hp.category_embedding_dim:
+        sentences.append("category_embedding_min_count is set and has no effect here: category_embedding_dim is 0.")
     for name in ("lora_alpha", "lora_target"):
         if name in hp.model_fields_set and not hp.lora_rank:
             sentences.append(f"{name} is set and has no effect here: lora_rank is 0.")

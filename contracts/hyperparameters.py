@@ -144,6 +144,8 @@ class Hyperparameters(BaseModel):
     imputation_strategy: Literal["mean", "median", "mode"] = _field("mean", group="table", about="What a missing number becomes, fitted on train.")
     imputation_dict: dict[str, float] | None = _field(None, group="table", about="Imputation values given by hand, per column; the rest are fitted.")
     risk_tables: dict[str, dict[str, Any]] | None = _field(None, group="table", about="Risk tables given by hand, per column, in the form of risk_table_map.json; the rest are fitted.")
+    category_embedding_dim: int = _field(0, group="table", about="A trained vector of this width for each category of cat_field_list, beside its risk values; 0 = none. For columns of many values, e.g. products.", ge=0)
+    category_embedding_min_count: int = _field(5, group="table", about="Categories with fewer rows in train share the vector of those that train did not have.", ge=1)
     numeric_transform: Literal["standard", "quantile", "none"] = _field("standard", group="table", about="Scaling of the tabular inputs between imputation and the model, fitted on train, part of model.pth and model.onnx.")
     numeric_embedding: Literal["none", "piecewise_linear", "periodic"] = _field("none", group="table", about="A vector for each tabular input instead of the number itself: how far it has come through each of its bins, which are quantiles of train, or sines and cosines of trained frequencies (Gorishniy et al. 2022); then a linear layer per input, and ReLU.")
     numeric_embedding_dim: int = _field(16, group="table", about="Width of each input's vector.", only=("piecewise_linear", "periodic"), ge=1)

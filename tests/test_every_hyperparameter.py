@@ -102,6 +102,8 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "imputation_dict": (ONE, {"imputation_dict": {"price": 1.0}}),
     "risk_tables": (ONE, {"risk_tables": {"color": {"bins": {"red": 0.9}, "default_bin": 0.1}}}),
     "numeric_transform": (ONE, {"numeric_transform": "quantile"}),
+    "category_embedding_dim": (ONE, {"category_embedding_dim": 4}),
+    "category_embedding_min_count": ({**ONE, "category_embedding_dim": 4}, {"category_embedding_min_count": 100_000}),
     "numeric_embedding": (ONE, {"numeric_embedding": "piecewise_linear"}),
     "numeric_embedding_dim": ({**ONE, "numeric_embedding": "periodic"}, {"numeric_embedding_dim": 4}),
     "numeric_embedding_bins": ({**ONE, "numeric_embedding": "piecewise_linear"}, {"numeric_embedding_bins": 4}),

@@ -140,6 +140,7 @@ def build_model(hp: Hyperparameters, data: PreparedData, *, pretrained: bool = T
         encoders if pretrained else [EncoderConfigOnly(files.config_folder) for files in encoders],
         tabular_dim=data.tabular_dim,
         numeric_transform=data.fitted.numeric_transform,
+        num_codes=data.fitted.num_codes,
     )
     add_lora(model, hp)
     return model
