@@ -1,4 +1,4 @@
-"""Embedded categories: their codes, that rare and unseen ones share a vector, and that they go wherever the model goes."""
+"""Embedded categories: their codes, the vector of rare and unseen ones, and that they go wherever the model goes."""
 
 import numpy as np
 import onnxruntime
@@ -13,7 +13,8 @@ from container.preprocessing.fitted import FittedPreprocessing
 from contracts.consistency import unused_settings
 from contracts.errors import ContractError
 from tests.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
-from tests.jobs import run_train, table as job_table, write_job
+from tests.jobs import run_train, write_job
+from tests.jobs import table as job_table
 from tests.table_jobs import fit, settings, table
 
 EMBEDDED = {"category_embedding_dim": 4, "category_embedding_min_count": 3}
