@@ -20,6 +20,27 @@ def check_consistency(hp: Hyperparameters) -> None:
     _check_outcome(hp)
     _check_modalities(hp)
     _check_lora(hp)
+    _check_shared_encoder(hp)
+
+
+def _check_shared_encoder(hp: Hyperparameters) -> None:
+    if not hp.share_encoder or len(hp.text_fields) < 2:
+        return
+    first, *others = hp.text_fields
+    for name in ("tokenizer", "reinit_pooler", "reinit_layers", "is_embeddings_trainable"):
+        for other in others:
+            ours, theirs = getattr(first, name), getattr(other, name)
+            if ours != theirs:
+                raise ContractError(
+                    f"share_encoder: is true, but {name} is {ours!r} for {first.column!r} and {theirs!r} for "
+                    f"{other.column!r}, which are to go through one encoder",
+                    f"Give both texts one {name}, or set share_encoder to false.",
+                )
+    if first.tokenizer == FROM_SCRATCH:
+        raise ContractError(
+            f"share_encoder: is true, but tokenizer is {FROM_SCRATCH}, which makes a vocabulary for each text",
+            "Set tokenizer to a pretrained encoder, or share_encoder to false.",
+        )
 
 
 def _check_lora(hp: Hyperparameters) -> None:
@@ -274,6 +295,13 @@ def check_parallelism(hp: Hyperparameters, features: Collection[str], *, pipelin
         raise ContractError(
             f"sequence_parallel: is true, but there is no tp axis to share sequences out over; here work: {at_work}",
             "Set tp_size to 2 or more, or sequence_parallel to false.",
+        )
+    shared_out = {"pp", "branch"}.intersection(features)
+    if hp.share_encoder and len(hp.text_fields) > 1 and shared_out:
+        axis = sorted(shared_out)[0]
+        raise ContractError(
+            f"share_encoder: is true, but {axis} puts the two texts on different ranks; here work: {at_work}",
+            "Set share_encoder to false, or share the model out with dp_shard_size (fsdp) or tp_size.",
         )
     if hp.lora_rank and "tp" in features:
         raise ContractError(

@@ -109,6 +109,7 @@ class Hyperparameters(BaseModel):
     experts_per_record: int = _field(2, group="model", about="Experts that decide about a record: the highest of the router's scores.", only=("multimodal_moe",), ge=1)
     expert_balance: float = _field(0.01, group="model", about="Weight of the load-balancing loss, which evens out how many records each expert gets; 0 = off.", only=("multimodal_moe",), ge=0)
     modality_dropout: float = _field(0.0, group="model", about="Probability with which, in training, a record does without its table, or without one of its texts; never without all. Makes the model less dependent on one of them.", ge=0, lt=1)
+    share_encoder: bool = _field(False, group="model", about="Both texts go through one encoder; each keeps its own projection. Needs one pretrained tokenizer, and the same reinit_* and is_embeddings_trainable, for both.", only=TWO_TEXT_CLASSES)
     is_embeddings_trainable: bool = _field(True, group="model", about="Train the encoder's embedding tables.")
     primary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the primary text.", only=TWO_TEXT_CLASSES)
     secondary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the secondary text.", only=TWO_TEXT_CLASSES)

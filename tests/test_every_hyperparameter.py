@@ -40,6 +40,7 @@ from tests.jobs import (
 ONE: dict = {"tab_field_list": ["price", "quantity"], "chunk_trancate": True, "max_total_chunks": 1}
 TWO: dict = {**TWO_TEXTS}
 ADAPTED: dict = {**ONE, "tokenizer": "pretrained_tiny", "encoder_config": {}, "reinit_layers": 0, "lora_rank": 2}
+SHARED: dict = {**TWO, "tokenizer": "pretrained_tiny", "encoder_config": {}, "reinit_layers": 0, "share_encoder": True}
 LONG = {"max_epochs": 3, "early_stop_patience": 9}
 SHORT_STEPS = [step for step in FULL_TEXT_STEPS if step != "html_normalizer"]
 
@@ -102,6 +103,7 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "imputation_dict": (ONE, {"imputation_dict": {"price": 1.0}}),
     "risk_tables": (ONE, {"risk_tables": {"color": {"bins": {"red": 0.9}, "default_bin": 0.1}}}),
     "numeric_transform": (ONE, {"numeric_transform": "quantile"}),
+    "share_encoder": (SHARED, {"share_encoder": False}),
     "category_embedding_dim": (ONE, {"category_embedding_dim": 4}),
     "category_embedding_min_count": ({**ONE, "category_embedding_dim": 4}, {"category_embedding_min_count": 100_000}),
     "numeric_embedding": (ONE, {"numeric_embedding": "piecewise_linear"}),

@@ -3,7 +3,7 @@
 import json
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -122,8 +122,10 @@ def _compose(
     head = FUSION_HEADS[hp.architecture.fusion]
     projects, per_token = head.text_features != "mean", head.text_features == "tokens"
     branches = {}
+    encoder = None
     for field, files in zip(hp.text_fields, encoders, strict=True):
-        encoder = _encoder(hp, field, files, pooled=not per_token)
+        if encoder is None or not hp.share_encoder:
+            encoder = _encoder(hp, field, files, pooled=not per_token)
         projection = _projection(hp, encoder) if projects else nn.Identity()
         branches[field.role] = TextBranch(encoder, projection, per_token=per_token)
     tabular = None
@@ -150,6 +152,8 @@ def _compose(
 
 def _encoder(hp: Hyperparameters, field: TextField, files: EncoderFiles, *, pooled: bool) -> TextEncoder | WordEncoder:
     """What reads a text, as ModelClass.encoder says."""
+    if hp.share_encoder:
+        field = replace(field, max_sen_len=max(other.max_sen_len for other in hp.text_fields))
     if hp.architecture.encoder == "transformer":
         return build_encoder(field, files, chosen=hp.model_fields_set, pooled=pooled)
     words = build_word_embeddings(field, files)

@@ -21,8 +21,8 @@ def add_lora(model: Classifier, hp: Hyperparameters) -> None:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(hp.seed)
-        for branch in model.branches.values():
-            backbone = branch.encoder.backbone
+        for encoder in dict.fromkeys(branch.encoder for branch in model.branches.values()):  # one, where it is shared
+            backbone = encoder.backbone
             targets = list(_targets(backbone, attention_only=hp.lora_target == "attention"))
             config = LoraConfig(r=hp.lora_rank, lora_alpha=hp.lora_alpha, target_modules=targets)
             inject_adapter_in_model(config, backbone)
