@@ -19,6 +19,46 @@ def check_consistency(hp: Hyperparameters) -> None:
     _check_sharding(hp)
     _check_outcome(hp)
     _check_modalities(hp)
+    _check_lora(hp)
+    _check_shared_encoder(hp)
+
+
+def _check_shared_encoder(hp: Hyperparameters) -> None:
+    if not hp.share_encoder or len(hp.text_fields) < 2:
+        return
+    first, *others = hp.text_fields
+    for name in ("tokenizer", "reinit_pooler", "reinit_layers", "is_embeddings_trainable"):
+        for other in others:
+            ours, theirs = getattr(first, name), getattr(other, name)
+            if ours != theirs:
+                raise ContractError(
+                    f"share_encoder: is true, but {name} is {ours!r} for {first.column!r} and {theirs!r} for "
+                    f"{other.column!r}, which are to go through one encoder",
+                    f"Give both texts one {name}, or set share_encoder to false.",
+                )
+    if first.tokenizer == FROM_SCRATCH:
+        raise ContractError(
+            f"share_encoder: is true, but tokenizer is {FROM_SCRATCH}, which makes a vocabulary for each text",
+            "Set tokenizer to a pretrained encoder, or share_encoder to false.",
+        )
+
+
+def _check_lora(hp: Hyperparameters) -> None:
+    if not hp.lora_rank:
+        return
+    for field in hp.text_fields:
+        if field.tokenizer == FROM_SCRATCH:
+            raise ContractError(
+                f"lora_rank: is {hp.lora_rank}, but the encoder of {field.column!r} is {FROM_SCRATCH}: its random "
+                "weights would stay as they are, but for a low-rank change",
+                "Set lora_rank to 0, or tokenizer to a pretrained encoder.",
+            )
+        if field.reinit_layers:
+            raise ContractError(
+                f"reinit_layers: is {field.reinit_layers} for {field.column!r}, but with lora_rank {hp.lora_rank} the "
+                "redrawn layers would stay random, but for a low-rank change",
+                "Set reinit_layers to 0, or lora_rank to 0.",
+            )
 
 
 def _check_modalities(hp: Hyperparameters) -> None:
@@ -28,6 +68,11 @@ def _check_modalities(hp: Hyperparameters) -> None:
             f"modality_dropout: is {hp.modality_dropout}, but the model reads one text and no table column: there is "
             "nothing it could do without",
             "Set modality_dropout to 0, or choose a model_class that reads more and name its columns.",
+        )
+    if hp.category_embedding_dim and not (hp.has_table and hp.encoded_categories):
+        raise ContractError(
+            f"category_embedding_dim: is {hp.category_embedding_dim}, but no category enters the model",
+            "Set category_embedding_dim to 0, or choose a model_class that reads the table and name cat_field_list.",
         )
     if hp.numeric_embedding != "none" and not hp.has_table:
         raise ContractError(
@@ -251,6 +296,18 @@ def check_parallelism(hp: Hyperparameters, features: Collection[str], *, pipelin
             f"sequence_parallel: is true, but there is no tp axis to share sequences out over; here work: {at_work}",
             "Set tp_size to 2 or more, or sequence_parallel to false.",
         )
+    shared_out = {"pp", "branch"}.intersection(features)
+    if hp.share_encoder and len(hp.text_fields) > 1 and shared_out:
+        axis = sorted(shared_out)[0]
+        raise ContractError(
+            f"share_encoder: is true, but {axis} puts the two texts on different ranks; here work: {at_work}",
+            "Set share_encoder to false, or share the model out with dp_shard_size (fsdp) or tp_size.",
+        )
+    if hp.lora_rank and "tp" in features:
+        raise ContractError(
+            f"lora_rank: is {hp.lora_rank}, but tp cuts the very layers that it would add to; here work: {at_work}",
+            "Set tp_size to 1 and share the model out with dp_shard_size (fsdp) or pp_size, or lora_rank to 0.",
+        )
     if "pp" in features:
         _check_microbatches(hp, pipeline_ranks)
         _check_zero_bubble(hp)
@@ -339,6 +396,14 @@ def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list
         for name in ("tab_field_list", "cat_field_list"):
             if getattr(hp, name):
                 sentences.append(f"{name} is set and has no effect here: {hp.model_class} reads text only.")
+    if "category_embedding_min_count" in hp.model_fields_set and not hp.category_embedding_dim:
+        sentences.append("category_embedding_min_count is set and has no effect here: category_embedding_dim is 0.")
+    for name in ("lora_alpha", "lora_target"):
+        if name in hp.model_fields_set and not hp.lora_rank:
+            sentences.append(f"{name} is set and has no effect here: lora_rank is 0.")
+    for name in ("is_embeddings_trainable", "primary_is_embeddings_trainable", "secondary_is_embeddings_trainable"):
+        if name in hp.model_fields_set and hp.lora_rank:
+            sentences.append(f"{name} is set and has no effect here: lora_rank freezes the encoders.")
     if "lr_decay" in hp.model_fields_set and not hp.run_scheduler:
         sentences.append("lr_decay is set and has no effect here: run_scheduler is false.")
     if hp.decision_threshold != COST:

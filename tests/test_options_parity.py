@@ -26,6 +26,7 @@ OPTIONS: dict[str, Any] = {
     "layer_lr_decay": 0.7,
     "ema_decay": 0.9,
     "numeric_embedding": "piecewise_linear",
+    "category_embedding_dim": 6,
 }
 UNDER = (
     "ddp 2, accumulation",
