@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from container.data.batch import PackedText
+from container.models.attention import PackedLayout
 from container.models.backbone import build_encoder
 from container.models.encoder import TextEncoder, mean_over_groups
 from contracts.errors import ContractError
@@ -210,3 +211,13 @@ def test_a_records_feature_is_the_mean_of_its_own_chunks() -> None:
     chunks = torch.tensor([[1.0, 2.0], [3.0, 6.0], [10.0, 20.0]])
     found = mean_over_groups(chunks, torch.tensor([0, 0, 1]), num_groups=2)
     assert found.tolist() == [[2.0, 4.0], [10.0, 20.0]]
+
+
+def test_on_the_cpu_attention_in_bfloat16_is_computed_in_float32() -> None:
+    text = packed_text([[5], [9]])
+    query, key, value = torch.randn(3, 1, 2, 14, 8).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = PackedLayout.of(text).attend(query, key, value, scale=None, reach=None)
+    exact = PackedLayout.of(text).attend(query.float(), key.float(), value.float(), scale=None, reach=None)
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, exact.bfloat16())

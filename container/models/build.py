@@ -150,7 +150,9 @@ def _compose(
     return Classifier(branches, tabular=tabular, fusion=fusion, modality_dropout=hp.modality_dropout)
 
 
-def _encoder(hp: Hyperparameters, field: TextField, files: EncoderFiles, *, pooling: str | None) -> TextEncoder | WordEncoder:
+def _encoder(
+    hp: Hyperparameters, field: TextField, files: EncoderFiles, *, pooling: str | None
+) -> TextEncoder | WordEncoder:
     """What reads a text, as ModelClass.encoder says."""
     if hp.share_encoder:
         field = replace(field, max_sen_len=max(other.max_sen_len for other in hp.text_fields))
