@@ -388,6 +388,9 @@ def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list
     for name in ("reinit_pooler", "reinit_layers"):
         if len(scratch) == len(hp.text_fields) and name in hp.model_fields_set and getattr(hp, name):
             sentences.append(f"{name} is set and has no effect here: from_scratch weights are random already.")
+    for name in ("reinit_pooler", "primary_reinit_pooler", "secondary_reinit_pooler"):
+        if hp.pooling == "mean" and name in hp.model_fields_set:
+            sentences.append(f"{name} is set and has no effect here: pooling is mean, without a pooler.")
     if "max_total_chunks" in hp.model_fields_set and not hp.chunk_trancate:
         sentences.append("max_total_chunks is set and has no effect here: chunk_trancate is false.")
     if "fixed_tokenizer_length" in hp.model_fields_set:

@@ -113,6 +113,7 @@ class Hyperparameters(BaseModel):
     is_embeddings_trainable: bool = _field(True, group="model", about="Train the encoder's embedding tables.")
     primary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the primary text.", only=TWO_TEXT_CLASSES)
     secondary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the secondary text.", only=TWO_TEXT_CLASSES)
+    pooling: Literal["first", "mean"] = _field("first", group="model", about="Vector of a chunk: a pooler over its first token, or the mean of its tokens, as sentence encoders (MiniLM, mpnet, e5) are trained with.", only=POOLED_CLASSES)
     reinit_pooler: bool = _field(True, group="model", about="Redraw the pooler of a pretrained encoder.", only=POOLED_CLASSES)
     primary_reinit_pooler: bool | None = _field(None, group="model", about="Override for the primary text.", only=_POOLED_TWO_TEXT_CLASSES)
     secondary_reinit_pooler: bool | None = _field(None, group="model", about="Override for the secondary text.", only=_POOLED_TWO_TEXT_CLASSES)

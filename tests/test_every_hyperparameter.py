@@ -103,6 +103,7 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "imputation_dict": (ONE, {"imputation_dict": {"price": 1.0}}),
     "risk_tables": (ONE, {"risk_tables": {"color": {"bins": {"red": 0.9}, "default_bin": 0.1}}}),
     "numeric_transform": (ONE, {"numeric_transform": "quantile"}),
+    "pooling": (ONE, {"pooling": "mean"}),
     "share_encoder": (SHARED, {"share_encoder": False}),
     "category_embedding_dim": (ONE, {"category_embedding_dim": 4}),
     "category_embedding_min_count": ({**ONE, "category_embedding_dim": 4}, {"category_embedding_min_count": 100_000}),

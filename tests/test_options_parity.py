@@ -27,6 +27,7 @@ OPTIONS: dict[str, Any] = {
     "ema_decay": 0.9,
     "numeric_embedding": "piecewise_linear",
     "category_embedding_dim": 6,
+    "pooling": "mean",
 }
 UNDER = (
     "ddp 2, accumulation",

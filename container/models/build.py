@@ -125,7 +125,7 @@ def _compose(
     encoder = None
     for field, files in zip(hp.text_fields, encoders, strict=True):
         if encoder is None or not hp.share_encoder:
-            encoder = _encoder(hp, field, files, pooled=not per_token)
+            encoder = _encoder(hp, field, files, pooling=None if per_token else hp.pooling)
         projection = _projection(hp, encoder) if projects else nn.Identity()
         branches[field.role] = TextBranch(encoder, projection, per_token=per_token)
     tabular = None
@@ -150,12 +150,14 @@ def _compose(
     return Classifier(branches, tabular=tabular, fusion=fusion, modality_dropout=hp.modality_dropout)
 
 
-def _encoder(hp: Hyperparameters, field: TextField, files: EncoderFiles, *, pooled: bool) -> TextEncoder | WordEncoder:
+def _encoder(
+    hp: Hyperparameters, field: TextField, files: EncoderFiles, *, pooling: str | None
+) -> TextEncoder | WordEncoder:
     """What reads a text, as ModelClass.encoder says."""
     if hp.share_encoder:
         field = replace(field, max_sen_len=max(other.max_sen_len for other in hp.text_fields))
     if hp.architecture.encoder == "transformer":
-        return build_encoder(field, files, chosen=hp.model_fields_set, pooled=pooled)
+        return build_encoder(field, files, chosen=hp.model_fields_set, pooling=pooling)
     words = build_word_embeddings(field, files)
     if hp.architecture.encoder == "lstm":
         return RecurrentEncoder(
