@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SDK ?= .venv-sdk# the SageMaker SDK forces versions of its own: an environment for it alone
 
-.PHONY: help setup demo image lock scan engine test test-docker test-fast faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
+.PHONY: help setup demo image lock scan engine test test-docker test-fast test-long faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -20,9 +20,12 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup      ## a whole job on generated data, in two processes (DEMO_ROOT=demo)
 	$(BIN)/python -m container demo --root $(or $(DEMO_ROOT),demo)
 
-test: setup      ## all tests, the fast ones first
+test: setup      ## the tests, the fast ones first
 	$(BIN)/python -m pytest -m 'not slow and not docker'
-	$(BIN)/python -m pytest -m 'slow and not docker'
+	$(BIN)/python -m pytest -m 'slow and not long and not docker'
+
+test-long: setup ## the tests that are not in make test: whole grids, faults, benchmarks
+	$(BIN)/python -m pytest -m long
 
 test-fast: setup ## the tests that take seconds
 	$(BIN)/python -m pytest -m 'not slow and not docker'

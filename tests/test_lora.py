@@ -111,6 +111,7 @@ def test_what_has_no_effect_beside_it_or_without_it_is_named():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_job_with_adapters_serves_plain_weights(tmp_path):
     pretrained_tiny(tmp_path / "encoder")
     settings = {**LORA, "tokenizer": str(tmp_path / "encoder"), "lora_alpha": 64.0, "lr": 0.02, "max_epochs": 1}
@@ -140,6 +141,7 @@ def alone(runs):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["ddp 2", "fsdp 2, FULL_SHARD", "pp 2, 1F1B", "pp 2, ZBVZeroBubble", "branch 2"])
 def test_a_strategy_gives_the_numbers_of_one_process_with_adapters(runs, alone, name):
     ours = runs(next(strategy for strategy in STRATEGIES if strategy.name == name))

@@ -15,7 +15,7 @@ from tests.parity import (
 )
 from tests.parity_strategies import STRATEGIES
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 BY_NAME = {strategy.name: strategy for strategy in STRATEGIES}
 OPTIONS: dict[str, Any] = {

@@ -99,6 +99,7 @@ def alone(runs):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["ddp 2", "fsdp 2, FULL_SHARD", "fsdp 2, SHARD_GRAD_OP", "tp 2", "tp 2, sequence parallel", "tp 2 x fsdp 2"]
 )

@@ -12,6 +12,7 @@ import torch
 from contracts import artifacts
 from tests.jobs import NO_DROPOUT, failure_line, metrics, run_train, write_job
 from tests.test_interruptions import workers_of
+from tests.tiers import long_except
 from tests.two_hosts import HOSTS, TwoHosts
 
 pytestmark = pytest.mark.slow
@@ -47,7 +48,8 @@ def alone(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "strategy", [{}, {"strategy": "fsdp"}, {"nproc_per_node": 2, "batch_size": 2, "strategy": "hsdp"}]
+    "strategy",
+    long_except([{}], [{}, {"strategy": "fsdp"}, {"nproc_per_node": 2, "batch_size": 2, "strategy": "hsdp"}]),
 )
 def test_two_hosts_train_the_weights_of_one_with_the_same_global_batch(job, alone, strategy):
     pair = job(**{**SETTINGS, **strategy})
@@ -63,6 +65,7 @@ def test_two_hosts_train_the_weights_of_one_with_the_same_global_batch(job, alon
     assert not (pair.paths[1].output_data / artifacts.METRICS).exists()
 
 
+@pytest.mark.long
 def test_every_host_holds_the_same_complete_checkpoints(job):
     pair = job(**{**SETTINGS, "strategy": "fsdp"})
     pair.run()
@@ -75,6 +78,7 @@ def test_every_host_holds_the_same_complete_checkpoints(job):
     assert len([path for path in first if path.suffix == ".distcp"]) >= 2
 
 
+@pytest.mark.long
 def test_a_stop_of_one_host_stops_both_at_one_step_and_the_next_run_goes_on(job, tmp_path):
     pair = job(**LONG)
     pair.start()
@@ -91,6 +95,7 @@ def test_a_stop_of_one_host_stops_both_at_one_step_and_the_next_run_goes_on(job,
         torch.testing.assert_close(weights(pair.paths[0])[name], value, rtol=1e-3, atol=1e-4, msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("host", [0, 1])
 def test_a_worker_that_is_killed_is_restarted_with_those_of_the_other_host(job, host):
     pair = job(**LONG)
@@ -104,6 +109,7 @@ def test_a_worker_that_is_killed_is_restarted_with_those_of_the_other_host(job, 
     assert (pair.paths[0].model / "model.pth").is_file()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("host", [0, 1])
 @pytest.mark.parametrize("phase", ["Read ", "step 10/"])
 def test_a_host_that_dies_ends_the_job_on_the_other_with_its_name(job, host, phase):
@@ -118,6 +124,7 @@ def test_a_host_that_dies_ends_the_job_on_the_other_with_its_name(job, host, pha
     assert failure_line(pair.paths[1 - host]).startswith(f"host {HOSTS[host]} was lost")
 
 
+@pytest.mark.long
 def test_a_host_that_hangs_ends_the_job_on_the_other_within_two_minutes(job):
     pair = job(**LONG)
     pair.start()
@@ -139,6 +146,7 @@ def descendants(pid):
     return [*children, *(below for child in children for below in descendants(child))]
 
 
+@pytest.mark.long
 def test_a_host_that_never_comes_is_named(job):
     pair = job(**SETTINGS, wait=5)
     pair.start()
@@ -147,6 +155,7 @@ def test_a_host_that_never_comes_is_named(job):
     assert failure_line(pair.paths[0]).startswith(f"host {HOSTS[1]} did not come within 5 s")
 
 
+@pytest.mark.long
 def test_a_failure_of_one_host_s_input_is_the_cause_on_both(job):
     pair = job(**SETTINGS)
     for file in pair.paths[1].channel("val").iterdir():
@@ -156,6 +165,7 @@ def test_a_failure_of_one_host_s_input_is_the_cause_on_both(job):
     assert "order_id" in failure_line(pair.paths[0])
 
 
+@pytest.mark.long
 def test_hosts_that_were_given_other_rows_say_so(job):
     pair = job(**SETTINGS)
     for file in pair.paths[1].channel("train").iterdir():
@@ -164,6 +174,7 @@ def test_hosts_that_were_given_other_rows_say_so(job):
     assert "host 127.0.0.10 prepared other data than host 127.0.0.2" in failure_line(pair.paths[0])
 
 
+@pytest.mark.long
 def test_hosts_with_other_settings_say_so(job):
     pair = job(**SETTINGS)
     path = pair.paths[1].config / "hyperparameters.json"
