@@ -97,16 +97,19 @@ def test_prepare_prints_rates_memory_and_opening_times(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_reviews_trains_a_job_and_prints_its_figures(review_data, tmp_path):
+def test_reviews_trains_jobs_and_prints_their_figures(review_data, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     for seed, (split, rows) in enumerate({"train": 192, "val": 96, "test": 96}.items()):
         table = pa.concat_tables(review_data.generate_reviews(rows, seed=seed))
         pq.write_table(table, data / f"{split}.parquet")
-    arguments = ("--configuration", "from_scratch", "--epochs", "1", "--data", data, "--work", tmp_path / "work")
-    cells = table_lines(run("reviews.py", *arguments), {"from_scratch"})["from_scratch"]
-    assert cells[0] == "1"
-    assert all(0 < float(figure) <= 1 for figure in cells[1:6])
+    arguments = ("--configuration", "leakage", "--epochs", "1", "--seeds", "3", "--data", data, "--work", tmp_path)
+    names = {"without products", "products, out-of-fold", "products, in-sample"}
+    found = table_lines(run("reviews.py", *arguments), names)
+    assert found.keys() == names
+    for cells in found.values():
+        assert cells[:2] == ["3", "1"]
+        assert all(0 < float(figure) <= 1 for figure in cells[2:7])
 
 
 def test_reviews_says_where_to_get_the_data_when_it_is_not_there(tmp_path):
