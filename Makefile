@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SDK ?= .venv-sdk# the SageMaker SDK forces versions of its own: an environment for it alone
 
-.PHONY: help setup demo image lock scan engine test test-docker test-fast test-long faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
+.PHONY: help setup demo image lock scan engine test test-docker test-fast test-long faults host-faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -54,6 +54,9 @@ lock: setup      ## write requirements/*.txt anew (CPU_WHEELS: folder or page of
 
 faults: setup    ## kill, stop and damage jobs at random moments, 66 trials (half an hour; tests/test_faults.py)
 	FULL_FAULTS=1 $(BIN)/python -m pytest tests/test_faults.py -s
+
+host-faults: setup ## kill a random host or worker of one or two hosts, 20 trials (tests/test_host_faults.py)
+	FULL_FAULTS=1 $(BIN)/python -m pytest tests/test_host_faults.py -s
 
 parity: setup    ## every parallel strategy and product beside one process (20 to 40 minutes)
 	$(BIN)/python -m benchmarks.parity $(PARITY)
