@@ -59,6 +59,17 @@ class Container:
             time.sleep(0.05)
         raise AssertionError(f"{text!r} did not come within {seconds} s:\n{self.log[-4000:]}")
 
+    def wait_until_it_hears(self, number: int, *, seconds: float = 30) -> None:
+        """Wait until process 1 has a handler for signal `number`, which it has as soon as Python runs."""
+        status = Path(f"/proc/{self.inspect()['State']['Pid']}/status")
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            caught = next(line for line in status.read_text().splitlines() if line.startswith("SigCgt"))
+            if int(caught.split()[1], 16) >> (number - 1) & 1:
+                return
+            time.sleep(0.005)
+        raise AssertionError(f"signal {number} has no handler after {seconds} s")
+
     def stop(self) -> None:
         """`docker stop` with the service's grace."""
         docker("stop", "--time", "120", self.name)
