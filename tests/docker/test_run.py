@@ -115,7 +115,16 @@ def uninterrupted(image, tmp_path_factory):
 
 @pytest.mark.parametrize(
     "phase",
-    ["starting", "Read ", "fitted on train", "training on", "step 10/", "validated", "step 100/", "evaluating and saving"],
+    [
+        "starting",
+        "Read ",
+        "fitted on train",
+        "training on",
+        "step 10/",
+        "validated",
+        "step 100/",
+        "evaluating and saving",
+    ],
 )
 def test_docker_stop_ends_the_job_and_the_next_run_on_the_same_mounts_goes_on(
     image, containers, uninterrupted, tmp_path, phase
