@@ -102,6 +102,7 @@ def test_reviews_trains_jobs_and_prints_their_figures(review_data, tmp_path):
     data.mkdir()
     for seed, (split, rows) in enumerate({"train": 192, "val": 96, "test": 96}.items()):
         table = pa.concat_tables(review_data.generate_reviews(rows, seed=seed))
+        table = table.append_column("Clothing ID", pa.array([i % 17 for i in range(rows)]))
         pq.write_table(table, data / f"{split}.parquet")
     arguments = ("--configuration", "leakage", "--epochs", "1", "--seeds", "3", "--data", data, "--work", tmp_path)
     names = {"without products", "products, out-of-fold", "products, in-sample"}
