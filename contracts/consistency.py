@@ -46,6 +46,11 @@ def _check_shared_encoder(hp: Hyperparameters) -> None:
 def _check_lora(hp: Hyperparameters) -> None:
     if not hp.lora_rank:
         return
+    if hp.architecture.encoder != "transformer":
+        raise ContractError(
+            f"lora_rank: is {hp.lora_rank}, but {hp.architecture.name} reads words and has no layers to adapt",
+            "Set lora_rank to 0, or choose a model_class with a transformer.",
+        )
     for field in hp.text_fields:
         if field.tokenizer == FROM_SCRATCH:
             raise ContractError(

@@ -10,8 +10,8 @@ from tests.parity import (
     SGD,
     TOLERANCE,
     ParityJobs,
+    difference,
     disagreement,
-    largest_difference,
 )
 from tests.parity_strategies import STRATEGIES
 
@@ -54,13 +54,6 @@ def alone(jobs):
 def trained(jobs, strategy, **options):
     (run,) = jobs.train(strategy, {**DROPOUT_OFF, **SGD, **OPTIONS, **options})
     return run
-
-
-def difference(ours, reference):
-    losses = largest_difference({name: [loss] for name, loss in ours.losses.items()}, reference.losses)
-    weights = largest_difference(ours.weights, {name: copies[0] for name, copies in reference.weights.items()})
-    logits = largest_difference({"test": [ours.logits]}, {"test": reference.logits})
-    return max((losses, weights, logits), key=lambda found: found.value)
 
 
 @pytest.mark.parametrize("name", UNDER)

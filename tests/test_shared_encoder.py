@@ -13,7 +13,7 @@ from tests.parity import (
     SGD,
     TOLERANCE,
     ParityJobs,
-    largest_difference,
+    difference,
 )
 from tests.parity_strategies import STRATEGIES
 from tests.test_every_hyperparameter import pretrained_tiny
@@ -105,8 +105,5 @@ def alone(runs):
 )
 def test_a_strategy_gives_the_numbers_of_one_process_with_it(runs, alone, name):
     ours = runs(next(strategy for strategy in STRATEGIES if strategy.name == name))
-    weights = largest_difference(ours.weights, {name: copies[0] for name, copies in alone.weights.items()})
-    losses = largest_difference({name: [loss] for name, loss in ours.losses.items()}, alone.losses)
-    logits = largest_difference({"test": [ours.logits]}, {"test": alone.logits})
-    for found in (weights, losses, logits):
-        assert found.value <= TOLERANCE, found
+    found = difference(ours, alone)
+    assert found.value <= TOLERANCE, found

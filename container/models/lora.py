@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from container.models.classifier import Classifier
+from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 
 
@@ -14,6 +15,9 @@ def add_lora(model: Classifier, hp: Hyperparameters) -> None:
 
     A layer W x then computes W x + lora_alpha / lora_rank * B A x, with A random, a function of hp.seed, and B zero: at
     first nothing changes. Nothing happens where lora_rank is 0.
+
+    Raises:
+        ContractError: an encoder without such layers.
     """
     if hp.lora_rank == 0:
         return
@@ -24,6 +28,12 @@ def add_lora(model: Classifier, hp: Hyperparameters) -> None:
         for encoder in dict.fromkeys(branch.encoder for branch in model.branches.values()):  # one, where it is shared
             backbone = encoder.backbone
             targets = list(_targets(backbone, attention_only=hp.lora_target == "attention"))
+            if not targets:
+                raise ContractError(
+                    f"lora_rank: is {hp.lora_rank}, but an encoder of model_type {backbone.config.model_type!r} has no "
+                    f"linear layers that lora_target {hp.lora_target!r} would find",
+                    "Set lora_rank to 0, lora_target to linear, or use an encoder of another family.",
+                )
             config = LoraConfig(r=hp.lora_rank, lora_alpha=hp.lora_alpha, target_modules=targets)
             inject_adapter_in_model(config, backbone)
 
