@@ -30,11 +30,11 @@ from container.preprocessing.prepare import PreparedData, prepare_data
 from container.processes import set_up_logging
 from container.workers import StopRequests, StopSignal, Workers
 from contracts import artifacts
-from contracts.consistency import unused_settings
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.hyperparameters import FROM_SCRATCH, Hyperparameters
 from contracts.paths import JobPaths
+from contracts.unused_settings import unused_settings
 
 logger = logging.getLogger(__name__)
 

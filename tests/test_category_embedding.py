@@ -10,8 +10,8 @@ from container.models.build import build_classifier
 from container.models.category_embedding import CategoryEmbedding
 from container.predictor import Predictor
 from container.preprocessing.fitted import FittedPreprocessing
-from contracts.consistency import unused_settings
 from contracts.errors import ContractError
+from contracts.unused_settings import unused_settings
 from tests.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 from tests.jobs import run_train, write_job
 from tests.jobs import table as job_table

@@ -21,11 +21,11 @@ from container.training.checkpoint import clear_checkpoints, load_weights
 from container.training.predict import softmax
 from container.training.stop import StopFlag
 from container.training.worker import build_model, train_and_predict
-from contracts.consistency import unused_settings
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
 from contracts.hyperparameters import FULL_TEXT_STEPS, Hyperparameters
 from contracts.paths import JobPaths
+from contracts.unused_settings import unused_settings
 from tests.jobs import (
     CONFIGURATION,
     REPOSITORY,
