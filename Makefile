@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+JOBS ?= 2
+PARALLEL := --numprocesses $(JOBS) --dist loadfile# a file's tests stay together: they share trained jobs
 SDK ?= .venv-sdk# the SageMaker SDK forces versions of its own: an environment for it alone
 
 .PHONY: help setup demo image lock scan engine test test-docker test-fast test-long faults host-faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
@@ -20,15 +22,15 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup      ## a whole job on generated data, in two processes (DEMO_ROOT=demo)
 	$(BIN)/python -m container demo --root $(or $(DEMO_ROOT),demo)
 
-test: setup      ## the tests, the fast ones first
-	$(BIN)/python -m pytest -m 'not slow and not docker'
-	$(BIN)/python -m pytest -m 'slow and not long and not docker'
+test: setup      ## the tests, the fast ones first (JOBS=2 files at a time)
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not docker'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'slow and not long and not docker'
 
-test-long: setup ## the tests that are not in make test: whole grids, faults, benchmarks
-	$(BIN)/python -m pytest -m long
+test-long: setup ## the tests that are not in make test: whole grids, faults, benchmarks (LONG=files)
+	$(BIN)/python -m pytest $(PARALLEL) -m long $(LONG)
 
 test-fast: setup ## the tests that take seconds
-	$(BIN)/python -m pytest -m 'not slow and not docker'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not docker'
 
 $(SDK)/.installed:
 	$(PYTHON) -m venv $(SDK)
