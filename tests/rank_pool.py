@@ -61,7 +61,7 @@ class RankPool:
         timeout: seconds that a job may take.
     """
 
-    def __init__(self, *, timeout: float = 120) -> None:
+    def __init__(self, *, timeout: float = 300) -> None:
         self._timeout = timeout
         self._numbers = itertools.count()
         self._context = multiprocessing.get_context("forkserver")

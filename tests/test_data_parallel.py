@@ -204,6 +204,7 @@ def relative(value: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [{}, {"strategy": "fsdp"}, {"activation_checkpointing": 1}],
@@ -216,6 +217,7 @@ def test_layers_are_compiled_once_for_all_numbers_of_chunks_and_lengths(on_two_r
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_a_compiled_layer_gives_the_same_gradients(rank_pool, tmp_path):
     write_config(tmp_path, "bert", num_hidden_layers=1)

@@ -51,7 +51,7 @@ IN_SHORT = (
     "branch 2 x fsdp 2",
     "pp 2 x tp 2 x dp 2",
 )
-FIRST = ("ddp 2, accumulation", "fsdp 2, FULL_SHARD", "tp 2", "pp 2, 1F1B", "branch 2", "pp 2 x tp 2 x dp 2")
+FIRST = ("ddp 2, accumulation", "fsdp 2, FULL_SHARD", "tp 2", "pp 2, 1F1B", "branch 2", "pp 2 x fsdp 2")
 WITH_DROPOUT = ("ddp 2", "fsdp 2, FULL_SHARD", "tp 2", "pp 2, 1F1B", "branch 2")
 
 
@@ -126,6 +126,7 @@ def test_compressed_gradients_train_to_other_numbers(check, jobs, compression):
     assert np.abs(losses - expected).max() > TOLERANCE
 
 
+@pytest.mark.long
 def test_processes_of_their_own_give_the_weights_of_one_process(check, tmp_path):
     overrides = {**SETTINGS, **DROPOUT_OFF, **SGD, "nproc_per_node": 2, "batch_size": GLOBAL_BATCH // 2}
     paths = write_job(tmp_path, overrides={**overrides, "text_name": None}, rows=SPLIT_ROWS)
@@ -153,6 +154,7 @@ def test_what_is_missing_not_finite_or_of_another_shape_differs(ours):
     assert largest_difference(ours, {"a": np.array([1.0])}).value == float("inf")
 
 
+@pytest.mark.long
 def test_the_table_names_what_differs_or_fails_and_its_exit_code_says_so():
     def table(*arguments):
         command = [sys.executable, "-m", "benchmarks.parity", "accumulation", "--without-dropout", *arguments]

@@ -6,6 +6,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -97,6 +98,22 @@ def test_the_first_line_comes_within_three_seconds(image, tmp_path):
     print(f"container start to the first line: {seconds:.1f} s ({line.strip()})")
     assert line
     assert seconds < 3
+
+
+def test_the_first_optimizer_step_on_the_demo_comes_in_docker_and_outside(image, tmp_path):
+    seconds = {}
+    for where in ("outside Docker", "in Docker"):
+        paths = write_demo_job(tmp_path / where.split()[0], rows=2000)
+        outside = [sys.executable, "-m", "container", "train", "--root", str(paths.root)]
+        command = outside if where == "outside Docker" else ["docker", "run", "--rm", *ISOLATED, *mounts(paths), image]
+        started = time.monotonic()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            line = next((line for line in process.stdout if "first optimizer step done" in line), None)
+            seconds[where] = time.monotonic() - started
+            process.terminate()
+            process.stdout.read()
+        assert line, where
+    print(f"start to the first optimizer step: {', '.join(f'{value:.1f} s {key}' for key, value in seconds.items())}")
 
 
 def test_a_failure_leaves_exit_code_1_and_files_that_say_why(image, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from contracts.paths import JobPaths
 from tests.docker.engine import Container, docker
-from tests.jobs import NO_DROPOUT, failure_line, write_job
+from tests.jobs import NO_DROPOUT, failure_line, metrics, write_job
 
 HOSTS = ("algo-1", "algo-2")
 LONG = {**NO_DROPOUT, "nproc_per_node": 1, "batch_size": 4, "max_epochs": 8, "checkpoint_every_n_steps": 3}
@@ -78,6 +78,20 @@ def test_docker_stop_of_one_host_stops_both_and_the_next_run_of_both_goes_on(pai
         for own in pair.paths.values()
     )
     assert first == second
+
+
+def test_two_hosts_train_beside_one_with_as_many_processes(pair, image, tmp_path):
+    pair.start()
+    assert pair.end() == {"algo-1": 0, "algo-2": 0}
+    alone = write_job(tmp_path / "alone", overrides={**LONG, "nproc_per_node": 2})
+    one = docker("run", "--rm", "--shm-size", "64m", "--volume", f"{alone.root}:/opt/ml", image, "train")
+    rates = [float(_rates(log)[-1].replace(",", "")) for log in (one, pair.containers["algo-1"].log)]
+    print(f"one host of two processes: {rates[0]:.0f} rows/s; two hosts of one: {rates[1]:.0f} rows/s")
+    assert metrics(alone)["val/loss"] == pytest.approx(metrics(pair.paths["algo-1"])["val/loss"], rel=1e-5)
+
+
+def _rates(log: str) -> list[str]:
+    return re.findall(r"([\d,.]+) rows/s", log)
 
 
 @pytest.mark.parametrize("killed", HOSTS)
