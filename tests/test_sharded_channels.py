@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from container.failure import Failure
+from container.hosts import gather as gather_module
 from container.hosts.channels import sharded_channels
 from container.hosts.control import HostTrouble
 from container.hosts.gather import check_room, gather_channels
@@ -136,12 +137,18 @@ class Shards:
                 (folder / name).parent.mkdir(exist_ok=True)
                 (folder / name).write_bytes(content[name])
 
-    def gather(self, channels=("train",)):
-        """What gathering returned or raised on each host."""
+    def gather(self, channels=("train",), *, absent=None, slow=None):
+        """What gathering returned or raised on each host; one that is `absent` meets the others and then hangs, one
+        that is `slow` says for 2 s that it reads."""
         together = Together(self._monkeypatch)
 
         def act(control):
             control.connect({})
+            if control.topology.current == absent:
+                return control.gather("never", None)
+            for count in range(7 if control.topology.current == slow else 0):
+                control.publish("parts moved", ["reading", count])
+                time.sleep(0.3)
             try:
                 return gather_channels(control, self.paths[control.topology.current], channels)
             except ContractError as error:
@@ -236,6 +243,23 @@ def test_different_files_of_one_name_end_all_hosts_with_the_same_cause(shards):
     for result in results.values():  # each finds it by itself, or hears of it first
         cause = result.failure.cause if isinstance(result, HostTrouble) else result.cause
         assert cause.startswith(f"channel train: hosts {HOSTS[0]} and {HOSTS[2]} have different files named part-1.csv")
+
+
+def test_a_host_that_is_alive_and_never_comes_to_the_exchange_is_named_on_all_hosts(shards, monkeypatch):
+    monkeypatch.setattr(gather_module, "STUCK", 1.0)
+    shards.deal(NAMES[:1], NAMES[1:], [])
+    results = shards.gather(absent=HOSTS[1])
+    for host in (HOSTS[0], HOSTS[2]):
+        cause = results[host].failure.cause if isinstance(results[host], HostTrouble) else results[host].cause
+        assert cause == f"host {HOSTS[1]} is alive, but has read and fetched nothing of the sharded channels for 1 s"
+
+
+def test_a_host_that_takes_long_but_moves_on_is_waited_for(shards, monkeypatch):
+    monkeypatch.setattr(gather_module, "STUCK", 1.0)
+    shards.deal(NAMES[:1], NAMES[1:], [])
+    results = shards.gather(slow=HOSTS[1])
+    assert not any(isinstance(result, BaseException) for result in results.values())
+    assert all(shards.held(host) == CONTENT for host in HOSTS)
 
 
 def test_too_little_disk_is_said_before_anything_is_fetched(tmp_path):

@@ -37,7 +37,9 @@ from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)
 
+STUCK = 90.0  # seconds without a byte after which a host that the others wait for is given up
 _ASIDE = ".fetching"
+_PARTS, _MOVED, _HELD = "parts", "parts moved", "parts held"
 _SECONDS_BETWEEN_LINES = 15
 _MORE_DISK = (
     "Give the job a larger volume (VolumeSizeInGB), or set the channel's distribution to FullyReplicated and its input "
@@ -68,12 +70,12 @@ def gather_channels(control: Control, paths: JobPaths, channels: Sequence[str]) 
     if not channels:
         return GatheredChannels(paths, {})
     here = control.topology.current
-    progress = _Progress("reading this host's parts")
+    progress = _Progress("reading this host's parts", control)
     own = {part: path for name in channels
            for part, path in parts_of(name, paths.input_channel(name), on_bytes=progress).items()}  # fmt: skip
     with contextlib.closing(PartServer(control.address(), own)) as server:
         about = {"address": control.address(), "port": server.port, "token": server.token, "parts": as_json(own)}
-        said = control.gather("parts", about)
+        said = control.gather(_PARTS, about, on_wait=_Patience(control, _PARTS))
         whole = merge_parts({host: from_json(one["parts"]) for host, one in said.items()})
         for name in channels:
             mine = [part for part in own if part.channel == name]
@@ -82,9 +84,9 @@ def gather_channels(control: Control, paths: JobPaths, channels: Sequence[str]) 
                 "channel %s is sharded: %d of its %d files (%s of %s) came to this host", name, len(mine), len(every),
                 _amount(sum(part.size for part in mine)), _amount(sum(part.size for part in every)),
             )  # fmt: skip
-        missing = _lay_out(paths, channels, whole, own)
+        missing = _lay_out(control, paths, channels, whole, own)
         _fetch_all(control, paths, _by_host(missing, control), said)
-        control.gather("parts held", None)  # a host serves until the last one has what it lacks
+        control.gather(_HELD, None, on_wait=_Patience(control, _HELD))  # a host serves until all have what they lack
     logger.info("host %s holds all of %s", here, ", ".join(str(paths.gathered_channel(name)) for name in channels))
     contents = {paths.gathered_channel(held.part.channel) / held.part.name: held.part.digest for held in whole}
     return GatheredChannels(replace(paths, gathered=frozenset(channels)), contents)
@@ -101,9 +103,11 @@ def check_room(folder: Path, needed: int) -> None:
         )
 
 
-def _lay_out(paths: JobPaths, channels: Sequence[str], whole: Sequence[Held], own: Mapping[Part, Path]) -> list[Held]:
+def _lay_out(
+    control: Control, paths: JobPaths, channels: Sequence[str], whole: Sequence[Held], own: Mapping[Part, Path]
+) -> list[Held]:
     """Link this host's files, keep copies whose content is right, remove what is no part; returns what is missing."""
-    progress = _Progress("checking parts of an earlier run")
+    progress = _Progress("checking parts of an earlier run", control)
     places = {paths.gathered_channel(held.part.channel) / held.part.name: held for held in whole}
     missing = []
     for channel in channels:
@@ -145,7 +149,7 @@ def _fetch_all(
     count = sum(map(len, missing.values()))
     files = f"{count} file{'s' if count > 1 else ''} ({_amount(needed)})"
     logger.info("fetching %s from %s", files, ", ".join(missing))
-    started, progress = time.monotonic(), _Progress("fetching parts of other hosts", of=needed)
+    started, progress = time.monotonic(), _Progress("fetching parts of other hosts", control, of=needed)
     for host, parts in missing.items():
         part = parts[0]
         try:
@@ -178,11 +182,34 @@ def _await_trouble(control: Control) -> None:
         time.sleep(0.1)
 
 
-class _Progress:
-    """Counts bytes, and says now and then how far it is."""
+class _Patience:
+    """Called while others are waited for: raises where one of them has read and fetched nothing for STUCK seconds.
 
-    def __init__(self, what: str, *, of: int | None = None) -> None:
-        self._what, self._of = what, of
+    A host that is gone or silent the control notices; this is one whose disk or mount never answers.
+    """
+
+    def __init__(self, control: Control, key: str) -> None:
+        self._control, self._key = control, key
+        self._moved: dict[str, tuple[Any, float]] = {}
+
+    def __call__(self) -> None:
+        now, moved, done = time.monotonic(), self._control.seen(_MOVED), self._control.seen(self._key)
+        for host in self._control.topology.hosts:
+            before = self._moved.get(host)
+            if before is None or before[0] != moved.get(host):
+                self._moved[host] = moved.get(host), now
+            elif host not in done and now - before[1] > STUCK:
+                raise ContractError(
+                    f"host {host} is alive, but has read and fetched nothing of the sharded channels for {STUCK:.0f} s",
+                    "Look at that host's log and disk; run again.",
+                )
+
+
+class _Progress:
+    """Counts bytes, and says now and then how far it is, in the log and to the other hosts."""
+
+    def __init__(self, what: str, control: Control, *, of: int | None = None) -> None:
+        self._what, self._control, self._of = what, control, of
         self._bytes = 0
         self._started = self._last = time.monotonic()
 
@@ -191,6 +218,7 @@ class _Progress:
         now = time.monotonic()
         if now - self._last > _SECONDS_BETWEEN_LINES:
             self._last = now
+            self._control.publish(_MOVED, [self._what, self._bytes])
             rate = self._bytes / (now - self._started)
             of = f" of {_amount(self._of)}, {(self._of - self._bytes) / rate:.0f} s left" if self._of else ""
             logger.info("%s: %s%s (%s/s)", self._what, _amount(self._bytes), of, _amount(rate))
