@@ -212,12 +212,14 @@ def test_another_dealing_of_the_same_files_fetches_only_what_is_not_held(shards,
     (first.parent / "part-1.csv").write_bytes(b"eno")  # damaged since, of the right size
     (first.parent / "gone").mkdir()
     (first.parent / "gone" / "part-7.csv").write_bytes(b"of an earlier channel")
+    (first.parent.parent / ".fetching").write_bytes(b"half of it")  # of a run that was killed
     caplog.clear()
     shards.deal([], NAMES[:1], NAMES[3:] + NAMES[1:3])
     shards.gather()
     assert all(shards.held(host) == CONTENT for host in HOSTS)
     assert first.stat().st_mtime_ns == before
     assert not (first.parent / "gone").exists()
+    assert [path.name for path in first.parent.parent.iterdir()] == ["train"]
     fetches = [record.getMessage() for record in caplog.records if record.getMessage().startswith("fetching")]
     # The first host had 9 MB by itself, now of the second; the second had the three small ones, now of the third.
     assert sorted(fetches) == [
@@ -233,6 +235,14 @@ def test_other_content_under_an_old_name_replaces_the_copy(shards):
     shards.deal([], NAMES, [], content=changed)
     shards.gather()
     assert all(shards.held(host) == changed for host in HOSTS)
+
+
+def test_a_channel_that_no_host_got_a_file_of_is_named(shards):
+    shards.deal(NAMES, [], [])
+    shards.deal([], [], None, channel="val")
+    for result in shards.gather(("train", "val")).values():
+        cause = result.failure.cause if isinstance(result, HostTrouble) else result.cause
+        assert cause.startswith("channel val: is sharded, but none of the 3 hosts got a file of it")
 
 
 def test_different_files_of_one_name_end_all_hosts_with_the_same_cause(shards):

@@ -37,7 +37,7 @@ from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)
 
-STUCK = 90.0  # seconds without a byte after which a host that the others wait for is given up
+STUCK = 110.0  # seconds without a byte after which a host is given up; longer than one takes to give up a transfer
 _ASIDE = ".fetching"
 _PARTS, _MOVED, _HELD = "parts", "parts moved", "parts held"
 _SECONDS_BETWEEN_LINES = 15
@@ -80,6 +80,12 @@ def gather_channels(control: Control, paths: JobPaths, channels: Sequence[str]) 
         for name in channels:
             mine = [part for part in own if part.channel == name]
             every = [held.part for held in whole if held.part.channel == name]
+            if not every:
+                raise ContractError(
+                    f"channel {name}: is sharded, but none of the {control.topology.size} hosts got a file of it "
+                    f"({paths.input_channel(name)})",
+                    "Correct the channel's S3 URI, or put files there.",
+                )
             logger.info(
                 "channel %s is sharded: %d of its %d files (%s of %s) came to this host", name, len(mine), len(every),
                 _amount(sum(part.size for part in mine)), _amount(sum(part.size for part in every)),
@@ -110,6 +116,7 @@ def _lay_out(
     progress = _Progress("checking parts of an earlier run", control)
     places = {paths.gathered_channel(held.part.channel) / held.part.name: held for held in whole}
     missing = []
+    paths.gathered_channel(_ASIDE).unlink(missing_ok=True)  # of a run that was killed
     for channel in channels:
         folder = paths.gathered_channel(channel)
         folder.mkdir(parents=True, exist_ok=True)
@@ -144,7 +151,8 @@ def _fetch_all(
     needed = sum(part.size for parts in missing.values() for part in parts)
     if not missing:
         return
-    folder = paths.gathered_channel(_ASIDE).parent
+    aside = paths.gathered_channel(_ASIDE)
+    folder = aside.parent
     check_room(folder, needed)
     count = sum(map(len, missing.values()))
     files = f"{count} file{'s' if count > 1 else ''} ({_amount(needed)})"
@@ -156,7 +164,7 @@ def _fetch_all(
             with PartClient(said[host]["address"], said[host]["port"], said[host]["token"]) as client:
                 for part in parts:
                     target = paths.gathered_channel(part.channel) / part.name
-                    client.fetch(part, target, aside=folder / _ASIDE, on_bytes=progress)
+                    client.fetch(part, target, aside=aside, on_bytes=progress)
         except TransferError as error:
             if isinstance(error, BrokenOff):
                 _await_trouble(control)

@@ -21,7 +21,7 @@ from contracts.errors import ContractError
 
 logger = logging.getLogger(__name__)
 
-STALLED = 60.0  # seconds without a byte after which a transfer is given up
+STALLED = 45.0  # seconds without a byte after which a transfer is given up
 _BLOCK = 4 << 20  # bytes
 _REQUEST = 1 << 16  # bytes; an S3 key has up to 1024
 
