@@ -236,7 +236,7 @@ def test_sharded_channels_train_the_weights_of_one_host_with_all_files(job, alon
 
 
 @pytest.mark.long
-def test_a_run_goes_on_from_its_checkpoint_and_prepared_data_after_another_dealing(job, alone, tmp_path):
+def test_a_run_goes_on_after_another_dealing_and_on_one_host_that_has_all_files(job, alone, tmp_path):
     pair = job(**SETTINGS)
     parts = parts_of_table(pair.paths[0], "train", 4)
     names = list(parts)
@@ -244,6 +244,8 @@ def test_a_run_goes_on_from_its_checkpoint_and_prepared_data_after_another_deali
     pair.run()
     pair.deal("train", parts, names[2:], names[:2])
     whole = JobPaths(shutil.copytree(alone.root, tmp_path / "whole"))
+    shutil.rmtree(whole.checkpoints)
+    shutil.copytree(pair.paths[0].checkpoints, whole.checkpoints)
     for paths in (*pair.paths, whole):
         path = paths.config / "hyperparameters.json"
         path.write_text(path.read_text().replace('"max_epochs": "2"', '"max_epochs": "3"'))
@@ -251,7 +253,7 @@ def test_a_run_goes_on_from_its_checkpoint_and_prepared_data_after_another_deali
     for host in (0, 1):
         assert "Data found prepared" in pair.log(host)
     assert "resuming from" in pair.log(0)
-    run_train(whole)
+    assert "resuming from" in run_train(whole)
     assert_trained_as(pair.paths[0], whole)
 
 
