@@ -11,16 +11,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from container.decision.feasibility import check_decidable
 from container.failure import Failure, clear_failure, write_failure
+from container.hosts.channels import sharded_channels
 from container.hosts.control import FAILED as HOST_FAILED
 from container.hosts.control import STOP as HOST_STOPS
 from container.hosts.control import Control, HostTrouble
+from container.hosts.gather import gather_channels
 from container.hosts.topology import Topology
 from container.hosts.worker_environment import sm_variables
 from container.job import Job
@@ -121,12 +123,15 @@ def _train(paths: JobPaths, scratch: Path, started: float, stop: StopRequests, c
     _check_compiler(hp)
     _say_attention_dropout(hp)
     _say_head_lr(hp)
-    _check_channels(paths, topology)
+    sharded = sharded_channels(paths, topology)
     phases = [("read contracts", time.time() - started)]
-    _come_together(control, hp, num_workers)
+    _come_together(control, hp, num_workers, sharded)
     if topology.size > 1:
         phases.append(("meet hosts", time.time() - started - phases[0][1]))
-    prepared = prepare_data(paths, hp)
+    gathered = gather_channels(control, paths, sharded)
+    if sharded:
+        phases.append(("gather channels", time.time() - started - sum(seconds for _, seconds in phases)))
+    prepared = prepare_data(gathered.paths, hp, contents=gathered.contents)
     check_decidable(hp, prepared.summary["splits"]["val"]["classes"])
     _check_same_data(control, prepared)
     phases.append(("prepare data", time.time() - started - sum(seconds for _, seconds in phases)))
@@ -167,15 +172,16 @@ def _verdict(job: Job, failure: Failure | None, stop: StopRequests) -> Verdict:
     return Verdict(COMPLETED)
 
 
-def _come_together(control: Control, hp: Hyperparameters, num_workers: int) -> None:
-    """Meet the other hosts, and hold them to the same settings and number of processes."""
+def _come_together(control: Control, hp: Hyperparameters, num_workers: int, sharded: Sequence[str]) -> None:
+    """Meet the other hosts, and hold them to the same settings, number of processes and sharded channels."""
     settings = hashlib.sha256(hp.model_dump_json().encode()).hexdigest()[:16]
-    said = control.connect({"processes": num_workers, "settings": settings})
+    said = control.connect({"processes": num_workers, "settings": settings, "sharded channels": list(sharded)})
     hosts = control.topology.hosts
     for host, about in said.items():
         for what, fix in (
             ("processes", "Use one instance type, or set nproc_per_node; INSTANCE_GROUP chooses among several groups."),
             ("settings", "Give every host the same hyperparameters."),
+            ("sharded channels", "Give every host the same input/config/inputdataconfig.json."),
         ):
             if about[what] != said[hosts[0]][what]:
                 raise ContractError(
@@ -199,24 +205,8 @@ def _check_same_data(control: Control, prepared: PreparedData) -> None:
             raise ContractError(
                 f"channels: host {host} prepared other data than host {control.topology.leader}: {what} "
                 f"{other[what]}, not {leader[what]}",
-                "Give every host the whole of every channel (S3DataDistributionType FullyReplicated).",
-            )
-
-
-def _check_channels(paths: JobPaths, topology: Topology) -> None:
-    """A channel that is shared out between the hosts would be trained on in parts."""
-    path = paths.config / "inputdataconfig.json"
-    if topology.size == 1 or not path.is_file():
-        return
-    try:
-        kinds = {name: about.get("S3DistributionType") for name, about in json.loads(path.read_text()).items()}
-    except (ValueError, AttributeError) as error:
-        raise ContractError(f"{path}: is not an input data configuration: {error}") from None
-    for name, kind in kinds.items():
-        if kind == "ShardedByS3Key":
-            raise ContractError(
-                f"channel {name}: is ShardedByS3Key over {topology.size} hosts, of which each has a part ({path})",
-                "Set its distribution to FullyReplicated: every host reads all rows, and ranks share them out.",
+                "Give every host the whole of every channel (S3DataDistributionType FullyReplicated), or a part of it "
+                "and say so (ShardedByS3Key).",
             )
 
 

@@ -11,9 +11,14 @@ SPLITS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class JobPaths:
-    """The folder layout of a training job; every path is a function of `root`."""
+    """The folder layout of a training job; every path is a function of `root`.
+
+    Attributes:
+        gathered: channels of which each host got a part; all parts of them lie in a folder of their own.
+    """
 
     root: Path
+    gathered: frozenset[str] = frozenset()
 
     @classmethod
     def resolve(cls, root: str | os.PathLike[str] | None = None) -> "JobPaths":
@@ -21,8 +26,16 @@ class JobPaths:
         return cls(Path(root or os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT).absolute())
 
     def channel(self, name: str) -> Path:
-        """The folder of an input channel, e.g. train."""
+        """The folder of an input channel, e.g. train, that holds all of it."""
+        return self.gathered_channel(name) if name in self.gathered else self.input_channel(name)
+
+    def input_channel(self, name: str) -> Path:
+        """The folder in which the service puts what this host gets of a channel."""
         return self.root / "input" / "data" / name
+
+    def gathered_channel(self, name: str) -> Path:
+        """The folder for all parts of a channel that was shared out between hosts; never uploaded."""
+        return self.root / "gathered" / name
 
     @property
     def precomputed_artifacts(self) -> Path:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contracts.paths import JobPaths
+from contracts.paths import SPLITS, JobPaths
 from tests.jobs import start_train, write_job
 
 HOSTS = ("127.0.0.2", "127.0.0.10")  # natural order; as text the second would be the first
@@ -37,6 +37,22 @@ class TwoHosts:
             content = {"current_host": host, "hosts": sorted(HOSTS), "network_interface_name": "ethwe"}
             own.resource_config.write_text(json.dumps(content))
         return cls(paths, {"CONTROL_PORT": str(port), "HOST_WAIT_SECONDS": str(wait)}, [])
+
+    def deal(self, channel: str, parts: dict[str, bytes], *names: list[str] | None) -> None:
+        """Shard a channel: give each host the parts of `names`; None is a host that gets not even a folder."""
+        for paths, own in zip(self.paths, names):
+            folder = paths.input_channel(channel)
+            shutil.rmtree(folder, ignore_errors=True)
+            if own is not None:
+                folder.mkdir(parents=True)
+            for name in own or ():
+                (folder / name).write_bytes(parts[name])
+            path = paths.config / "inputdataconfig.json"
+            channels = {name: {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated"} for name in SPLITS}
+            if path.is_file():
+                channels |= json.loads(path.read_text())
+            channels[channel] = {**channels[channel], "S3DistributionType": "ShardedByS3Key"}
+            path.write_text(json.dumps(channels))
 
     def start(self) -> None:
         for paths in self.paths:

@@ -86,8 +86,11 @@ class Control:
         with self._changed:
             return dict(self._values.get(key, {}))
 
-    def gather(self, key: str, value: Any) -> dict[str, Any]:
+    def gather(self, key: str, value: Any, *, on_wait: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """Publish, and wait for every host to; returns all values by host, in the order of ranks.
+
+        Args:
+            on_wait: called several times a second while there is one to wait for; what it raises ends the wait.
 
         Raises:
             HostTrouble: a host failed or is gone before it published.
@@ -96,6 +99,7 @@ class Control:
         with self._changed:
             while len(self._values[key]) < self.topology.size:
                 self.raise_trouble()
+                on_wait()
                 self._changed.wait(0.2)  # briefly: signals are handled between two waits
             return {host: self._values[key][host] for host in self.topology.hosts}
 

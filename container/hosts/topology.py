@@ -23,12 +23,14 @@ class Topology:
         current: this host.
         interface: the network interface that the service names; it need not exist.
         group: the instance group that trains, where the job has several.
+        idle: hosts of the job that do not train.
     """
 
     hosts: tuple[str, ...] = (_ALONE,)
     current: str = _ALONE
     interface: str | None = None
     group: str | None = None
+    idle: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, paths: JobPaths) -> "Topology":
@@ -50,10 +52,10 @@ class Topology:
         if current not in hosts:
             raise ContractError(f"{path}: current_host {current!r} is none of its hosts {hosts}")
         group = _chosen_group(groups, where=str(path))
-        if group is not None:
-            hosts = [str(name) for name in groups[group]]
+        training = hosts if group is None else [str(name) for name in groups[group]]
+        idle = sorted(set(hosts) - set(training), key=natural_order)
         interface = content.get("network_interface_name")
-        return cls(tuple(sorted(hosts, key=natural_order)), current, interface, group)
+        return cls(tuple(sorted(training, key=natural_order)), current, interface, group, tuple(idle))
 
     @property
     def trains(self) -> bool:

@@ -25,7 +25,12 @@ FLAGS = (artifacts.USE_PRECOMPUTED_IMPUTATION, artifacts.USE_PRECOMPUTED_RISK_TA
 
 
 def input_fingerprint(
-    paths: JobPaths, hp: Hyperparameters, *, files: Mapping[str, Sequence[Path]], encoders: Mapping[str, Path | None]
+    paths: JobPaths,
+    hp: Hyperparameters,
+    *,
+    files: Mapping[str, Sequence[Path]],
+    encoders: Mapping[str, Path | None],
+    contents: Mapping[Path, str],
 ) -> str:
     """Hash of the input files (path, size, time, head and tail), the settings that matter here, the tokenizers, the
     precomputed artifacts and the format version.
@@ -33,6 +38,7 @@ def input_fingerprint(
     Args:
         files: data files by split.
         encoders: folder of each role's encoder; None for from_scratch.
+        contents: hash of the whole content of files of which it is known; it stands for size, time, head and tail.
     """
     random = any(field.tokenizer == FROM_SCRATCH for field in hp.text_fields) or (
         hp.architecture.uses_table and hp.risk_table_folds > 1 and bool(hp.encoded_categories)
@@ -40,7 +46,8 @@ def input_fingerprint(
     described: dict[str, Any] = {
         "format": FORMAT_VERSION,
         "files": {
-            split: [_describe(path, paths.channel(split)) for path in found] for split, found in files.items()
+            split: [_describe(path, paths.channel(split), content=contents.get(path)) for path in found]
+            for split, found in files.items()
         },
         "settings": {name: getattr(hp, name) for name in SETTINGS},
         "seed": hp.seed if random else None,
@@ -63,7 +70,9 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
 
 
-def _describe(path: Path, folder: Path) -> Iterable[Any]:
+def _describe(path: Path, folder: Path, *, content: str | None = None) -> Iterable[Any]:
+    if content is not None:
+        return [str(path.relative_to(folder)), content]
     status = path.stat()
     digest = hashlib.sha256()
     with path.open("rb") as stream:

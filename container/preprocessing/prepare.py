@@ -94,8 +94,11 @@ class PreparedData:
         return self.folder / f"{name}.arrow"
 
 
-def prepare_data(paths: JobPaths, hp: Hyperparameters) -> PreparedData:
+def prepare_data(paths: JobPaths, hp: Hyperparameters, *, contents: Mapping[Path, str] | None = None) -> PreparedData:
     """The job's data, prepared under `paths.prepared`; reused where the same inputs were prepared before.
+
+    Args:
+        contents: hash of the content of data files of which it is known; such a file's time does not matter.
 
     Raises:
         ContractError: anything about the input that is not as it should be, naming file, column and row.
@@ -108,7 +111,7 @@ def prepare_data(paths: JobPaths, hp: Hyperparameters) -> PreparedData:
     sources = {field.role: resolve_encoder(field.tokenizer, paths) for field in hp.text_fields}
     encoders = {role: source.folder for role, source in sources.items()}
     with _exclusive(paths.prepared):
-        folder = paths.prepared / input_fingerprint(paths, hp, files=files, encoders=encoders)
+        folder = paths.prepared / input_fingerprint(paths, hp, files=files, encoders=encoders, contents=contents or {})
         reused = (folder / MARKER).is_file()
         for stale in paths.prepared.glob(f"{UNFINISHED}*"):
             shutil.rmtree(stale)

@@ -1,0 +1,240 @@
+"""Gives every host the whole of the channels that are shared out between them, before anything is prepared.
+
+Every host hashes the files that it got, tells the others their names, sizes and hashes, and fetches what it lacks from
+the host that has it. A channel's folder then holds links to this host's own files and copies of the others', the same
+names on every host: what is fitted, the order of rows and what a checkpoint depends on are those of one host that has
+the whole channel, however the service shared it out. Copies stay for the next run, which keeps those whose content is
+still right.
+"""
+
+import contextlib
+import errno
+import logging
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from container.hosts.control import SILENCE, Control
+from container.hosts.parts import (
+    BrokenOff,
+    Held,
+    Part,
+    PartClient,
+    PartServer,
+    TransferError,
+    as_json,
+    from_json,
+    merge_parts,
+    parts_of,
+    same_part,
+)
+from contracts.errors import ContractError
+from contracts.paths import JobPaths
+
+logger = logging.getLogger(__name__)
+
+STUCK = 110.0  # seconds without a byte after which a host is given up; longer than one takes to give up a transfer
+_ASIDE = ".fetching"
+_PARTS, _MOVED, _HELD = "parts", "parts moved", "parts held"
+_SECONDS_BETWEEN_LINES = 15
+_MORE_DISK = (
+    "Give the job a larger volume (VolumeSizeInGB), or set the channel's distribution to FullyReplicated and its input "
+    "mode to FastFile, which copies nothing."
+)
+
+
+@dataclass(frozen=True)
+class GatheredChannels:
+    """Where the whole of every channel is.
+
+    Attributes:
+        paths: of the job, which know the folders of gathered channels.
+        contents: hash of the content of each file of the gathered channels.
+    """
+
+    paths: JobPaths
+    contents: Mapping[Path, str]
+
+
+def gather_channels(control: Control, paths: JobPaths, channels: Sequence[str]) -> GatheredChannels:
+    """Have every host hold all files of `channels`; called by all hosts together.
+
+    Raises:
+        ContractError: hosts have different files of one name, there is too little disk, a transfer failed.
+        HostTrouble: another host failed or is gone.
+    """
+    if not channels:
+        return GatheredChannels(paths, {})
+    here = control.topology.current
+    progress = _Progress("reading this host's parts", control)
+    own = {part: path for name in channels
+           for part, path in parts_of(name, paths.input_channel(name), on_bytes=progress).items()}  # fmt: skip
+    with contextlib.closing(PartServer(control.address(), own)) as server:
+        about = {"address": control.address(), "port": server.port, "token": server.token, "parts": as_json(own)}
+        said = control.gather(_PARTS, about, on_wait=_Patience(control, _PARTS))
+        whole = merge_parts({host: from_json(one["parts"]) for host, one in said.items()})
+        for name in channels:
+            mine = [part for part in own if part.channel == name]
+            every = [held.part for held in whole if held.part.channel == name]
+            if not every:
+                raise ContractError(
+                    f"channel {name}: is sharded, but none of the {control.topology.size} hosts got a file of it "
+                    f"({paths.input_channel(name)})",
+                    "Correct the channel's S3 URI, or put files there.",
+                )
+            logger.info(
+                "channel %s is sharded: %d of its %d files (%s of %s) came to this host", name, len(mine), len(every),
+                _amount(sum(part.size for part in mine)), _amount(sum(part.size for part in every)),
+            )  # fmt: skip
+        missing = _lay_out(control, paths, channels, whole, own)
+        _fetch_all(control, paths, _by_host(missing, control), said)
+        control.gather(_HELD, None, on_wait=_Patience(control, _HELD))  # a host serves until all have what they lack
+    logger.info("host %s holds all of %s", here, ", ".join(str(paths.gathered_channel(name)) for name in channels))
+    contents = {paths.gathered_channel(held.part.channel) / held.part.name: held.part.digest for held in whole}
+    return GatheredChannels(replace(paths, gathered=frozenset(channels)), contents)
+
+
+def check_room(folder: Path, needed: int) -> None:
+    """Raise ContractError where the disk of `folder` has less than `needed` bytes left."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise ContractError(
+            f"{folder}: the parts of the other hosts take {_amount(needed)}, but the disk has {_amount(free)} left; "
+            f"every host holds the whole of a channel that is ShardedByS3Key",
+            _MORE_DISK,
+        )
+
+
+def _lay_out(
+    control: Control, paths: JobPaths, channels: Sequence[str], whole: Sequence[Held], own: Mapping[Part, Path]
+) -> list[Held]:
+    """Link this host's files, keep copies whose content is right, remove what is no part; returns what is missing."""
+    progress = _Progress("checking parts of an earlier run", control)
+    places = {paths.gathered_channel(held.part.channel) / held.part.name: held for held in whole}
+    missing = []
+    paths.gathered_channel(_ASIDE).unlink(missing_ok=True)  # of a run that was killed
+    for channel in channels:
+        folder = paths.gathered_channel(channel)
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder comes before it
+            if path.is_dir() and not path.is_symlink():
+                with contextlib.suppress(OSError):
+                    path.rmdir()  # where it is empty
+            elif path not in places:
+                path.unlink()
+    for path, held in places.items():
+        if held.part in own:
+            path.unlink(missing_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.symlink_to(own[held.part])
+        elif not same_part(path, held.part, on_bytes=progress):
+            path.unlink(missing_ok=True)
+            missing.append(held)
+    return missing
+
+
+def _by_host(missing: Sequence[Held], control: Control) -> dict[str, list[Part]]:
+    """What to fetch from each host, beginning behind this one, so that not all hosts ask the same one first."""
+    hosts, rank = control.topology.hosts, control.topology.rank
+    order = {host: (place - rank) % len(hosts) for place, host in enumerate(hosts)}
+    ordered = sorted(missing, key=lambda held: order[held.host])
+    return {host: [held.part for held in some] for host, some in groupby(ordered, key=lambda held: held.host)}
+
+
+def _fetch_all(
+    control: Control, paths: JobPaths, missing: Mapping[str, Sequence[Part]], said: Mapping[str, Mapping[str, Any]]
+) -> None:
+    needed = sum(part.size for parts in missing.values() for part in parts)
+    if not missing:
+        return
+    aside = paths.gathered_channel(_ASIDE)
+    folder = aside.parent
+    check_room(folder, needed)
+    count = sum(map(len, missing.values()))
+    files = f"{count} file{'s' if count > 1 else ''} ({_amount(needed)})"
+    logger.info("fetching %s from %s", files, ", ".join(missing))
+    started, progress = time.monotonic(), _Progress("fetching parts of other hosts", control, of=needed)
+    for host, parts in missing.items():
+        part = parts[0]
+        try:
+            with PartClient(said[host]["address"], said[host]["port"], said[host]["token"]) as client:
+                for part in parts:
+                    target = paths.gathered_channel(part.channel) / part.name
+                    client.fetch(part, target, aside=aside, on_bytes=progress)
+        except TransferError as error:
+            if isinstance(error, BrokenOff):
+                _await_trouble(control)
+            raise ContractError(
+                f"channel {part.channel}: {part.name} did not come from host {host}: {error}",
+                "Look at that host's log. The security group of the job must allow traffic within itself; nothing may "
+                "write into a channel while the job runs.",
+            ) from error
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            cause = f"{folder}: the disk is full while parts of other hosts are fetched"
+            raise ContractError(cause, _MORE_DISK) from error
+    seconds = time.monotonic() - started
+    logger.info("fetched %s in %.1f s (%s/s)", _amount(needed), seconds, _amount(needed / max(seconds, 1e-9)))
+
+
+def _await_trouble(control: Control) -> None:
+    """Wait for as long as it takes to hear that a host is gone, and raise its HostTrouble; or a stop interrupts."""
+    deadline = time.monotonic() + SILENCE + 5
+    while time.monotonic() < deadline:
+        control.raise_trouble()
+        time.sleep(0.1)
+
+
+class _Patience:
+    """Called while others are waited for: raises where one of them has read and fetched nothing for STUCK seconds.
+
+    A host that is gone or silent the control notices; this is one whose disk or mount never answers.
+    """
+
+    def __init__(self, control: Control, key: str) -> None:
+        self._control, self._key = control, key
+        self._moved: dict[str, tuple[Any, float]] = {}
+
+    def __call__(self) -> None:
+        now, moved, done = time.monotonic(), self._control.seen(_MOVED), self._control.seen(self._key)
+        for host in self._control.topology.hosts:
+            before = self._moved.get(host)
+            if before is None or before[0] != moved.get(host):
+                self._moved[host] = moved.get(host), now
+            elif host not in done and now - before[1] > STUCK:
+                raise ContractError(
+                    f"host {host} is alive, but has read and fetched nothing of the sharded channels for {STUCK:.0f} s",
+                    "Look at that host's log and disk; run again.",
+                )
+
+
+class _Progress:
+    """Counts bytes, and says now and then how far it is, in the log and to the other hosts."""
+
+    def __init__(self, what: str, control: Control, *, of: int | None = None) -> None:
+        self._what, self._control, self._of = what, control, of
+        self._bytes = 0
+        self._started = self._last = time.monotonic()
+
+    def __call__(self, count: int) -> None:
+        self._bytes += count
+        now = time.monotonic()
+        if now - self._last > _SECONDS_BETWEEN_LINES:
+            self._last = now
+            self._control.publish(_MOVED, [self._what, self._bytes])
+            rate = self._bytes / (now - self._started)
+            of = f" of {_amount(self._of)}, {(self._of - self._bytes) / rate:.0f} s left" if self._of else ""
+            logger.info("%s: %s%s (%s/s)", self._what, _amount(self._bytes), of, _amount(rate))
+
+
+def _amount(size: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -1,0 +1,279 @@
+"""The files of a channel as parts that hosts have, and sending one from a host to another, in blocks over TCP.
+
+A part is asked for by a line of JSON with the token that only the job's hosts know, and comes as a line of JSON that
+says whether it can be read, followed by its bytes.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from contracts.errors import ContractError
+
+logger = logging.getLogger(__name__)
+
+STALLED = 45.0  # seconds without a byte after which a transfer is given up
+_BLOCK = 4 << 20  # bytes
+_REQUEST = 1 << 16  # bytes; an S3 key has up to 1024
+
+
+class TransferError(Exception):
+    """A part did not come as it was announced; says why."""
+
+
+class BrokenOff(TransferError):
+    """The connection ended or stalled: what became of the other host, the control will know."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file of a channel.
+
+    Attributes:
+        name: its path in the channel's folder, with slashes.
+        size: bytes.
+        digest: SHA-256 of its content.
+    """
+
+    channel: str
+    name: str
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Held:
+    """A part and the first of the hosts that have it."""
+
+    part: Part
+    host: str
+
+
+def parts_of(channel: str, folder: Path, *, on_bytes: Callable[[int], None]) -> dict[Part, Path]:
+    """The files of a channel's folder, each read once; none where there is no folder.
+
+    Args:
+        on_bytes: called with the number of bytes of each block that was read.
+    """
+    found = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else ():
+        name = path.relative_to(folder).as_posix()
+        size, digest = _read(path, on_bytes)
+        found[Part(channel, name, size, digest)] = path
+    return found
+
+
+def same_part(path: Path, part: Part, *, on_bytes: Callable[[int], None]) -> bool:
+    """Whether `path` is a file of its own, not a link, with the content of `part`."""
+    if path.is_symlink() or not path.is_file() or path.stat().st_size != part.size:
+        return False
+    return _read(path, on_bytes)[1] == part.digest
+
+
+def merge_parts(said: Mapping[str, Iterable[Part]]) -> list[Held]:
+    """All parts of all hosts, those that several have once, by channel and name.
+
+    Raises:
+        ContractError: two hosts have different files under one name, or a file where another one has a folder.
+    """
+    found: dict[tuple[str, str], Held] = {}
+    for host, parts in said.items():
+        for part in parts:
+            _check_name(part, host)
+            held = found.setdefault((part.channel, part.name), Held(part, host))
+            if held.part != part:
+                raise ContractError(
+                    f"channel {part.channel}: hosts {held.host} and {host} have different files named {part.name} "
+                    f"({held.part.size} and {part.size} bytes, SHA-256 {held.part.digest[:12]} and {part.digest[:12]})",
+                    "Give each file of the channel a name of its own; where the hosts' files should be the same, set "
+                    "the channel's distribution to FullyReplicated.",
+                )
+    for (channel, name), held in found.items():
+        for folder in list(PurePosixPath(name).parents)[:-1]:
+            if (channel, str(folder)) in found:
+                raise ContractError(
+                    f"channel {channel}: {folder} is a file on host {found[channel, str(folder)].host}, and a folder "
+                    f"with the file {name} on host {held.host}",
+                    "Rename one of them.",
+                )
+    return [found[key] for key in sorted(found)]
+
+
+class PartServer:
+    """Sends this host's parts to the hosts that ask for them, in threads of its own, until it is closed.
+
+    Args:
+        address: this host's, on the network that joins the hosts.
+    """
+
+    def __init__(self, address: str, files: Mapping[Part, Path]) -> None:
+        self._files = {(part.channel, part.name): (part, path) for part, path in files.items()}
+        self._server = socket.create_server((address, 0), backlog=64)
+        self.port: int = self._server.getsockname()[1]
+        self.token = secrets.token_hex(16)
+        threading.Thread(target=self._accept, name="parts", daemon=True).start()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # it is closed
+            while True:
+                connection, _ = self._server.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Answer one host until it hangs up; who does not know the token is hung up on."""
+        connection.settimeout(STALLED)
+        strange = contextlib.suppress(OSError, ValueError, KeyError, TypeError)
+        with connection, strange, connection.makefile("rb") as lines:
+            while line := lines.readline(_REQUEST):
+                request = json.loads(line)
+                if not secrets.compare_digest(str(request["token"]), self.token):
+                    return
+                part, path = self._files[request["channel"], request["name"]]
+                if not self._send(connection, part, path):
+                    return
+
+    def _send(self, connection: socket.socket, part: Part, path: Path) -> bool:
+        """Send one part; False where it could not be read to its end."""
+        try:
+            file = path.open("rb")
+        except OSError as error:
+            connection.sendall(_line({"error": str(error)}))
+            return True
+        with file:
+            connection.sendall(_line({"error": None}))
+            left = part.size
+            while left:
+                try:
+                    block = file.read(min(left, _BLOCK))
+                except OSError as error:
+                    logger.error("%s cannot be read: %s", path, error)
+                    return False
+                if not block:
+                    logger.error("%s is shorter than when it was read first: it had %d bytes", path, part.size)
+                    return False
+                connection.sendall(block)
+                left -= len(block)
+        return True
+
+
+class PartClient:
+    """A connection with one host's PartServer; a context manager.
+
+    Raises:
+        BrokenOff: it cannot be reached.
+    """
+
+    def __init__(self, address: str, port: int, token: str) -> None:
+        self._token = token
+        try:
+            self._connection = socket.create_connection((address, port), timeout=STALLED / 2)
+        except OSError as error:
+            raise BrokenOff(f"{address}:{port} cannot be reached: {error}") from error
+        self._connection.settimeout(STALLED)
+        self._answers = self._connection.makefile("rb", buffering=_BLOCK)
+        self._block = memoryview(bytearray(_BLOCK))
+
+    def __enter__(self) -> "PartClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._answers.close()
+        self._connection.close()
+
+    def fetch(self, part: Part, target: Path, *, aside: Path, on_bytes: Callable[[int], None]) -> None:
+        """Write the part to `target`: to `aside` first, which is renamed once its content is what was announced.
+
+        Raises:
+            TransferError: it broke off, stalled, could not be read there, or its content is another.
+            OSError: it cannot be written.
+        """
+        self._ask(part)
+        try:
+            with aside.open("wb") as file:
+                digest = hashlib.sha256()
+                for block in self._blocks(part):
+                    file.write(block)
+                    digest.update(block)
+                    on_bytes(len(block))
+            if digest.hexdigest() != part.digest:
+                raise TransferError(f"its content is not what it was when that host hashed it ({part.digest[:12]})")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(aside, target)
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def _ask(self, part: Part) -> None:
+        try:
+            self._connection.sendall(_line({"token": self._token, "channel": part.channel, "name": part.name}))
+            answer = json.loads(self._answers.readline(_REQUEST) or b"{}")
+        except (OSError, ValueError) as error:
+            raise BrokenOff(_why(error)) from error
+        if "error" not in answer:
+            raise BrokenOff("the connection ended before its first byte")
+        if answer["error"]:
+            raise TransferError(f"it cannot be read there: {answer['error']}")
+
+    def _blocks(self, part: Part) -> Iterable[memoryview]:
+        left = part.size
+        while left:
+            try:
+                count = self._answers.readinto(self._block[: min(left, _BLOCK)])
+            except OSError as error:
+                raise BrokenOff(f"{_why(error)} after {part.size - left} of {part.size} bytes") from error
+            if not count:
+                raise BrokenOff(f"the connection ended after {part.size - left} of {part.size} bytes")
+            yield self._block[:count]
+            left -= count
+
+
+def as_json(parts: Iterable[Part]) -> list[tuple[Any, ...]]:
+    return [astuple(part) for part in parts]
+
+
+def from_json(content: Iterable[Iterable[Any]]) -> list[Part]:
+    return [Part(str(channel), str(name), int(size), str(digest)) for channel, name, size, digest in content]
+
+
+def _check_name(part: Part, host: str) -> None:
+    """What another host says becomes a path here: it must not lead out of the channel's folder."""
+    pure = PurePosixPath(part.name)
+    within = pure.parts and not pure.is_absolute() and ".." not in pure.parts and str(pure) == part.name
+    if not within or PurePosixPath(part.channel).name != part.channel:
+        raise ContractError(
+            f"channel {part.channel}: host {host} has a file named {part.name!r}, which is no name of a file in it",
+            "Rename it.",
+        )
+
+
+def _read(path: Path, on_bytes: Callable[[int], None]) -> tuple[int, str]:
+    """Size and SHA-256 of a file."""
+    digest, size = hashlib.sha256(), 0
+    block = memoryview(bytearray(_BLOCK))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(block):
+            digest.update(block[:count])
+            size += count
+            on_bytes(count)
+    return size, digest.hexdigest()
+
+
+def _line(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content).encode() + b"\n"
+
+
+def _why(error: Exception) -> str:
+    return f"nothing came for {STALLED:.0f} s" if isinstance(error, TimeoutError) else f"the connection broke: {error}"
