@@ -55,7 +55,11 @@ def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
             PipelineName=config.name,
             PipelineParameters=[{"Name": name, "Value": str(value)} for name, value in sorted(values.items())],
         )
-    except client.exceptions.ResourceNotFound:
+    except client.exceptions.ClientError as error:
+        if error.response["Error"]["Code"] not in ("ResourceNotFound", "ValidationException"):
+            raise
+        if config.name not in error.response["Error"]["Message"]:
+            raise
         raise ContractError(
             f"pipeline {config.name!r}: does not exist in {aws.region}", "Create it: python -m pipeline upsert"
         ) from None

@@ -71,20 +71,21 @@ def _not_installed(error: ImportError) -> ContractError:
 
 def offline_session(region: str, bucket: str) -> Any:
     """A PipelineSession that only builds: it has no credentials and needs none."""
-    return _session(region, bucket, **_NOBODY)
+    with sagemaker_sdk(region):
+        return _session(region, bucket)
 
 
 def aws_session(region: str, bucket: str) -> Any:
     """A PipelineSession with the credentials of the environment."""
+    with sagemaker_sdk(region):
+        pass  # imported; the session itself is to see the environment as it is
     return _session(region, bucket)
 
 
-def _session(region: str, bucket: str, **credentials: str) -> Any:
-    with sagemaker_sdk(region):
-        import boto3
-        from sagemaker.core.workflow.pipeline_context import PipelineSession
+def _session(region: str, bucket: str) -> Any:
+    import boto3
+    from sagemaker.core.workflow.pipeline_context import PipelineSession
+
     return PipelineSession(
-        boto_session=boto3.Session(region_name=region, **credentials),
-        default_bucket=bucket,
-        sagemaker_config=_SDK_CONFIG,
+        boto_session=boto3.Session(region_name=region), default_bucket=bucket, sagemaker_config=_SDK_CONFIG
     )
