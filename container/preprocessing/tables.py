@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from container.preprocessing.text_steps import replace_surrogates
 from contracts.errors import ContractError
 
 logger = logging.getLogger(__name__)
@@ -195,6 +196,7 @@ def records_to_table(records: Any) -> pa.Table:
     """Raw records as a table: a list of dicts, a pandas DataFrame, an Arrow table or record batch.
 
     A key that some dicts lack is null there. A column of mixed types (1, "1") is read as strings, as from a CSV file.
+    Surrogates, which JSON can write and UTF-8 cannot hold, become U+FFFD.
     """
     if isinstance(records, pa.Table):
         return records
@@ -226,8 +228,9 @@ def _column(name: str, values: list[Any]) -> pa.Array:
             )
     try:
         return pa.array(values)
-    except (pa.ArrowException, TypeError, OverflowError):
-        return pa.array([None if value is None else str(value) for value in values], pa.string())
+    except (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError):
+        texts = [None if value is None else replace_surrogates(str(value)) for value in values]
+        return pa.array(texts, pa.string())
 
 
 def _is_missing(value: Any) -> bool:
