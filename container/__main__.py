@@ -1,10 +1,12 @@
-"""The commands: python -m container train|demo [--root DIR]."""
+"""The commands: python -m container train|demo|load-data|preprocess|metrics|package|payload [--root DIR]."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, JobPaths
+from contracts.steps import PROCESSING_STEPS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,17 +18,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, about in (
         ("train", "train, evaluate and export: input/ in, model/ and output/ out"),
         ("demo", "write a small data set and train on it"),
+        *((name, f"a step of a pipeline: {step.about}") for name, step in PROCESSING_STEPS.items()),
     ):
         command = commands.add_parser(name, help=about, description=about)
         command.add_argument(
             "--root", help=f"the job's folder (default: ${ROOT_VARIABLE}, else {DEFAULT_ROOT})", default=None
         )
+        if name in PROCESSING_STEPS:
+            PROCESSING_STEPS[name].add_arguments(command)
     options = parser.parse_args(arguments)
     paths = JobPaths.resolve(options.root)
     if options.command == "train":
         from container.supervisor import train
 
         return train(paths)
+    if options.command in PROCESSING_STEPS:
+        from container.steps.program import run_step
+
+        declared = PROCESSING_STEPS[options.command].arguments
+        given = {argument.name: getattr(options, argument.name) for argument in declared}
+        return run_step(options.command, paths.root, given, os.environ)
     from container.demo import demo
 
     return demo(paths)

@@ -9,7 +9,7 @@ import pytest
 from tests.jobs import REPOSITORY
 
 # From the entry point down: a package may import those that come after it (and contracts).
-ORDER = ["training", "export", "evaluation", "parallel", "models", "data", "preprocessing", "decision"]
+ORDER = ["steps", "training", "export", "evaluation", "parallel", "models", "data", "preprocessing", "decision"]
 NOT_UNDER = {"export": {"training", "parallel", "evaluation"}, "evaluation": {"training", "parallel", "models", "data"}}
 
 
