@@ -1,4 +1,4 @@
-"""The commands: python -m container train|demo|load-data|preprocess|metrics|package|payload [--root DIR]."""
+"""The commands: python -m container train|serve|demo|load-data|preprocess|metrics|package|payload [--root DIR]."""
 
 import argparse
 import os
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, JobPaths
+from contracts.serving import PORT
 from contracts.steps import PROCESSING_STEPS
 
 
@@ -17,6 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, about in (
         ("train", "train, evaluate and export: input/ in, model/ and output/ out"),
+        ("serve", "answer GET /ping and POST /invocations by the model in model/, an unpacked package"),
         ("demo", "write a small data set and train on it"),
         *((name, f"a step of a pipeline: {step.about}") for name, step in PROCESSING_STEPS.items()),
     ):
@@ -26,12 +28,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         if name in PROCESSING_STEPS:
             PROCESSING_STEPS[name].add_arguments(command)
+        if name == "serve":
+            command.add_argument("--port", type=int, default=PORT, help=f"port to listen on (default: {PORT})")
     options = parser.parse_args(arguments)
     paths = JobPaths.resolve(options.root)
     if options.command == "train":
         from container.supervisor import train
 
         return train(paths)
+    if options.command == "serve":
+        from container.serving.server import serve
+
+        return serve(paths.model, port=options.port)
     if options.command in PROCESSING_STEPS:
         from container.steps.program import run_step
 

@@ -42,7 +42,9 @@ class ServingSettings(StepSettings):
         None, description="Serve model.fused.onnx or model.int8.onnx, where the job kept it."
     )
     serving_threads: int | None = Field(None, ge=1, description="Threads of ONNX Runtime. Default: one per core.")
-    serving_connections: int = Field(1000, ge=1, description="Most connections that are open at once.")
+    serving_concurrency: int = Field(
+        256, ge=1, description="Most requests worked on at once; of more, the rest wait. A thread each."
+    )
     serving_timeout_seconds: float = Field(
         55.0, gt=0, description="A request that waits longer is answered 503; the service gives up after 60 s."
     )
