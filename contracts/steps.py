@@ -151,7 +151,7 @@ class PayloadSettings(StepSettings):
     """Environment of Payload."""
 
     content_types: Names = Field(("application/json", "text/csv"), description="One sample request of each.")
-    default_numeric_value: float = Field(0.0, description="What numeric columns hold in a sample without data.")
+    default_numeric_value: float = Field(0.0, description="What numeric columns hold in a sample request.")
     default_text_value: str = Field("DEFAULT_TEXT", description="What text and categorical columns hold there.")
     field_defaults: JsonObject = Field({}, description='Values by column that go before those, e.g. {"price": 9.99}.')
     check_rows: int = Field(

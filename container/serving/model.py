@@ -41,17 +41,12 @@ class ServedModel:
         class_labels: label of each probability column.
     """
 
-    def __init__(self, predictor: Predictor, calibration: CalibrationMap | None = None) -> None:
+    def __init__(self, predictor: Predictor) -> None:
         self.feature_inputs = predictor.feature_inputs
         self.class_labels = predictor.class_labels
         self._predictor = predictor
-        self._calibration = calibration
+        self._calibration: CalibrationMap | None = None
         self._preparing = threading.Lock()  # the tokenizer remembers words
-        if calibration is not None and len(self.class_labels) != 2:
-            raise ContractError(
-                f"{CALIBRATION}: maps the probability of class 1, but the model has {len(self.class_labels)} classes",
-                f"Leave {CALIBRATION} out.",
-            )
 
     @classmethod
     def load(cls, folder: str | Path, settings: ServingSettings) -> Self:
@@ -66,8 +61,24 @@ class ServedModel:
             batch_size=settings.serving_batch_size,
             threads=settings.serving_threads,
         )
+        model = cls(predictor)
         path = Path(folder) / CALIBRATION
-        return cls(predictor, CalibrationMap.read(path) if path.is_file() else None)
+        if path.is_file():
+            model.calibrate(CalibrationMap.read(path))
+        return model
+
+    def calibrate(self, calibration: CalibrationMap) -> None:
+        """Map the probabilities of all answers from now on.
+
+        Raises:
+            ContractError: there are more than two classes.
+        """
+        if len(self.class_labels) != 2:
+            raise ContractError(
+                f"{CALIBRATION}: maps the probability of class 1, but the model has {len(self.class_labels)} classes",
+                f"Leave {CALIBRATION} out.",
+            )
+        self._calibration = calibration
 
     def predict(self, request: Request, compute: Compute | None = None) -> Prediction:
         """Answer a request.
