@@ -47,9 +47,7 @@ class ModelHost:
     def answer(self, body: bytes, content_type: str | None, accept: str | None) -> tuple[bytes, str]:
         response_type(accept)  # refused before anything is computed
         request = handler.input_fn(body, content_type)
-        prediction = self._model.predict(
-            request, lambda records: self._queue.compute(records, timeout=self._timeout)
-        )
+        prediction = self._model.predict(request, lambda records: self._queue.compute(records, timeout=self._timeout))
         return handler.output_fn(prediction, accept)
 
     def close(self) -> None:

@@ -222,9 +222,7 @@ def _read_parquet(body: bytes, limits: ServingSettings) -> pa.Table:
             "Write the table again.",
         ) from error  # fmt: skip
     if len(set(names)) != len(names):
-        raise RequestError(
-            HTTPStatus.BAD_REQUEST, "a column is there twice", "Give each column a name of its own."
-        )
+        raise RequestError(HTTPStatus.BAD_REQUEST, "a column is there twice", "Give each column a name of its own.")
     _check_decoded(sum(_decoded_bytes(column) for column in table.columns), limits)
     return table
 

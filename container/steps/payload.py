@@ -310,9 +310,7 @@ def _ask(package: Package, questions: Sequence[Question], scratch: Path) -> list
     found = json.loads(answers.read_text("utf-8"))
     if "error" in found:
         logger.error("%s", found["detail"])
-        raise ContractError(
-            f"{package.archive}: does not answer: {found['error']}", "The log has the whole traceback."
-        )
+        raise ContractError(f"{package.archive}: does not answer: {found['error']}", "The log has the whole traceback.")
     logger.info("the package was loaded in %.1f s in a fresh process", found["load_seconds"])
     return [base64.b64decode(answer["body"]) for answer in found["answers"]]
 
@@ -334,9 +332,7 @@ def _probabilities(question: Question, answer: bytes, package: Package) -> np.nd
     return found
 
 
-def _difference(
-    question: Question, found: np.ndarray, expected: Expected | None, tolerance: float
-) -> float | None:
+def _difference(question: Question, found: np.ndarray, expected: Expected | None, tolerance: float) -> float | None:
     """The largest difference from the training job's probabilities."""
     if expected is None or expected.probabilities is None:
         return None
