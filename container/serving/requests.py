@@ -51,12 +51,12 @@ class Request:
             first = [column[0].as_py().strip() for column in table.columns]
             has_header = self.header is None and not {*columns, *others}.isdisjoint(first)
             table = _named(table, first) if has_header else _unnamed(table, columns)
+        if table.num_rows == 0:
+            raise RequestError(HTTPStatus.BAD_REQUEST, "the request holds no record", "Send at least one.")
         for name in columns:
             if name not in table.column_names:
                 error = missing_column(name, table.column_names, "the request")
                 raise RequestError(HTTPStatus.BAD_REQUEST, error.cause, f"Send the columns {_list(columns)}.")
-        if table.num_rows == 0:
-            raise RequestError(HTTPStatus.BAD_REQUEST, "the request holds no record", "Send at least one.")
         return table
 
 
