@@ -48,7 +48,8 @@ def test_the_container_never_imports_the_sagemaker_sdk():
     "modules",
     ["container.supervisor", "container.__main__", "container.predictor", "container.preprocessing.prepare",
      "container.evaluation.evaluate", "container.evaluation.fit_decision", "container.decision.decision",
-     "container.demo_data"],
+     "container.demo_data", "container.serving.server", "container.serving.inference", "container.steps.packaging",
+     "container.steps.payload"],
 )  # fmt: skip
 def test_a_module_that_must_start_fast_imports_no_torch(modules):
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
