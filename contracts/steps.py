@@ -118,6 +118,10 @@ class ModelMetricsSettings(StepSettings):
         (), description="The class labels in that order. Default: as the training job's metrics.json lists them, else "
         "the labels found, numbers by value, then texts alphabetically.",
     )  # fmt: skip
+    decision_threshold: float | None = Field(
+        None, gt=0, lt=1, description="Two classes: the probability from which on class 1 is decided. Default: that of "
+        "the training job's metrics.json, else 0.5.",
+    )  # fmt: skip
     amount_field: str | None = Field(
         None, description="Column of amounts, for dollar recall; of the predictions or of processed_data."
     )

@@ -86,7 +86,18 @@ def find_part_files(folder: Path, *, signature: Sequence[str] | None = None, scr
     Raises:
         ContractError: no part file, only empty ones, several formats, or files whose columns differ.
     """
-    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _hidden(path.relative_to(folder))]
+    return open_part_files(data_files(folder), folder=folder, signature=signature, scratch=scratch)
+
+
+def data_files(folder: Path) -> list[Path]:
+    """The files below a folder, sorted; names that start with . or _ are not data."""
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and not _hidden(path.relative_to(folder))]
+
+
+def open_part_files(
+    found: Sequence[Path], *, folder: Path, signature: Sequence[str] | None = None, scratch: Path
+) -> PartFiles:
+    """Those of `found`, files below `folder`, that are part files; as `find_part_files` otherwise."""
     known = {path: FORMATS[suffix] for path in found if (suffix := _suffix(path)) in FORMATS}
     for path in found:
         if path not in known:
