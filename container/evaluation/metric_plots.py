@@ -25,21 +25,21 @@ def write_metric_plots(folder: Path, found: ModelMetrics) -> list[Path]:
     analyses = {name: split.analysis for name, split in found.splits.items()}
     write_curves(folder, analyses, class_labels=found.class_labels)
     written = [folder / "roc_curve.png", folder / "pr_curve.png"]
-    kinds: dict[str, tuple[Callable[[Axes, SplitMetrics], None], Callable[[SplitMetrics], bool]]] = {
-        "calibration": (_calibration, lambda split: split.analysis.calibration is not None),
-        "scores": (_scores, lambda split: bool(split.analysis.histograms)),
-        "thresholds": (_thresholds, lambda split: bool(split.analysis.sweep)),
-        "recall_by_budget": (_recall, lambda split: split.capture is not None),
-        "previous_model": (_previous, lambda split: split.comparison is not None),
+    kinds: dict[str, tuple[str, Callable[[Axes, SplitMetrics], None], Callable[[SplitMetrics], bool]]] = {
+        "calibration": ("Calibration", _calibration, lambda split: split.analysis.calibration is not None),
+        "scores": ("Scores", _scores, lambda split: bool(split.analysis.histograms)),
+        "thresholds": ("Thresholds", _thresholds, lambda split: bool(split.analysis.sweep)),
+        "recall_by_budget": ("Recall under a budget", _recall, lambda split: split.capture is not None),
+        "previous_model": ("Beside the previous model", _previous, lambda split: split.comparison is not None),
     }
-    for kind, (draw, has) in kinds.items():
+    for kind, (title, draw, has) in kinds.items():
         shown = [split for split in found.splits.values() if has(split)]
         if shown:
             figure = Figure(figsize=(6.6 * len(shown), 5.6), dpi=110, layout="constrained")
             for i, split in enumerate(shown):
                 axes = figure.add_subplot(1, len(shown), i + 1)
                 draw(axes, split)
-                _finish(axes, split.analysis.split)
+                _finish(axes, f"{title}: {split.analysis.split}")
             written.append(_save(figure, folder / f"{kind}.png"))
     for name, split in found.splits.items():
         for field in split.slices:
@@ -130,6 +130,7 @@ def _slices(split: SplitMetrics, field: str) -> Figure:
 
 def _finish(axes: Axes, title: str) -> None:
     axes.set_title(title, fontsize=11, parse_math=False)
+    axes.set_axisbelow(True)
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=9)
