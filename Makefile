@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-fast faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
+.PHONY: help setup demo test test-fast faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-preprocess bench-reviews
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -63,6 +63,9 @@ bench-pipeline: setup ## idle share of each pipeline schedule, from a trace
 
 bench-prepare: setup ## preparing: rate, memory over a million rows, time to open
 	$(BIN)/python benchmarks/prepare.py
+
+bench-preprocess: setup ## the preprocessing step over 5,000,000 rows: rows/s, peak memory
+	$(BIN)/python -m benchmarks.preprocess $(PREPROCESS)
 
 bench-reviews: setup ## quality on data/clothing-reviews
 	$(BIN)/python benchmarks/reviews.py

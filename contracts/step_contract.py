@@ -97,6 +97,7 @@ class StepFolder:
             output each fits a file.
         about: one line.
         required: of an input: the step fails without it; of an output: it is always written.
+        sharded: of an input: several instances share its files out; every other input is given to each instance whole.
     """
 
     name: str
@@ -104,6 +105,7 @@ class StepFolder:
     files: tuple[str, ...]
     about: str
     required: bool = True
+    sharded: bool = False
 
     @property
     def container_path(self) -> str:

@@ -40,9 +40,13 @@ def splits_of(job_type: str) -> tuple[str, ...]:
     return TRAINING_SPLITS if job_type == "training" else (job_type,)
 
 
-def processed_file(split: str, file_format: str) -> str:
-    """Path of a split's table inside processed_data, e.g. train/train_processed_data.csv."""
-    return f"{split}/{split}_processed_data.{file_format.lower()}"
+def processed_file(split: str, file_format: str, host: str | None = None) -> str:
+    """Path of a split's table inside processed_data, e.g. train/train_processed_data.csv.
+
+    Args:
+        host: of several instances, which one writes it: their outputs end up in one place.
+    """
+    return f"{split}/{split}_processed_data{'' if host is None else f'-{host}'}.{file_format.lower()}"
 
 
 class DataLoadingSettings(StepSettings):
@@ -77,7 +81,7 @@ class TabularPreprocessingSettings(StepSettings):
     time_field: str | None = Field(
         None, description="With SPLIT_BY=time: the column of times, or of numbers that grow."
     )
-    split_seed: int = Field(0, ge=0, description="Another number is another split of the same rows.")
+    split_seed: int = Field(0, ge=0, lt=10**16, description="Another number is another split of the same rows.")
     label_map: JsonObject = Field(
         {}, description='Labels to rewrite, as JSON, e.g. {"Y": 1, "N": 0}; a label that is not listed is an error.'
     )
@@ -89,8 +93,8 @@ class TabularPreprocessingSettings(StepSettings):
     def _time_field_goes_with_time(self) -> Self:
         if (self.split_by == "time") != (self.time_field is not None):
             raise ValueError("SPLIT_BY=time and TIME_FIELD go together")
-        if self.split_by == "time" and self.group_field is not None:
-            raise ValueError("SPLIT_BY=time and GROUP_FIELD exclude each other")
+        if self.split_by != "hash" and self.group_field is not None:
+            raise ValueError(f"SPLIT_BY={self.split_by} and GROUP_FIELD exclude each other")
         return self
 
 
@@ -113,6 +117,10 @@ class ModelMetricsSettings(StepSettings):
     class_labels: Names = Field(
         (), description="The class labels in that order. Default: as the training job's metrics.json lists them, else "
         "the labels found, numbers by value, then texts alphabetically.",
+    )  # fmt: skip
+    decision_threshold: float | None = Field(
+        None, gt=0, lt=1, description="Two classes: the probability from which on class 1 is decided. Default: that of "
+        "the training job's metrics.json, else 0.5.",
     )  # fmt: skip
     amount_field: str | None = Field(
         None, description="Column of amounts, for dollar recall; of the predictions or of processed_data."
@@ -191,7 +199,7 @@ TABULAR_PREPROCESSING = StepContract(
     command="preprocess",
     about="Part files in; train, val and test, or one split of the job type's name, out.",
     inputs=(
-        StepFolder("DATA", f"{_IN}/data", TABLE_FILES, "Part files of one format, gzipped or not."),
+        StepFolder("DATA", f"{_IN}/data", TABLE_FILES, "Part files of one format, gzipped or not.", sharded=True),
         StepFolder(
             "SIGNATURE", f"{_IN}/signature", ("*",), "Column names, for files without a header line.",
             required=False,
@@ -199,8 +207,8 @@ TABULAR_PREPROCESSING = StepContract(
     ),
     outputs=(
         StepFolder(
-            "processed_data", _OUT, (DATA_PROFILE, DATA_PROFILE_TEXT, "*/*_processed_data*"),
-            "A folder per split, and the profile of the data.",
+            "processed_data", _OUT, ("data_profile*.json", "data_profile*.txt", "*/*_processed_data*"),
+            "A folder per split, and the profile of the data; of several instances each writes files of its own.",
         ),
     ),
     settings=TabularPreprocessingSettings,

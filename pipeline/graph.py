@@ -60,8 +60,7 @@ BEFORE_CONDITION = (DATA_LOADING, TABULAR_PREPROCESSING, PYTORCH_TRAINING, MODEL
 AFTER_CONDITION = (PACKAGE, PAYLOAD, REGISTRATION)
 ORDER = (*BEFORE_CONDITION, *AFTER_CONDITION)
 
-# Several instances share these out by file; every other input is given to each instance whole.
-SHARDED = {(TABULAR_PREPROCESSING.name, "DATA")}
+SHARDED = {(step.name, folder.name) for step in STEPS for folder in step.inputs if folder.sharded}
 SEVERAL_INSTANCES = (TABULAR_PREPROCESSING.name, PYTORCH_TRAINING.name)
 
 

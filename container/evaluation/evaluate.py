@@ -41,7 +41,7 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
         uncalibrated=evaluation.uncalibrated if evaluation.decision.changes_probabilities else None,
     )
     metrics = {
-        **_metrics(analyses, decision=evaluation.decision, threshold=threshold),
+        **metrics_json(analyses, decision=evaluation.decision, threshold=threshold),
         "onnx_variants": {report.name: asdict(report) for report in evaluation.variants},
         "explanation": evaluation.explanation and evaluation.explanation.to_json(),
     }
@@ -57,7 +57,14 @@ def decided_from(decision: Decision) -> float:
     return 0.5 if decision.threshold is None else decision.threshold.value
 
 
-def _metrics(analyses: Mapping[str, SplitAnalysis], *, decision: Decision, threshold: float | None) -> dict[str, Any]:
+def metrics_json(
+    analyses: Mapping[str, SplitAnalysis], *, decision: Decision, threshold: float | None
+) -> dict[str, Any]:
+    """What metrics.json says of the splits.
+
+    Args:
+        threshold: of the best F1 on val; None where there is none.
+    """
     flat: dict[str, Any] = {}
     undefined: dict[str, str] = {}
     for name, analysis in analyses.items():

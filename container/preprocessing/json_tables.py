@@ -44,7 +44,8 @@ def json_batches(
     """
     schema = pa.schema([(name, pa.string()) for name in columns])
     allowed = set(known)
-    pending: list[dict[str, str | None]] = []
+    pending: list[dict[str, Any]] = []
+    first = 1
     for number, row in enumerate(_rows(path), start=1):
         if not row.keys() <= allowed:
             extra = next(key for key in row if key not in allowed)
@@ -53,12 +54,24 @@ def json_batches(
                 f"The columns are {', '.join(map(repr, known))}; name every column in the signature, or in each of the "
                 f"first {HEAD_ROWS} rows.",
             )
-        pending.append({name: _cell(row.get(name), name, path, number) for name in columns})
+        pending.append(row)
         if len(pending) == rows_per_batch:
-            yield pa.RecordBatch.from_pylist(pending, schema)
-            pending = []
+            yield _batch(pending, schema, path, first)
+            pending, first = [], number + 1
     if pending:
-        yield pa.RecordBatch.from_pylist(pending, schema)
+        yield _batch(pending, schema, path, first)
+
+
+def _batch(rows: Sequence[dict[str, Any]], schema: pa.Schema, path: Path, first: int) -> pa.RecordBatch:
+    arrays = []
+    for name in schema.names:
+        values = [row.get(name) for row in rows]
+        try:
+            arrays.append(pa.array(values, pa.string()))
+        except pa.ArrowException:  # not every one is a text
+            cells = [_cell(value, name, path, number) for number, value in enumerate(values, start=first)]
+            arrays.append(pa.array(cells, pa.string()))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _cell(value: Any, name: str, path: Path, number: int) -> str | None:

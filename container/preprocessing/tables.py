@@ -141,7 +141,7 @@ def column_names(path: Path) -> list[str]:
     Raises:
         ContractError: the file is empty, is not what its name says, or names a column twice.
     """
-    names = _parquet_file(path).schema_arrow.names if format_of(path) == "parquet" else _text_header(path)
+    names = _parquet_file(path).schema_arrow.names if format_of(path) == "parquet" else text_header(path)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ContractError(f"{path}: the column {twice[0]!r} is there twice", "Give each column a name of its own.")
@@ -180,7 +180,7 @@ def iter_tables(files: Sequence[Path], columns: Sequence[str], *, rows_per_batch
     first_row = 0
     for path in files:
         in_file = 0
-        batches = _parquet_batches(path, columns, rows_per_batch) if schema else _text_batches(path, columns)
+        batches = _parquet_batches(path, columns, rows_per_batch) if schema else text_batches(path, columns)
         for batch in batches:
             table = pa.Table.from_batches([batch]).select(list(columns))
             if schema:
@@ -301,7 +301,12 @@ def _decode(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
-def _text_header(path: Path) -> list[str]:
+def text_header(path: Path) -> list[str]:
+    """The fields of the first line of a CSV or TSV file.
+
+    Raises:
+        ContractError: the file is empty, cannot be read, or is no text.
+    """
     compressed = path.name.lower().endswith(".gz")
     try:
         with gzip.open(path) if compressed else path.open("rb") as stream:
@@ -318,14 +323,26 @@ def _text_header(path: Path) -> list[str]:
     return next(csv.reader(io.StringIO(text, newline=""), delimiter=DELIMITERS[format_of(path)]))
 
 
-def _text_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def text_batches(
+    path: Path, columns: Sequence[str], *, header: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Columns of a CSV or TSV file as strings, a few MiB at a time.
+
+    Args:
+        header: the names of all columns, of a file that has no line of them.
+
+    Raises:
+        ContractError: the file is damaged.
+    """
     try:
         stream = pa.input_stream(str(path), compression="gzip" if path.name.lower().endswith(".gz") else None)
         with (
             stream,
             pa_csv.open_csv(
                 stream,
-                read_options=pa_csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK_BYTES),
+                read_options=pa_csv.ReadOptions(
+                    use_threads=False, block_size=CSV_BLOCK_BYTES, column_names=None if header is None else list(header)
+                ),
                 parse_options=pa_csv.ParseOptions(delimiter=DELIMITERS[format_of(path)], newlines_in_values=True),
                 convert_options=pa_csv.ConvertOptions(
                     include_columns=list(columns),

@@ -18,6 +18,7 @@ from typing import Any
 
 from container.failure import Failure
 from container.processes import set_up_logging
+from container.steps.hosts import is_sharded, read_hosts
 from contracts.errors import ContractError
 from contracts.step_contract import StepContract, StepFolder, StepSettings, message_file
 from contracts.steps import PROCESSING_STEPS
@@ -88,6 +89,9 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
     try:
         _remove_outputs(contract, root)
         settings = contract.settings.from_environment(environment)
+        if _all_files_are_elsewhere(contract, root):
+            logger.info("%s: no file fell to this host.", contract.name)
+            return COMPLETED
         _run(contract, root, settings, arguments)
         _check_outputs(contract, root)
     except SystemExit:
@@ -155,7 +159,17 @@ def _walk(folder: Path) -> list[Path]:
     )  # fmt: skip
 
 
+def _all_files_are_elsewhere(contract: StepContract, root: Path) -> bool:
+    """Whether this is one of several hosts, and there were fewer files than hosts."""
+    sharded = [folder for folder in contract.inputs if folder.sharded and is_sharded(root, folder.name)]
+    if not sharded or not read_hosts(root).several:
+        return False
+    return not any(path.is_file() for folder in sharded for path in _walk(folder.path(root)))
+
+
 def _check_outputs(contract: StepContract, root: Path) -> None:
+    if any(folder.sharded for folder in contract.inputs) and read_hosts(root).several:
+        return  # another host may have written what is missing here
     for folder in contract.outputs:
         for pattern in folder.files if folder.required else ():
             assert any(folder.path(root).glob(pattern)), f"{contract.name} wrote no {pattern} into {folder.name}"
