@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-fast faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-preprocess bench-reviews
+.PHONY: help setup demo test test-fast faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-serving bench-preprocess bench-reviews
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -69,3 +69,6 @@ bench-preprocess: setup ## the preprocessing step over 5,000,000 rows: rows/s, p
 
 bench-reviews: setup ## quality on data/clothing-reviews
 	$(BIN)/python benchmarks/reviews.py
+
+bench-serving: setup ## the handler beside the bare ONNX session, and 200 clients at once
+	$(BIN)/python -m benchmarks.serving

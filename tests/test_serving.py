@@ -228,7 +228,7 @@ def test_a_given_threshold_is_held_against_calibrated_probabilities():
 
 
 def test_a_threshold_chosen_on_val_decides_as_it_did_there():
-    assert one_answer(Decision(threshold=Threshold(0.5, target="max_f1"))).decided == [0]
+    assert one_answer(Decision(threshold=Threshold(0.5, target="best_f1"))).decided == [0]
 
 
 @pytest.mark.parametrize(
