@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-fast faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-serving bench-preprocess bench-reviews
+.PHONY: help setup demo test test-fast faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-preprocess bench-reviews bench-serving
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18

@@ -515,3 +515,10 @@ def test_a_table_of_dictionaries_and_of_strings_are_the_same_records():
     sink = io.BytesIO()
     pq.write_table(plain.set_column(0, "chat", plain["chat"].dictionary_encode()), sink)
     assert read(sink.getvalue(), PARQUET).to_pylist() == plain.to_pylist()
+
+
+def test_the_settings_are_documented_as_they_are():
+    text = (REPOSITORY / "docs" / "serving.md").read_text()
+    for name, field in ServingSettings.model_fields.items():
+        default = "" if field.default is None else f"{field.default:g}" if name.endswith("seconds") else field.default
+        assert f"| {name.upper()} | {default} | {field.description} |" in text
