@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, JobPaths
-from contracts.serving import PORT
+from contracts.serving import PORT, PORT_VARIABLE
 from contracts.steps import PROCESSING_STEPS
 
 
@@ -29,7 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name in PROCESSING_STEPS:
             PROCESSING_STEPS[name].add_arguments(command)
         if name == "serve":
-            command.add_argument("--port", type=int, default=PORT, help=f"port to listen on (default: {PORT})")
+            command.add_argument(
+                "--port", type=int, default=os.environ.get(PORT_VARIABLE) or PORT,
+                help=f"port to listen on (default: ${PORT_VARIABLE}, else {PORT})",
+            )  # fmt: skip
     options = parser.parse_args(arguments)
     paths = JobPaths.resolve(options.root)
     if options.command == "train":

@@ -155,7 +155,7 @@ class Predictor:
         sizes = shapes.prod(axis=2).sum(axis=1)  # [N]
         batch: list[int] = []
         largest, own = shapes[0], 0
-        for i in np.argsort(sizes, kind="stable").tolist():
+        for i in np.lexsort((sizes, *shapes[:, :, 0].T)).tolist():  # by numbers of chunks, then by size
             grown = np.maximum(largest, shapes[i]) if batch else shapes[i]
             padded = int(grown.prod(axis=1).sum()) * (len(batch) + 1)
             if batch and (len(batch) == self._batch_size or padded > _MOST_PADDING * (own + int(sizes[i]))):

@@ -7,6 +7,7 @@ from pydantic import Field
 from contracts.step_contract import StepSettings
 
 PORT = 8080
+PORT_VARIABLE = "SAGEMAKER_BIND_TO_PORT"  # set where several containers share an endpoint
 CSV, JSON, JSON_LINES, PARQUET = "text/csv", "application/json", "application/jsonlines", "application/x-parquet"
 # Other names of the same formats.
 MEDIA_TYPES = {

@@ -6,8 +6,15 @@ from typing import Any
 
 from contracts.errors import ContractError
 
+try:  # in the inference images of SageMaker, whose toolkit answers with the status of its own kind of errors alone
+    from sagemaker_inference.errors import BaseInferenceToolkitError as _ToolkitError
+except ImportError:
 
-class RequestError(ContractError):
+    class _ToolkitError(Exception):
+        """Elsewhere: nothing."""
+
+
+class RequestError(ContractError, _ToolkitError):
     """A request that cannot be answered, by the client's doing.
 
     Args:
@@ -16,8 +23,9 @@ class RequestError(ContractError):
     """
 
     def __init__(self, status: HTTPStatus, cause: str, fix: str = "") -> None:
-        super().__init__(cause, fix)
+        ContractError.__init__(self, cause, fix)
         self.status = status
+        self.status_code, self.message, self.phrase = status.value, cause, status.phrase  # as the toolkit calls them
 
 
 def error_body(status: HTTPStatus, cause: str, fix: str = "") -> bytes:

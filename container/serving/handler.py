@@ -39,8 +39,7 @@ def predict_fn(data: Request, model: ServedModel) -> Prediction:
     """Class probabilities and the decided class of each record.
 
     Raises:
-        RequestError: 400, the request lacks a column or a record.
-        ContractError: a value that is no number where one is needed.
+        RequestError: 400, the request lacks a column or a record, or has a value that is no number where one is needed.
     """
     return model.predict(data)
 

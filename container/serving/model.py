@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Self
 
@@ -11,6 +12,7 @@ import numpy as np
 from container.data.records import RecordArrays
 from container.predictor import Predictor
 from container.serving.calibration import CalibrationMap
+from container.serving.errors import RequestError
 from container.serving.requests import Request
 from contracts.errors import ContractError
 from contracts.serving import CALIBRATION, ServingSettings
@@ -88,12 +90,15 @@ class ServedModel:
                 computed here.
 
         Raises:
-            RequestError: the request lacks a column or a record.
-            ContractError: a value that is no number where one is needed.
+            RequestError: 400, the request lacks a column or a record, or has a value that is no number where one is
+                needed.
         """
         table = request.records(self.feature_inputs, others=self._predictor.other_columns)
-        with self._preparing:
-            prepared = self._predictor.prepare(table)
+        try:
+            with self._preparing:
+                prepared = self._predictor.prepare(table)
+        except ContractError as error:
+            raise RequestError(HTTPStatus.BAD_REQUEST, error.cause, error.fix) from error
         probabilities = (compute or self.compute_alone)(prepared)
         return self._decide(probabilities)
 
