@@ -55,10 +55,10 @@ def test_records_of_like_length_are_computed_together():
     assert computed([10, 100, 11, 99, 10]) == [[0, 2, 4], [1, 3]]
 
 
-def test_padding_stays_below_a_quarter():
+def test_padding_stays_below_a_tenth():
     lengths = np.random.default_rng(0).integers(3, 500, 300).tolist()
     for batch in computed(lengths):
-        assert max(lengths[i] for i in batch) * len(batch) <= 1.25 * sum(lengths[i] for i in batch)
+        assert max(lengths[i] for i in batch) * len(batch) <= 1.1 * sum(lengths[i] for i in batch)
 
 
 def test_a_record_of_many_chunks_is_not_padded_with_one_of_few():
