@@ -49,7 +49,8 @@ def _setting(name: str, field: FieldInfo) -> str:
         default = f"`{','.join(map(str, field.default))}`"
     else:
         default = f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
-    choices = next((get_args(each) for each in (field.annotation, *get_args(field.annotation)) if _is_literal(each)), ())
+    kinds = (field.annotation, *get_args(field.annotation))
+    choices = next((get_args(kind) for kind in kinds if _is_literal(kind)), ())
     about = f"{', '.join(choices)}. {field.description}" if choices else field.description
     return f"| {name.upper()} | {default} | {about} |"
 
