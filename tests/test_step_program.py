@@ -33,6 +33,11 @@ def test_a_program_reads_every_input_and_setting_of_its_contract_and_writes_ever
         assert f'arguments["{argument.name}"]' in source, argument.name
 
 
+def test_the_documented_contracts_are_current() -> None:
+    command = [sys.executable, "docs/generate_steps.py", "--check"]
+    assert subprocess.run(command, cwd=REPOSITORY, env={**environment(), "PYTHONPATH": str(REPOSITORY)}).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("command", "name", "settings"),
     [

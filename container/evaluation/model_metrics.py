@@ -12,7 +12,7 @@ from container.evaluation.capture import Capture, capture
 from container.evaluation.choose_threshold import choose_threshold, decisions_at
 from container.evaluation.comparison import Comparison, compare
 from container.evaluation.curves import rank, thin
-from container.evaluation.evaluate import metrics_json
+from container.evaluation.metrics_json import metrics_json
 from container.evaluation.predictions import SplitPredictions
 from container.evaluation.slices import Slice, slices
 from contracts.threshold_targets import parse_threshold

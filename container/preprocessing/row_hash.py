@@ -1,7 +1,7 @@
 """A row's 64-bit hash: a function of its content alone, so that a row is treated the same wherever it lies.
 
-SipHash-2-4 (Aumasson & Bernstein, 2012) of the value's key (container/preprocessing/values.py) in UTF-8, under a key
-made of the seed's 16 decimal digits, as pandas computes it.
+pandas.util.hash_array of the value's key (container/preprocessing/values.py): SipHash-2-4 (Aumasson & Bernstein, 2012)
+of its UTF-8 under a key made of the seed's 16 decimal digits, then the finaliser of SplitMix64 (Steele et al., 2014).
 """
 
 import numpy as np

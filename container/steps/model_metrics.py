@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from container.evaluation.joined_columns import look_up, positions
-from container.evaluation.metric_plots import write_metric_plots
 from container.evaluation.metrics_summary import metrics_summary
 from container.evaluation.model_metrics import MetricOptions, ModelMetrics, SplitInput, compute_model_metrics
 from container.evaluation.predictions import SplitPredictions
@@ -242,6 +241,8 @@ def _write(step: StepRun, found: ModelMetrics) -> None:
     _write_json(folder / EVALUATION, evaluation)
     (folder / METRICS_SUMMARY).write_text(summary, encoding="utf-8")
     if settings.generate_plots:
+        from container.evaluation.metric_plots import write_metric_plots  # matplotlib takes a second
+
         written = write_metric_plots(step.output("plots_output"), found)
         logger.info("%d plots in %s.", len(written), written[0].parent)
     logger.info("Metrics:\n%s", summary)
