@@ -12,7 +12,7 @@ from container.archives import extract_archive, write_archive
 from container.steps.sample_requests import request_body
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET
 from contracts.steps import ARCHIVED_MODEL, PACKAGE, PAYLOAD, PAYLOAD_ARCHIVE, PAYLOAD_CHECK
-from tests.jobs import table
+from tests.jobs import TWO_TEXTS, run_train, table, write_job
 from tests.steps import give, run_step
 
 pytestmark = pytest.mark.slow
@@ -86,6 +86,20 @@ def test_answers_in_every_format_are_held_against_the_training_jobs_predictions(
     for entry in check(root)["compared"]:
         assert (entry["split"], entry["records"]) == ("test", 20)
         assert entry["max_difference"] < 1e-6
+
+
+def test_two_texts_and_three_classes_are_packaged_and_answer_as_training_did(tmp_path):
+    classes = {"is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2]}
+    job = write_job(tmp_path / "job", overrides={**TWO_TEXTS, **classes}, file_format="tsv", classes=3)
+    run_train(job)
+    root = give(tmp_path / "package", PACKAGE, model_input=job.model)
+    run_step(PACKAGE, root)
+    package = PACKAGE.output("packaged_model").path(root) / ARCHIVED_MODEL
+    data = {"test/test_processed_data.tsv": table(24, seed=2, classes=3).to_csv(index=False, sep="\t")}
+    root = give(tmp_path / "root", PAYLOAD, model_input=package, processed_data=data, eval_output=job.output_data)
+    run_step(PAYLOAD, root, CONTENT_TYPES=EVERY_TYPE)
+    assert len(json.loads(check(root)["samples"][0]["answer"])["predictions"][0]["probabilities"]) == 3
+    assert [entry["max_difference"] < 1e-6 for entry in check(root)["compared"]] == [True] * 4
 
 
 def test_the_same_inputs_give_the_same_files(package, trained_job, tmp_path):

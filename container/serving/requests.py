@@ -228,7 +228,7 @@ def _read_parquet(body: bytes, limits: ServingSettings) -> pa.Table:
 
 
 def _decoded_bytes(column: pa.ChunkedArray) -> int:
-    if not pa.types.is_dictionary(column.type):
+    if not (pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)):
         return column.nbytes
     found = 0
     for chunk in column.chunks:
