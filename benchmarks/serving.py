@@ -151,6 +151,8 @@ def _measure_server(root: Path, *, clients: int, requests: int, threads: int) ->
             times = (f"{load.percentile(share):.1f} ms" for share in (50, 99))
             rate = f"{len(load.seconds) / load.elapsed:.0f}/s"
             rows.append([str(count), str(len(load.seconds)), *times, rate, str(errors), f"{load.furthest:.0e}"])
+            if errors:
+                print(f"{count} clients: {load}", *load.lost[:5], sep="\n", flush=True)
         code = server.stop()
     columns = ["clients", "answers", "p50", "p99", "answered", "errors", "probability differs by"]
     print_table(f"Over HTTP, one record per request, exit code {code} after SIGTERM", columns, rows)
