@@ -3,6 +3,7 @@
 import http.client
 import io
 import json
+import random
 import shutil
 import socket
 import subprocess
@@ -522,3 +523,23 @@ def test_the_settings_are_documented_as_they_are():
     for name, field in ServingSettings.model_fields.items():
         default = "" if field.default is None else f"{field.default:g}" if name.endswith("seconds") else field.default
         assert f"| {name.upper()} | {default} | {field.description} |" in text
+
+
+@pytest.mark.parametrize("content_type", [CSV, JSON, JSON_LINES, PARQUET])
+def test_damaged_requests_are_refused_and_nothing_worse(content_type):
+    rng = random.Random(0)
+    whole = bodies(TEST.head(3))[content_type]
+    pieces = [b'"', b"\n", b",", b"{", b"[", b"\\ud800", b"null", b"1e999", b"\0", b"\xff", b"NaN", b""]
+    refused = 0
+    for _ in range(400):
+        body = bytearray(whole)
+        for _ in range(rng.randint(1, 4)):
+            start = rng.randrange(len(body))
+            body[start : start + rng.choice([0, 1, 20])] = rng.choice(pieces)
+        try:
+            table = read(bytes(body[: rng.choice([None, None, rng.randrange(1, len(body))])]), content_type)
+            table.validate(full=True)
+            table.to_pylist()
+        except RequestError:
+            refused += 1
+    assert refused > 100

@@ -215,7 +215,7 @@ def records_to_table(records: Any) -> pa.Table:
                 "Hand over a list of dicts, a DataFrame or an Arrow table.",
             )
     names = list(dict.fromkeys(str(name) for row in rows for name in row))
-    return pa.table({name: _column(name, [row.get(name) for row in rows]) for name in names})
+    return pa.table({replace_surrogates(name): _column(name, [row.get(name) for row in rows]) for name in names})
 
 
 def _column(name: str, values: list[Any]) -> pa.Array:

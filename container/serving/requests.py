@@ -156,7 +156,7 @@ def _read_csv(body: bytes, header: bool | None) -> Request:
         count = _parse_csv(body, None).num_columns
         table = _parse_csv(body, [str(place) for place in range(count)])
     except (pa.ArrowException, UnicodeError) as error:
-        cause = str(error).splitlines()[0][:300]
+        cause = _first_line(error)
         if "Empty CSV" in cause:
             cause = "a quote that opens a field is never closed"
         raise RequestError(
@@ -216,9 +216,10 @@ def _read_parquet(body: bytes, limits: ServingSettings) -> pa.Table:
         texts = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
         # As dictionaries, because one long text may stand in every row.
         table = pq.read_table(pa.BufferReader(body), read_dictionary=texts, use_threads=False)
-    except (pa.ArrowException, OSError) as error:
+        table.validate(full=True)  # that its texts are UTF-8
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         raise RequestError(
-            HTTPStatus.BAD_REQUEST, f"the request is not Parquet: {str(error).splitlines()[0][:300]}",
+            HTTPStatus.BAD_REQUEST, f"the request is not Parquet: {_first_line(error)}",
             "Write the table again.",
         ) from error  # fmt: skip
     if len(set(names)) != len(names):
@@ -245,6 +246,10 @@ def _check_decoded(num_bytes: int, limits: ServingSettings) -> None:
             "taken",
             "Send the records in several requests.",
         )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 def _list(columns: Sequence[str]) -> str:
