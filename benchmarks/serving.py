@@ -45,7 +45,7 @@ def main() -> int:
             _train(root, encoder)
         os.environ["SERVING_THREADS"] = str(arguments.threads)
         handler_is_fast = _measure_handler(root / "model", threads=arguments.threads, repeats=arguments.repeats)
-        nothing_lost = _measure_server(
+        nothing_lost = arguments.clients == 0 or _measure_server(
             root, clients=arguments.clients, requests=arguments.requests, threads=arguments.threads
         )
     return 0 if handler_is_fast and nothing_lost else 1
@@ -55,7 +55,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=available_cores(), help="of ONNX Runtime (default: cores)")
     parser.add_argument("--repeats", type=int, default=200, help="of the single record")
-    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--clients", type=int, default=200, help="at once; 0 leaves the server out")
     parser.add_argument("--requests", type=int, default=10, help="that each client sends")
     parser.add_argument("--root", type=Path, help="keep the job here, and take it from here the next time")
     return parser.parse_args()
@@ -110,9 +110,11 @@ def _measure_handler(model: Path, *, threads: int, repeats: int) -> bool:
     rows = []
     for name, spent in seconds.items():
         half, most = (1000 * float(np.percentile(spent, share)) for share in (50, 99))
-        rows.append([name, f"{half:.2f} ms", f"{most:.2f} ms", f"{ratios[name]:.2f}x"])
+        times = (f"{milliseconds:.2f} ms" for milliseconds in (half, most, 1000 * min(spent)))
+        rows.append([name, *times, f"{ratios[name]:.2f}x"])
     title = f"One record of {tokens} tokens, MiniLM, {threads} threads, {repeats} times each"
-    print_table(title, ["way", "p50", "p99", f"of the bare session (at most {_MOST_HANDLER}x)"], rows)
+    columns = ["way", "p50", "p99", "fastest", f"p50 of the bare session's (at most {_MOST_HANDLER}x)"]
+    print_table(title, columns, rows)
     return max(ratios.values()) <= _MOST_HANDLER
 
 
