@@ -109,7 +109,7 @@ def test_a_failed_run_leaves_no_output(tmp_path: Path) -> None:
 
 def test_no_scratch_is_left_behind(tmp_path: Path) -> None:
     run_step(tmp_path, "load-data", GENERATE_ROWS=40)
-    assert [path.name for path in tmp_path.iterdir()] == ["processing"]
+    assert list(tmp_path.rglob(".scratch*")) == []
 
 
 def test_a_stopped_step_ends_at_once_and_leaves_no_output(tmp_path: Path) -> None:
