@@ -63,11 +63,18 @@ def test_a_json_array_may_be_pretty_printed_and_larger_than_a_block(tmp_path: Pa
     assert found["text"].to_pylist() == [row["text"] for row in rows]
 
 
+def test_objects_may_follow_each_other_without_lines_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "part-0.jsonl").write_text('{"a": 1}\n{"a": 2} {"a":\n3}\n\n{"a": 4},\n{"a": 5}')
+    assert read(tmp_path, tmp_path)["a"].to_pylist() == ["1", "2", "3", "4", "5"]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ('[{"a": 1}, {"a": 2}', "the array is cut off after row 2"),
         ('{"a": 1}\n{"a": ', "row 2 is not JSON"),
+        ('{"a": 1}\n{"a": 2}\n{"a": oops}\n{"a": 4}\n', "row 3 is not JSON"),
+        ('{"a": 1}\n{"a": 2}\n"three"\n', "row 3 is a str, not an object"),
         ("[1, 2]", "row 1 is a str, not an object"),
         ('{"a": [1]}', "row 1, column 'a' holds a list"),
         ("[]", "holds no rows"),
