@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from container.preprocessing.part_files import find_part_files, read_signature
@@ -161,6 +162,11 @@ def test_formats_are_not_mixed(tmp_path: Path) -> None:
         write(orders(3), tmp_path / f"part.{suffix}")
     with pytest.raises(ContractError, match=r"several formats: part\.csv \(csv\), part\.jsonl \(json\)"):
         find_part_files(tmp_path, scratch=tmp_path)
+
+
+def test_string_views_are_strings(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": pa.array(["x", None], pa.string_view())}), tmp_path / "part.parquet")
+    assert read(tmp_path, tmp_path).schema.field("a").type == pa.string()
 
 
 def test_nested_columns_are_refused(tmp_path: Path) -> None:

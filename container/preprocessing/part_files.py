@@ -7,7 +7,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -59,7 +59,7 @@ class PartFiles:
         if self.format == "parquet":
             for part in iter_tables(self.files, wanted, rows_per_batch=rows_per_batch):
                 _refuse_nested(part)
-                yield part
+                yield replace(part, table=_without_views(part.table))
             return
         first_row = 0
         for path in self.files:
@@ -225,6 +225,12 @@ def _refuse_nested(part: TableSlice) -> None:
                 f"{part.file}: column {column.name!r} is of type {column.type}, not of single values",
                 "Write one text, number or time per cell.",
             )
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """string_view as string: Arrow filters and writes no views."""
+    fields = [field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field for field in table.schema]
+    return table.cast(pa.schema(fields))
 
 
 def _hidden(path: Path) -> bool:
