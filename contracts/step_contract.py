@@ -39,6 +39,11 @@ class StepSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
+    @property
+    def whole_inputs(self) -> bool:
+        """Whether each of several instances needs every file, also of inputs whose files they would share out."""
+        return False
+
     @classmethod
     def variables(cls) -> tuple[str, ...]:
         """Names of the environment variables, in order."""

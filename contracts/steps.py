@@ -89,6 +89,11 @@ class TabularPreprocessingSettings(StepSettings):
         None, description="Rows without a label. Default: error for job_type training, keep for the others."
     )
 
+    @property
+    def whole_inputs(self) -> bool:
+        """By label and by time all rows decide together."""
+        return self.split_by != "hash"
+
     @model_validator(mode="after")
     def _time_field_goes_with_time(self) -> Self:
         if (self.split_by == "time") != (self.time_field is not None):

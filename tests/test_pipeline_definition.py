@@ -93,6 +93,15 @@ def test_the_arguments_of_a_step_are_what_the_service_takes(which, contract, req
     assert not ParamValidator().validate(sent, shape).generate_report()
 
 
+@pytest.mark.parametrize(("split_by", "expected"), [("hash", "ShardedByS3Key"), ("stratified", "FullyReplicated")])
+def test_instances_share_the_part_files_out_unless_all_rows_decide_the_split(split_by, expected):
+    settings = {**CONFIG["settings"], "TabularPreprocessing": {"split_by": split_by}}
+    step = all_steps(built(configuration(settings=settings)))["TabularPreprocessing"]
+    found = {each["InputName"]: each["S3Input"] for each in step["Arguments"]["ProcessingInputs"]}
+    assert found["DATA"]["S3DataDistributionType"] == expected
+    assert found["SIGNATURE"]["S3DataDistributionType"] == "FullyReplicated"
+
+
 def test_another_process_prints_the_same_bytes_and_calls_nobody(tmp_path, full):
     path = write_config(tmp_path, everything().model_dump(mode="json", exclude_none=True))
     code = (

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from container.preprocessing.part_files import find_part_files, read_signature
@@ -63,11 +64,18 @@ def test_a_json_array_may_be_pretty_printed_and_larger_than_a_block(tmp_path: Pa
     assert found["text"].to_pylist() == [row["text"] for row in rows]
 
 
+def test_objects_may_follow_each_other_without_lines_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "part-0.jsonl").write_text('{"a": 1}\n{"a": 2} {"a":\n3}\n\n{"a": 4},\n{"a": 5}')
+    assert read(tmp_path, tmp_path)["a"].to_pylist() == ["1", "2", "3", "4", "5"]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ('[{"a": 1}, {"a": 2}', "the array is cut off after row 2"),
         ('{"a": 1}\n{"a": ', "row 2 is not JSON"),
+        ('{"a": 1}\n{"a": 2}\n{"a": oops}\n{"a": 4}\n', "row 3 is not JSON"),
+        ('{"a": 1}\n{"a": 2}\n"three"\n', "row 3 is a str, not an object"),
         ("[1, 2]", "row 1 is a str, not an object"),
         ('{"a": [1]}', "row 1, column 'a' holds a list"),
         ("[]", "holds no rows"),
@@ -154,6 +162,11 @@ def test_formats_are_not_mixed(tmp_path: Path) -> None:
         write(orders(3), tmp_path / f"part.{suffix}")
     with pytest.raises(ContractError, match=r"several formats: part\.csv \(csv\), part\.jsonl \(json\)"):
         find_part_files(tmp_path, scratch=tmp_path)
+
+
+def test_string_views_are_strings(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": pa.array(["x", None], pa.string_view())}), tmp_path / "part.parquet")
+    assert read(tmp_path, tmp_path).schema.field("a").type == pa.string()
 
 
 def test_nested_columns_are_refused(tmp_path: Path) -> None:

@@ -233,6 +233,7 @@ def test_labels_are_rewritten_by_the_map(tmp_path: Path) -> None:
     assert found["train"]["label"].dtype == np.int64
     whole = pd.concat(found.values()).sort_values("order_id")
     assert whole["label"].tolist() == frame["label"].tolist()
+    assert set(profile(tmp_path)["splits"]["train"]["labels"]) == {"0", "1"}
 
 
 @pytest.mark.parametrize(("given", "rows"), [("keep", 100), ("drop", 90)])

@@ -102,11 +102,14 @@ def test_a_failed_run_leaves_no_output(tmp_path: Path) -> None:
     run_step(tmp_path, "preprocess", expect=1, LABEL_FIELD="label", LABEL_MAP={"0": "no", "1": "yes"})
     assert message(tmp_path).endswith("row 40, column 'label': '7' is not in LABEL_MAP")
     assert [path for path in tmp_path.rglob("*processed_data*") if path.is_file()] == []
+    run_step(tmp_path, "preprocess", expect=1, LABEL_FIELD="label", TRAIN_RATIO=0.999)  # train was complete by then
+    assert message(tmp_path).startswith("split val has no rows")
+    assert [path for path in tmp_path.rglob("*processed_data*") if path.is_file()] == []
 
 
 def test_no_scratch_is_left_behind(tmp_path: Path) -> None:
     run_step(tmp_path, "load-data", GENERATE_ROWS=40)
-    assert [path.name for path in tmp_path.iterdir()] == ["processing"]
+    assert list(tmp_path.rglob(".scratch*")) == []
 
 
 def test_a_stopped_step_ends_at_once_and_leaves_no_output(tmp_path: Path) -> None:
@@ -116,11 +119,14 @@ def test_a_stopped_step_ends_at_once_and_leaves_no_output(tmp_path: Path) -> Non
         env=environment(GENERATE_ROWS=1_000_000),
         stdout=subprocess.DEVNULL,
     )
-    folder = output_folder(tmp_path, "load-data", "DATA")
-    deadline = time.monotonic() + 60
-    while not (folder.is_dir() and any(folder.iterdir())):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 143
-    assert list(folder.iterdir()) == []
+    try:
+        folder = output_folder(tmp_path, "load-data", "DATA")
+        deadline = time.monotonic() + 60
+        while not (folder.is_dir() and any(folder.iterdir())):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 143
+        assert list(folder.iterdir()) == []
+    finally:
+        process.kill()

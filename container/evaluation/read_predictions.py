@@ -177,7 +177,12 @@ def find_labels(
 
 def _probabilities(part: TableSlice, scores: Sequence[str]) -> np.ndarray:
     """[R, K]; of one score, its complement goes first."""
-    columns = [numbers(part.table[name], name, origin=part.origin) for name in scores]
+    columns = []
+    for name in scores:
+        try:
+            columns.append(numbers(part.table[name], name, origin=part.origin))
+        except ContractError as error:
+            raise ContractError(error.cause, "Scores are numbers from 0 to 1; correct SCORE_FIELDS.") from None
     for name, column in zip(scores, columns):
         wrong = np.flatnonzero(~((column >= -_ROUNDING) & (column <= 1 + _ROUNDING)))  # NaN too
         if len(wrong):

@@ -17,7 +17,7 @@ from container.preprocessing.values import MISSING_NUMBERS, keys, numbers, plain
 from contracts.errors import ContractError
 
 SAMPLE_ROWS = 50_000
-SAMPLE_BYTES = 64 << 20
+SAMPLE_BYTES = 16 << 20
 IDS_WATCHED = 1 << 16  # distinct ids up to which duplicates are counted exactly; beyond, by a sample of the ids
 FREQUENT_VALUES = 10
 FEW_VALUES = 50  # distinct values up to which a column of numbers or texts may be a category
@@ -39,6 +39,8 @@ class DataProfile:
         self._ids = DuplicateIds(limit=IDS_WATCHED)
         self._sample: list[pa.Table] = []
         self._places: list[np.ndarray] = []
+        self._sampled_rows = 0
+        self._sampled_bytes = 0
         self._limit = np.iinfo(np.uint64).max
 
     def add(self, table: pa.Table, *, hashes: np.ndarray, splits: np.ndarray, labels: np.ndarray) -> None:
@@ -65,15 +67,22 @@ class DataProfile:
         chosen = places <= self._limit
         if not chosen.any():
             return
-        self._sample.append(table.filter(pa.array(chosen)))
-        self._places.append(places[chosen])
-        while sum(map(len, self._places)) > SAMPLE_ROWS or sum(part.nbytes for part in self._sample) > SAMPLE_BYTES:
+        self._keep(table.filter(pa.array(chosen)), places[chosen])
+        while self._sampled_rows > SAMPLE_ROWS or self._sampled_bytes > SAMPLE_BYTES:
             self._limit = self._limit // 2
-            kept = [places <= self._limit for places in self._places]
-            self._sample = [part.filter(pa.array(mask)) for part, mask in zip(self._sample, kept)]
-            self._places = [places[mask] for places, mask in zip(self._places, kept)]
-            if not sum(map(len, self._places)):
+            sample, self._sample = pa.concat_tables(self._sample), []
+            all_places, self._places = np.concatenate(self._places), []
+            self._sampled_rows = self._sampled_bytes = 0
+            kept = all_places <= self._limit
+            if not kept.any():
                 break  # a single row beyond the limit of bytes
+            self._keep(sample.filter(pa.array(kept)).combine_chunks(), all_places[kept])
+
+    def _keep(self, rows: pa.Table, places: np.ndarray) -> None:
+        self._sample.append(rows)
+        self._places.append(places)
+        self._sampled_rows += rows.num_rows
+        self._sampled_bytes += rows.nbytes
 
     def to_json(self, labels: Sequence[str], *, about: Mapping[str, Any]) -> dict[str, Any]:
         """The profile as plain JSON values; None where there is nothing to describe.

@@ -98,6 +98,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 def _objects(stream: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
     text = codecs.getreader("utf-8-sig")(stream)
     buffer, at, number, in_array, ended = "", 0, 0, False, False
+    one_a_line = True  # until a line is no object
     while True:
         while at < len(buffer) and buffer[at] in _BETWEEN:
             at += 1
@@ -114,6 +115,14 @@ def _objects(stream: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
                 raise ContractError(f"{path}: something follows the end of the array", "Write one array, or lines.")
             ended, at = True, at + 1
             continue
+        end = buffer.rfind("\n", at)
+        if one_a_line and not in_array and end > at:
+            rows = _objects_of_lines(buffer[at:end])
+            one_a_line = rows is not None
+            if rows is not None:
+                number, at = number + len(rows), end
+                yield from rows
+                continue
         try:
             row, at = _DECODER.raw_decode(buffer, at)
         except json.JSONDecodeError as error:
@@ -133,3 +142,13 @@ def _objects(stream: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
         yield row
     if in_array and not ended:
         raise ContractError(f"{path}: the array is cut off after row {number}", "Write the file again.")
+
+
+def _objects_of_lines(text: str) -> list[dict[str, Any]] | None:
+    """The objects of lines that hold one each, by one call of the decoder; None where they do not."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    try:
+        rows = _DECODER.decode(f"[{','.join(lines)}]")
+    except json.JSONDecodeError:
+        return None
+    return rows if all(isinstance(row, dict) for row in rows) else None

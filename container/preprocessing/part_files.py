@@ -7,11 +7,12 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from container.preprocessing.json_tables import json_batches, json_column_names
 from container.preprocessing.tables import TableSlice, column_names, iter_tables, text_batches, text_header
@@ -23,7 +24,9 @@ PartFormat = Literal["csv", "tsv", "json", "parquet"]
 FORMATS: dict[str, PartFormat] = {
     ".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".parquet": "parquet",
 }  # fmt: skip
-ROWS_AT_ONCE = 16_384
+ROWS_AT_ONCE = 8192
+BYTES_AT_ONCE = 16 << 20  # of Parquet, by its own account of the first files
+_FILES_LOOKED_AT = 8
 _EMPTY_GZIP = 64  # bytes; a gzip file of this size may hold nothing, and is looked into
 
 
@@ -42,7 +45,7 @@ class PartFiles:
     headless: frozenset[Path] = field(default_factory=frozenset)
 
     def iter_tables(
-        self, columns: Sequence[str] | None = None, *, rows_per_batch: int = ROWS_AT_ONCE
+        self, columns: Sequence[str] | None = None, *, rows_per_batch: int | None = None
     ) -> Iterator[TableSlice]:
         """Stream the rows in order and in bounded memory.
 
@@ -51,20 +54,22 @@ class PartFiles:
 
         Args:
             columns: those wanted; default all.
+            rows_per_batch: at most; default ROWS_AT_ONCE, fewer where rows are large.
 
         Raises:
             ContractError: a file that is not what its name says, or types that do not go together.
         """
         wanted = self.columns if columns is None else tuple(columns)
         if self.format == "parquet":
-            for part in iter_tables(self.files, wanted, rows_per_batch=rows_per_batch):
+            rows = rows_per_batch or _parquet_rows_at_once(self.files)
+            for part in iter_tables(self.files, wanted, rows_per_batch=rows):
                 _refuse_nested(part)
-                yield part
+                yield replace(part, table=_without_views(part.table))
             return
         first_row = 0
         for path in self.files:
             in_file = 0
-            for batch in self._batches(path, wanted, rows_per_batch):
+            for batch in self._batches(path, wanted, rows_per_batch or ROWS_AT_ONCE // 4):
                 table = pa.Table.from_batches([batch]).select(list(wanted))
                 yield TableSlice(table, first_row, path, in_file)
                 first_row += table.num_rows
@@ -225,6 +230,22 @@ def _refuse_nested(part: TableSlice) -> None:
                 f"{part.file}: column {column.name!r} is of type {column.type}, not of single values",
                 "Write one text, number or time per cell.",
             )
+
+
+def _parquet_rows_at_once(files: Sequence[Path]) -> int:
+    try:
+        found = [pq.read_metadata(path) for path in files[:_FILES_LOOKED_AT]]
+    except (pa.ArrowException, OSError):
+        return ROWS_AT_ONCE  # damaged: who reads it says so
+    size = sum(each.row_group(i).total_byte_size for each in found for i in range(each.num_row_groups))
+    rows = max(sum(each.num_rows for each in found), 1)
+    return max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE * rows // max(size, 1)))
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """string_view as string: Arrow filters and writes no views."""
+    fields = [field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field for field in table.schema]
+    return table.cast(pa.schema(fields))
 
 
 def _hidden(path: Path) -> bool:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from contracts.errors import ContractError
 
 ROWS_PER_GROUP = 65_536
-BYTES_PER_GROUP = 64 << 20
+BYTES_PER_GROUP = 16 << 20
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
@@ -34,6 +34,8 @@ class TableWriter:
         self.path = path
         self.rows = 0
         self._pending: list[pa.Table] = []
+        self._pending_rows = 0
+        self._pending_bytes = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         self._aside = path.with_name(f".{path.name}")
         file_format = path.suffix[1:]
@@ -55,8 +57,9 @@ class TableWriter:
             return
         self.rows += table.num_rows
         self._pending.append(table)
-        held = sum(piece.num_rows for piece in self._pending), sum(piece.nbytes for piece in self._pending)
-        if held[0] >= ROWS_PER_GROUP or held[1] >= BYTES_PER_GROUP:
+        self._pending_rows += table.num_rows
+        self._pending_bytes += table.nbytes
+        if self._pending_rows >= ROWS_PER_GROUP or self._pending_bytes >= BYTES_PER_GROUP:
             self._flush()
 
     def close(self) -> None:
@@ -83,3 +86,4 @@ class TableWriter:
         if self._pending:
             self._writer.write_table(pa.concat_tables(self._pending).combine_chunks())
             self._pending = []
+            self._pending_rows = self._pending_bytes = 0

@@ -162,7 +162,7 @@ def missing_column(column: str, present: Sequence[str], where: str) -> ContractE
     hint = f"; the nearest there is {near[0]!r}" if near else ""
     return ContractError(
         f"{where}: column {column!r} is missing{hint}",
-        f"The columns there are {', '.join(map(repr, present))}. Add it, or correct the hyperparameter that names it.",
+        f"The columns there are {', '.join(map(repr, present))}. Add it, or correct the setting that names it.",
     )
 
 

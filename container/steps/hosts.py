@@ -1,7 +1,6 @@
 """The hosts of a processing job, and how its input is shared out among them."""
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from contracts.step_contract import processing_config, processing_resources
 
 @dataclass(frozen=True)
 class Hosts:
-    """The hosts of this job, in the order of their numbers (algo-2 before algo-10)."""
+    """The hosts of this job, in an order that they agree on."""
 
     names: tuple[str, ...]
     current: str
@@ -31,7 +30,7 @@ def read_hosts(root: Path) -> Hosts:
     if not path.is_file():
         return Hosts(("localhost",), "localhost")
     found = json.loads(path.read_text(encoding="utf-8"))
-    names = tuple(sorted(found["hosts"], key=_natural))
+    names = tuple(sorted(found["hosts"]))
     if found["current_host"] not in names:
         raise ContractError(f"{path}: current_host {found['current_host']!r} is none of {list(names)}")
     return Hosts(names, found["current_host"])
@@ -47,7 +46,3 @@ def is_sharded(root: Path, input_name: str) -> bool:
         if entry.get("InputName") == input_name:
             return entry.get("S3Input", {}).get("S3DataDistributionType") == "ShardedByS3Key"
     return False
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

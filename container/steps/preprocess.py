@@ -121,6 +121,8 @@ def run(step: StepRun) -> None:
     parts, own = _parts(step, hosts)
     unlabelled = settings.unlabelled or ("error" if job_type == "training" else "keep")
     _check_columns(settings, parts, label_required=unlabelled != "keep")
+    if settings.label_field not in parts.columns:
+        logger.warning("There is no column %r: no row has a label.", settings.label_field)
     reader = RowReader(settings, parts.columns, unlabelled=unlabelled)
     split = _rule(settings, parts, reader) if job_type == "training" else None
     names = splits_of(job_type)
@@ -146,7 +148,7 @@ def _parts(step: StepRun, hosts: Hosts) -> tuple[PartFiles, PartFiles]:
     if not hosts.several:
         return parts, parts
     if is_sharded(step.root, "DATA"):
-        if step.arguments["job_type"] == "training" and step.settings.split_by != "hash":
+        if step.arguments["job_type"] == "training" and step.settings.whole_inputs:
             raise ContractError(
                 f"SPLIT_BY={step.settings.split_by}: needs all rows, and this host has its share of the files only",
                 "Run it on one instance, or hand DATA to each instance whole (FullyReplicated), or split by hash.",

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -111,8 +112,9 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
 def _run(contract: StepContract, root: Path, settings: StepSettings, arguments: Mapping[str, str]) -> None:
     for folder in contract.inputs:
         _input_folder(contract, folder, root)
-    root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".scratch-", dir=root) as scratch:
+    volume = root / "processing"  # the job's storage; what is outside of it may be small
+    volume.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".scratch-", dir=volume) as scratch:
         program = import_module(PROGRAMS[contract.command])
         program.run(StepRun(contract, root, settings, arguments, Path(scratch)))
 
@@ -133,7 +135,7 @@ def _input_folder(contract: StepContract, folder: StepFolder, root: Path) -> Pat
             f"{contract.name}: input {folder.name} is missing: the folder {path} {state}",
             f"Hand over {folder.name}: {folder.about}",
         )
-    fitting = [entry for entry in found if any(entry.match(pattern) for pattern in folder.files)]
+    fitting = [entry for entry in found if any(fnmatch(entry.name.lower(), each) for each in folder.files)]
     if not fitting:
         names = [str(entry.relative_to(path)) for entry in found[:LISTED_FILES]]
         more = f" and {len(found) - LISTED_FILES} more" if len(found) > LISTED_FILES else ""

@@ -216,13 +216,16 @@ def _inputs(build: Build, plan: StepPlan) -> list[Any]:
                 local_path=plan.contract.input(name).container_path,
                 s3_data_type="S3Prefix",
                 s3_input_mode="File",
-                s3_data_distribution_type="ShardedByS3Key"
-                if (plan.contract.name, name) in SHARDED
-                else "FullyReplicated",
+                s3_data_distribution_type="ShardedByS3Key" if _is_sharded(plan, name) else "FullyReplicated",
             ),
         )
         for name, uri in _input_uris(build, plan).items()
     ]
+
+
+def _is_sharded(plan: StepPlan, name: str) -> bool:
+    settings = plan.contract.settings.from_environment(plan.environment)
+    return (plan.contract.name, name) in SHARDED and not settings.whole_inputs
 
 
 def _output(build: Build, contract: StepContract, folder: StepFolder) -> Any:
