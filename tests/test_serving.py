@@ -364,15 +364,24 @@ def test_a_request_that_waits_too_long_is_dropped(slow):
     assert slow.rounds == [[0]]
 
 
-def test_closing_computes_what_waits(slow):
+def test_closing_finishes_the_round_under_way_and_drops_what_waits(slow):
     queue = BatchingQueue(slow, batch_size=1)
-    with ThreadPoolExecutor(3) as clients:
-        answers = [clients.submit(queue.compute, numbered([i])) for i in range(3)]
+    with ThreadPoolExecutor(4) as clients:
+        first = clients.submit(queue.compute, numbered([0]))
         assert slow.started.acquire(timeout=10)
+        others = [clients.submit(queue.compute, numbered([i])) for i in (1, 2)]
         waiting(queue, 2)
+        closing = clients.submit(queue.close)
+        for other in others:
+            with pytest.raises(TimeoutError):
+                other.result(timeout=10)
         slow.go_on.release(10)
-        queue.close()
-        assert sorted(answer.result()[0, 0] for answer in answers) == [0, 1, 2]
+        assert first.result()[0, 0] == 0
+        closing.result(timeout=10)
+    assert slow.rounds == [[0]]
+    assert not queue.alive
+    with pytest.raises(TimeoutError):
+        queue.compute(numbered([3]))
 
 
 # The server
@@ -469,9 +478,9 @@ def test_of_200_clients_at_once_each_gets_its_own_answer(server):
 @pytest.mark.slow
 def test_sigterm_answers_what_is_under_way_then_ends_with_0(trained_job):
     records = json.loads(TEST.drop(columns=["label", "order_id"]).to_json(orient="records"))
-    with serving(trained_job.root) as server:
+    with serving(trained_job.root, SERVING_GRACE_SECONDS="120", SERVING_TIMEOUT_SECONDS="120") as server:
         bodies = [json.dumps(records * 20) for _ in range(30)]
-        connections = [http.client.HTTPConnection("127.0.0.1", server.port, timeout=60) for _ in bodies]
+        connections = [http.client.HTTPConnection("127.0.0.1", server.port, timeout=150) for _ in bodies]
         for connection, body in zip(connections, bodies):
             connection.request("POST", "/invocations", body, {"Content-Type": JSON})
         server.process.terminate()
@@ -543,3 +552,14 @@ def test_damaged_requests_are_refused_and_nothing_worse(content_type):
         except RequestError:
             refused += 1
     assert refused > 100
+
+
+@pytest.mark.slow
+def test_the_time_for_requests_under_way_is_bounded(trained_job):
+    records = json.loads(TEST.drop(columns=["label", "order_id"]).to_json(orient="records"))
+    with serving(trained_job.root, SERVING_GRACE_SECONDS="0.3") as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=150)
+        connection.request("POST", "/invocations", json.dumps(records * 400), {"Content-Type": JSON})
+        time.sleep(0.1)
+        assert server.stop() == 0
+        assert "1 requests were not answered within 0.3 s" in server.log.read_text()

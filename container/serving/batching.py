@@ -4,7 +4,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 
 import numpy as np
 
@@ -56,13 +56,14 @@ class BatchingQueue:
         """Class probabilities of all of `records`, in their order. [N, K]
 
         Raises:
-            TimeoutError: they were not computed within `timeout` seconds; what is left of them is dropped.
+            TimeoutError: they were not computed within `timeout` seconds, or before the queue was closed; what is left
+                of them is dropped.
             Exception: what `compute` raised for them.
         """
         request = _Waiting(records)
         with self._changed:
             if self._closed:
-                raise RuntimeError("the queue is closed")
+                raise TimeoutError("the queue is closed")
             self._waiting.append(request)
             self._changed.notify()
         try:
@@ -70,11 +71,15 @@ class BatchingQueue:
         except TimeoutError:
             request.answer.cancel()
             raise
+        except CancelledError as error:
+            raise TimeoutError("the queue was closed") from error
 
     def close(self) -> None:
-        """Compute what waits, then end the worker."""
+        """Finish the round under way, drop what waits, end the worker."""
         with self._changed:
             self._closed = True
+            for request in self._waiting:
+                request.answer.cancel()
             self._changed.notify()
         self._worker.join()
 
