@@ -138,7 +138,7 @@ def describe(column: pa.ChunkedArray, name: str) -> dict[str, Any]:
     if len(counts) == len(present) > FEW_VALUES and " " not in "".join(distinct.dictionary[:100].to_pylist()):
         return {"kind": "identifier", **known, "example": _shown(distinct.dictionary[0].as_py())}
     characters = pc.utf8_length(present).to_numpy(zero_copy_only=False)
-    if len(counts) > FEW_VALUES and characters.mean() > 20:
+    if len(counts) > FEW_VALUES and (characters.mean() > 20 or len(counts) > len(present) / 2):
         lengths = {"mean": round(float(characters.mean()), 1), "max": int(characters.max())}
         return {"kind": "text", **known, "characters": lengths, "example": _shown(distinct.dictionary[0].as_py())}
     frequent = np.argsort(-counts, kind="stable")[:FREQUENT_VALUES]
