@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SDK ?= .venv-sdk# the SageMaker SDK forces versions of its own: an environment for it alone
 
-.PHONY: help setup demo test test-fast faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-preprocess bench-reviews bench-serving
+.PHONY: help setup demo image lock scan engine test test-docker test-fast test-long faults host-faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -19,15 +20,43 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup      ## a whole job on generated data, in two processes (DEMO_ROOT=demo)
 	$(BIN)/python -m container demo --root $(or $(DEMO_ROOT),demo)
 
-test: setup      ## all tests, the fast ones first
-	$(BIN)/python -m pytest -m 'not slow'
-	$(BIN)/python -m pytest -m slow
+test: setup      ## the tests, the fast ones first
+	$(BIN)/python -m pytest -m 'not slow and not docker'
+	$(BIN)/python -m pytest -m 'slow and not long and not docker'
+
+test-long: setup ## the tests that are not in make test: whole grids, faults, benchmarks
+	$(BIN)/python -m pytest -m long
 
 test-fast: setup ## the tests that take seconds
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow and not docker'
+
+$(SDK)/.installed:
+	$(PYTHON) -m venv $(SDK)
+	$(SDK)/bin/python -m pip install --quiet 'sagemaker>=3,<4' pandas
+	touch $@
+
+engine:
+	@docker info > /dev/null 2>&1 || { echo 'no Docker engine answers: start one, or set DOCKER_HOST' >&2; exit 1; }
+
+test-docker: engine setup $(SDK)/.installed ## build the image and run it: alone, stopped, over two hosts (needs a Docker engine)
+	SDK_PYTHON=$(abspath $(SDK))/bin/python $(BIN)/python -m pytest -m docker -s tests/docker
+
+image:           ## build the image (IMAGE=text-table-trainer)
+	docker build --network host --build-arg REVISION=$$(git rev-parse HEAD) --tag $(or $(IMAGE),text-table-trainer) .
+
+scan: setup      ## look the image's packages up among known vulnerabilities (needs a network)
+	$(BIN)/python -m pip install --quiet 'pip-audit>=2.9'
+	$(BIN)/pip-audit --disable-pip --require-hashes --requirement requirements/image.txt
+
+lock: setup      ## write requirements/*.txt anew (CPU_WHEELS: folder or page of links with torch's CPU wheel)
+	$(BIN)/python -m pip install --quiet 'uv>=0.9'
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python requirements/lock.py --cpu-wheels $(CPU_WHEELS)
 
 faults: setup    ## kill, stop and damage jobs at random moments, 66 trials (half an hour; tests/test_faults.py)
 	FULL_FAULTS=1 $(BIN)/python -m pytest tests/test_faults.py -s
+
+host-faults: setup ## kill a random host or worker of one or two hosts, 20 trials (tests/test_host_faults.py)
+	FULL_FAULTS=1 $(BIN)/python -m pytest tests/test_host_faults.py -s
 
 parity: setup    ## every parallel strategy and product beside one process (20 to 40 minutes)
 	$(BIN)/python -m benchmarks.parity $(PARITY)

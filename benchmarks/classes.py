@@ -51,8 +51,9 @@ def settings(name: str, *, encoder: str, epochs: int | None) -> dict[str, Any]:
     values = configuration("reviews_from_scratch" if name == "trimodal_bert" else name)
     if encoder == "minilm":
         minilm = configuration("reviews_minilm")
-        taken = ("lr", "head_lr", "batch_size", "max_epochs", "bf16", "reinit_layers", "reinit_pooler")
-        values |= {"tokenizer": str(minilm_folder()), **{key: minilm[key] for key in taken}}
+        own = ("_comments", "model_class", *(key for key in minilm if key.endswith("_name") or "max_sen_len" in key))
+        taken = {key: value for key, value in minilm.items() if key not in own}
+        values |= {**taken, "tokenizer": str(minilm_folder()), "share_encoder": False}
         del values["encoder_config"]
     return values if epochs is None else {**values, "max_epochs": epochs}
 

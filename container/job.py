@@ -30,6 +30,23 @@ class Restart:
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """One run of the workers of all hosts.
+
+    Attributes:
+        number: 0 for the first.
+        address: of the first host.
+        port: where the workers of all hosts meet there; 0 on one host, which finds one itself.
+    """
+
+    number: int
+    address: str
+    port: int
+    hosts: int = 1
+    host_rank: int = 0
+
+
+@dataclass(frozen=True)
 class Job:
     """One training job on this host.
 
@@ -91,10 +108,9 @@ class Job:
         for path in (*self.pid_files(), *self.error_files(), self.result_file):
             path.unlink(missing_ok=True)
 
-    @property
-    def launch_file(self) -> Path:
-        """The failure of the workers, written by their launcher when it gives up."""
-        return self.scratch / "launch.json"
+    def attempt_file(self, number: int) -> Path:
+        """What the workers of an attempt failed of, or null; written by their launcher when they have ended."""
+        return self.scratch / f"attempt{number}.json"
 
     @property
     def stop_file(self) -> Path:
@@ -103,7 +119,7 @@ class Job:
 
     @property
     def restart_file(self) -> Path:
-        """The newest restart, written by the launcher."""
+        """The newest restart, written by the supervisor."""
         return self.scratch / "restart.json"
 
     @property

@@ -1,60 +1,57 @@
-"""One per host: contracts -> encoder -> prepare -> workers -> verify -> exit code. Imports no torch."""
+"""One per host: contracts -> other hosts -> encoder -> prepare -> workers -> verify -> exit code. Imports no torch."""
 
 import fcntl
+import hashlib
 import json
 import logging
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from container.decision.feasibility import check_decidable
 from container.failure import Failure, clear_failure, write_failure
+from container.hosts.control import FAILED as HOST_FAILED
+from container.hosts.control import STOP as HOST_STOPS
+from container.hosts.control import Control, HostTrouble
+from container.hosts.topology import Topology
+from container.hosts.worker_environment import sm_variables
 from container.job import Job
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.feasibility import check_encoders
-from container.preprocessing.prepare import prepare_data
-from container.processes import PARENT_PID, available_cores, set_up_logging
+from container.preprocessing.prepare import PreparedData, prepare_data
+from container.processes import set_up_logging
+from container.workers import StopRequests, StopSignal, Workers
 from contracts import artifacts
-from contracts.consistency import unused_settings
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.hyperparameters import FROM_SCRATCH, Hyperparameters
 from contracts.paths import JobPaths
+from contracts.unused_settings import unused_settings
 
 logger = logging.getLogger(__name__)
 
 COMPLETED, FAILED, STOPPED = 0, 1, 128 + signal.SIGTERM
-STOP_GRACE = 110  # seconds; SageMaker kills 120 s after its SIGTERM
-_POLL = 0.1
-
-
-class StopSignal(BaseException):
-    """SIGTERM or Ctrl-C reached the supervisor before it had workers."""
 
 
 class AnotherJobError(ContractError):
     """The folder belongs to a job that is running."""
 
 
-class StopRequests:
-    """What SIGTERM and Ctrl-C do: end the preparation at once; once workers run, be noted for them to be told."""
+@dataclass(frozen=True)
+class Verdict:
+    """How the job ended, as the first host sees it: every host leaves with the same."""
 
-    def __init__(self) -> None:
-        self.requested = False
-        self.interrupts = True
-
-    def __call__(self, *_: object) -> None:
-        self.requested = True
-        if self.interrupts:
-            self.interrupts = False  # a second signal must not interrupt the clearing up after the first
-            raise StopSignal
+    exit_code: int
+    failure: Failure | None = None
+    where: str = ""
 
 
 def train(paths: JobPaths) -> int:
@@ -69,51 +66,167 @@ def train(paths: JobPaths) -> int:
         os.umask(0)  # what a root container writes, the user outside can read and remove
     started = time.time()
     stop = StopRequests()
+    control: Control | None = None
     with _handled(stop):
         try:
+            topology = Topology.read(paths)
+            if not topology.trains:
+                logger.info("instance group %r trains, of which %s is none: leaving", topology.group, topology.current)
+                return COMPLETED
+            control = Control(topology, lambda key: _hear(control, stop, key))
             with _alone_in(paths), tempfile.TemporaryDirectory(prefix="job-", ignore_cleanup_errors=True) as scratch:
                 clear_failure(paths)
-                return _train(paths, Path(scratch), started, stop)
+                return _train(paths, Path(scratch), started, stop, control)
         except AnotherJobError as error:
             print(error, file=sys.stderr, flush=True)  # the failure files are the other job's
             return FAILED
+        except HostTrouble as trouble:
+            stop.interrupts = False
+            return _fail(paths, trouble.failure)
         except StopSignal:
+            if control is not None:
+                control.publish(HOST_STOPS, True)
             return _stopped(paths, "before training began")
         except BaseException as error:  # every cause belongs in the failure files
             stop.interrupts = False
-            return _fail(paths, Failure.from_exception(error))
+            failure = Failure.from_exception(error)
+            if control is not None:
+                control.fail(failure)
+            return _fail(paths, failure)
+        finally:
+            stop.interrupts = False
+            if control is not None:
+                control.leave()
 
 
-def _train(paths: JobPaths, scratch: Path, started: float, stop: StopRequests) -> int:
+def _hear(control: Control | None, stop: StopRequests, key: str) -> None:
+    """Another host stops or failed: have the main thread know, as if a signal had come. In a thread of the control."""
+    assert control is not None
+    if key == HOST_FAILED and stop.trouble is None:
+        stop.trouble = control.trouble
+    elif key != HOST_STOPS:
+        return
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+
+def _train(paths: JobPaths, scratch: Path, started: float, stop: StopRequests, control: Control) -> int:
     hp = load_hyperparameters(paths)
-    _check_hosts(paths)
-    num_workers = hp.nproc_per_node or count_gpus() or 1
-    degrees = ParallelDegrees.resolve(hp, num_workers)
+    num_gpus = count_gpus()
+    num_workers = hp.nproc_per_node or num_gpus or 1
+    topology = control.topology
+    degrees = ParallelDegrees.resolve(hp, num_workers * topology.size, per_host=num_workers)
     check_encoders(paths, hp, degrees)
     for sentence in unused_settings(hp, degrees.features(hp)):
         logger.warning("%s", sentence)
+    _check_compiler(hp)
     _say_attention_dropout(hp)
     _say_head_lr(hp)
+    _check_channels(paths, topology)
     phases = [("read contracts", time.time() - started)]
+    _come_together(control, hp, num_workers)
+    if topology.size > 1:
+        phases.append(("meet hosts", time.time() - started - phases[0][1]))
     prepared = prepare_data(paths, hp)
     check_decidable(hp, prepared.summary["splits"]["val"]["classes"])
-    phases.append(("prepare data", time.time() - started - phases[0][1]))
+    _check_same_data(control, prepared)
+    phases.append(("prepare data", time.time() - started - sum(seconds for _, seconds in phases)))
     job = Job(paths, hp, scratch, prepared.folder, started, tuple(phases))
     stop.interrupts = False
-    exit_code = _run_workers(job, num_workers, stop)
+    variables = sm_variables(paths, hp, topology, num_gpus=num_gpus)
+    failure = Workers(job, control, num_workers=num_workers, stop=stop, variables=variables).run()
+    verdict = _verdict(job, failure, stop) if topology.leads else None
+    said = control.gather("verdict", asdict(verdict) if verdict else None)[topology.leader]
+    verdict = Verdict(said["exit_code"], Failure(**said["failure"]) if said["failure"] else None, said["where"])
+    if verdict.failure is not None:
+        return _fail(paths, verdict.failure)
+    if verdict.exit_code == STOPPED:
+        return _stopped(paths, verdict.where)
+    where = f"model in {paths.model}, report in {paths.output_data / artifacts.REPORT}"
+    if not topology.leads:
+        where = f"host {topology.leader} has the model and the report"
+    logger.info("completed in %.0f s: %s", time.time() - started, where)
+    return COMPLETED
+
+
+def _verdict(job: Job, failure: Failure | None, stop: StopRequests) -> Verdict:
+    """How the job ended, by what rank 0 left and what its workers failed of."""
+    paths = job.paths
     result = json.loads(job.result_file.read_text()) if job.result_file.is_file() else {}
     if result.get("status") == "stopped" or (stop.requested and result.get("status") != "completed"):
         last = paths.checkpoints / "last.ckpt"
-        found = last.is_file()
-        return _stopped(paths, f"checkpoint {last.read_text().strip()} is complete" if found else "before a checkpoint")
-    if exit_code != 0 or result.get("status") != "completed":
-        return _fail(paths, _failure_of_workers(job, exit_code))
+        where = f"checkpoint {last.read_text().strip()} is complete" if last.is_file() else "before a checkpoint"
+        return Verdict(STOPPED, where=where)
+    if failure is not None:
+        return Verdict(FAILED, failure)
+    if result.get("status") != "completed":
+        return Verdict(FAILED, Failure("the workers ended without a result", "Read the log."))
     missing = _missing_artifacts(paths, result)
     if missing:
-        return _fail(paths, Failure(f"{missing} after training ended", "Look for a full disk, and run again."))
-    report = paths.output_data / artifacts.REPORT
-    logger.info("completed in %.0f s: model in %s, report in %s", time.time() - started, paths.model, report)
-    return COMPLETED
+        fix = "Look for a full disk, and run again."
+        return Verdict(FAILED, Failure(f"{missing} after training ended", fix))
+    return Verdict(COMPLETED)
+
+
+def _come_together(control: Control, hp: Hyperparameters, num_workers: int) -> None:
+    """Meet the other hosts, and hold them to the same settings and number of processes."""
+    settings = hashlib.sha256(hp.model_dump_json().encode()).hexdigest()[:16]
+    said = control.connect({"processes": num_workers, "settings": settings})
+    hosts = control.topology.hosts
+    for host, about in said.items():
+        for what, fix in (
+            ("processes", "Use one instance type, or set nproc_per_node; INSTANCE_GROUP chooses among several groups."),
+            ("settings", "Give every host the same hyperparameters."),
+        ):
+            if about[what] != said[hosts[0]][what]:
+                raise ContractError(
+                    f"{what}: host {host} has {about[what]}, but host {hosts[0]} has {said[hosts[0]][what]}", fix
+                )
+    if len(hosts) > 1:
+        logger.info(
+            "%d hosts of %d processes: %s; this is %s, rank %d", len(hosts), num_workers, ", ".join(hosts),
+            control.topology.current, control.topology.rank,
+        )  # fmt: skip
+
+
+def _check_same_data(control: Control, prepared: PreparedData) -> None:
+    """Every host prepared the same rows: what one of them has another's would train on nothing of."""
+    about = {"rows": dict(prepared.rows), "digests": dict(prepared.digests), "fitted": prepared.fitted.fingerprint}
+    said = control.gather("prepared", about)
+    leader = said[control.topology.leader]
+    for host, other in said.items():
+        if other != leader:
+            what = next(name for name in about if other[name] != leader[name])
+            raise ContractError(
+                f"channels: host {host} prepared other data than host {control.topology.leader}: {what} "
+                f"{other[what]}, not {leader[what]}",
+                "Give every host the whole of every channel (S3DataDistributionType FullyReplicated).",
+            )
+
+
+def _check_channels(paths: JobPaths, topology: Topology) -> None:
+    """A channel that is shared out between the hosts would be trained on in parts."""
+    path = paths.config / "inputdataconfig.json"
+    if topology.size == 1 or not path.is_file():
+        return
+    try:
+        kinds = {name: about.get("S3DistributionType") for name, about in json.loads(path.read_text()).items()}
+    except (ValueError, AttributeError) as error:
+        raise ContractError(f"{path}: is not an input data configuration: {error}") from None
+    for name, kind in kinds.items():
+        if kind == "ShardedByS3Key":
+            raise ContractError(
+                f"channel {name}: is ShardedByS3Key over {topology.size} hosts, of which each has a part ({path})",
+                "Set its distribution to FullyReplicated: every host reads all rows, and ranks share them out.",
+            )
+
+
+def _check_compiler(hp: Hyperparameters) -> None:
+    """torch.compile calls a compiler at run time, which a small image does not have."""
+    if hp.compile and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "gcc", "clang", "cc")):
+        raise ContractError(
+            "compile: is true, but there is no compiler on this machine: torch.compile needs one while it runs",
+            "Set compile to false, or build the image on a base that has gcc and g++.",
+        )
 
 
 def count_gpus() -> int:
@@ -122,21 +235,6 @@ def count_gpus() -> int:
     if visible is not None:
         return len([name for name in visible.split(",") if name.strip() and name.strip() != "-1"])
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
-
-
-def _check_hosts(paths: JobPaths) -> None:
-    """Several hosts would each train alone and overwrite each other's model: refuse them."""
-    if not paths.resource_config.is_file():
-        return
-    try:
-        hosts = json.loads(paths.resource_config.read_text()).get("hosts", [])
-    except (ValueError, AttributeError) as error:
-        raise ContractError(f"{paths.resource_config}: is not a resource configuration: {error}", "") from None
-    if len(hosts) > 1:
-        raise ContractError(
-            f"{paths.resource_config}: names {len(hosts)} hosts {hosts}, but this version trains on one",
-            "Set the instance count to 1; one host may have several GPUs.",
-        )
 
 
 def _say_attention_dropout(hp: Hyperparameters) -> None:
@@ -151,75 +249,6 @@ def _say_head_lr(hp: Hyperparameters) -> None:
             "head_lr is not set: everything learns at lr=%g. Beside a pretrained encoder, head_lr=1e-3 usually gives a "
             "much better model.", hp.lr,
         )  # fmt: skip
-
-
-def _run_workers(job: Job, num_workers: int, stop: StopRequests) -> int:
-    """Start the workers and wait for them; a stop request goes to the ranks first. Returns the launcher's exit code."""
-    job_file = job.write()
-    environment = {
-        "OMP_NUM_THREADS": str(max(1, available_cores() // num_workers)),
-        # Threads that spin while they wait starve each other when processes share cores: 2 rows/s became 20 beside a
-        # busy neighbour.
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "TOKENIZERS_PARALLELISM": "false",
-        **os.environ,
-        PARENT_PID: str(os.getpid()),
-        "HF_HUB_OFFLINE": "1",  # the encoder is resolved: no worker asks a hub again
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]).strip(":"),
-    }
-    launcher = subprocess.Popen(
-        [sys.executable, "-m", "container.training.launch", str(job_file), str(num_workers)],
-        env=environment,
-        start_new_session=True,  # Ctrl-C reaches the supervisor alone, which decides
-    )
-    deadline: float | None = None
-    while launcher.poll() is None:
-        if stop.requested and deadline is None:
-            deadline = time.time() + STOP_GRACE
-            _ask_to_stop(job, launcher, num_workers)
-        if deadline is not None and time.time() > deadline:
-            logger.warning("the workers did not stop within %d s: killing them", STOP_GRACE)
-            _kill_all(job, launcher)
-            deadline = float("inf")
-        time.sleep(_POLL)
-    return launcher.returncode
-
-
-def _ask_to_stop(job: Job, launcher: subprocess.Popen, num_workers: int) -> None:
-    job.stop_file.touch()
-    pids = _worker_pids(job)
-    if len(pids) < num_workers:
-        logger.info("asked to stop: the workers are still starting, there is nothing to save")
-        _kill_all(job, launcher)
-        return
-    logger.info("asked to stop: %d workers finish their step and save", len(pids))
-    for pid in pids:
-        _signal(pid, signal.SIGTERM)
-
-
-def _worker_pids(job: Job) -> list[int]:
-    pids = []
-    for path in job.pid_files():
-        with suppress(FileNotFoundError):  # the launcher is just removing those of workers that died
-            pids.append(json.loads(path.read_text()))
-    return pids
-
-
-def _kill_all(job: Job, launcher: subprocess.Popen) -> None:
-    for pid in _worker_pids(job):
-        _signal(pid, signal.SIGKILL)
-    launcher.kill()  # the kernel ends workers that have no pid file yet: they die with their parent
-
-
-def _signal(pid: int, number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def _failure_of_workers(job: Job, exit_code: int) -> Failure:
-    if job.launch_file.is_file():
-        return Failure.read_json(job.launch_file)
-    return Failure.from_exit(exit_code, who="the launcher of the workers")
 
 
 def _missing_artifacts(paths: JobPaths, result: Mapping[str, Mapping[str, int]]) -> str | None:

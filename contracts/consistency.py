@@ -1,4 +1,4 @@
-"""Rules that tie hyperparameters to each other: contradictions are errors, settings without effect are named."""
+"""Rules that tie hyperparameters to each other: contradictions are errors."""
 
 import difflib
 from collections.abc import Collection
@@ -6,7 +6,6 @@ from collections.abc import Collection
 from contracts.errors import ContractError
 from contracts.hyperparameters import BALANCED, FROM_SCRATCH, METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
 from contracts.model_classes import CROSS_ATTENTION_CLASSES
-from contracts.threshold_targets import COST
 
 
 def check_consistency(hp: Hyperparameters) -> None:
@@ -19,6 +18,51 @@ def check_consistency(hp: Hyperparameters) -> None:
     _check_sharding(hp)
     _check_outcome(hp)
     _check_modalities(hp)
+    _check_lora(hp)
+    _check_shared_encoder(hp)
+
+
+def _check_shared_encoder(hp: Hyperparameters) -> None:
+    if not hp.share_encoder or len(hp.text_fields) < 2:
+        return
+    first, *others = hp.text_fields
+    for name in ("tokenizer", "reinit_pooler", "reinit_layers", "is_embeddings_trainable"):
+        for other in others:
+            ours, theirs = getattr(first, name), getattr(other, name)
+            if ours != theirs:
+                raise ContractError(
+                    f"share_encoder: is true, but {name} is {ours!r} for {first.column!r} and {theirs!r} for "
+                    f"{other.column!r}, which are to go through one encoder",
+                    f"Give both texts one {name}, or set share_encoder to false.",
+                )
+    if first.tokenizer == FROM_SCRATCH:
+        raise ContractError(
+            f"share_encoder: is true, but tokenizer is {FROM_SCRATCH}, which makes a vocabulary for each text",
+            "Set tokenizer to a pretrained encoder, or share_encoder to false.",
+        )
+
+
+def _check_lora(hp: Hyperparameters) -> None:
+    if not hp.lora_rank:
+        return
+    if hp.architecture.encoder != "transformer":
+        raise ContractError(
+            f"lora_rank: is {hp.lora_rank}, but {hp.architecture.name} reads words and has no layers to adapt",
+            "Set lora_rank to 0, or choose a model_class with a transformer.",
+        )
+    for field in hp.text_fields:
+        if field.tokenizer == FROM_SCRATCH:
+            raise ContractError(
+                f"lora_rank: is {hp.lora_rank}, but the encoder of {field.column!r} is {FROM_SCRATCH}: its random "
+                "weights would stay as they are, but for a low-rank change",
+                "Set lora_rank to 0, or tokenizer to a pretrained encoder.",
+            )
+        if field.reinit_layers:
+            raise ContractError(
+                f"reinit_layers: is {field.reinit_layers} for {field.column!r}, but with lora_rank {hp.lora_rank} the "
+                "redrawn layers would stay random, but for a low-rank change",
+                "Set reinit_layers to 0, or lora_rank to 0.",
+            )
 
 
 def _check_modalities(hp: Hyperparameters) -> None:
@@ -28,6 +72,11 @@ def _check_modalities(hp: Hyperparameters) -> None:
             f"modality_dropout: is {hp.modality_dropout}, but the model reads one text and no table column: there is "
             "nothing it could do without",
             "Set modality_dropout to 0, or choose a model_class that reads more and name its columns.",
+        )
+    if hp.category_embedding_dim and not (hp.has_table and hp.encoded_categories):
+        raise ContractError(
+            f"category_embedding_dim: is {hp.category_embedding_dim}, but no category enters the model",
+            "Set category_embedding_dim to 0, or choose a model_class that reads the table and name cat_field_list.",
         )
     if hp.numeric_embedding != "none" and not hp.has_table:
         raise ContractError(
@@ -251,6 +300,18 @@ def check_parallelism(hp: Hyperparameters, features: Collection[str], *, pipelin
             f"sequence_parallel: is true, but there is no tp axis to share sequences out over; here work: {at_work}",
             "Set tp_size to 2 or more, or sequence_parallel to false.",
         )
+    shared_out = {"pp", "branch"}.intersection(features)
+    if hp.share_encoder and len(hp.text_fields) > 1 and shared_out:
+        axis = sorted(shared_out)[0]
+        raise ContractError(
+            f"share_encoder: is true, but {axis} puts the two texts on different ranks; here work: {at_work}",
+            "Set share_encoder to false, or share the model out with dp_shard_size (fsdp) or tp_size.",
+        )
+    if hp.lora_rank and "tp" in features:
+        raise ContractError(
+            f"lora_rank: is {hp.lora_rank}, but tp cuts the very layers that it would add to; here work: {at_work}",
+            "Set tp_size to 1 and share the model out with dp_shard_size (fsdp) or pp_size, or lora_rank to 0.",
+        )
     if "pp" in features:
         _check_microbatches(hp, pipeline_ranks)
         _check_zero_bubble(hp)
@@ -301,62 +362,3 @@ def _check_zero_bubble(hp: Hyperparameters) -> None:
             "in parts, and each would compute the layers again: nine times per microbatch instead of once",
             "Set activation_checkpointing to 0, or pp_schedule to 1F1B or Interleaved1F1B.",
         )
-
-
-def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list[str]:
-    """One sentence for each hyperparameter that was set and has no effect in this job.
-
-    Args:
-        features: as in `check_parallelism`.
-    """
-    active = {hp.architecture.name, hp.optimizer, hp.loss, hp.numeric_embedding, *features}
-    if hp.sharding_strategy == "NO_SHARD" and "fsdp" in features:
-        active.add("dp_shard")  # its effect is that this axis is not there
-    sentences = []
-    for name in type(hp).model_fields:
-        if name not in hp.model_fields_set:
-            continue
-        only = _only(name)
-        if only and not active & set(only):
-            sentences.append(f"{name} is set and has no effect here: it belongs to {', '.join(only)}.")
-    for role, columns in used_columns(hp).items():
-        for column in columns:
-            if hp.full_field_list is not None and column not in hp.full_field_list:
-                near = difflib.get_close_matches(column, hp.full_field_list, n=1)
-                hint = f" (the nearest there is {near[0]!r})" if near else ""
-                sentences.append(
-                    f"full_field_list leaves out {column!r}{hint}, which {role} names; it is read all the same."
-                )
-    scratch = [field.role for field in hp.text_fields if field.tokenizer == FROM_SCRATCH]
-    for name in ("reinit_pooler", "reinit_layers"):
-        if len(scratch) == len(hp.text_fields) and name in hp.model_fields_set and getattr(hp, name):
-            sentences.append(f"{name} is set and has no effect here: from_scratch weights are random already.")
-    if "max_total_chunks" in hp.model_fields_set and not hp.chunk_trancate:
-        sentences.append("max_total_chunks is set and has no effect here: chunk_trancate is false.")
-    if "fixed_tokenizer_length" in hp.model_fields_set:
-        sentences.append("fixed_tokenizer_length is set and has no effect: nothing is padded.")
-    if not hp.architecture.uses_table:
-        for name in ("tab_field_list", "cat_field_list"):
-            if getattr(hp, name):
-                sentences.append(f"{name} is set and has no effect here: {hp.model_class} reads text only.")
-    if "lr_decay" in hp.model_fields_set and not hp.run_scheduler:
-        sentences.append("lr_decay is set and has no effect here: run_scheduler is false.")
-    if hp.decision_threshold != COST:
-        for name in ("false_positive_cost", "false_negative_cost"):
-            if name in hp.model_fields_set:
-                sentences.append(f"{name} is set and has no effect here: decision_threshold is not cost.")
-    if hp.strategy != "auto" and not features:
-        sentences.append(f"strategy is set to {hp.strategy} and has no effect here: there is one process.")
-    for name, has_effect, reason in (
-        ("powersgd_rank", hp.gradient_compression == "powersgd", "gradient_compression is not powersgd"),
-        ("fsdp_min_params", hp.fsdp_wrap == "size", "fsdp_wrap is not size"),
-        ("fsdp_reduce_dtype", hp.bf16 or hp.fp16, "neither bf16 nor fp16 is set"),
-    ):
-        if name in hp.model_fields_set and active & set(_only(name)) and not has_effect:
-            sentences.append(f"{name} is set and has no effect here: {reason}.")
-    return sentences
-
-
-def _only(name: str) -> list[str]:
-    extra = Hyperparameters.model_fields[name].json_schema_extra
-    return extra["only"] if isinstance(extra, dict) else []  # type: ignore[return-value]

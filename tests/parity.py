@@ -377,3 +377,11 @@ def largest_difference(ours: dict[str, list[np.ndarray]], reference: dict[str, n
             if not value <= found.value:
                 found = Difference(value, name)
     return found
+
+
+def difference(ours, reference):
+    """The largest difference of losses, weights and test logits between two runs; of `reference` rank 0 counts."""
+    losses = largest_difference({name: [loss] for name, loss in ours.losses.items()}, reference.losses)
+    weights = largest_difference(ours.weights, {name: copies[0] for name, copies in reference.weights.items()})
+    logits = largest_difference({"test": [ours.logits]}, {"test": reference.logits})
+    return max((losses, weights, logits), key=lambda found: found.value)

@@ -160,14 +160,6 @@ def test_a_failure_of_an_earlier_run_is_cleared_by_the_next(tmp_path):
     assert "lerning_rate" not in failed(paths)
 
 
-def test_several_hosts_are_refused_by_name(tmp_path):
-    paths = write_job(tmp_path)
-    paths.resource_config.write_text(json.dumps({"current_host": "algo-1", "hosts": ["algo-1", "algo-2"]}))
-    line = failed(paths)
-    assert "resourceconfig.json" in line
-    assert "algo-2" in line
-
-
 @pytest.mark.slow
 def test_duplicate_ids_are_warned_of_and_kept(tmp_path):
     frame = table(60, seed=0)

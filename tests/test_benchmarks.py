@@ -61,6 +61,7 @@ def test_generated_reviews_keep_bringing_new_words(review_data):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_packing_computes_what_padding_computes_and_prints_three_modes(review_data):
     if review_data.minilm_folder() is None:
         pytest.skip("MiniLM is not installed")
@@ -72,6 +73,7 @@ def test_packing_computes_what_padding_computes_and_prints_three_modes(review_da
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_latency_prints_every_way_to_serve(review_data):
     if review_data.minilm_folder() is None:
         pytest.skip("MiniLM is not installed")
@@ -83,6 +85,7 @@ def test_latency_prints_every_way_to_serve(review_data):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_prepare_prints_rates_memory_and_opening_times(tmp_path):
     printed = run("prepare.py", "--generated", "--repeats", "1", "--rows", "3000", "--work", tmp_path)
     assert "rows/s" in printed
@@ -93,16 +96,21 @@ def test_prepare_prints_rates_memory_and_opening_times(tmp_path):
 
 
 @pytest.mark.slow
-def test_reviews_trains_a_job_and_prints_its_figures(review_data, tmp_path):
+@pytest.mark.long
+def test_reviews_trains_jobs_and_prints_their_figures(review_data, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     for seed, (split, rows) in enumerate({"train": 192, "val": 96, "test": 96}.items()):
         table = pa.concat_tables(review_data.generate_reviews(rows, seed=seed))
+        table = table.append_column("Clothing ID", pa.array([i % 17 for i in range(rows)]))
         pq.write_table(table, data / f"{split}.parquet")
-    arguments = ("--configuration", "from_scratch", "--epochs", "1", "--data", data, "--work", tmp_path / "work")
-    cells = table_lines(run("reviews.py", *arguments), {"from_scratch"})["from_scratch"]
-    assert cells[0] == "1"
-    assert all(0 < float(figure) <= 1 for figure in cells[1:6])
+    arguments = ("--configuration", "leakage", "--epochs", "1", "--seeds", "3", "--data", data, "--work", tmp_path)
+    names = {"without products", "products, out-of-fold", "products, in-sample"}
+    found = table_lines(run("reviews.py", *arguments), names)
+    assert found.keys() == names
+    for cells in found.values():
+        assert cells[:2] == ["3", "1"]
+        assert all(0 < float(figure) <= 1 for figure in cells[2:7])
 
 
 def test_reviews_says_where_to_get_the_data_when_it_is_not_there(tmp_path):
@@ -112,6 +120,7 @@ def test_reviews_says_where_to_get_the_data_when_it_is_not_there(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_pipeline_prints_idle_shares_and_what_is_held():
     command = [sys.executable, "-m", "benchmarks.pipeline", "--ranks", "2", "--milliseconds", "2", "--passes", "1"]
     command += ["--schedules", "GPipe", "1F1B", "ZBVZeroBubble"]
@@ -126,6 +135,7 @@ def test_pipeline_prints_idle_shares_and_what_is_held():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_overhead_compares_equal_losses_and_prints_a_ratio():
     printed = run("overhead", "--smoke", "--pairs", "2")
     assert float(table_lines(printed, {"clock", "processor"})["clock"][2]) > 0
@@ -133,6 +143,7 @@ def test_overhead_compares_equal_losses_and_prints_a_ratio():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_gpu_benchmark_prints_speed_and_memory_of_each_way_to_compute():
     printed = run("gpu", "--smoke")
     assert "packed" in printed

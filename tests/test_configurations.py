@@ -7,10 +7,10 @@ import pytest
 
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.feasibility import EncoderShape, check_against_model
-from contracts.consistency import unused_settings
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.model_classes import MODEL_CLASSES
 from contracts.paths import JobPaths
+from contracts.unused_settings import unused_settings
 from tests.jobs import REPOSITORY
 
 FOLDER = REPOSITORY / "hyperparams"

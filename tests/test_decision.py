@@ -14,11 +14,11 @@ from container.evaluation.choose_threshold import choose_threshold, decisions_at
 from container.evaluation.fit_calibration import STEEPEST, fit_calibrator, fit_temperature
 from container.evaluation.fit_decision import fit_decision
 from container.export.decision_layer import DecisionLayer
-from contracts.consistency import unused_settings
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import cast_value, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.threshold_targets import ThresholdTarget, parse_threshold
+from contracts.unused_settings import unused_settings
 from tests.jobs import CONFIGURATION
 
 MULTICLASS = {"is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2]}

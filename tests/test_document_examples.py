@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel
 from contracts.paths import JobPaths
 from tests.jobs import metrics, run_train, write_letters_tokenizer, write_table
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 FRAUD: dict[str, Any] = {
     "id_name": "message_id",

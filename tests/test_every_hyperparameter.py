@@ -21,11 +21,11 @@ from container.training.checkpoint import clear_checkpoints, load_weights
 from container.training.predict import softmax
 from container.training.stop import StopFlag
 from container.training.worker import build_model, train_and_predict
-from contracts.consistency import unused_settings
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
 from contracts.hyperparameters import FULL_TEXT_STEPS, Hyperparameters
 from contracts.paths import JobPaths
+from contracts.unused_settings import unused_settings
 from tests.jobs import (
     CONFIGURATION,
     REPOSITORY,
@@ -39,6 +39,8 @@ from tests.jobs import (
 
 ONE: dict = {"tab_field_list": ["price", "quantity"], "chunk_trancate": True, "max_total_chunks": 1}
 TWO: dict = {**TWO_TEXTS}
+ADAPTED: dict = {**ONE, "tokenizer": "pretrained_tiny", "encoder_config": {}, "reinit_layers": 0, "lora_rank": 2}
+SHARED: dict = {**TWO, "tokenizer": "pretrained_tiny", "encoder_config": {}, "reinit_layers": 0, "share_encoder": True}
 LONG = {"max_epochs": 3, "early_stop_patience": 9}
 SHORT_STEPS = [step for step in FULL_TEXT_STEPS if step != "html_normalizer"]
 
@@ -81,6 +83,9 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "experts_per_record": (MOE, {"experts_per_record": 1}),
     "expert_balance": (MOE, {"expert_balance": 1.0}),
     "modality_dropout": (ONE, {"modality_dropout": 0.4}),
+    "lora_rank": (ADAPTED, {"lora_rank": 0}),
+    "lora_alpha": (ADAPTED, {"lora_alpha": 64.0}),
+    "lora_target": (ADAPTED, {"lora_target": "linear"}),
     "max_sen_len": (ONE, {"max_sen_len": 12}),
     "primary_max_sen_len": (TWO, {"primary_max_sen_len": 12}),
     "secondary_max_sen_len": (TWO, {"secondary_max_sen_len": 12}),
@@ -98,6 +103,10 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "imputation_dict": (ONE, {"imputation_dict": {"price": 1.0}}),
     "risk_tables": (ONE, {"risk_tables": {"color": {"bins": {"red": 0.9}, "default_bin": 0.1}}}),
     "numeric_transform": (ONE, {"numeric_transform": "quantile"}),
+    "pooling": (ONE, {"pooling": "mean"}),
+    "share_encoder": (SHARED, {"share_encoder": False}),
+    "category_embedding_dim": (ONE, {"category_embedding_dim": 4}),
+    "category_embedding_min_count": ({**ONE, "category_embedding_dim": 4}, {"category_embedding_min_count": 100_000}),
     "numeric_embedding": (ONE, {"numeric_embedding": "piecewise_linear"}),
     "numeric_embedding_dim": ({**ONE, "numeric_embedding": "periodic"}, {"numeric_embedding_dim": 4}),
     "numeric_embedding_bins": ({**ONE, "numeric_embedding": "piecewise_linear"}, {"numeric_embedding_bins": 4}),

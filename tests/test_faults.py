@@ -24,7 +24,7 @@ from contracts.paths import JobPaths
 from tests.jobs import failure_line, run_train, start_train, write_job
 from tests.test_interruptions import LONG, assert_same_weights, kill_rank, log_of, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 FULL = bool(os.environ.get("FULL_FAULTS"))
 # 15 steps an epoch, whose ends are not where checkpoints are saved.

@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from contracts.consistency import unused_settings
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import cast_value, load_hyperparameters, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
+from contracts.unused_settings import unused_settings
 from tests.jobs import CONFIGURATION, REPOSITORY, TWO_TEXTS
 
 

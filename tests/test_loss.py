@@ -6,9 +6,9 @@ import torch
 from container.data.batch import PackedBatch
 from container.preprocessing.class_weights import resolve_class_weights
 from container.training.objective import WeightedCrossEntropy
-from contracts.consistency import unused_settings
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.unused_settings import unused_settings
 from tests.jobs import CONFIGURATION
 
 LABELS = [0, 2, 1, 1, 0, 2]

@@ -10,6 +10,7 @@ from container.predictor import Predictor
 from contracts.model_classes import MODEL_CLASSES
 from tests.jobs import TWO_TEXTS, run_train, table, write_hyperparameters, write_job
 from tests.parity import TOLERANCE, ParityCheck, ParityJobs, Strategy
+from tests.tiers import long_except
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +48,7 @@ def _cells() -> list[tuple[str, str]]:
     return [cell for cell in cells if cell[0] != "trimodal_bert"]  # that one is in test_parity.py
 
 
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("classes", long_except([2], [2, 3]))
 @pytest.mark.parametrize("name", MODEL_CLASSES)
 def test_a_job_of_every_class_trains_resumes_and_is_served_as_it_was_trained(name, classes, tmp_path):
     """Binary with a table, in two runs; of three classes without a table, where the class can do without one."""
@@ -73,6 +74,7 @@ def check(rank_pool, tmp_path_factory):
     return ParityCheck(ParityJobs(rank_pool, tmp_path_factory.mktemp("classes")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "strategy"), _cells())
 def test_a_class_gives_one_processs_numbers_under_a_strategy(check, name, strategy):
     found = check.compare_sgd(STRATEGIES[strategy], settings(name))

@@ -14,8 +14,8 @@ from container.models.numeric_embedding import NumericEmbedding, Periodic, Piece
 from container.models.tabular import scaled_edges
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_transform import NumericTransformParameters
-from contracts.consistency import unused_settings
 from contracts.errors import ContractError
+from contracts.unused_settings import unused_settings
 from tests.encoder_families import hyperparameters, packed_batch, write_config
 from tests.table_jobs import fit, settings, table
 

@@ -10,12 +10,12 @@ from tests.parity import (
     SGD,
     TOLERANCE,
     ParityJobs,
+    difference,
     disagreement,
-    largest_difference,
 )
 from tests.parity_strategies import STRATEGIES
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 BY_NAME = {strategy.name: strategy for strategy in STRATEGIES}
 OPTIONS: dict[str, Any] = {
@@ -26,6 +26,8 @@ OPTIONS: dict[str, Any] = {
     "layer_lr_decay": 0.7,
     "ema_decay": 0.9,
     "numeric_embedding": "piecewise_linear",
+    "category_embedding_dim": 6,
+    "pooling": "mean",
 }
 UNDER = (
     "ddp 2, accumulation",
@@ -52,13 +54,6 @@ def alone(jobs):
 def trained(jobs, strategy, **options):
     (run,) = jobs.train(strategy, {**DROPOUT_OFF, **SGD, **OPTIONS, **options})
     return run
-
-
-def difference(ours, reference):
-    losses = largest_difference({name: [loss] for name, loss in ours.losses.items()}, reference.losses)
-    weights = largest_difference(ours.weights, {name: copies[0] for name, copies in reference.weights.items()})
-    logits = largest_difference({"test": [ours.logits]}, {"test": reference.logits})
-    return max((losses, weights, logits), key=lambda found: found.value)
 
 
 @pytest.mark.parametrize("name", UNDER)

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from container.data.batch import PackedText
+from container.models.attention import PackedLayout
 from container.models.backbone import build_encoder
-from container.models.encoder import TextEncoder, mean_over_records
+from container.models.encoder import TextEncoder, mean_over_groups
 from contracts.errors import ContractError
 from tests.encoder_families import (
     MAX_LENGTH,
@@ -208,5 +209,15 @@ def test_a_model_that_is_no_encoder_is_refused(tmp_path: Path, family: str) -> N
 
 def test_a_records_feature_is_the_mean_of_its_own_chunks() -> None:
     chunks = torch.tensor([[1.0, 2.0], [3.0, 6.0], [10.0, 20.0]])
-    found = mean_over_records(chunks, torch.tensor([0, 0, 1]), num_records=2)
+    found = mean_over_groups(chunks, torch.tensor([0, 0, 1]), num_groups=2)
     assert found.tolist() == [[2.0, 4.0], [10.0, 20.0]]
+
+
+def test_on_the_cpu_attention_in_bfloat16_is_computed_in_float32() -> None:
+    text = packed_text([[5], [9]])
+    query, key, value = torch.randn(3, 1, 2, 14, 8).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = PackedLayout.of(text).attend(query, key, value, scale=None, reach=None)
+    exact = PackedLayout.of(text).attend(query.float(), key.float(), value.float(), scale=None, reach=None)
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, exact.bfloat16())

@@ -204,6 +204,7 @@ def data_size(case: Case) -> int:
     return case.degrees.get("dp_replicate", 1) * case.degrees.get("dp_shard", 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("stages", "families"), [(2, ("bert",)), (4, ("bert", "modernbert"))])
 def test_a_pipeline_computes_what_one_process_computes(run: Any, schedule: str, stages: int, families: Any) -> None:
@@ -214,6 +215,7 @@ def test_a_pipeline_computes_what_one_process_computes(run: Any, schedule: str, 
     assert sorted(names) == sorted(readings[0].plain_names)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schedule", ["1F1B", *ZERO_BUBBLE])
 def test_sharded_stages_compute_what_one_process_computes(run: Any, schedule: str) -> None:
     values = (("strategy", "fsdp"), ("sharding_strategy", "FULL_SHARD"))
@@ -237,12 +239,14 @@ def test_sliced_layers_and_tokens_in_stages_compute_what_one_process_computes(ru
     assert_one_process(run(case), case)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schedule", ["1F1B", "Interleaved1F1B"])
 def test_recomputed_layers_give_the_same_gradients(run: Any, schedule: str) -> None:
     case = Case(schedule, {"pp": 2}, values=(("activation_checkpointing", 1),), steps=1)
     assert_one_process(run(case), case)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schedule", ["Interleaved1F1B", "InterleavedZeroBubble"])
 def test_frozen_tables_in_a_stage_change_nothing_for_the_others(run: Any, schedule: str) -> None:
     """One layer and four stages: the first is the embeddings alone, of which the norm learns."""
@@ -251,6 +255,7 @@ def test_frozen_tables_in_a_stage_change_nothing_for_the_others(run: Any, schedu
     assert_one_process(readings, case)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("schedule", "family"), [("InterleavedZeroBubble", "albert"), ("ZBVZeroBubble", "deberta-v2")])
 def test_an_encoder_that_uses_weights_several_times_gets_their_gradients(run: Any, schedule: str, family: str) -> None:
     """It is one block, behind the first stage, where weight passes are apart from others."""

@@ -2,10 +2,13 @@
 
 import gzip
 import json
+import platform
+import subprocess
+import sys
 
 import pytest
 
-from tests.jobs import run_train, write_job
+from tests.jobs import REPOSITORY, run_train, write_job
 
 pytestmark = pytest.mark.slow
 
@@ -50,3 +53,23 @@ def test_without_it_nothing_is_traced(tmp_path):
     paths = write_job(tmp_path)
     run_train(paths)
     assert not (paths.output_data / "profile").exists()
+
+
+FREED = """
+import torch
+from container.training.profiling import return_freed_memory
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
+made = [torch.ones(1000 + i % 7) for i in range(30_000)]
+kept = made[::100]
+del made
+before = resident()
+return_freed_memory()
+print(before - resident())
+"""
+
+
+@pytest.mark.skipif("glibc" not in platform.libc_ver(), reason="another C library decides for itself")
+def test_memory_that_batches_left_in_pieces_goes_back_to_the_machine():
+    done = subprocess.run([sys.executable, "-c", FREED], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert float(done.stdout) > 50

@@ -15,6 +15,7 @@ from contracts.paths import JobPaths
 from tests.jobs import write_job
 from tests.parity import ADAMW, DROPOUT_OFF, DROPOUT_ON, ONE_PROCESS, SETTINGS, SGD, SPLIT_ROWS, Strategy, train_jobs
 from tests.parity_strategies import STRATEGIES
+from tests.tiers import long_except
 
 pytestmark = pytest.mark.slow
 
@@ -96,20 +97,23 @@ def largest_difference(ours: dict[str, np.ndarray], reference: dict[str, np.ndar
 
 @pytest.mark.parametrize(
     ("saved", "resumed"),
-    [
-        ("ddp 2", "fsdp 2, FULL_SHARD"),
-        ("fsdp 4, FULL_SHARD", "fsdp 2, FULL_SHARD"),
-        ("fsdp 2, FULL_SHARD", "tp 2"),
-        ("tp 2", "ddp 2"),
-        ("pp 2, 1F1B", "ddp 2"),
-        ("ddp 2", "pp 2 x dp 2"),
-        ("pp 2, Interleaved1F1B", "branch 2"),
-        ("hsdp 2x2", "one process"),
-        ("branch 2", "one process"),
-        ("one process", "branch 2 x fsdp 2"),
-        ("tp 2 x fsdp 2", "pp 2 x tp 2"),
-        ("pp 2 x fsdp 2", "tp 2 x fsdp 2"),
-    ],
+    long_except(
+        [("ddp 2", "fsdp 2, FULL_SHARD"), ("pp 2 x fsdp 2", "tp 2 x fsdp 2")],
+        [
+            ("ddp 2", "fsdp 2, FULL_SHARD"),
+            ("fsdp 4, FULL_SHARD", "fsdp 2, FULL_SHARD"),
+            ("fsdp 2, FULL_SHARD", "tp 2"),
+            ("tp 2", "ddp 2"),
+            ("pp 2, 1F1B", "ddp 2"),
+            ("ddp 2", "pp 2 x dp 2"),
+            ("pp 2, Interleaved1F1B", "branch 2"),
+            ("hsdp 2x2", "one process"),
+            ("branch 2", "one process"),
+            ("one process", "branch 2 x fsdp 2"),
+            ("tp 2 x fsdp 2", "pp 2 x tp 2"),
+            ("pp 2 x fsdp 2", "tp 2 x fsdp 2"),
+        ],
+    ),
 )
 def test_losses_continue_under_another_strategy_as_if_nothing_had_happened(runs, saved, resumed):
     settings = {**DROPOUT_OFF, **ADAMW}
@@ -118,6 +122,7 @@ def test_losses_continue_under_another_strategy_as_if_nothing_had_happened(runs,
     assert value <= TOLERANCE, where
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "resumed",
     [
@@ -134,6 +139,7 @@ def test_the_global_batch_stays_the_same_on_ranks_that_do_not_divide_it(runs, re
     assert value <= TOLERANCE, where
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("resumed", ["ddp 2", "fsdp 4, FULL_SHARD", "pp 2 x dp 2"])
 def test_momentum_and_frozen_embeddings_resume_anywhere_too(runs, resumed):
     settings = {**DROPOUT_OFF, **SGD, "is_embeddings_trainable": False}
@@ -144,6 +150,7 @@ def test_momentum_and_frozen_embeddings_resume_anywhere_too(runs, resumed):
     assert value <= TOLERANCE, where
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("saved", "resumed"),
     [
@@ -160,7 +167,9 @@ def test_the_average_of_the_weights_goes_on_under_another_strategy(runs, saved, 
     assert value <= TOLERANCE, where
 
 
-@pytest.mark.parametrize("name", ["ddp 2", "fsdp 2, FULL_SHARD", "tp 2", "pp 2 x dp 2", "branch 2"])
+@pytest.mark.parametrize(
+    "name", long_except(["ddp 2"], ["ddp 2", "fsdp 2, FULL_SHARD", "tp 2", "pp 2 x dp 2", "branch 2"])
+)
 def test_the_same_strategy_resumes_to_the_bit_dropout_included(runs, name):
     settings = {**DROPOUT_ON, **ADAMW}
     _, uninterrupted = runs.whole(BY_NAME[name], settings)

@@ -214,6 +214,7 @@ def in_pairs(families: frozenset[str]) -> list[tuple[str, str]]:
     return list(zip(names[::2], names[1::2], strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("families", in_pairs(TENSOR_PARALLEL_FAMILIES), ids="+".join)
 def test_families_cut_in_two_train_as_one_process(run, families):
     results = run(Case({"tp": 2}, families))
@@ -221,6 +222,7 @@ def test_families_cut_in_two_train_as_one_process(run, families):
     assert_same_predictions(results)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("families", in_pairs(SEQUENCE_PARALLEL_FAMILIES), ids="+".join)
 def test_tokens_shared_out_between_the_cut_matrices_change_nothing(run, families):
     results = run(Case({"tp": 2}, families, SP))
@@ -228,6 +230,7 @@ def test_tokens_shared_out_between_the_cut_matrices_change_nothing(run, families
     assert_same_predictions(results)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("degrees", "values"),
     [

@@ -51,6 +51,7 @@ def operators(path: Path) -> Counter:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("families", [("bert",), ("roberta", "distilbert"), ("modernbert",), ("albert",)])
 def test_variants_take_the_same_inputs_and_give_nearly_the_same(tmp_path: Path, families: tuple[str, ...]) -> None:
     hp, model, batch = exported(tmp_path, *families)
@@ -66,6 +67,7 @@ def test_variants_take_the_same_inputs_and_give_nearly_the_same(tmp_path: Path, 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_attention_gelu_and_norms_are_fused_in_every_layer_of_a_bert(tmp_path: Path) -> None:
     _, model, _ = exported(tmp_path, "bert")
     write_fused(tmp_path / "model.onnx", tmp_path / "fused.onnx", model)
@@ -77,6 +79,7 @@ def test_attention_gelu_and_norms_are_fused_in_every_layer_of_a_bert(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_weights_beyond_what_one_file_can_hold_lie_beside_the_variant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +137,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_both_variants_are_written_measured_and_logged(prepared, caplog) -> None:
     root, model, hp, val, expected = prepared
     caplog.set_level(logging.INFO)
@@ -148,6 +152,7 @@ def test_both_variants_are_written_measured_and_logged(prepared, caplog) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_variant_that_loses_too_much_leaves_no_file_and_the_log_says_why(prepared, caplog) -> None:
     root, model, hp, val, expected = prepared
     labels = val.column("label").to_numpy()
@@ -160,6 +165,7 @@ def test_a_variant_that_loses_too_much_leaves_no_file_and_the_log_says_why(prepa
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_tool_that_fails_costs_the_variant_and_not_the_job(prepared, monkeypatch, caplog) -> None:
     root, model, hp, val, expected = prepared
 

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
+from onnx_ir.passes.common import DeduplicateInitializersPass
 from torch import Tensor, nn
 from torch.export import Dim
 
@@ -216,6 +217,8 @@ def _write(model: Classifier, hp: Hyperparameters, path: Path, *, decision: Deci
     program.model.graph.metadata_props.clear()
     program.model.metadata_props.update(_metadata(hp, decision))
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    if hp.share_encoder:  # the exporter transposes a weight anew for each text that it is used for
+        DeduplicateInitializersPass(size_limit=num_bytes)(program.model)
     program.save(path, external_data=num_bytes > LARGEST_FILE)
 
 

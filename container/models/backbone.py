@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 from transformers.utils import logging as transformers_logging
 
 from container.models.attention import ATTENTION
-from container.models.encoder import TextEncoder
+from container.models.encoder import MeanPooler, Pooler, TextEncoder
 from container.models.families import (
     FAMILIES,
     EncoderFamily,
@@ -43,12 +43,12 @@ class EncoderFiles(Protocol):
 
 
 def build_encoder(
-    field: TextField, files: EncoderFiles, *, chosen: Iterable[str] = (), pooled: bool = True
+    field: TextField, files: EncoderFiles, *, chosen: Iterable[str] = (), pooling: str | None = "first"
 ) -> TextEncoder:
     """The encoder of a text field; random numbers come from torch's current generator.
 
     Args:
-        pooled: with a pooler, for a vector of each chunk; otherwise only tokens' states are asked for.
+        pooling: how a vector is made of each chunk (first, mean); None where only tokens' states are asked for.
         chosen: names of the hyperparameters that the user set; a default that cannot be followed is only logged.
 
     Raises:
@@ -69,10 +69,10 @@ def build_encoder(
         packed=family.packed,
         first_position=first_position(backbone),
         pad_token_id=config.pad_token_id or 0,
-        pooled=pooled,
+        pooler=_pooler(pooling, config.hidden_size),
     )
     pretrained_pooler = _take_pooler(backbone)
-    if encoder.pooler is not None:
+    if isinstance(encoder.pooler, Pooler):
         redraw(encoder.pooler, std=_std(config))
         if has_pooler and pretrained_pooler is not None and not field.reinit_pooler:
             encoder.pooler.dense.load_state_dict(pretrained_pooler.state_dict())
@@ -173,6 +173,12 @@ def _pretrained_backbone(config: PretrainedConfig, family: EncoderFamily, folder
 
 def _attention(family: EncoderFamily) -> dict[str, str]:
     return {"attn_implementation": ATTENTION} if family.packed else {}
+
+
+def _pooler(pooling: str | None, width: int) -> Pooler | MeanPooler | None:
+    if pooling is None:
+        return None
+    return MeanPooler() if pooling == "mean" else Pooler(width)
 
 
 def _take_pooler(backbone: PreTrainedModel) -> nn.Linear | None:

@@ -3,13 +3,14 @@
 import json
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from container.models.backbone import EncoderFiles, build_encoder, build_word_embeddings
+from container.models.category_embedding import CategoryEmbedding
 from container.models.classifier import Classifier
 from container.models.cross_attention import CrossAttentionTable, CrossAttentionTexts
 from container.models.encoder import TextBranch, TextEncoder
@@ -45,6 +46,7 @@ def build_classifier(
     *,
     tabular_dim: int,
     numeric_transform: NumericTransformParameters,
+    num_codes: Sequence[int] = (),
 ) -> Classifier:
     """A classifier on the CPU in float32; its random weights are a function of hp.seed alone.
 
@@ -52,13 +54,14 @@ def build_classifier(
         encoders: files of each text field's encoder, in the order of hp.text_fields.
         tabular_dim: tabular inputs n; 0 = the texts decide alone.
         numeric_transform: fitted on train; becomes buffers of the model.
+        num_codes: how many codes each embedded category has; they are the last of the tabular inputs.
 
     Raises:
         ContractError: see build_encoder.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(hp.seed)
-        return _compose(hp, encoders, tabular_dim=tabular_dim, numeric_transform=numeric_transform)
+        return _compose(hp, encoders, tabular_dim=tabular_dim, numeric_transform=numeric_transform, num_codes=num_codes)
 
 
 def load_classifier(model_dir: Path) -> Classifier:
@@ -71,7 +74,11 @@ def load_classifier(model_dir: Path) -> Classifier:
     fitted = FittedPreprocessing.load(model_dir)
     encoders = [EncoderConfigOnly(model_dir / tokenizer_folder(field.role)) for field in hp.text_fields]
     model = build_classifier(
-        hp, encoders, tabular_dim=len(fitted.feature_columns), numeric_transform=fitted.numeric_transform
+        hp,
+        encoders,
+        tabular_dim=len(fitted.feature_columns),
+        numeric_transform=fitted.numeric_transform,
+        num_codes=fitted.num_codes,
     )
     load_state(model, model_dir / MODEL_STATE)
     return model.eval()
@@ -110,23 +117,28 @@ def _compose(
     *,
     tabular_dim: int,
     numeric_transform: NumericTransformParameters,
+    num_codes: Sequence[int],
 ) -> Classifier:
     head = FUSION_HEADS[hp.architecture.fusion]
     projects, per_token = head.text_features != "mean", head.text_features == "tokens"
     branches = {}
+    encoder = None
     for field, files in zip(hp.text_fields, encoders, strict=True):
-        encoder = _encoder(hp, field, files, pooled=not per_token)
+        if encoder is None or not hp.share_encoder:
+            encoder = _encoder(hp, field, files, pooling=None if per_token else hp.pooling)
         projection = _projection(hp, encoder) if projects else nn.Identity()
         branches[field.role] = TextBranch(encoder, projection, per_token=per_token)
     tabular = None
     if hp.architecture.uses_table and tabular_dim:
         kind = {"vector": TabularBranch, "fields": TabularFields}[head.table_features]
+        num_numbers = tabular_dim - len(num_codes)
         tabular = kind(
-            tabular_dim,
+            num_numbers,
             hp.hidden_common_dim,
             transform=numeric_transform,
             dropout=hp.dropout,
-            embedding=build_numeric_embedding(hp, edges=scaled_edges(numeric_transform), num_inputs=tabular_dim),
+            embedding=build_numeric_embedding(hp, edges=scaled_edges(numeric_transform), num_inputs=num_numbers),
+            categories=CategoryEmbedding(num_codes, hp.category_embedding_dim) if num_codes else None,
         )
     widths = {branch.encoder.width for branch in branches.values()}
     fusion = head(
@@ -138,10 +150,14 @@ def _compose(
     return Classifier(branches, tabular=tabular, fusion=fusion, modality_dropout=hp.modality_dropout)
 
 
-def _encoder(hp: Hyperparameters, field: TextField, files: EncoderFiles, *, pooled: bool) -> TextEncoder | WordEncoder:
+def _encoder(
+    hp: Hyperparameters, field: TextField, files: EncoderFiles, *, pooling: str | None
+) -> TextEncoder | WordEncoder:
     """What reads a text, as ModelClass.encoder says."""
+    if hp.share_encoder:
+        field = replace(field, max_sen_len=max(other.max_sen_len for other in hp.text_fields))
     if hp.architecture.encoder == "transformer":
-        return build_encoder(field, files, chosen=hp.model_fields_set, pooled=pooled)
+        return build_encoder(field, files, chosen=hp.model_fields_set, pooling=pooling)
     words = build_word_embeddings(field, files)
     if hp.architecture.encoder == "lstm":
         return RecurrentEncoder(

@@ -12,14 +12,34 @@ from container.models.word_encoders import WordEncoder
 
 
 class Pooler(nn.Module):
-    """tanh(Linear(d -> d)) of a chunk's first token; ours for every family, whether its checkpoint has one or not."""
+    """tanh(Linear(d -> d)) of a chunk's first token; ours for every family, whether its checkpoint has one or not.
+
+    A pooler makes of [N, d] states of the tokens of `text`, or of [S, T, d] states of padded chunks, [S, d].
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.dense = nn.Linear(width, width)
 
-    def forward(self, first_token: Tensor) -> Tensor:
-        return torch.tanh(self.dense(first_token))
+    def forward(self, states: Tensor, text: PackedText) -> Tensor:
+        return torch.tanh(self.dense(states.index_select(0, text.cu_seqlens[:-1])))
+
+    def forward_dense(self, states: Tensor, _: Tensor) -> Tensor:
+        return torch.tanh(self.dense(states[:, 0]))
+
+
+class MeanPooler(nn.Module):
+    """The mean of a chunk's tokens, as sentence encoders are trained with; nothing to train."""
+
+    def forward(self, states: Tensor, text: PackedText) -> Tensor:
+        places = torch.arange(len(text.lengths), device=states.device)
+        chunk_of_token = places.repeat_interleave(text.cu_seqlens.diff(), output_size=len(states))
+        return mean_over_groups(states, chunk_of_token, num_groups=len(text.lengths))
+
+    def forward_dense(self, states: Tensor, mask: Tensor) -> Tensor:
+        """mask: 1 for a token, 0 for padding. [S, T]"""
+        real = mask[:, :, None].to(states.dtype)
+        return (states * real).sum(1) / real.sum(1).clamp(min=1)
 
 
 class TextEncoder(nn.Module):
@@ -32,7 +52,7 @@ class TextEncoder(nn.Module):
         packed: the family computes on packed chunks; otherwise every batch is padded to its longest chunk.
         first_position: number that the family's position table gives to a chunk's first token.
         pad_token_id: what padding is filled with.
-        pooled: whether vectors of chunks are asked for, beside the states of tokens.
+        pooler: makes a vector of each chunk; None where only the states of tokens are asked for.
     """
 
     def __init__(
@@ -42,7 +62,7 @@ class TextEncoder(nn.Module):
         packed: bool,
         first_position: int = 0,
         pad_token_id: int = 0,
-        pooled: bool = True,
+        pooler: Pooler | MeanPooler | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -50,7 +70,7 @@ class TextEncoder(nn.Module):
         self.first_position = first_position
         self.pad_token_id = pad_token_id
         self.width: int = backbone.config.hidden_size
-        self.pooler = Pooler(self.width) if pooled else None
+        self.pooler = pooler
 
     @property
     def kind(self) -> str:
@@ -69,7 +89,7 @@ class TextEncoder(nn.Module):
     def forward(self, text: PackedText) -> Tensor:
         """Vector of each chunk. [S, d]"""
         assert self.pooler is not None
-        return self.pooler(self.token_states(text).index_select(0, text.cu_seqlens[:-1]))
+        return self.pooler(self.token_states(text), text)
 
     def forward_dense(self, input_ids: Tensor, mask: Tensor) -> Tensor:
         """Vector of each chunk, from chunks padded on the right; for padding chunks, any finite vector.
@@ -82,7 +102,7 @@ class TextEncoder(nn.Module):
             [S, d]
         """
         assert self.pooler is not None
-        return self.pooler(self.token_states_dense(input_ids, mask)[:, 0])
+        return self.pooler.forward_dense(self.token_states_dense(input_ids, mask), mask)
 
     def token_states(self, text: PackedText) -> Tensor:
         """Last hidden state of each token, in the order of `text.tokens`. [N, d]"""
@@ -129,7 +149,7 @@ class TextBranch(nn.Module):
         if self.per_token:
             return self.projection(self.encoder.token_states(text))
         chunks = self.encoder(text)  # [S, d]
-        return self.projection(mean_over_records(chunks, text.chunk_record, num_records=num_records))
+        return self.projection(mean_over_groups(chunks, text.chunk_record, num_groups=num_records))
 
     def forward_dense(self, input_ids: Tensor, mask: Tensor) -> Tensor:
         """The same from input_ids [B, C, T] and mask [B, C, T]; chunks without a token do not count.
@@ -146,17 +166,17 @@ class TextBranch(nn.Module):
         return self.projection((chunks * real).sum(1) / real.sum(1).clamp(min=1))
 
 
-def mean_over_records(chunks: Tensor, chunk_record: Tensor, *, num_records: int) -> Tensor:
-    """Mean of each record's chunk vectors, in float32 at least.
+def mean_over_groups(vectors: Tensor, group: Tensor, *, num_groups: int) -> Tensor:
+    """Mean of each group's vectors, in float32 at least; every group has one.
 
     Args:
-        chunks: [S, d]
-        chunk_record: [S]
+        vectors: [n, d]
+        group: of each vector. [n]
 
     Returns:
-        [B, d]
+        [num_groups, d]
     """
-    chunks = chunks.to(torch.promote_types(chunks.dtype, torch.float32))
-    sums = chunks.new_zeros(num_records, chunks.shape[1]).index_add(0, chunk_record, chunks)
-    counts = chunks.new_zeros(num_records).index_add(0, chunk_record, chunks.new_ones(len(chunk_record)))
+    vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+    sums = vectors.new_zeros(num_groups, vectors.shape[1]).index_add(0, group, vectors)
+    counts = vectors.new_zeros(num_groups).index_add(0, group, vectors.new_ones(len(group)))
     return sums / counts[:, None]

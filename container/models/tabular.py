@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from container.models.category_embedding import CategoryEmbedding
 from container.models.numeric_embedding import NumericEmbedding
 from container.preprocessing.numeric_transform import NumericTransformParameters
 
@@ -65,35 +66,48 @@ def scaled_edges(transform: NumericTransformParameters) -> Tensor | None:
 class TabularBranch(nn.Module):
     """Transform -> LayerNorm(n) -> Linear n -> H -> ReLU -> Dropout.
 
-    With an embedding: Transform -> embedding of each input -> Linear n * d -> H -> ReLU -> Dropout.
+    With an embedding: Transform -> embedding of each input -> Linear n * d -> H -> ReLU -> Dropout. Vectors of c
+    categories, of width e, are put beside what enters the Linear.
+
+    Args:
+        num_numbers: n, numbers and risk values.
 
     Attributes:
-        num_inputs: n.
+        num_inputs: n + c.
     """
 
     def __init__(
         self,
-        num_inputs: int,
+        num_numbers: int,
         width: int,
         *,
         transform: NumericTransformParameters,
         dropout: float,
         embedding: NumericEmbedding | None = None,
+        categories: CategoryEmbedding | None = None,
     ) -> None:
         super().__init__()
-        self.num_inputs = num_inputs
+        self.num_numbers = num_numbers
+        self.num_inputs = num_numbers + (0 if categories is None else categories.num_columns)
         self.transform = NumericTransform(transform)
-        normed = embedding is None and num_inputs >= _FEWEST_NORMED
-        self.norm = nn.LayerNorm(num_inputs) if normed else nn.Identity()
+        normed = embedding is None and num_numbers >= _FEWEST_NORMED
+        self.norm = nn.LayerNorm(num_numbers) if normed else nn.Identity()
         self.embedding = embedding
-        self.linear = nn.Linear(num_inputs if embedding is None else num_inputs * embedding.width, width)
+        self.categories = categories
+        entering = num_numbers * (1 if embedding is None else embedding.width)
+        if categories is not None:
+            entering += categories.num_columns * categories.width
+        self.linear = nn.Linear(entering, width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tabular: Tensor) -> Tensor:
-        """[B, n] -> [B, H]"""
-        hidden = self.norm(self.transform(tabular))
+        """[B, n + c] -> [B, H]"""
+        hidden = self.norm(self.transform(tabular[:, : self.num_numbers]))
         if self.embedding is not None:
             hidden = self.embedding(hidden).flatten(1)  # [B, n * d]
+        if self.categories is not None:
+            vectors = self.categories(tabular[:, self.num_numbers :])  # [B, c, e]
+            hidden = torch.cat([hidden, vectors.flatten(1)], dim=1)
         return self.dropout(torch.relu(self.linear(hidden)))
 
 
@@ -101,32 +115,41 @@ class TabularFields(nn.Module):
     """Transform -> for each column i, value * weight_i + bias_i -> Dropout: a token of width H for each.
 
     The feature tokenizer of Gorishniy et al. 2021, "Revisiting Deep Learning Models for Tabular Data". With an
-    embedding: Transform -> embedding of each input -> Linear d -> H, the same for all, + bias_i -> Dropout.
+    embedding: Transform -> embedding of each input -> Linear d -> H, the same for all, + bias_i -> Dropout. Each
+    category that has a vector is a token more: Linear e -> H of the vector, + bias_i.
     """
 
     def __init__(
         self,
-        num_inputs: int,
+        num_numbers: int,
         width: int,
         *,
         transform: NumericTransformParameters,
         dropout: float,
         embedding: NumericEmbedding | None = None,
+        categories: CategoryEmbedding | None = None,
     ) -> None:
         super().__init__()
-        self.num_inputs = num_inputs
+        self.num_numbers = num_numbers
+        self.num_inputs = num_numbers + (0 if categories is None else categories.num_columns)
         self.transform = NumericTransform(transform)
         self.embedding = embedding
         bound = 1 / math.sqrt(width)
         if embedding is None:
-            self.weight = nn.Parameter(torch.empty(num_inputs, width).uniform_(-bound, bound))
+            self.weight = nn.Parameter(torch.empty(num_numbers, width).uniform_(-bound, bound))
         else:
             self.linear = nn.Linear(embedding.width, width, bias=False)
-        self.bias = nn.Parameter(torch.empty(num_inputs, width).uniform_(-bound, bound))
+        self.categories = categories
+        if categories is not None:
+            self.category_linear = nn.Linear(categories.width, width, bias=False)
+        self.bias = nn.Parameter(torch.empty(self.num_inputs, width).uniform_(-bound, bound))
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tabular: Tensor) -> Tensor:
-        """[B, n] -> [B, n, H]"""
-        values = self.transform(tabular)
+        """[B, n + c] -> [B, n + c, H]"""
+        values = self.transform(tabular[:, : self.num_numbers])
         tokens = values[:, :, None] * self.weight if self.embedding is None else self.linear(self.embedding(values))
+        if self.categories is not None:
+            vectors = self.categories(tabular[:, self.num_numbers :])  # [B, c, e]
+            tokens = torch.cat([tokens, self.category_linear(vectors)], dim=1)
         return self.dropout(tokens + self.bias)

@@ -103,11 +103,11 @@ def apply_tensor_parallel(model: Classifier, mesh: DeviceMesh, *, sequence_paral
     encoders = {role: branch.encoder for role, branch in model.branches.items()}
     for role, encoder in encoders.items():
         check_family(encoder.backbone.config.model_type, role=role, sequence_parallel=sequence_parallel)
-    for encoder in encoders.values():
+    for encoder in dict.fromkeys(encoders.values()):  # one, where texts share it
         _cut_encoder(encoder, mesh, sequence_parallel=sequence_parallel)
     heads = [*model.branches.values(), model.tabular, model.fusion]
     backbones = {module for encoder in encoders.values() for module in encoder.backbone.modules()}
-    for linear in (module for head in heads if head is not None for module in head.modules()):
+    for linear in dict.fromkeys(module for head in heads if head is not None for module in head.modules()):
         if isinstance(linear, nn.Linear) and linear not in backbones and linear.out_features % mesh.size() == 0:
             cut_columns(linear, mesh, outside=Replicate(), whole=True)
 

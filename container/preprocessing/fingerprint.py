@@ -19,7 +19,7 @@ SETTINGS = (
     "id_name", "label_name", "full_field_list", "tab_field_list", "categorical_features_to_encode", "cat_field_list",
     "drop_unlabelled", "encoder_config", "num_classes", "is_binary", "multiclass_categories", "smooth_factor",
     "count_threshold", "risk_table_folds", "imputation_strategy", "imputation_dict", "risk_tables", "numeric_transform",
-    "numeric_embedding", "numeric_embedding_bins",
+    "numeric_embedding", "numeric_embedding_bins", "category_embedding_dim", "category_embedding_min_count",
 )  # fmt: skip
 FLAGS = (artifacts.USE_PRECOMPUTED_IMPUTATION, artifacts.USE_PRECOMPUTED_RISK_TABLES)
 

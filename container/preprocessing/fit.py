@@ -242,6 +242,10 @@ def fit_preprocessing(
         class_labels=labels.labels,
         is_binary=hp.is_binary,
         tokenizer_digests={},
+        embedded_categories={
+            name: tables[name].frequent(hp.category_embedding_min_count)
+            for name in (columns.categorical if hp.category_embedding_dim else ())
+        },
     )
     twice = {name for name in fitted.feature_columns if fitted.feature_columns.count(name) > 1}
     if twice:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import pickle
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -29,6 +29,7 @@ class FittedPreprocessing:
         numeric_columns: in order; with `categorical_columns` they make the K tabular inputs.
         imputation: value of a missing number, by column.
         risk_tables: by categorical column.
+        embedded_categories: by categorical column, those that have a vector of their own; empty where none has.
         class_labels: label of each class id.
         tokenizer_digests: hash of each text field's tokenizer files, by role.
     """
@@ -44,12 +45,19 @@ class FittedPreprocessing:
     class_labels: tuple[Label, ...]
     is_binary: bool
     tokenizer_digests: Mapping[str, str]
+    embedded_categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def feature_columns(self) -> list[str]:
-        """Names of the K tabular inputs: numbers, then risk values."""
+        """Names of the K tabular inputs: numbers, then risk values, then codes of embedded categories."""
         risks = (risk_feature_names(column, self.class_labels, self.is_binary) for column in self.categorical_columns)
-        return [*self.numeric_columns, *(name for names in risks for name in names)]
+        codes = (f"{column}_code" for column in self.embedded_categories)
+        return [*self.numeric_columns, *(name for names in risks for name in names), *codes]
+
+    @property
+    def num_codes(self) -> tuple[int, ...]:
+        """How many codes each embedded column has: one per category, and one for all others."""
+        return tuple(1 + len(categories) for categories in self.embedded_categories.values())
 
     @cached_property
     def tabular_places(self) -> dict[str, tuple[int, ...]]:
@@ -59,6 +67,8 @@ class FittedPreprocessing:
             first = sum(map(len, places.values()))
             names = risk_feature_names(column, self.class_labels, self.is_binary)
             places[column] = tuple(range(first, first + len(names)))
+        for i, column in enumerate(self.embedded_categories):
+            places[column] = (*places[column], len(self.feature_columns) - len(self.embedded_categories) + i)
         return places
 
     @cached_property
@@ -125,6 +135,9 @@ class FittedPreprocessing:
             class_labels=labels,
             is_binary=is_binary,
             tokenizer_digests=found["tokenizer_digests"],
+            embedded_categories={
+                column: tuple(categories) for column, categories in found.get("embedded_categories", {}).items()
+            },
         )
 
     def _to_json(self) -> dict[str, Any]:
@@ -140,6 +153,7 @@ class FittedPreprocessing:
             "class_labels": list(self.class_labels),
             "is_binary": self.is_binary,
             "tokenizer_digests": dict(self.tokenizer_digests),
+            **({"embedded_categories": dict(self.embedded_categories)} if self.embedded_categories else {}),
         }
 
 

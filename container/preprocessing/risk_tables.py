@@ -43,6 +43,10 @@ class RiskTable:
         found = pc.index_in(category_keys(column), value_set=self.categories)
         return pc.fill_null(found, len(self.risk)).to_numpy(zero_copy_only=False).astype(np.int64)
 
+    def frequent(self, min_count: int) -> tuple[str, ...]:
+        """Categories with at least `min_count` training rows; all of a table that was given without counts."""
+        return tuple(name for name in self.risk if not self.counts or self.counts.get(name, 0) >= min_count)
+
     def to_json(self) -> dict[str, Any]:
         single = len(self.default) == 1
         default = {"default_risk": self.default[0]} if single else {"default_risks": list(self.default)}
@@ -123,6 +127,12 @@ class CategoryCounts:
 def category_keys(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The category of each cell; MISSING where it is empty. [R] string"""
     return pc.fill_null(keys(column), MISSING)
+
+
+def category_codes(column: pa.Array | pa.ChunkedArray, categories: Sequence[str]) -> np.ndarray:
+    """1 + place in `categories` of each cell, 0 where it is not among them. [R] int64"""
+    found = pc.index_in(category_keys(column), value_set=pa.array(categories, pa.string()))
+    return 1 + pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def fold_of(rows: np.ndarray, *, seed: int, num_folds: int) -> np.ndarray:

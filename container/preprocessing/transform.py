@@ -12,7 +12,7 @@ from container.preprocessing.chunk_tokenizer import ChunkTokenizer
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.imputation import impute
 from container.preprocessing.labels import UNLABELLED
-from container.preprocessing.risk_tables import FoldedRisks
+from container.preprocessing.risk_tables import FoldedRisks, category_codes
 from container.preprocessing.tables import Origin, missing_column
 from container.preprocessing.tokenization import TextCounts, TextProcessor
 from container.preprocessing.values import numbers, plain_array, texts
@@ -160,7 +160,7 @@ class Preprocessor:
         origin: Origin,
         folds: FoldedRisks | None,
     ) -> tuple[np.ndarray, Counter[str], Counter[str]]:
-        """Imputed numbers, then risk values, as in feature_columns.txt [R, K] float32; counts of the `kept` rows."""
+        """The tabular inputs of feature_columns.txt [R, K] float32; counts of the `kept` rows."""
         fitted = self.fitted
         tabular = np.empty((len(rows), len(fitted.feature_columns)), np.float32)
         imputed: Counter[str] = Counter()
@@ -181,6 +181,9 @@ class Preprocessor:
                 values = risk.values[codes]
             tabular[:, place : place + values.shape[1]] = values
             place += values.shape[1]
+        for name, categories in fitted.embedded_categories.items():
+            tabular[:, place] = category_codes(table[name], categories)  # float32 is exact up to 16 million
+            place += 1
         return tabular, imputed, unseen
 
 

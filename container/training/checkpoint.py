@@ -6,6 +6,9 @@
 
 The pointers are small text files, not links: the sync of a checkpoint folder to S3 keeps files and loses links.
 
+Hosts need not share a disk: each gets the complete checkpoint, what the ranks of the others wrote included. So any one
+can be lost, and the place that all of them sync their folder to holds one checkpoint.
+
 Nothing in a checkpoint says how the model was parallelised: a rank writes the shards it holds under the names and
 offsets they have in the plain model, and reads whatever covers its own.
 """
@@ -19,7 +22,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -39,6 +42,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.optim import Optimizer
 
 from container.failure import PeerFailed
+from container.training.host_folders import HostFolders
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +81,7 @@ class CheckpointStore:
         self._keep = keep
         self._rank = dist.get_rank()
         self._group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)
+        self._hosts = HostFolders(timeout=_WRITE_TIMEOUT)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
 
@@ -119,7 +124,7 @@ class CheckpointStore:
             pending.result()
 
     def newest(self) -> Checkpoint | None:
-        """The newest complete checkpoint, as rank 0 sees it; None where there is none."""
+        """The newest checkpoint that is complete on every host; None where there is none."""
         return self._agreed(lambda found: found[-1] if found else None)
 
     def at_step(self, step: int) -> Checkpoint | None:
@@ -158,43 +163,52 @@ class CheckpointStore:
 
     def _agreed(self, choose: Callable[[list[Checkpoint]], Checkpoint | None]) -> Checkpoint | None:
         self.wait()
+        found = complete_checkpoints(self._folder) if self._hosts.is_first else []
+        everywhere = self._hosts.common({one.folder.name for one in found})
         chosen: list[Checkpoint | None] = [None]
         if self._rank == 0:
-            chosen = [choose(complete_checkpoints(self._folder))]
+            chosen = [choose([one for one in found if one.folder.name in everywhere])]
         dist.broadcast_object_list(chosen, src=0, group=self._group)
-        return chosen[0]
+        return replace(chosen[0], folder=self._folder / chosen[0].folder.name) if chosen[0] else None
 
     def _write(self, states: dict[str, Any], *, name: str, content: str, best_step: int | None) -> None:
         """The thread's part: write aside, and when every rank has written, complete."""
         aside = self._folder / f"{_ASIDE}{name}"
         try:
-            self._on_first(lambda: _make_empty(aside))
+            self._on_each_host(lambda: _make_empty(aside))
             with _naming_the_rank(self._rank):
                 dcp.save(states, checkpoint_id=aside, process_group=self._group)
-            self._on_first(lambda: self._complete(aside, name, content=content, best_step=best_step))
+            self._on_each_host(lambda: self._share(aside, content))
+            self._on_each_host(lambda: self._complete(aside, name, best_step=best_step))
         except BaseException:
-            if self._rank == 0:
+            if self._hosts.is_first:
                 shutil.rmtree(aside, ignore_errors=True)
             raise
 
-    def _on_first(self, act: Callable[[], None]) -> None:
-        """Have rank 0 act; what it fails of is raised on every rank."""
-        said: list[str | None] = [None]
+    def _on_each_host(self, act: Callable[[], None]) -> None:
+        """Have the first rank of each host act; what one fails of is raised on every rank."""
         failed: Exception | None = None
-        if self._rank == 0:
+        if self._hosts.is_first:
             try:
                 act()
             except Exception as error:
-                failed, said = error, [_said(error)]
-        dist.broadcast_object_list(said, src=0, group=self._group)
+                failed = error
+        said: list[str | None] = [None] * dist.get_world_size()
+        dist.all_gather_object(said, failed and _said(failed), group=self._group)
         if failed is not None:
             raise failed
-        if said[0] is not None:
-            raise PeerFailed(f"rank 0: {said[0]}")
+        for rank, one in enumerate(said):
+            if one is not None:
+                raise PeerFailed(f"rank {rank}: {one}")
 
-    def _complete(self, aside: Path, name: str, *, content: str, best_step: int | None) -> None:
-        _write_synced(aside / "state.json", content)
-        files = {path.name: path.stat().st_size for path in aside.iterdir()}
+    def _share(self, aside: Path, content: str) -> None:
+        """The state as rank 0 has it (rates differ from rank to rank), and what every host wrote, to every host."""
+        if self._rank == 0:
+            _write_synced(aside / "state.json", content)
+        self._hosts.share(aside)
+
+    def _complete(self, aside: Path, name: str, *, best_step: int | None) -> None:
+        files = {path.name: path.stat().st_size for path in sorted(aside.iterdir())}
         _write_synced(aside / "manifest.json", json.dumps(files))
         _sync_folder(aside)
         final = self._folder / name

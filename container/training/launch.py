@@ -1,31 +1,30 @@
-"""torchrun, through its own API: starts this host's workers, restarts them when one is killed, says why they failed.
+"""torchrun, through its own API: runs this host's workers once each time it is asked to, and says why they failed.
 
 A process of its own, because the supervisor shall need no torch. API calls keep what the command line loses: which rank
-failed and how. Restarting is decided here, not by torchrun's agent, which would also try again what fails of an error
-that says its cause and would be met again.
+failed and how. Restarting is decided by the supervisors, together, not by torchrun's agent, which would also try again
+what fails of an error that says its cause and would be met again.
 """
 
-import logging
+import json
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from container.failure import Failure, root_cause
-from container.job import Job, Restart, write_json_aside
+from container.job import Attempt, Job, write_json_aside
 from container.processes import PARENT_PID, die_with_parent, set_up_logging
 from container.training.checkpoint import clear_checkpoints, clear_unfinished
 from container.training.stop import LEFT_ALONE
 
-logger = logging.getLogger(__name__)
-
 _NOTICED = 1.0  # seconds after which a worker's end is noticed at the latest, and what the agent's clock is rounded to
 _CLOSED = (-signal.SIGTERM, LEFT_ALONE)  # what the agent's own SIGTERM, after the first failure, makes of the others
+_MEETING = 300  # seconds for the agents of all hosts to meet; their supervisors notice sooner who is gone
 _LOOPBACK = "127.0.0.1"  # by number: no name has to resolve
 
 
@@ -45,56 +44,56 @@ class Ended:
 
 
 def main(job_file: Path, num_workers: int) -> int:
-    """Run `num_workers` of container.training.worker; returns 0 when all ended well, 1 with job.launch_file written."""
+    """Run `num_workers` of container.training.worker for each attempt that stdin asks for, a line of JSON each.
+
+    The answer to attempt n is job.attempt_file(n): what the workers failed of, or null.
+    """
     die_with_parent()
     set_up_logging()
     job = Job.read(job_file)
-    try:
-        failure = _run(job, job_file, num_workers)
-    except Exception as error:
-        failure = Failure.from_exception(error)
-    if failure is None:
-        return 0
-    write_json_aside(job.launch_file, asdict(failure))
-    return 1
+    for line in sys.stdin:
+        attempt = Attempt(**json.loads(line))
+        if attempt.number == 0 and not job.hp.resume:
+            clear_checkpoints(job.paths.checkpoints)  # a restart resumes all the same
+        try:
+            ended = run_workers(["-m", "container.training.worker", str(job_file)], num_workers, attempt=attempt)
+            failure = failure_of(job, ended)
+        except Exception as error:
+            failure = Failure.from_exception(error)
+        if failure is not None:
+            job.forget_workers()  # from here on a stop request finds no worker, or a new one
+            clear_unfinished(job.paths.checkpoints)  # what a rank that raised left of a save under way
+        write_json_aside(job.attempt_file(attempt.number), asdict(failure) if failure else None)
+        for path in job.pid_files():
+            path.unlink()
+    return 0
 
 
-def _run(job: Job, job_file: Path, num_workers: int) -> Failure | None:
-    """Run the workers, again and again where that can help; returns what they failed of in the end."""
-    if not job.hp.resume:
-        clear_checkpoints(job.paths.checkpoints)  # here, because a restart resumes all the same
-    restarts = 0
-    while True:
-        failure = failure_of(job, run_workers(["-m", "container.training.worker", str(job_file)], num_workers))
-        if failure is None:
-            return None
-        job.forget_workers()  # from here on a stop request finds no worker, or a new one
-        clear_unfinished(job.paths.checkpoints)  # what a rank that raised left of a save under way
-        if job.stop_file.exists() or not failure.killed or restarts == job.hp.max_restarts:
-            return failure.after(restarts)
-        restarts += 1
-        restart = Restart(restarts, of=job.hp.max_restarts, cause=failure.cause, at=failure.at)
-        write_json_aside(job.restart_file, asdict(restart))
-        last = job.paths.checkpoints / "last.ckpt"
-        where = f"checkpoint {last.read_text().strip()}" if last.is_file() else "the beginning: there is no checkpoint"
-        logger.warning("%s; restart %d of %d, from %s", failure.cause, restarts, restart.of, where)
-
-
-def run_workers(arguments: Sequence[str], num_workers: int) -> list[Ended]:
+def run_workers(arguments: Sequence[str], num_workers: int, *, attempt: Attempt | None = None) -> list[Ended]:
     """Run `num_workers` of `python *arguments` as torchrun does; returns the first that failed, none if all went well.
 
     When one fails the others get a SIGTERM, at which workers end at once (training/stop.py).
+
+    Args:
+        attempt: where the hosts meet; without one, this is the only host.
     """
+    attempt = attempt or Attempt(0, _LOOPBACK, 0)
+    if attempt.hosts == 1:
+        meeting = {"rdzv_backend": "c10d", "rdzv_endpoint": f"{_LOOPBACK}:0", "local_addr": _LOOPBACK}
+    else:  # the ranks of hosts are ours to give: by natural order
+        meeting = {
+            "rdzv_backend": "static",
+            "rdzv_endpoint": f"{attempt.address}:{attempt.port}",
+            "rdzv_configs": {"rank": attempt.host_rank, "timeout": _MEETING},
+        }
     config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
+        min_nodes=attempt.hosts,
+        max_nodes=attempt.hosts,
         nproc_per_node=num_workers,
-        run_id="job",
-        rdzv_backend="c10d",
-        rdzv_endpoint=f"{_LOOPBACK}:0",
-        local_addr=_LOOPBACK,
+        run_id=f"attempt{attempt.number}",
         max_restarts=0,
         monitor_interval=0.1,
+        **meeting,
     )
     os.environ[PARENT_PID] = str(os.getpid())
     try:
@@ -116,12 +115,10 @@ def failure_of(job: Job, ended: Sequence[Ended]) -> Failure | None:
             who = f"worker rank {end.rank} (pid {end.pid})"
             # Peers may say that it is gone before its end is noticed here; an abort is what losing a peer can lead to.
             at = end.at + (_NOTICED if end.exitcode == -signal.SIGABRT else -_NOTICED)
-            failures.append(Failure.from_exit(end.exitcode, who=who, rank=end.rank, at=at))
+            told = Failure.from_exit(end.exitcode, who=who, rank=end.rank, at=at)
+            failures.append(replace(told, echo=end.exitcode in _CLOSED))
     return root_cause(failures)
 
 
 if __name__ == "__main__":
-    # The workers talk over loopback; a proxy or another interface must not come between.
-    if sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

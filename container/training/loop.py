@@ -22,7 +22,7 @@ from container.training.checkpoint import CheckpointStore
 from container.training.objective import Penalised, WeightedCrossEntropy
 from container.training.optimizer import effective_warmup, learning_rate
 from container.training.predict import predict_split, softmax, weighted_log_loss
-from container.training.profiling import StepProfiler, log_memory
+from container.training.profiling import StepProfiler, log_memory, return_freed_memory
 from container.training.progress import Progress, metric_line
 from container.training.scaler import LossScaler
 from container.training.state import EarlyStopping, Schedule, TrainingState
@@ -277,6 +277,7 @@ class Trainer:
         for name, reason in metrics.undefined.items():
             logger.warning("val/%s is undefined: %s", name, reason)
         log_memory(self._ranks)
+        return_freed_memory()
         self._progress.scalars(state.step, values)
         state.history.append({"step": state.step, "epoch": progress, **values})
         self._save()

@@ -1,5 +1,6 @@
 """What a step costs: a trace and a table of a few steps on request, and the memory of every rank."""
 
+import ctypes
 import logging
 import sys
 from pathlib import Path
@@ -80,6 +81,17 @@ def log_memory(ranks: RankMesh) -> None:
     names = "allocated, reserved, peak" if ranks.device.type == "cuda" else "resident, reserved, peak"
     values = "; ".join(f"rank {rank}: {', '.join(f'{v:.2f}' for v in row)}" for rank, row in enumerate(every.tolist()))
     logger.info("memory in GiB (%s): %s", names, values)
+
+
+def return_freed_memory() -> None:
+    """Give what the C library keeps of freed memory back to the machine.
+
+    Packed batches are all of different sizes, and what they leave is rarely of the size that the next one asks for: on
+    the CPU a process grew from 2.8 to 5.4 GiB in half an hour. 0.1 s, between validations; only glibc can.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _device_memory(device: torch.device) -> tuple[float, float, float]:

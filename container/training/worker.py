@@ -22,6 +22,7 @@ from container.failure import Failure
 from container.job import Job, write_json_aside
 from container.models.build import EncoderConfigOnly, build_classifier
 from container.models.classifier import Classifier
+from container.models.lora import add_lora, merge_lora
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.execution import Execution
 from container.parallel.mesh import RankMesh, build_mesh, init_distributed
@@ -69,7 +70,8 @@ def run(job: Job, stop: StopFlag) -> None:
     hp = job.hp
     arrived = time.time()
     init_distributed()
-    ranks = build_mesh(ParallelDegrees.resolve(hp, dist.get_world_size()))
+    per_host = int(os.environ["LOCAL_WORLD_SIZE"])
+    ranks = build_mesh(ParallelDegrees.resolve(hp, dist.get_world_size(), per_host=per_host))
     data = open_prepared(job.prepared)
     roles = [field.role for field in hp.text_fields]
     splits = {name: PreparedSplit(job.prepared / f"{name}.arrow", roles) for name in ("train", "val", "test")}
@@ -101,6 +103,7 @@ def run(job: Job, stop: StopFlag) -> None:
     logger.info("decisions: %s", describe(decision))
     model = build_model(hp, data, pretrained=False)
     load_weights(model, outcome.checkpoint)
+    merge_lora(model)
     variants: list[VariantReport] = []
 
     def add_variants(folder: Path) -> None:
@@ -130,14 +133,18 @@ def run(job: Job, stop: StopFlag) -> None:
 
 
 def build_model(hp: Hyperparameters, data: PreparedData, *, pretrained: bool = True) -> Classifier:
-    """The plain model on the CPU; without `pretrained` its weights are random, to be loaded from a checkpoint."""
+    """The plain model on the CPU, with adapters where lora_rank asks for them; without `pretrained` its weights are
+    random, to be loaded from a checkpoint."""
     encoders = [data.encoders[field.role] for field in hp.text_fields]
-    return build_classifier(
+    model = build_classifier(
         hp,
         encoders if pretrained else [EncoderConfigOnly(files.config_folder) for files in encoders],
         tabular_dim=data.tabular_dim,
         numeric_transform=data.fitted.numeric_transform,
+        num_codes=data.fitted.num_codes,
     )
+    add_lora(model, hp)
+    return model
 
 
 def _tokens_per_record(data: PreparedData) -> dict[str, float]:
@@ -197,6 +204,9 @@ def _train(
         "%s: %s parameters on %d x %s (%s)", hp.architecture.name, f"{parameters:,}", ranks.world_size,
         ranks.device.type, str(ranks.degrees),
     )  # fmt: skip
+    if hp.lora_rank:
+        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        logger.info("lora_rank %d: %s of them are trained", hp.lora_rank, f"{trained:,}")
     execution = parallelize(model, ranks, hp, precision=precision_of(hp), tokens_per_record=_tokens_per_record(data))
     optimizer = build_optimizer(hp, execution.module)
     average = WeightAverage(execution.module, decay=hp.ema_decay)

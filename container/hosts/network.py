@@ -1,0 +1,73 @@
+"""What the workers are told of the network between hosts, by what is there and not by the name of a machine type."""
+
+import fcntl
+import logging
+import os
+import socket
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+from container.hosts.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+_INTERFACES = Path("/sys/class/net")
+_EFA_DEVICES = Path("/dev/infiniband")
+_SIOCGIFADDR = 0x8915
+_OFI_PLUGINS = ("libnccl-net.so", "libnccl-net-ofi.so")
+
+
+def network_environment(topology: Topology, address: str) -> dict[str, str]:
+    """Variables for gloo, NCCL and libfabric; what the job sets itself is left alone.
+
+    Args:
+        address: this host's, on the network that joins the hosts.
+    """
+    if topology.size == 1:
+        return {"GLOO_SOCKET_IFNAME": "lo"}  # a proxy or another interface must not come between
+    interface = _interface(topology.interface, address)
+    found = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
+    found["NCCL_SOCKET_IFNAME"] = interface or "^docker0,lo"
+    found |= _efa_environment(_EFA_DEVICES, os.environ)
+    return found
+
+
+def _interface(named: str | None, address: str) -> str | None:
+    """The interface that has `address`; the one that the service names may not exist (local mode's does not)."""
+    by_address = next((name for _, name in socket.if_nameindex() if _address_of(name) == address), None)
+    if address.startswith("127."):
+        by_address = by_address or "lo"
+    if named and named != by_address:
+        exists = (_INTERFACES / named).exists()
+        logger.info(
+            "network interface: %s, which has %s; resourceconfig.json names %s, which %s",
+            by_address, address, named, "is another one" if exists else "does not exist",
+        )  # fmt: skip
+        return by_address or (named if exists else None)
+    return by_address
+
+
+def _address_of(interface: str) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            request = struct.pack("256s", interface[:15].encode())
+            return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
+        except OSError:
+            return None
+
+
+def _efa_environment(devices: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """libfabric's settings where EFA devices are there, and NCCL's plugin for them is too."""
+    if not any(devices.glob("uverbs*")):
+        return {}
+    folders = [folder for folder in environment.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
+    folders += ["/opt/amazon/ofi-nccl/lib", "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu", "/opt/aws-ofi-nccl/lib"]
+    if not any((Path(folder) / name).exists() for folder in folders for name in _OFI_PLUGINS):
+        logger.warning(
+            "EFA devices are there, but NCCL's plugin for them (aws-ofi-nccl) is not in this image: NCCL uses sockets. "
+            "Build the image on a base that has it."
+        )
+        return {}
+    # Huge pages of a process that forks are copied, and libfabric refuses or crashes.
+    return {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0"}

@@ -1,0 +1,43 @@
+"""The SM_* variables that people expect in worker processes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from container.hosts.topology import Topology
+from container.processes import available_cores
+from contracts.hyperparameters import Hyperparameters
+from contracts.paths import JobPaths
+
+
+def sm_variables(paths: JobPaths, hp: Hyperparameters, topology: Topology, *, num_gpus: int) -> dict[str, str]:
+    """The vocabulary of the SageMaker training toolkit, as far as it means something here."""
+    data = paths.root / "input" / "data"
+    channels = sorted(path.name for path in data.iterdir() if path.is_dir()) if data.is_dir() else []
+    resources = _content(paths.resource_config)
+    variables: dict[str, Any] = {
+        "SM_HOSTS": json.dumps(topology.hosts),
+        "SM_CURRENT_HOST": topology.current,
+        "SM_MASTER_ADDR": topology.leader,
+        "SM_HOST_COUNT": topology.size,
+        "SM_NUM_GPUS": num_gpus,
+        "SM_NUM_CPUS": available_cores(),
+        "SM_NETWORK_INTERFACE_NAME": topology.interface or "",
+        "SM_CURRENT_INSTANCE_TYPE": resources.get("current_instance_type", ""),
+        "SM_CURRENT_INSTANCE_GROUP": resources.get("current_group_name", ""),
+        "SM_RESOURCE_CONFIG": json.dumps(resources),
+        "SM_INPUT_DATA_CONFIG": json.dumps(_content(paths.config / "inputdataconfig.json")),
+        "SM_HPS": hp.model_dump_json(exclude_unset=True),
+        "SM_INPUT_DIR": paths.root / "input",
+        "SM_INPUT_CONFIG_DIR": paths.config,
+        "SM_MODEL_DIR": paths.model,
+        "SM_OUTPUT_DIR": paths.root / "output",
+        "SM_OUTPUT_DATA_DIR": paths.output_data,
+        "SM_CHANNELS": json.dumps(channels),
+        **{f"SM_CHANNEL_{name.upper()}": data / name for name in channels},
+    }
+    return {name: str(value) for name, value in variables.items()}
+
+
+def _content(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.is_file() else {}

@@ -1,0 +1,39 @@
+"""Tests of the built image. They need a Docker engine and are run by `make test-docker` alone."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.docker.engine import IMAGE, Container, docker, why_no_engine
+from tests.jobs import REPOSITORY
+
+
+def pytest_collection_modifyitems(items):
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.docker)
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """The image of this working tree, built (from the cache, where nothing changed)."""
+    reason = why_no_engine()
+    if reason:
+        pytest.fail(f"{reason}; these tests build and run the image", pytrace=False)
+    docker("build", "--network", "host", "--tag", IMAGE, REPOSITORY, timeout=1800)
+    return IMAGE
+
+
+@pytest.fixture
+def containers():
+    """Starts containers that are gone when the test ends."""
+    started = []
+
+    def start(*arguments):
+        started.append(Container.start(*arguments))
+        return started[-1]
+
+    yield start
+    for container in started:
+        container.remove()

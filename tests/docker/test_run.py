@@ -1,0 +1,156 @@
+"""The image run by Docker over a mounted folder: no network, read-only input, little shared memory."""
+
+import json
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from container.demo import CONFIGURATION as DEMO
+from container.demo_data import write_demo_data
+from contracts import artifacts
+from contracts.paths import JobPaths
+from tests.docker.engine import docker
+from tests.jobs import failure_line, metrics, write_job
+
+ISOLATED = ("--network", "none", "--shm-size", "64m")
+LONG = {"max_epochs": 8, "checkpoint_every_n_steps": 3, "batch_size": 2, "nproc_per_node": 2, "load_ckpt": False}
+ALL_RIGHTS = stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH
+
+
+def mounts(paths: JobPaths) -> tuple[str, ...]:
+    """The job's folder, with its input as the service mounts it where it is read by FastFile: read-only."""
+    return ("--volume", f"{paths.root}:/opt/ml", "--volume", f"{paths.root / 'input'}:/opt/ml/input:ro")
+
+
+def write_demo_job(root: Path, *, rows: int) -> JobPaths:
+    write_demo_data(root, rows=rows, seed=7)
+    paths = JobPaths(root)
+    paths.config.mkdir(parents=True, exist_ok=True)
+    values = {name: json.dumps(value) for name, value in {**DEMO, "max_epochs": 1}.items()}
+    (paths.config / "hyperparameters.json").write_text(json.dumps(values))
+    return paths
+
+
+@pytest.fixture(scope="module")
+def trained(image, tmp_path_factory):
+    """The demo, trained by `docker run IMAGE` without a command; its paths and its log."""
+    paths = write_demo_job(tmp_path_factory.mktemp("demo"), rows=1000)
+    log = docker("run", "--rm", *ISOLATED, *mounts(paths), image)
+    return paths, log
+
+
+def test_the_demo_trains_without_a_network_on_read_only_input_in_64_megabytes_of_shared_memory(trained):
+    paths, log = trained
+    assert "completed in" in log
+    assert metrics(paths)["test/auroc"] > 0.6
+    for folder, names in (
+        (paths.model, artifacts.REQUIRED_MODEL_FILES),
+        (paths.output_data, artifacts.REQUIRED_EVALUATION_FILES),
+    ):
+        assert not [name for name in names if not (folder / name).is_file()]
+
+
+def test_the_user_outside_can_read_change_and_remove_what_the_container_wrote(trained):
+    paths, _ = trained
+    written = [path for name in ("model", "output", "checkpoints") for path in (paths.root / name).rglob("*")]
+    assert len(written) > 20
+    for path in written:
+        assert path.stat().st_mode & ALL_RIGHTS == ALL_RIGHTS, path
+
+
+def test_what_the_image_trained_is_served_outside_it(trained):
+    from container.predictor import Predictor
+
+    paths, _ = trained
+    served = Predictor.load(paths.model)
+    record = {
+        **dict.fromkeys([*DEMO["tab_field_list"], *DEMO["cat_field_list"]]),
+        "chat": "it never came",
+        "shiptrack": "",
+    }
+    assert served.predict([record]).shape == (1, 2)
+
+
+def test_with_train_as_the_service_appends_it_the_same_job_runs(image, trained, tmp_path):
+    first, _ = trained
+    paths = JobPaths(tmp_path / "job")
+    shutil.copytree(first.root / "input", paths.root / "input")
+    docker("run", "--rm", *ISOLATED, *mounts(paths), image, "train")
+    assert metrics(paths)["val/loss"] == pytest.approx(metrics(first)["val/loss"], rel=1e-5)
+
+
+def test_the_first_line_comes_within_three_seconds(image, tmp_path):
+    paths = write_job(tmp_path / "job")
+    command = ["docker", "run", "--rm", *ISOLATED, *mounts(paths), image]
+    started = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        line = process.stdout.readline()
+        seconds = time.monotonic() - started
+        process.kill()
+    print(f"container start to the first line: {seconds:.1f} s ({line.strip()})")
+    assert line
+    assert seconds < 3
+
+
+def test_a_failure_leaves_exit_code_1_and_files_that_say_why(image, tmp_path):
+    paths = write_job(tmp_path / "job", overrides={"label_name": "lable"})
+    docker("run", "--rm", *ISOLATED, *mounts(paths), image, expect=1)
+    assert "lable" in failure_line(paths)
+    assert all(path.stat().st_mode & ALL_RIGHTS == ALL_RIGHTS for path in paths.failure_files)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(image, tmp_path_factory):
+    paths = write_job(tmp_path_factory.mktemp("whole"), overrides=LONG)
+    docker("run", "--rm", *ISOLATED, *mounts(paths), image)
+    return torch.load(paths.model / "model.pth", weights_only=True)
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [
+        "starting",
+        "Read ",
+        "fitted on train",
+        "training on",
+        "step 10/",
+        "validated",
+        "step 100/",
+        "evaluating and saving",
+    ],
+)
+def test_docker_stop_ends_the_job_and_the_next_run_on_the_same_mounts_goes_on(
+    image, containers, uninterrupted, tmp_path, phase
+):
+    paths = write_job(tmp_path / "job", overrides=LONG)
+    stopped = containers(*ISOLATED, *mounts(paths), image)
+    if phase == "starting":
+        stopped.wait_until_it_hears(signal.SIGTERM)
+    else:
+        stopped.wait_for(phase)
+    started = time.monotonic()
+    stopped.stop()
+    seconds = time.monotonic() - started
+    exit_code, log = stopped.wait(), stopped.log
+    print(f"docker stop at {phase!r}: exit code {exit_code} after {seconds:.1f} s")
+    assert exit_code in ((0, 143) if phase == "evaluating and saving" else (143,)), log[-3000:]
+    assert seconds < 60
+    log = docker("run", "--rm", *ISOLATED, *mounts(paths), image)
+    if "checkpoint epoch=" in "".join(stopped.log.splitlines()[-1:]):
+        assert "resuming from" in log
+    weights = torch.load(paths.model / "model.pth", weights_only=True)
+    for name, value in uninterrupted.items():
+        torch.testing.assert_close(weights[name], value, msg=name)
+
+
+def test_the_log_is_plain_lines_that_metric_definitions_can_read(trained):
+    _, log = trained
+    assert "\r" not in log
+    assert re.search(r"val/auroc=([0-9.eE+-]+|nan);", log)

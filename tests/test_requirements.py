@@ -1,0 +1,75 @@
+"""The image's locked requirements: what the tests ran with, each package by hash."""
+
+import re
+import tomllib
+
+import pytest
+
+from tests.jobs import REPOSITORY
+
+FOLDER = REPOSITORY / "requirements"
+LOCKED = sorted(path.name for path in FOLDER.glob("*.txt"))
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def locked(file: str) -> dict[str, tuple[str, int]]:
+    """{name: (version, number of hashes)}"""
+    found = {}
+    for block in (FOLDER / file).read_text().replace("\\\n", " ").splitlines():
+        if not block.startswith("#"):
+            requirement, *hashes = block.split()
+            assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", one) for one in hashes), block
+            name, _, version = requirement.partition("==")
+            found[normal(name)] = (version, len(hashes))
+    return found
+
+
+def test_there_is_a_file_for_each_build():
+    assert LOCKED == ["cpu.txt", "cuda.txt", "image.txt", "sbom.txt"]
+
+
+@pytest.mark.parametrize("file", LOCKED)
+def test_every_package_has_one_version_and_a_hash(file):
+    for name, (version, hashes) in locked(file).items():
+        assert re.fullmatch(r"[\w.+]+", version), name
+        assert hashes >= 1, name
+
+
+@pytest.mark.parametrize("file", LOCKED)
+def test_no_place_to_download_from_is_written_down(file):
+    assert not re.search(r"://|--index|--find-links|--extra", (FOLDER / file).read_text())
+
+
+def test_the_image_runs_the_versions_that_the_tests_ran_with():
+    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
+    tested = {normal(name): version for name, _, version in (line.partition("==") for line in lines)}
+    for name, (version, _) in locked("image.txt").items():
+        assert tested.get(name, version) == version, name
+
+
+def test_every_dependency_of_the_project_is_in_the_image_and_none_of_development():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+
+    def names(requirements):
+        return {normal(re.match(r"[\w.-]+", one)[0]) for one in requirements}
+
+    image = set(locked("image.txt"))
+    needed = names(project["dependencies"])
+    assert needed <= image
+    assert not (names(project["optional-dependencies"]["dev"]) - needed) & image
+
+
+def test_torch_has_the_hashes_of_its_builds_and_a_cpu_image_takes_the_cpu_build():
+    version, hashes = locked("image.txt")["torch"]
+    assert hashes > 1
+    assert locked("cpu.txt") == {"torch": (f"{version}+cpu", 1)}
+    cpu = re.search(r"sha256:\w+", (FOLDER / "cpu.txt").read_text())[0]
+    assert cpu in (FOLDER / "image.txt").read_text()
+
+
+def test_only_the_cuda_file_has_cuda_libraries():
+    assert not [name for name in locked("image.txt") if name.startswith(("nvidia-", "cuda-", "triton"))]
+    assert "nvidia-nccl-cu13" in locked("cuda.txt")

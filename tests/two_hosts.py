@@ -1,0 +1,74 @@
+"""Two hosts as two supervisors on this machine, each with a folder of its own and a loopback address for a name."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contracts.paths import JobPaths
+from tests.jobs import start_train, write_job
+
+HOSTS = ("127.0.0.2", "127.0.0.10")  # natural order; as text the second would be the first
+
+
+@dataclass
+class TwoHosts:
+    """A job over HOSTS: its folders, and the processes that run it."""
+
+    paths: tuple[JobPaths, JobPaths]
+    environment: dict[str, str]
+    processes: list[subprocess.Popen]
+
+    @classmethod
+    def write(cls, root: Path, *, overrides: dict[str, Any], wait: float = 60, **job: Any) -> "TwoHosts":
+        """Lay the same job out for both hosts."""
+        with socket.create_server(("", 0)) as probe:
+            port = probe.getsockname()[1]
+        first = write_job(root / "host-a", overrides=overrides, **job)
+        shutil.copytree(first.root, root / "host-b")
+        paths = (first, JobPaths(root / "host-b"))
+        for own, host in zip(paths, HOSTS):
+            content = {"current_host": host, "hosts": sorted(HOSTS), "network_interface_name": "ethwe"}
+            own.resource_config.write_text(json.dumps(content))
+        return cls(paths, {"CONTROL_PORT": str(port), "HOST_WAIT_SECONDS": str(wait)}, [])
+
+    def start(self) -> None:
+        for paths in self.paths:
+            (paths.root / "train.log").unlink(missing_ok=True)
+        self.processes = [start_train(paths, **self.environment) for paths in self.paths]
+
+    def log(self, host: int = 0) -> str:
+        path = self.paths[host].root / "train.log"
+        return path.read_text() if path.is_file() else ""
+
+    def wait_for(self, text: str, *, host: int = 0, seconds: float = 120) -> None:
+        deadline = time.monotonic() + seconds
+        while text not in self.log(host):
+            assert time.monotonic() < deadline, f"{text!r} did not come:\n{self.log(host)[-3000:]}"
+            time.sleep(0.02)
+
+    def end(self, *, seconds: float = 180) -> list[int]:
+        """The exit codes, once both have ended; in that time, or it is an error."""
+        deadline = time.monotonic() + seconds
+        try:
+            return [process.wait(max(0.1, deadline - time.monotonic())) for process in self.processes]
+        finally:
+            self.kill()
+
+    def run(self, *, expect: tuple[int, int] = (0, 0)) -> None:
+        self.start()
+        codes = self.end()
+        assert tuple(codes) == expect, f"{codes}\n{self.log(0)[-3000:]}\n--- {HOSTS[1]}\n{self.log(1)[-3000:]}"
+
+    def kill(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGCONT)
+                process.kill()
+                process.wait()
