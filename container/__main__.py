@@ -55,8 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return demo(paths)
 
 
-if __name__ == "__main__":
+def _stop_before_the_command(*_: object) -> None:
     # Process 1 of a container does not hear a signal that it has no handler for: a stop that comes while the command is
     # still being imported would be lost. There is nothing to save yet.
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
+    os.write(sys.stderr.fileno(), b"stopped on request before anything began: run the same job again\n")
+    os._exit(128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _stop_before_the_command)
     sys.exit(main())
