@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SDK ?= .venv-sdk# the SageMaker SDK forces versions of its own: an environment for it alone
 
-.PHONY: help setup demo image lock scan engine test test-docker test-fast test-long faults host-faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving
+.PHONY: help setup demo pipeline image lock scan engine test test-docker test-sdk test-fast test-long faults host-faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -20,6 +20,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup      ## a whole job on generated data, in two processes (DEMO_ROOT=demo)
 	$(BIN)/python -m container demo --root $(or $(DEMO_ROOT),demo)
 
+pipeline: setup  ## from a generated raw table to a registered model, cached by content (PIPELINE=examples/pipeline.yaml)
+	$(BIN)/python -m pipeline run --config $(or $(PIPELINE),examples/pipeline.yaml) --root $(or $(PIPELINE_ROOT),pipeline_run)
+
 test: setup      ## the tests, the fast ones first
 	$(BIN)/python -m pytest -m 'not slow and not docker'
 	$(BIN)/python -m pytest -m 'slow and not long and not docker'
@@ -30,10 +33,13 @@ test-long: setup ## the tests that are not in make test: whole grids, faults, be
 test-fast: setup ## the tests that take seconds
 	$(BIN)/python -m pytest -m 'not slow and not docker'
 
-$(SDK)/.installed:
+$(SDK)/.installed: Makefile
 	$(PYTHON) -m venv $(SDK)
-	$(SDK)/bin/python -m pip install --quiet 'sagemaker>=3,<4' pandas
+	$(SDK)/bin/python -m pip install --quiet 'sagemaker>=3,<4' pandas pyyaml 'moto[server]>=5' pytest
 	touch $@
+
+test-sdk: $(SDK)/.installed ## the SageMaker pipeline's definition, and its deployment to a service on loopback
+	$(SDK)/bin/python -m pytest tests/test_pipeline_definition.py tests/test_pipeline_deploy.py
 
 engine:
 	@docker info > /dev/null 2>&1 || { echo 'no Docker engine answers: start one, or set DOCKER_HOST' >&2; exit 1; }

@@ -1,6 +1,4 @@
-"""What every model package says of itself, here and on AWS."""
+"""What every model package says of itself, here and on AWS, beside the media types of contracts/serving.py."""
 
-CONTENT_TYPES = ("text/csv", "application/json", "application/jsonlines", "application/x-parquet")
-RESPONSE_TYPES = ("application/json", "text/csv")
 DOMAIN = "NATURAL_LANGUAGE_PROCESSING"
 TASK = "CLASSIFICATION"

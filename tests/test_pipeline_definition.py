@@ -6,6 +6,9 @@ import subprocess
 import sys
 
 import pytest
+
+pytest.importorskip("sagemaker", reason="the SageMaker SDK has an environment of its own: make test-sdk")
+
 from botocore.session import Session
 from botocore.validate import ParamValidator
 

@@ -2,8 +2,11 @@
 
 import json
 
-import boto3
 import pytest
+
+pytest.importorskip("sagemaker", reason="the SageMaker SDK has an environment of its own: make test-sdk")
+
+import boto3
 from moto.server import ThreadedMotoServer
 
 from contracts.errors import ContractError

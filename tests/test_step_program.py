@@ -107,6 +107,14 @@ def test_a_failed_run_leaves_no_output(tmp_path: Path) -> None:
     assert [path for path in tmp_path.rglob("*processed_data*") if path.is_file()] == []
 
 
+def test_a_run_removes_what_a_killed_one_left_unfinished(tmp_path: Path) -> None:
+    folder = output_folder(tmp_path, "load-data", "DATA")
+    folder.mkdir(parents=True)
+    (folder / ".part-00007.csv").write_text("order_id,ch")
+    run_step(tmp_path, "load-data", GENERATE_ROWS=20)
+    assert [path.name for path in folder.iterdir()] == ["part-00000.csv"]
+
+
 def test_no_scratch_is_left_behind(tmp_path: Path) -> None:
     run_step(tmp_path, "load-data", GENERATE_ROWS=40)
     assert list(tmp_path.rglob(".scratch*")) == []

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import FrameType
 from typing import Any
 
@@ -178,10 +178,11 @@ def _check_outputs(contract: StepContract, root: Path) -> None:
 
 
 def _remove_outputs(contract: StepContract, root: Path) -> None:
-    """Remove what fits an output; nothing else that lies in its folder."""
+    """Remove what fits an output, and what is still under way to become one; nothing else that lies in its folder."""
     for folder in contract.outputs:
         for pattern in folder.files:
-            for path in folder.path(root).glob(pattern):
+            under_way = str(PurePath(pattern).with_name(f".{PurePath(pattern).name}"))  # as TableWriter names it
+            for path in [*folder.path(root).glob(pattern), *folder.path(root).glob(under_way)]:
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path, ignore_errors=True)
                 else:

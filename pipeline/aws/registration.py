@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
 from contracts.steps import ARCHIVED_MODEL, EVALUATION, MODEL_METRICS, PACKAGE, PAYLOAD, PAYLOAD_ARCHIVE, REGISTRATION
 from pipeline.aws.jobs import Build, output_uri
 from pipeline.aws.parameters import APPROVAL
 from pipeline.card import model_card
-from pipeline.package import CONTENT_TYPES, DOMAIN, RESPONSE_TYPES, TASK
+from pipeline.package import DOMAIN, TASK
 
 
 def registration_step(build: Build) -> Any:
@@ -32,7 +33,7 @@ def registration_step(build: Build) -> Any:
             container_def_list=[
                 {"Image": build.aws.image, "ModelDataUrl": file(PACKAGE, "packaged_model", ARCHIVED_MODEL)}
             ],
-            content_types=list(CONTENT_TYPES),
+            content_types=list(REQUEST_TYPES),
             response_types=list(RESPONSE_TYPES),
             inference_instances=list(build.config.registration.inference_instances),
             transform_instances=list(build.config.registration.transform_instances),

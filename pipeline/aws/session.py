@@ -23,7 +23,7 @@ def sagemaker_sdk(region: str) -> Iterator[None]:
     """Within it the SDK can be imported and a pipeline built, without a call to AWS.
 
     Raises:
-        ContractError: the `pipeline` extra is not installed.
+        ContractError: the SDK is not installed.
     """
     try:
         import boto3
@@ -54,7 +54,9 @@ def sagemaker_sdk(region: str) -> Iterator[None]:
 
 
 def _import_sdk() -> None:
-    for name, level in (("sagemaker", logging.ERROR), ("botocore", logging.WARNING)):
+    # sagemaker.config takes a level of its own where it has none: it would say which files it does not read.
+    quiet = {"sagemaker": logging.ERROR, "sagemaker.config": logging.ERROR, "botocore": logging.WARNING}
+    for name, level in quiet.items():
         logging.getLogger(name).setLevel(level)
     try:
         import sagemaker.mlops.workflow.pipeline
@@ -65,7 +67,8 @@ def _import_sdk() -> None:
 
 def _not_installed(error: ImportError) -> ContractError:
     return ContractError(
-        f"the SageMaker SDK is not installed ({error})", "Install the extra: pip install '.[pipeline]'"
+        f"the SageMaker SDK is not installed ({error})",
+        "Install it in an environment of its own: pip install 'sagemaker>=3,<4'",
     )
 
 

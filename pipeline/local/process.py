@@ -15,6 +15,7 @@ from types import FrameType
 from contracts.paths import JobPaths
 from contracts.step_contract import StepContract, message_file
 from contracts.steps import STEPS
+from pipeline.local import with_parent
 from pipeline.local.cache import StepFolderOnDisk
 from pipeline.plan import StepPlan
 
@@ -111,7 +112,7 @@ def _environment(plan: StepPlan) -> dict[str, str]:
 def _run(command: list[str], environment: Mapping[str, str], log: object) -> int:
     """Run to the end; being stopped stops the program first, with the time to save what it has."""
     process = subprocess.Popen(
-        command,
+        [sys.executable, with_parent.__file__, str(os.getpid()), *command],
         env=dict(environment),
         stdin=subprocess.DEVNULL,
         stdout=log,  # type: ignore[call-overload]

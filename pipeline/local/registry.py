@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
 from contracts.steps import ARCHIVED_MODEL, REGISTRATION
 from pipeline.card import model_card
 from pipeline.config import PipelineConfig
 from pipeline.decision import Decision, read_decision_value
-from pipeline.package import CONTENT_TYPES, DOMAIN, RESPONSE_TYPES, TASK
+from pipeline.package import DOMAIN, TASK
 
 PACKAGE_FILE = "model_package.json"
 _UNFINISHED = ".unfinished"
@@ -101,7 +102,7 @@ class LocalRegistry:
             "Task": TASK,
             "InferenceSpecification": {
                 "Containers": [{"ModelDataUrl": ARCHIVED_MODEL}],
-                "SupportedContentTypes": list(CONTENT_TYPES),
+                "SupportedContentTypes": list(REQUEST_TYPES),
                 "SupportedResponseMIMETypes": list(RESPONSE_TYPES),
                 "SupportedRealtimeInferenceInstanceTypes": list(own.inference_instances),
                 "SupportedTransformInstanceTypes": list(own.transform_instances),
