@@ -13,6 +13,7 @@ from botocore.session import Session
 from botocore.validate import ParamValidator
 
 from contracts.errors import ContractError
+from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
 from contracts.steps import DATA_LOADING, PROCESSING_STEPS, PYTORCH_TRAINING, REGISTRATION, STEPS
 from pipeline.aws.definition import definition
 from pipeline.graph import EDGES, source
@@ -277,6 +278,8 @@ def test_the_package_that_is_registered_is_the_one_that_was_tested(full):
     assert container["ModelDataUrl"]["Std:Join"]["Values"] == [{"Get": packaged}, "model.tar.gz"]
     tested = {each["InputName"]: each["S3Input"]["S3Uri"] for each in arguments(full, "Payload")["ProcessingInputs"]}
     assert tested["model_input"] == {"Get": packaged}
+    assert sent["InferenceSpecification"]["SupportedContentTypes"] == list(REQUEST_TYPES)
+    assert sent["InferenceSpecification"]["SupportedResponseMIMETypes"] == list(RESPONSE_TYPES)
     assert sent["SamplePayloadUrl"]["Std:Join"]["Values"][-1] == "payload.tar.gz"
     assert sent["ModelMetrics"]["ModelQuality"]["Statistics"]["S3Uri"]["Std:Join"]["Values"][-1] == "evaluation.json"
     card = json.loads(sent["ModelCard"]["ModelCardContent"])
