@@ -36,6 +36,10 @@ def _run(options: argparse.Namespace) -> int:
 
         print(start(config, _pairs(options.set)))
         return 0
+    if options.docker:
+        from pipeline.local.docker import run_in_docker
+
+        return run_in_docker(config, options.root.absolute(), image=options.docker)
     from pipeline.local.run import run
 
     return run(config, options.root.absolute())
@@ -70,6 +74,10 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--root", type=Path, default=Path("pipeline_run"), help="folder of steps and registry (pipeline_run)"
             )
+            command.add_argument(
+                "--docker", nargs="?", const="text-table-trainer", metavar="IMAGE",
+                help="in containers of the image (text-table-trainer), by the SageMaker SDK's local pipelines",
+            )  # fmt: skip
     return parser
 
 

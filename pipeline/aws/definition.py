@@ -72,27 +72,32 @@ def definition(config: PipelineConfig) -> str:
         return json.dumps(json.loads(pipeline.definition()), indent=2, sort_keys=True) + "\n"
 
 
-def build_pipeline(config: PipelineConfig, session: Any) -> Any:
-    """The SDK's Pipeline."""
+def build_pipeline(config: PipelineConfig, session: Any, *, local: bool = False) -> Any:
+    """The SDK's Pipeline.
+
+    Args:
+        local: leave out what the SDK's local pipelines cannot do: registering, and sharing files out.
+    """
     aws, plan = aws_plan(config)
     with sagemaker_sdk(aws.region):
-        return _build(config, plan, session)
+        return _build(config, plan, session, local=local)
 
 
-def _build(config: PipelineConfig, plan: Plan, session: Any) -> Any:
+def _build(config: PipelineConfig, plan: Plan, session: Any, *, local: bool) -> Any:
     from sagemaker.mlops.workflow.condition_step import ConditionStep
     from sagemaker.mlops.workflow.fail_step import FailStep
     from sagemaker.mlops.workflow.pipeline import Pipeline
 
     parameters = sdk_parameters(specs_of(config))
-    build = Build(config, plan, session, parameters, {})
-    for contract in (*BEFORE_CONDITION, *AFTER_CONDITION):
+    build = Build(config, plan, session, parameters, {}, local)
+    afterwards = [step for step in AFTER_CONDITION if not (local and step is REGISTRATION)]
+    for contract in (*BEFORE_CONDITION, *afterwards):
         build.steps[contract.name] = _step(build, plan, contract.name)
     decide = ConditionStep(
         name=CONDITION,
         description="Whether the model is registered.",
         conditions=_conditions(build),
-        if_steps=[build.steps[step.name] for step in AFTER_CONDITION],
+        if_steps=[build.steps[step.name] for step in afterwards],
         else_steps=[FailStep(name=FAIL, description="Why it is not.", error_message=_reason(build))],
     )
     return Pipeline(

@@ -31,6 +31,7 @@ class Build:
     Attributes:
         parameters: the SDK's parameters by name.
         steps: the SDK's steps built so far, by contract name.
+        local: whether it is for the SDK's local pipelines.
     """
 
     config: PipelineConfig
@@ -38,6 +39,7 @@ class Build:
     session: Any
     parameters: Mapping[str, Any]
     steps: dict[str, Any]
+    local: bool = False
 
     @property
     def aws(self) -> Aws:
@@ -216,16 +218,16 @@ def _inputs(build: Build, plan: StepPlan) -> list[Any]:
                 local_path=plan.contract.input(name).container_path,
                 s3_data_type="S3Prefix",
                 s3_input_mode="File",
-                s3_data_distribution_type="ShardedByS3Key" if _is_sharded(plan, name) else "FullyReplicated",
+                s3_data_distribution_type="ShardedByS3Key" if _is_sharded(build, plan, name) else "FullyReplicated",
             ),
         )
         for name, uri in _input_uris(build, plan).items()
     ]
 
 
-def _is_sharded(plan: StepPlan, name: str) -> bool:
+def _is_sharded(build: Build, plan: StepPlan, name: str) -> bool:
     settings = plan.contract.settings.from_environment(plan.environment)
-    return (plan.contract.name, name) in SHARDED and not settings.whole_inputs
+    return (plan.contract.name, name) in SHARDED and not settings.whole_inputs and not build.local
 
 
 def _output(build: Build, contract: StepContract, folder: StepFolder) -> Any:

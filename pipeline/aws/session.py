@@ -14,7 +14,7 @@ from typing import Any
 from contracts.errors import ContractError
 
 # No usage reports, and no settings from files of the machine: the definition depends on the configuration alone.
-_SDK_CONFIG = {"SchemaVersion": "1.0", "SageMaker": {"PythonSDK": {"Modules": {"TelemetryOptOut": True}}}}
+SDK_CONFIG = {"SchemaVersion": "1.0", "SageMaker": {"PythonSDK": {"Modules": {"TelemetryOptOut": True}}}}
 _NOBODY = {"aws_access_key_id": "offline", "aws_secret_access_key": "offline", "aws_session_token": "offline"}
 
 
@@ -90,5 +90,5 @@ def _session(region: str, bucket: str) -> Any:
     from sagemaker.core.workflow.pipeline_context import PipelineSession
 
     return PipelineSession(
-        boto_session=boto3.Session(region_name=region), default_bucket=bucket, sagemaker_config=_SDK_CONFIG
+        boto_session=boto3.Session(region_name=region), default_bucket=bucket, sagemaker_config=SDK_CONFIG
     )

@@ -57,11 +57,9 @@ def run(config: PipelineConfig, root: Path) -> int:
         ContractError: the configuration is refused, an input is missing, or another run is under way in `root`.
     """
     plan = make_plan(config, config.inputs)
-    for name, place in config.inputs.items():
-        if not Path(place).exists():
-            raise ContractError(f"inputs.{name}: {place} does not exist", "Name a folder or a file that does.")
+    require_inputs(config)
     root.mkdir(parents=True, exist_ok=True)
-    with _alone(root):
+    with alone(root):
         names = [*(step.name for step in BEFORE_CONDITION), CONDITION, *(step.name for step in AFTER_CONDITION)]
         digests = ContentDigests(root / "digests.json")
         state = Run(config, plan, root, digests, code_digest(), Progress(names))
@@ -72,6 +70,13 @@ def run(config: PipelineConfig, root: Path) -> int:
             return STOPPED
         finally:
             digests.save()
+
+
+def require_inputs(config: PipelineConfig) -> None:
+    """Raise ContractError where an input is not there."""
+    for name, place in config.inputs.items():
+        if not Path(place).exists():
+            raise ContractError(f"inputs.{name}: {place} does not exist", "Name a folder or a file that does.")
 
 
 def _run(state: Run) -> int:
@@ -201,7 +206,8 @@ def _note(contract: StepContract, record: Completed) -> str:
 
 
 @contextmanager
-def _alone(root: Path) -> Iterator[None]:
+def alone(root: Path) -> Iterator[None]:
+    """Hold the lock of a run's root."""
     with (root / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
