@@ -70,9 +70,10 @@ parity: setup    ## every parallel strategy and product beside one process (20 t
 lint: setup      ## style
 	$(BIN)/ruff check .
 
-docs: setup      ## regenerate docs/hyperparameters.md and the contracts of docs/pipeline.md
+docs: setup      ## regenerate docs/hyperparameters.md and parts of docs/pipeline.md
 	$(BIN)/python docs/generate_hyperparameters.py
 	$(BIN)/python docs/generate_steps.py
+	$(BIN)/python docs/generate_pipeline.py
 
 bench: bench-packing bench-prepare ## speed and memory
 

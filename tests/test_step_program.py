@@ -33,8 +33,9 @@ def test_a_program_reads_every_input_and_setting_of_its_contract_and_writes_ever
         assert f'arguments["{argument.name}"]' in source, argument.name
 
 
-def test_the_documented_contracts_are_current() -> None:
-    command = [sys.executable, "docs/generate_steps.py", "--check"]
+@pytest.mark.parametrize("generator", ["generate_steps.py", "generate_pipeline.py"])
+def test_the_generated_parts_of_the_pipelines_page_are_current(generator: str) -> None:
+    command = [sys.executable, f"docs/{generator}", "--check"]
     assert subprocess.run(command, cwd=REPOSITORY, env={**environment(), "PYTHONPATH": str(REPOSITORY)}).returncode == 0
 
 
