@@ -6,7 +6,7 @@ import os
 import shutil
 import tarfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 
 from contracts.errors import ContractError
@@ -39,8 +39,13 @@ def write_archive(path: Path, members: Mapping[str, Path | bytes]) -> None:
     os.replace(aside, path)
 
 
-def extract_archive(archive: Path, target: Path) -> list[str]:
+def extract_archive(
+    archive: Path, target: Path, *, wanted: Callable[[str], bool] = lambda _name: True
+) -> list[str]:
     """Unpack a tar.gz below `target`; only files and folders, none of which leads out of it.
+
+    Args:
+        wanted: by its name, whether a member is unpacked.
 
     Returns:
         Names of the files, sorted.
@@ -54,6 +59,8 @@ def extract_archive(archive: Path, target: Path) -> list[str]:
     try:
         with tarfile.open(archive, "r:gz") as tar:
             for member in tar:
+                if not wanted(member.name):
+                    continue
                 name = _checked_name(archive, member)
                 place = target / name
                 if member.isdir():

@@ -112,10 +112,12 @@ def test_the_same_inputs_give_the_same_files(package, trained_job, tmp_path):
     assert contents[0] == contents[1]
 
 
-def test_parquet_tables_and_the_services_output_archive_are_read(package, trained_job, tmp_path):
+@pytest.mark.parametrize("folder", ["", "data/"], ids=["the service's", "local mode's"])
+def test_parquet_tables_and_the_output_archive_are_read(package, trained_job, tmp_path, folder):
     frame = predictions(trained_job)
-    frame.to_parquet(tmp_path / "test_predictions.parquet")
-    write_archive(tmp_path / "output.tar.gz", {"test_predictions.parquet": tmp_path / "test_predictions.parquet"})
+    name = "test_predictions.parquet"
+    frame.to_parquet(tmp_path / name)
+    write_archive(tmp_path / "output.tar.gz", {f"{folder}{name}": tmp_path / name})
     TEST.to_parquet(tmp_path / "test.parquet")
     data = {"test/test_processed_data.parquet": (tmp_path / "test.parquet").read_bytes()}
     archive = tmp_path / "output.tar.gz"

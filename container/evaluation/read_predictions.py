@@ -2,7 +2,6 @@
 
 import json
 import re
-import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from container.archives import extract_archive
 from container.evaluation.predictions import SplitPredictions
 from container.preprocessing.labels import UNLABELLED, Label, LabelMap, learned_labels
 from container.preprocessing.part_files import PartFiles, data_files, open_part_files
@@ -206,16 +206,11 @@ def _probabilities(part: TableSlice, scores: Sequence[str]) -> np.ndarray:
 def _unpack(archive: Path, scratch: Path) -> Path:
     """Unpack the predictions and metrics of a training job's output.tar.gz."""
     target = scratch / f"unpacked-{archive.parent.name}"
-    try:
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                name = Path(member.name).name
-                if member.isfile() and (_PREDICTIONS.fullmatch(name) or name == artifacts.METRICS):
-                    tar.extract(member, target, filter="data")
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise ContractError(
-            f"{archive}: cannot be unpacked: {error}", "Hand over the training job's output."
-        ) from error
-    if not target.is_dir():
+
+    def wanted(member: str) -> bool:
+        name = Path(member).name
+        return bool(_PREDICTIONS.fullmatch(name)) or name == artifacts.METRICS
+
+    if not extract_archive(archive, target, wanted=wanted):
         raise ContractError(f"{archive}: holds no predictions", "Hand over the output of a completed training job.")
     return target

@@ -227,8 +227,10 @@ def _predictions_folder(step: StepRun) -> Path | None:
     folder = step.input("eval_output")
     if folder is None or not (folder / _TRAINING_OUTPUT).is_file():
         return folder
-    extract_archive(folder / _TRAINING_OUTPUT, step.scratch / "eval")
-    return step.scratch / "eval"
+    unpacked = step.scratch / "eval"
+    extract_archive(folder / _TRAINING_OUTPUT, unpacked)
+    # The service packs what is in output/data, the SDK's local mode what is in output.
+    return next((path.parent for path in sorted(unpacked.rglob("*_predictions.*"))), unpacked)
 
 
 def _first_rows(split: str, data: Path, predictions: Sequence[Path], package: Package, count: int) -> Expected:

@@ -39,6 +39,8 @@ from pipeline.local.run import COMPLETED, NOT_REGISTERED, STOPPED, Run, alone, r
 
 REGION, BUCKET = "us-east-1", "local"
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
+_CONTAINER = re.compile(r"^\S+-algo-\d+-\w+ +\| ?")  # what Docker Compose puts before each line
+_FIX = "What to change: "
 
 
 def run_in_docker(config: PipelineConfig, root: Path, *, image: str) -> int:
@@ -161,7 +163,7 @@ class _Watch:
 
     def write(self, text: str) -> int:
         if self.log is not None:
-            self.log.write(_COLORS.sub("", text).replace("\r", ""))
+            self.log.write(_CONTAINER.sub("", _COLORS.sub("", text).replace("\r", "")))
             self.log.flush()
         return len(text)
 
@@ -189,9 +191,9 @@ def _execute(state: Run, local: PipelineConfig, parameters: dict[str, Any], home
             watch.end(step_name, FAILED if refused else DONE)
 
         def update_step_failure(self, step_name: str, failure_message: str) -> None:
-            place = StepFolderOnDisk(home / step_name)
-            watch.end(step_name, FAILED, str(place.log))
-            super().update_step_failure(step_name, f"{failure_message}\nIts log: {place.log}")
+            log = StepFolderOnDisk(home / step_name).log
+            watch.end(step_name, FAILED, str(log))
+            super().update_step_failure(step_name, _cause(log) or failure_message)
 
     session = LocalPipelineSession(boto_session=boto3.Session(region_name=REGION), default_bucket=BUCKET)
     containers = home / "containers"
@@ -205,18 +207,39 @@ def _execute(state: Run, local: PipelineConfig, parameters: dict[str, Any], home
     return execution
 
 
+def _cause(log: Path) -> str | None:
+    """The program's own word; local mode removes the file that has it before anybody can read it."""
+    lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+    for number, line in enumerate(lines):
+        if line.startswith(_FIX) and number:
+            return f"{lines[number - 1]}\n{line}\nIts log: {log}"
+    return None
+
+
 def _fetch(s3: Any, contract: StepContract, properties: Any, place: StepFolderOnDisk) -> None:
     """Lay the outputs of a step out as the other way to run does."""
     if contract is PYTORCH_TRAINING:
         paths = JobPaths(place.ml)
-        model = properties["ModelArtifacts"]["S3ModelArtifacts"]
-        for uri, folder in ((model, paths.model), (model.replace("model.tar.gz", "output.tar.gz"), paths.output)):
-            _download(s3, uri, folder)
-            with tarfile.open(folder / uri.rsplit("/", 1)[1]) as archive:
-                archive.extractall(folder, filter="data")
+        home, _, model = properties["ModelArtifacts"]["S3ModelArtifacts"].rpartition("/")
+        for name, folder in ((model, paths.model), ("output.tar.gz", paths.output_data.parent)):
+            _download(s3, f"{home}/{name}", folder)
+            _unpack(folder / name)
         return
     for name, output in properties["ProcessingOutputConfig"]["Outputs"].items():
         _download(s3, output["S3Output"]["S3Uri"], place.output(contract, name))
+
+
+def _unpack(path: Path) -> None:
+    """Unpack a tar.gz beside itself."""
+    with tarfile.open(path) as archive:
+        for member in archive:
+            source, target = archive.extractfile(member), path.parent / member.name
+            if source is None:
+                continue
+            assert target.resolve().is_relative_to(path.parent.resolve()), f"{path}: {member.name} leads out of it"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with source, target.open("wb") as file:
+                shutil.copyfileobj(source, file)
 
 
 def _download(s3: Any, uri: str, folder: Path) -> None:
