@@ -50,6 +50,14 @@ def test_the_container_never_imports_the_sagemaker_sdk():
         assert not any(module.split(".")[0] in {"sagemaker", "boto3", "pipeline"} for module in imports(path)), path
 
 
+def test_the_pipeline_imports_contracts_alone_and_the_sdk_in_one_place():
+    for path in (REPOSITORY / "pipeline").rglob("*.py"):
+        roots = {module.split(".")[0] for module in imports(path)}
+        assert not roots & {"container", "torch", "numpy"}, path
+        if not path.is_relative_to(REPOSITORY / "pipeline/aws") and path.name != "docker.py":
+            assert not roots & {"sagemaker", "boto3", "botocore"}, path
+
+
 @pytest.mark.parametrize(
     "modules",
     ["container.supervisor", "container.__main__", "container.predictor", "container.preprocessing.prepare",
