@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+import yaml
+
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
 from contracts.step_contract import StepContract
@@ -201,10 +203,21 @@ def _execute(state: Run, local: PipelineConfig, parameters: dict[str, Any], home
     session.config = {"local": {"container_root": str(containers)}}
     pipeline = build_pipeline(local, session, local=True)
     execution = Execution("local", pipeline, PipelineParameters=parameters, local_session=session)
-    with redirect_stdout(watch):  # type: ignore[type-var]
-        LocalPipelineExecutor(execution, session).execute()
-    shutil.rmtree(containers, ignore_errors=True)
+    try:
+        with redirect_stdout(watch):  # type: ignore[type-var]
+            LocalPipelineExecutor(execution, session).execute()
+    finally:
+        _remove_containers(containers)
     return execution
+
+
+def _remove_containers(folder: Path) -> None:
+    """Local mode leaves its containers behind, and those of a run that is interrupted running."""
+    services = [yaml.safe_load(path.read_text())["services"] for path in folder.glob("*/docker-compose.yaml")]
+    names = [service["container_name"] for each in services for service in each.values()]
+    if names:
+        subprocess.run(["docker", "rm", "--force", *names], capture_output=True, check=False)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _cause(log: Path) -> str | None:

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.docker.engine import docker
 from tests.docker.test_local_mode import SDK_PYTHON
 from tests.jobs import REPOSITORY
 from tests.pipelines import CONFIG, write_config
@@ -59,3 +61,7 @@ def test_a_step_that_fails_in_its_container_is_named_with_its_cause(image, tmp_p
     assert "Step 'TabularPreprocessing' failed with message: " in done.stderr
     assert "'label'" in done.stderr
     assert not (tmp_path / "root/registry").exists()
+    assert not (tmp_path / "root/docker/containers").exists()
+    log = (tmp_path / "root/docker/TabularPreprocessing/log.txt").read_text()
+    (container,) = re.findall(r"^Attaching to (\S+)", log, flags=re.MULTILINE)
+    docker("inspect", container, expect=1)  # gone, as local mode would not have it
