@@ -7,7 +7,7 @@ JOBS ?= 2
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# a file's tests stay together: they share trained jobs
 SDK ?= .venv-sdk# the SageMaker SDK forces versions of its own: an environment for it alone
 
-.PHONY: help setup demo image lock scan engine test test-docker test-fast test-long faults host-faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews
+.PHONY: help setup demo pipeline image lock scan engine test test-docker test-sdk test-fast test-long faults host-faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -22,6 +22,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup      ## a whole job on generated data, in two processes (DEMO_ROOT=demo)
 	$(BIN)/python -m container demo --root $(or $(DEMO_ROOT),demo)
 
+pipeline: setup  ## from a generated raw table to a registered model, cached by content (PIPELINE=examples/pipeline.yaml)
+	$(BIN)/python -m pipeline run --config $(or $(PIPELINE),examples/pipeline.yaml) --root $(or $(PIPELINE_ROOT),pipeline_run)
+
 test: setup      ## the tests, the fast ones first (JOBS=2 files at a time)
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not docker'
 	$(BIN)/python -m pytest $(PARALLEL) -m 'slow and not long and not docker'
@@ -32,10 +35,13 @@ test-long: setup ## the tests that are not in make test: whole grids, faults, be
 test-fast: setup ## the tests that take seconds
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not docker'
 
-$(SDK)/.installed:
+$(SDK)/.installed: Makefile
 	$(PYTHON) -m venv $(SDK)
-	$(SDK)/bin/python -m pip install --quiet 'sagemaker>=3,<4' pandas
+	$(SDK)/bin/python -m pip install --quiet 'sagemaker>=3,<4' pandas pyyaml 'moto[server]>=5' pytest
 	touch $@
+
+test-sdk: $(SDK)/.installed ## the SageMaker pipeline's definition, and its deployment to a service on loopback
+	$(SDK)/bin/python -m pytest tests/test_pipeline_definition.py tests/test_pipeline_deploy.py
 
 engine:
 	@docker info > /dev/null 2>&1 || { echo 'no Docker engine answers: start one, or set DOCKER_HOST' >&2; exit 1; }
@@ -66,8 +72,10 @@ parity: setup    ## every parallel strategy and product beside one process (20 t
 lint: setup      ## style
 	$(BIN)/ruff check .
 
-docs: setup      ## regenerate docs/hyperparameters.md
+docs: setup      ## regenerate docs/hyperparameters.md and parts of docs/pipeline.md
 	$(BIN)/python docs/generate_hyperparameters.py
+	$(BIN)/python docs/generate_steps.py
+	$(BIN)/python docs/generate_pipeline.py
 
 bench: bench-packing bench-prepare ## speed and memory
 
@@ -95,5 +103,11 @@ bench-pipeline: setup ## idle share of each pipeline schedule, from a trace
 bench-prepare: setup ## preparing: rate, memory over a million rows, time to open
 	$(BIN)/python benchmarks/prepare.py
 
+bench-preprocess: setup ## the preprocessing step over 5,000,000 rows: rows/s, peak memory
+	$(BIN)/python -m benchmarks.preprocess $(PREPROCESS)
+
 bench-reviews: setup ## quality on data/clothing-reviews
 	$(BIN)/python benchmarks/reviews.py
+
+bench-serving: setup ## the handler beside the bare ONNX session, and 200 clients at once
+	$(BIN)/python -m benchmarks.serving

@@ -1,4 +1,4 @@
-"""The commands: python -m container train|demo [--root DIR]."""
+"""The commands: python -m container train|serve|demo|load-data|preprocess|metrics|package|payload [--root DIR]."""
 
 import argparse
 import os
@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, JobPaths
+from contracts.serving import PORT, PORT_VARIABLE
+from contracts.steps import PROCESSING_STEPS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,18 +19,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, about in (
         ("train", "train, evaluate and export: input/ in, model/ and output/ out"),
+        ("serve", "answer GET /ping and POST /invocations by the model in model/, an unpacked package"),
         ("demo", "write a small data set and train on it"),
+        *((name, f"a step of a pipeline: {step.about}") for name, step in PROCESSING_STEPS.items()),
     ):
         command = commands.add_parser(name, help=about, description=about)
         command.add_argument(
             "--root", help=f"the job's folder (default: ${ROOT_VARIABLE}, else {DEFAULT_ROOT})", default=None
         )
+        if name in PROCESSING_STEPS:
+            PROCESSING_STEPS[name].add_arguments(command)
+        if name == "serve":
+            command.add_argument(
+                "--port", type=int, default=os.environ.get(PORT_VARIABLE) or PORT,
+                help=f"port to listen on (default: ${PORT_VARIABLE}, else {PORT})",
+            )  # fmt: skip
     options = parser.parse_args(arguments)
     paths = JobPaths.resolve(options.root)
     if options.command == "train":
         from container.supervisor import train
 
         return train(paths)
+    if options.command == "serve":
+        from container.serving.server import serve
+
+        return serve(paths.model, port=options.port)
+    if options.command in PROCESSING_STEPS:
+        from container.steps.program import run_step
+
+        declared = PROCESSING_STEPS[options.command].arguments
+        given = {argument.name: getattr(options, argument.name) for argument in declared}
+        return run_step(options.command, paths.root, given, os.environ)
     from container.demo import demo
 
     return demo(paths)

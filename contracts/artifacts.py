@@ -26,6 +26,18 @@ REQUIRED_MODEL_FILES = (
     DECISION,
 )
 
+# What serving reads, beside the tokenizer/ and the graph's own extra files.
+SERVING_FILES = (
+    MODEL_ONNX,
+    HYPERPARAMETERS,
+    FEATURE_COLUMNS,
+    f"{IMPUTE_DICT}.json",
+    f"{RISK_TABLE_MAP}.json",
+    PREPROCESSING,
+    DECISION,
+)
+TRAINED_WEIGHTS = (MODEL_STATE, MODEL_ARTIFACTS)
+
 INCOMPLETE = ".incomplete"  # where model/ is written first; inside it, so that a rename never crosses a mount
 
 PREDICT_RESULTS = "predict_results.pth"

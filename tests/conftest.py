@@ -10,3 +10,13 @@ def rank_pool():
 
     with RankPool() as pool:
         yield pool
+
+
+@pytest.fixture(scope="session")
+def trained_job(tmp_path_factory):
+    """The JobPaths of a completed job of two classes, on tests.jobs.table; read only."""
+    from tests.jobs import run_train, write_job
+
+    paths = write_job(tmp_path_factory.mktemp("trained"))
+    run_train(paths)
+    return paths

@@ -135,7 +135,7 @@ def run_train(paths: JobPaths, *, expect: int = 0, **environment: str) -> str:
     """Run the job to its end and return its log; the exit code must be `expect`."""
     process = start_train(paths, **environment)
     try:
-        exit_code = process.wait(timeout=240)
+        exit_code = process.wait(timeout=600)
     finally:
         process.kill()
     log = (paths.root / "train.log").read_text()

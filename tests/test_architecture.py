@@ -9,8 +9,14 @@ import pytest
 from tests.jobs import REPOSITORY
 
 # From the entry point down: a package may import those that come after it (and contracts).
-ORDER = ["training", "export", "evaluation", "parallel", "models", "data", "preprocessing", "decision"]
-NOT_UNDER = {"export": {"training", "parallel", "evaluation"}, "evaluation": {"training", "parallel", "models", "data"}}
+ORDER = [
+    "steps", "training", "export", "evaluation", "serving", "parallel", "models", "data", "preprocessing", "decision"
+]  # fmt: skip
+NOT_UNDER = {
+    "export": {"training", "parallel", "evaluation", "serving"},
+    "evaluation": {"training", "parallel", "models", "data", "serving"},
+    "serving": {"parallel", "models"},
+}
 
 
 def imports(path):
@@ -44,11 +50,20 @@ def test_the_container_never_imports_the_sagemaker_sdk():
         assert not any(module.split(".")[0] in {"sagemaker", "boto3", "pipeline"} for module in imports(path)), path
 
 
+def test_the_pipeline_imports_contracts_alone_and_the_sdk_in_one_place():
+    for path in (REPOSITORY / "pipeline").rglob("*.py"):
+        roots = {module.split(".")[0] for module in imports(path)}
+        assert not roots & {"container", "torch", "numpy"}, path
+        if not path.is_relative_to(REPOSITORY / "pipeline/aws") and path.name != "docker.py":
+            assert not roots & {"sagemaker", "boto3", "botocore"}, path
+
+
 @pytest.mark.parametrize(
     "modules",
     ["container.supervisor", "container.__main__", "container.predictor", "container.preprocessing.prepare",
      "container.evaluation.evaluate", "container.evaluation.fit_decision", "container.decision.decision",
-     "container.demo_data"],
+     "container.demo_data", "container.serving.server", "container.serving.inference", "container.steps.packaging",
+     "container.steps.payload"],
 )  # fmt: skip
 def test_a_module_that_must_start_fast_imports_no_torch(modules):
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"

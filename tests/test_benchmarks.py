@@ -148,3 +148,10 @@ def test_the_gpu_benchmark_prints_speed_and_memory_of_each_way_to_compute():
     printed = run("gpu", "--smoke")
     assert "packed" in printed
     assert "tokens/s" in printed
+
+
+def test_splitting_prints_every_format():
+    formats = {"csv", "tsv", "csv.gz", "jsonl", "parquet"}
+    printed = run("preprocess", "--rows", "3000", "--formats", *formats, expect=1)  # 3000 rows are over too soon
+    found = table_lines(printed, formats)
+    assert {cells[1] for cells in found.values()} == {"3,000"}

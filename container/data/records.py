@@ -50,9 +50,13 @@ class RecordArrays:
             ),
         )
 
-    def token_counts(self) -> np.ndarray:
-        """Tokens of each record over all texts. [R]"""
-        return sum((np.diff(text.token_offsets) for text in self.texts), start=np.zeros(len(self.row), np.int64))
+    def padded_shapes(self, index: int) -> list[tuple[int, int]]:
+        """(chunks, longest chunk) of each text of one record: what it takes in the dense form, alone."""
+        found = []
+        for text in self.texts:
+            lengths = text.chunk_lengths[text.chunk_offsets[index] : text.chunk_offsets[index + 1]]
+            found.append((len(lengths), int(lengths.max())))
+        return found
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from container.decision.decision import Decision
-from container.evaluation.analysis import SplitAnalysis, analyze
+from container.evaluation.analysis import analyze
 from container.evaluation.evaluation_input import EvaluationInput
+from container.evaluation.metrics_json import metrics_json
 from container.evaluation.plots import write_curves
 from container.evaluation.predictions import write_predictions
 from container.evaluation.report import render_report
@@ -41,7 +41,7 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
         uncalibrated=evaluation.uncalibrated if evaluation.decision.changes_probabilities else None,
     )
     metrics = {
-        **_metrics(analyses, decision=evaluation.decision, threshold=threshold),
+        **metrics_json(analyses, decision=evaluation.decision, threshold=threshold),
         "onnx_variants": {report.name: asdict(report) for report in evaluation.variants},
         "explanation": evaluation.explanation and evaluation.explanation.to_json(),
     }
@@ -55,27 +55,6 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
 def decided_from(decision: Decision) -> float:
     """The threshold of two classes; without a decision about it, 0.5."""
     return 0.5 if decision.threshold is None else decision.threshold.value
-
-
-def _metrics(analyses: Mapping[str, SplitAnalysis], *, decision: Decision, threshold: float | None) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    undefined: dict[str, str] = {}
-    for name, analysis in analyses.items():
-        flat.update({f"{name}/{metric}": value for metric, value in analysis.metrics.values.items()})
-        undefined.update({f"{name}/{metric}": reason for metric, reason in analysis.metrics.undefined.items()})
-    details = {
-        "records": {name: {"rows": a.rows, "labelled": a.labelled} for name, a in analyses.items()},
-        "baselines": {name: a.baselines for name, a in analyses.items()},
-        "intervals_95": {name: {key: list(pair) for key, pair in a.intervals.items()} for name, a in analyses.items()},
-        "best_f1_threshold": None if threshold is None else {"threshold": threshold, "chosen_on": "val"},
-        "thresholds": {name: [entry.to_dict() for entry in a.at_thresholds] for name, a in analyses.items()},
-        "classes": {name: [asdict(scores) for scores in a.classes] for name, a in analyses.items()},
-        "confusion_matrix": {name: a.confusion.tolist() for name, a in analyses.items()},
-        "decision": decision.to_json(),
-        "uncalibrated": {name: a.uncalibrated and asdict(a.uncalibrated) for name, a in analyses.items()},
-        "calibration": {name: a.calibration and asdict(a.calibration) for name, a in analyses.items()},
-    }
-    return {**flat, "undefined": undefined, **details}
 
 
 def _write_aside(path: Path, text: str) -> None:

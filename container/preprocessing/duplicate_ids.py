@@ -73,14 +73,18 @@ class DuplicateIds:
             self._seen = self._watched(self._seen)
 
     def _watched(self, hashes: np.ndarray) -> np.ndarray:
-        return hashes[hashes & np.uint64((1 << self.skipped_bits) - 1) == 0]
+        return hashes[self._is_watched(hashes)]
+
+    def _is_watched(self, hashes: np.ndarray) -> np.ndarray:
+        return hashes & np.uint64((1 << self.skipped_bits) - 1) == 0
 
     def _find_example(self, hashes: np.ndarray) -> None:
-        distinct, first, counts = np.unique(hashes, return_index=True, return_counts=True)
+        watched = np.flatnonzero(self._is_watched(hashes))
+        distinct, first, counts = np.unique(hashes[watched], return_index=True, return_counts=True)
         position = np.searchsorted(self._seen, distinct)
         known = np.zeros(len(distinct), bool)
         inside = position < len(self._seen)
         known[inside] = self._seen[position[inside]] == distinct[inside]
-        repeated = first[(counts > 1) | known]
+        repeated = watched[first[(counts > 1) | known]]
         if len(repeated):
             self.example = pa.chunked_array([ids for _, ids in self._pending])[int(repeated.min())].as_py()

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from container.preprocessing.text_steps import replace_surrogates
 from contracts.errors import ContractError
 
 logger = logging.getLogger(__name__)
@@ -140,7 +141,7 @@ def column_names(path: Path) -> list[str]:
     Raises:
         ContractError: the file is empty, is not what its name says, or names a column twice.
     """
-    names = _parquet_file(path).schema_arrow.names if format_of(path) == "parquet" else _text_header(path)
+    names = _parquet_file(path).schema_arrow.names if format_of(path) == "parquet" else text_header(path)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ContractError(f"{path}: the column {twice[0]!r} is there twice", "Give each column a name of its own.")
@@ -161,7 +162,7 @@ def missing_column(column: str, present: Sequence[str], where: str) -> ContractE
     hint = f"; the nearest there is {near[0]!r}" if near else ""
     return ContractError(
         f"{where}: column {column!r} is missing{hint}",
-        f"The columns there are {', '.join(map(repr, present))}. Add it, or correct the hyperparameter that names it.",
+        f"The columns there are {', '.join(map(repr, present))}. Add it, or correct the setting that names it.",
     )
 
 
@@ -179,7 +180,7 @@ def iter_tables(files: Sequence[Path], columns: Sequence[str], *, rows_per_batch
     first_row = 0
     for path in files:
         in_file = 0
-        batches = _parquet_batches(path, columns, rows_per_batch) if schema else _text_batches(path, columns)
+        batches = _parquet_batches(path, columns, rows_per_batch) if schema else text_batches(path, columns)
         for batch in batches:
             table = pa.Table.from_batches([batch]).select(list(columns))
             if schema:
@@ -195,6 +196,7 @@ def records_to_table(records: Any) -> pa.Table:
     """Raw records as a table: a list of dicts, a pandas DataFrame, an Arrow table or record batch.
 
     A key that some dicts lack is null there. A column of mixed types (1, "1") is read as strings, as from a CSV file.
+    Surrogates, which JSON can write and UTF-8 cannot hold, become U+FFFD.
     """
     if isinstance(records, pa.Table):
         return records
@@ -213,7 +215,7 @@ def records_to_table(records: Any) -> pa.Table:
                 "Hand over a list of dicts, a DataFrame or an Arrow table.",
             )
     names = list(dict.fromkeys(str(name) for row in rows for name in row))
-    return pa.table({name: _column(name, [row.get(name) for row in rows]) for name in names})
+    return pa.table({replace_surrogates(name): _column(name, [row.get(name) for row in rows]) for name in names})
 
 
 def _column(name: str, values: list[Any]) -> pa.Array:
@@ -226,8 +228,9 @@ def _column(name: str, values: list[Any]) -> pa.Array:
             )
     try:
         return pa.array(values)
-    except (pa.ArrowException, TypeError, OverflowError):
-        return pa.array([None if value is None else str(value) for value in values], pa.string())
+    except (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError):
+        texts = [None if value is None else replace_surrogates(str(value)) for value in values]
+        return pa.array(texts, pa.string())
 
 
 def _is_missing(value: Any) -> bool:
@@ -298,7 +301,12 @@ def _decode(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
-def _text_header(path: Path) -> list[str]:
+def text_header(path: Path) -> list[str]:
+    """The fields of the first line of a CSV or TSV file.
+
+    Raises:
+        ContractError: the file is empty, cannot be read, or is no text.
+    """
     compressed = path.name.lower().endswith(".gz")
     try:
         with gzip.open(path) if compressed else path.open("rb") as stream:
@@ -315,14 +323,26 @@ def _text_header(path: Path) -> list[str]:
     return next(csv.reader(io.StringIO(text, newline=""), delimiter=DELIMITERS[format_of(path)]))
 
 
-def _text_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def text_batches(
+    path: Path, columns: Sequence[str], *, header: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Columns of a CSV or TSV file as strings, a few MiB at a time.
+
+    Args:
+        header: the names of all columns, of a file that has no line of them.
+
+    Raises:
+        ContractError: the file is damaged.
+    """
     try:
         stream = pa.input_stream(str(path), compression="gzip" if path.name.lower().endswith(".gz") else None)
         with (
             stream,
             pa_csv.open_csv(
                 stream,
-                read_options=pa_csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK_BYTES),
+                read_options=pa_csv.ReadOptions(
+                    use_threads=False, block_size=CSV_BLOCK_BYTES, column_names=None if header is None else list(header)
+                ),
                 parse_options=pa_csv.ParseOptions(delimiter=DELIMITERS[format_of(path)], newlines_in_values=True),
                 convert_options=pa_csv.ConvertOptions(
                     include_columns=list(columns),

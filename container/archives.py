@@ -1,0 +1,97 @@
+"""tar.gz files: written with the same bytes for the same content, read member by member with a check of each."""
+
+import gzip
+import io
+import os
+import shutil
+import tarfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+
+from contracts.errors import ContractError
+
+_LEVEL = 1  # weights hardly compress, and a higher level takes three times as long
+_CHUNK = 1 << 20
+
+
+def write_archive(path: Path, members: Mapping[str, Path | bytes]) -> None:
+    """Write a tar.gz whose bytes depend on the names and contents of its members alone; complete or not at all.
+
+    Args:
+        members: name inside the archive -> a file, or its content.
+    """
+    aside = path.with_name(f".{path.name}")
+    with (
+        aside.open("wb") as file,
+        gzip.GzipFile("", "wb", compresslevel=_LEVEL, fileobj=file, mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name in sorted(members):
+            content = members[name]
+            entry = tarfile.TarInfo(name)  # of root, mode 644, of the year 1970
+            entry.size = len(content) if isinstance(content, bytes) else content.stat().st_size
+            if isinstance(content, bytes):
+                archive.addfile(entry, io.BytesIO(content))
+            else:
+                with content.open("rb") as source:
+                    archive.addfile(entry, source)
+    os.replace(aside, path)
+
+
+def extract_archive(
+    archive: Path, target: Path, *, wanted: Callable[[str], bool] = lambda _name: True
+) -> list[str]:
+    """Unpack a tar.gz below `target`; only files and folders, none of which leads out of it.
+
+    Args:
+        wanted: by its name, whether a member is unpacked.
+
+    Returns:
+        Names of the files, sorted.
+
+    Raises:
+        ContractError: no tar.gz, damaged, more than the disk has room for, or a member that is a link or device, leads
+            out of the folder, or is there twice.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    names: set[str] = set()
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                if not wanted(member.name):
+                    continue
+                name = _checked_name(archive, member)
+                place = target / name
+                if member.isdir():
+                    place.mkdir(parents=True, exist_ok=True)
+                    continue
+                if name in names:
+                    raise _refused(archive, member, "is there twice")
+                free = shutil.disk_usage(target).free
+                if member.size > free:
+                    raise _refused(archive, member, f"has {member.size} bytes, and {target} has room for {free}")
+                place.parent.mkdir(parents=True, exist_ok=True)
+                source = tar.extractfile(member)
+                assert source is not None, "a regular file has content"
+                with source, place.open("wb") as file:
+                    shutil.copyfileobj(source, file, _CHUNK)
+                names.add(name)
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ContractError(
+            f"{archive}: is no whole tar.gz: {error}", "Copy it again, or have it written again."
+        ) from error
+    return sorted(names)
+
+
+def _checked_name(archive: Path, member: tarfile.TarInfo) -> str:
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts or "\\" in member.name:
+        raise _refused(archive, member, "leads out of the archive's folder")
+    if not (member.isreg() or member.isdir()):
+        raise _refused(archive, member, "is neither a file nor a folder")
+    return str(path)
+
+
+def _refused(archive: Path, member: tarfile.TarInfo, why: str) -> ContractError:
+    return ContractError(f"{archive}: its member {member.name!r} {why}", "Write the archive of plain files alone.")

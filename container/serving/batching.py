@@ -1,0 +1,140 @@
+"""Computes the records of many requests together, without waiting for company."""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+
+import numpy as np
+
+from container.data.records import RecordArrays
+
+logger = logging.getLogger(__name__)
+
+ComputeRecords = Callable[[Sequence[RecordArrays], Sequence[int]], np.ndarray]
+
+
+class _Waiting:
+    """A request in the queue: records from `done` on are still to be computed."""
+
+    def __init__(self, records: RecordArrays) -> None:
+        self.records = records
+        self.count = len(records.row)
+        self.done = 0
+        self.parts: list[np.ndarray] = []
+        self.answer: Future[np.ndarray] = Future()
+
+
+class BatchingQueue:
+    """A worker that takes what has queued up while it was busy.
+
+    A single request is computed at once, alone: there is no timer that it would wait for. Requests that arrive
+    meanwhile are computed together next. In each round every waiting request gets an equal share of the batch, so that
+    one of thousands of records does not hold up one of a single record.
+
+    Args:
+        compute: class probabilities of record indices[i] of records[i]. [N, K]
+        batch_size: most records of a round.
+    """
+
+    def __init__(self, compute: ComputeRecords, *, batch_size: int) -> None:
+        assert batch_size >= 1
+        self._compute = compute
+        self._batch_size = batch_size
+        self._waiting: deque[_Waiting] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._worker = threading.Thread(target=self._work, name="batching", daemon=True)
+        self._worker.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._worker.is_alive()
+
+    def compute(self, records: RecordArrays, *, timeout: float | None = None) -> np.ndarray:
+        """Class probabilities of all of `records`, in their order. [N, K]
+
+        Raises:
+            TimeoutError: they were not computed within `timeout` seconds, or before the queue was closed; what is left
+                of them is dropped.
+            Exception: what `compute` raised for them.
+        """
+        request = _Waiting(records)
+        with self._changed:
+            if self._closed:
+                raise TimeoutError("the queue is closed")
+            self._waiting.append(request)
+            self._changed.notify()
+        try:
+            return request.answer.result(timeout)
+        except TimeoutError:
+            request.answer.cancel()
+            raise
+        except CancelledError as error:
+            raise TimeoutError("the queue was closed") from error
+
+    def close(self) -> None:
+        """Finish the round under way, drop what waits, end the worker."""
+        with self._changed:
+            self._closed = True
+            for request in self._waiting:
+                request.answer.cancel()
+            self._changed.notify()
+        self._worker.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closed:
+                    self._changed.wait()
+                if not self._waiting:
+                    return
+                shares = self._take()
+            if shares:
+                self._answer(shares)
+
+    def _take(self) -> list[tuple[_Waiting, range]]:
+        """Records of the next round; requests with more of them go to the end of the queue."""
+        waiting = [request for request in self._waiting if not request.answer.cancelled()]
+        self._waiting.clear()
+        shares: list[tuple[_Waiting, range]] = []
+        room = self._batch_size
+        for place, request in enumerate(waiting):
+            if room == 0:
+                self._waiting.extendleft(reversed(waiting[place:]))
+                break
+            # Who needs less than an equal share leaves the rest to those behind.
+            share = max(1, room // min(room, len(waiting) - place))
+            taken = range(request.done, min(request.done + share, request.count))
+            shares.append((request, taken))
+            room -= len(taken)
+        for request, taken in shares:
+            if taken.stop < request.count:
+                self._waiting.append(request)
+        return shares
+
+    def _answer(self, shares: Sequence[tuple[_Waiting, range]]) -> None:
+        records = [request.records for request, taken in shares for _ in taken]
+        indices = [index for _, taken in shares for index in taken]
+        try:
+            probabilities = self._compute(records, indices)  # [N, K]
+        except Exception as error:
+            if len(shares) > 1:  # only the request that is to blame shall fail
+                for share in shares:
+                    self._answer([share])
+                return
+            logger.exception("%d records could not be computed", len(indices))
+            request, _ = shares[0]
+            with self._changed:
+                self._waiting = deque(other for other in self._waiting if other is not request)
+            if request.answer.set_running_or_notify_cancel():
+                request.answer.set_exception(error)
+            return
+        start = 0
+        for request, taken in shares:
+            request.parts.append(probabilities[start : start + len(taken)])
+            start += len(taken)
+            request.done = taken.stop
+            if request.done == request.count and request.answer.set_running_or_notify_cancel():
+                request.answer.set_result(np.concatenate(request.parts))

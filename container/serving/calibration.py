@@ -1,0 +1,65 @@
+"""calibration.json of a package: a monotone map of class 1's probability, fitted after training on other data."""
+
+import json
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from contracts.errors import ContractError
+
+_FIX = 'Write {"scores": [...], "probabilities": [...]}: numbers in 0..1, scores growing, probabilities not falling.'
+
+
+@dataclass(frozen=True)
+class CalibrationMap:
+    """Lines between points (score, probability), flat beyond the first and the last.
+
+    Attributes:
+        scores: probabilities of class 1 as the model gives them, growing. [P], P >= 2
+        probabilities: what they become, never falling. [P]
+    """
+
+    scores: tuple[float, ...]
+    probabilities: tuple[float, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read calibration.json.
+
+        Raises:
+            ContractError: no JSON, other keys, lists of unequal length, values that are no monotone map.
+        """
+        try:
+            found = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise ContractError(f"{path}: cannot be read as JSON: {error}", _FIX) from error
+        if not isinstance(found, dict) or set(found) != {"scores", "probabilities"}:
+            what = f"the keys {sorted(found)}" if isinstance(found, dict) else f"a {type(found).__name__}"
+            raise ContractError(f"{path}: holds {what}, not scores and probabilities", _FIX)
+        for name, values in found.items():
+            if not isinstance(values, list) or not all(map(_is_share, values)):
+                raise ContractError(f"{path}: {name} is no list of numbers from 0 to 1", _FIX)
+        scores, probabilities = found["scores"], found["probabilities"]
+        if len(scores) != len(probabilities) or len(scores) < 2:
+            raise ContractError(
+                f"{path}: has {len(scores)} scores and {len(probabilities)} probabilities; it takes as many of both, "
+                "2 at least",
+                _FIX,
+            )
+        for name, fits in (("scores", lambda a, b: a < b), ("probabilities", lambda a, b: a <= b)):
+            wrong = next((pair for pair in pairwise(found[name]) if not fits(*pair)), None)
+            if wrong is not None:
+                raise ContractError(f"{path}: {name} has {wrong[1]} after {wrong[0]}", _FIX)
+        return cls(tuple(scores), tuple(probabilities))
+
+    def apply(self, probabilities: np.ndarray) -> np.ndarray:
+        """[N, 2] -> [N, 2]"""
+        positive = np.interp(probabilities[:, 1], self.scores, self.probabilities)
+        return np.stack([1 - positive, positive], axis=1)
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1

@@ -1,0 +1,10 @@
+"""SageMaker's entry point of a package, code/inference.py: all it needs lies beside it."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from container.serving.handler import input_fn, model_fn, output_fn, predict_fn
+
+__all__ = ["input_fn", "model_fn", "output_fn", "predict_fn"]

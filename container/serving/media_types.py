@@ -1,0 +1,91 @@
+"""Content-Type and Accept headers (RFC 9110, 8.3 and 12.5.1): which format a client sends and wants."""
+
+from dataclasses import dataclass
+from email.message import Message
+from http import HTTPStatus
+
+from container.serving.errors import RequestError
+from contracts.serving import JSON, MEDIA_TYPES, REQUEST_TYPES, RESPONSE_TYPES
+
+
+@dataclass(frozen=True)
+class MediaType:
+    """A format, and whether its table has a header line where the client said so.
+
+    Attributes:
+        name: one of contracts.serving's.
+        header: the parameter `header` of text/csv (RFC 7111): True for present, False for absent.
+    """
+
+    name: str
+    header: bool | None = None
+
+
+def request_type(content_type: str | None) -> MediaType:
+    """The format of a request's body.
+
+    Raises:
+        RequestError: 415, no Content-Type, an unknown one, or another encoding than UTF-8.
+    """
+    name, parameters = _parse(content_type or "")
+    known = f"Send one of {', '.join(REQUEST_TYPES)}."
+    if not name:
+        raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type is missing", known)
+    if name not in MEDIA_TYPES:
+        raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type {name!r} is not known", known)
+    charset = parameters.get("charset", "utf-8").lower()
+    if charset not in ("utf-8", "utf8", "us-ascii"):
+        raise RequestError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: charset {charset!r} is not read", "Send UTF-8."
+        )
+    return MediaType(MEDIA_TYPES[name], _header(parameters))
+
+
+def response_type(accept: str | None) -> MediaType:
+    """The format of an answer: the one that Accept prefers; JSON where it leaves the choice.
+
+    Raises:
+        RequestError: 406, it names no format that we write.
+    """
+    if not (accept or "").strip():
+        return MediaType(JSON)
+    best: tuple[float, MediaType] | None = None
+    for part in str(accept).split(","):
+        name, parameters = _parse(part)
+        wanted = _response(name)
+        quality = _quality(parameters)
+        if wanted is not None and quality > 0 and (best is None or quality > best[0]):
+            best = quality, MediaType(wanted, _header(parameters))
+    if best is None:
+        raise RequestError(
+            HTTPStatus.NOT_ACCEPTABLE, f"Accept {accept!r} names no format that is written here",
+            f"Accept one of {', '.join(RESPONSE_TYPES)}.",
+        )  # fmt: skip
+    return best[1]
+
+
+def _response(name: str) -> str | None:
+    if name in ("*/*", "*"):
+        return JSON
+    if name.endswith("/*"):
+        return next((known for known in RESPONSE_TYPES if known.startswith(name[:-1])), None)
+    known = MEDIA_TYPES.get(name)
+    return known if known in RESPONSE_TYPES else None
+
+
+def _parse(value: str) -> tuple[str, dict[str, str]]:
+    message = Message()
+    message["content-type"] = " ".join(value.split())
+    (name, _), *parameters = message.get_params([("", "")])
+    return name.strip().lower(), {key.lower(): text for key, text in parameters}
+
+
+def _quality(parameters: dict[str, str]) -> float:
+    try:
+        return float(parameters.get("q", 1))
+    except ValueError:
+        return 1.0
+
+
+def _header(parameters: dict[str, str]) -> bool | None:
+    return {"present": True, "absent": False}.get(parameters.get("header", "").lower())

@@ -1,0 +1,123 @@
+"""The model of a package as it is served: the predictor, the package's calibration, the decision."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from container.data.records import RecordArrays
+from container.predictor import Predictor
+from container.serving.calibration import CalibrationMap
+from container.serving.errors import RequestError
+from container.serving.requests import Request
+from contracts.errors import ContractError
+from contracts.serving import CALIBRATION, ServingSettings
+
+Compute = Callable[[RecordArrays], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer for N records, in their order.
+
+    Attributes:
+        probabilities: [N, K]
+        decided: label of the decided class of each record.
+        class_labels: label of each probability column.
+    """
+
+    probabilities: np.ndarray
+    decided: Sequence[int | str]
+    class_labels: Sequence[int | str]
+
+
+class ServedModel:
+    """A model folder, loaded; safe in several threads.
+
+    Attributes:
+        feature_inputs: the columns that a record needs, in the order of a CSV without a header line.
+        class_labels: label of each probability column.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.feature_inputs = predictor.feature_inputs
+        self.class_labels = predictor.class_labels
+        self._predictor = predictor
+        self._calibration: CalibrationMap | None = None
+        self._preparing = threading.Lock()  # the tokenizer remembers words
+
+    @classmethod
+    def load(cls, folder: str | Path, settings: ServingSettings) -> Self:
+        """Load an unpacked package, or the model folder of a job.
+
+        Raises:
+            ContractError: a missing or damaged artifact.
+        """
+        predictor = Predictor.load(
+            folder,
+            variant=settings.serving_onnx_variant,
+            batch_size=settings.serving_batch_size,
+            threads=settings.serving_threads,
+        )
+        model = cls(predictor)
+        path = Path(folder) / CALIBRATION
+        if path.is_file():
+            model.calibrate(CalibrationMap.read(path))
+        return model
+
+    def calibrate(self, calibration: CalibrationMap) -> None:
+        """Map the probabilities of all answers from now on.
+
+        Raises:
+            ContractError: there are more than two classes.
+        """
+        if len(self.class_labels) != 2:
+            raise ContractError(
+                f"{CALIBRATION}: maps the probability of class 1, but the model has {len(self.class_labels)} classes",
+                f"Leave {CALIBRATION} out.",
+            )
+        self._calibration = calibration
+
+    def predict(self, request: Request, compute: Compute | None = None) -> Prediction:
+        """Answer a request.
+
+        Args:
+            compute: computes prepared records [N, K], e.g. together with those of other requests; by default they are
+                computed here.
+
+        Raises:
+            RequestError: 400, the request lacks a column or a record, or has a value that is no number where one is
+                needed.
+        """
+        table = request.records(self.feature_inputs, others=self._predictor.other_columns)
+        try:
+            with self._preparing:
+                prepared = self._predictor.prepare(table)
+        except ContractError as error:
+            raise RequestError(HTTPStatus.BAD_REQUEST, error.cause, error.fix) from error
+        probabilities = (compute or self.compute_alone)(prepared)
+        return self._decide(probabilities)
+
+    def compute(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
+        """Probabilities of record indices[i] of records[i], before the package's calibration. [N, K]"""
+        return self._predictor.compute(records, indices)
+
+    def compute_alone(self, prepared: RecordArrays) -> np.ndarray:
+        """Those of one request. [N, K]"""
+        count = len(prepared.row)
+        return self.compute([prepared] * count, range(count))
+
+    def _decide(self, probabilities: np.ndarray) -> Prediction:
+        decision = self._predictor.decision
+        decided = decision.decide(probabilities)
+        if self._calibration is not None:
+            probabilities = self._calibration.apply(probabilities)
+            # A threshold that was chosen on val for a precision or recall belongs to the scores that it was chosen on;
+            # one that was given, 0.5 say, belongs to the probabilities that are served.
+            if decision.threshold is not None and decision.threshold.target == "given":
+                decided = decision.decide(probabilities)
+        return Prediction(probabilities, [self.class_labels[k] for k in decided.tolist()], self.class_labels)

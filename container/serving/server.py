@@ -1,0 +1,157 @@
+"""`python -m container serve`: the HTTP server, from loading the model to a clean stop."""
+
+import logging
+import signal
+import sys
+import threading
+import time
+from http import HTTPStatus
+from pathlib import Path
+from types import FrameType
+
+import waitress
+from waitress import wasyncore
+from waitress.channel import HTTPChannel
+from waitress.server import BaseWSGIServer
+from waitress.task import ErrorTask, WSGITask
+
+from container.processes import available_cores, set_up_logging
+from container.serving import handler
+from container.serving.application import Application
+from container.serving.errors import error_body
+from container.serving.hosting import load_host
+from contracts.errors import ContractError
+from contracts.serving import JSON, ServingSettings
+
+logger = logging.getLogger(__name__)
+
+STOPPED, FAILED = 0, 1
+# Up to here the body of a request that is too large is read, so that its client reads the answer; beyond, the
+# connection is cut.
+_READ_THOUGH_REFUSED = 4
+_POLL_SECONDS = 0.1
+
+
+class _AnswerTask(WSGITask):
+    """Closes the connection after an answer once the server is stopping."""
+
+    def execute(self) -> None:
+        if self.channel.server.application.draining:
+            self.set_close_on_finish()
+        super().execute()
+
+
+class _RefusalTask(ErrorTask):
+    """What the server refuses before the application sees it, in JSON too."""
+
+    def execute(self) -> None:
+        error = self.request.error
+        status = HTTPStatus(error.code)
+        body = error_body(status, str(error.body))
+        self.status = f"{status.value} {status.phrase}"
+        self.response_headers.append(("Content-Type", JSON))
+        self.set_close_on_finish()
+        self.content_length = len(body)
+        self.write(body)
+
+
+class _Channel(HTTPChannel):
+    task_class = _AnswerTask
+    error_task_class = _RefusalTask
+
+
+def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
+    """Serve a model folder until SIGTERM or SIGINT.
+
+    The port is opened when the model is loaded. On a signal, requests under way are answered, new connections refused.
+
+    Args:
+        model: an unpacked package, or model/ of a job.
+
+    Returns:
+        0 stopped, 1 it could not start; the log says why.
+    """
+    set_up_logging()
+    logging.getLogger("waitress").setLevel(logging.ERROR)
+    signal.signal(signal.SIGTERM, _exit)  # while the model is loaded
+    began = time.monotonic()
+    try:
+        settings = handler.settings()
+        host = load_host(model)
+        application = Application(host, settings)
+        sockets: dict[int, object] = {}
+        server = _open(application, sockets, settings, address=address, port=port)
+    except ContractError as error:
+        logger.error("%s", error)
+        return FAILED
+    logger.info(
+        "serving %s on port %s after %.1f s, %d cores", model, server.effective_port, time.monotonic() - began,
+        available_cores(),
+    )  # fmt: skip
+    _run(server, application, sockets, settings.serving_grace_seconds)
+    host.close()
+    logger.info("stopped; %s", application.summary())
+    return STOPPED
+
+
+def _open(
+    application: Application, sockets: dict[int, object], settings: ServingSettings, *, address: str, port: int
+) -> BaseWSGIServer:
+    try:
+        server = waitress.create_server(
+            application,
+            sockets,
+            host=address,
+            port=port,
+            threads=settings.serving_concurrency,
+            connection_limit=4 * settings.serving_concurrency + 100,
+            backlog=2048,
+            max_request_body_size=_READ_THOUGH_REFUSED * settings.serving_max_bytes,
+            asyncore_use_poll=True,  # select() ends at 1024 descriptors
+            ident=None,
+            clear_untrusted_proxy_headers=False,  # nothing here reads them, and it would wrap the application
+        )
+    except OSError as error:
+        raise ContractError(f"port {port}: cannot be opened: {error}", "Free it, or give another --port.") from error
+    server.channel_class = _Channel
+    return server
+
+
+def _run(server: BaseWSGIServer, application: Application, sockets: dict[int, object], grace: float) -> None:
+    """Serve until a signal; then answer what is under way, for at most `grace` seconds."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    while not stop.is_set():
+        wasyncore.loop(_POLL_SECONDS, use_poll=True, map=sockets, count=1)
+    logger.info("asked to stop; answering what is under way")
+    application.draining = True
+    _accept_backlog(server)
+    wasyncore.dispatcher.close(server)  # the listening socket alone; the threads' wake-up call stays
+    deadline = time.monotonic() + grace
+    quiet = 0
+    # One quiet look is not enough: what was sent just before lies in the kernel until the next.
+    while quiet < 2 and time.monotonic() < deadline:
+        wasyncore.loop(_POLL_SECONDS, use_poll=True, map=sockets, count=1)
+        quiet = 0 if any(map(_busy, list(server.active_channels.values()))) else quiet + 1
+    left = sum(map(_busy, list(server.active_channels.values())))
+    if left:
+        logger.warning("%d requests were not answered within %g s", left, grace)
+    server.task_dispatcher.shutdown(timeout=1)
+    wasyncore.close_all(sockets)
+
+
+def _accept_backlog(server: BaseWSGIServer) -> None:
+    """Take up the connections that the kernel has accepted already."""
+    known = -1
+    while known < len(server.active_channels):
+        known = len(server.active_channels)
+        server.handle_accept()
+
+
+def _busy(channel: HTTPChannel) -> bool:
+    return bool(channel.requests or channel.request is not None or channel.total_outbufs_len)
+
+
+def _exit(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(STOPPED)

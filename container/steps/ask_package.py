@@ -1,0 +1,66 @@
+"""Loads an unpacked package and asks it, in a process of its own that has nothing of the house but what is packed.
+
+Run as a script, `python -I ask_package.py TASK`. TASK is a JSON file:
+    package: the folder; guarded: whether training's libraries and the network are out of reach;
+    requests: [{"file": ..., "content_type": ..., "accept": ...}]; answers: the file to write.
+The answers: {"load_seconds": ..., "answers": [{"body": base64, "content_type": ...}]}, or {"error": ...}.
+"""
+
+import base64
+import importlib
+import json
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+TRAINING_ONLY = ("torch", "transformers", "onnx", "onnxscript", "sklearn", "pandas", "sagemaker", "boto3")
+
+
+class _Blocked:
+    """A finder that refuses what serving must do without."""
+
+    def find_spec(self, name: str, *_: Any) -> None:
+        if name.partition(".")[0] in TRAINING_ONLY:
+            raise ImportError(f"the package imports {name}, which serving has to do without")
+
+
+def _no_network(*_: Any, **__: Any) -> NoReturn:
+    raise OSError("the package uses the network, which an isolated endpoint does not have")
+
+
+def _ask(task: dict[str, Any]) -> dict[str, Any]:
+    if task["guarded"]:
+        sys.meta_path.insert(0, _Blocked())
+        socket.socket.connect = _no_network  # type: ignore[method-assign]
+        socket.getaddrinfo = _no_network
+    package = Path(task["package"])
+    sys.path.insert(0, str(package / "code"))
+    began = time.perf_counter()
+    module = importlib.import_module("inference")
+    model = module.model_fn(str(package))
+    loaded = time.perf_counter() - began
+    answers = []
+    for request in task["requests"]:
+        body = Path(request["file"]).read_bytes()
+        records = module.input_fn(body, request["content_type"])
+        found = module.output_fn(module.predict_fn(records, model), request["accept"])
+        text, content_type = found if isinstance(found, tuple) else (found, request["accept"])
+        raw = text.encode() if isinstance(text, str) else bytes(text)
+        answers.append({"body": base64.b64encode(raw).decode(), "content_type": content_type})
+    return {"load_seconds": loaded, "answers": answers}
+
+
+def main() -> None:
+    task = json.loads(Path(sys.argv[1]).read_text("utf-8"))
+    try:
+        result = _ask(task)
+    except Exception as error:
+        result = {"error": f"{type(error).__name__}: {error}", "detail": traceback.format_exc()}
+    Path(task["answers"]).write_text(json.dumps(result), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""code/ of a package: our entry point, and of the house what it imports, with the versions of everything else."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import container
+import contracts
+from container.serving import inference
+from contracts.serving import ENTRY_POINT
+
+_HOUSE = {package.__name__: Path(str(package.__file__)).parent.parent for package in (container, contracts)}
+_ENTRY_MODULE = "container.serving.handler"
+# Imported when the model is loaded; whatever else is imported only inside of functions serves training.
+_IMPORTED_LATER = ("onnxruntime",)
+_BROUGHT_ALONG = ("pydantic_core",)  # pinned by a package that is itself pinned
+
+
+@dataclass(frozen=True)
+class ServingCode:
+    """What answers requests.
+
+    Attributes:
+        files: path inside code/ -> file.
+        requirements: distributions that the files import, with their versions here.
+    """
+
+    files: dict[str, Path]
+    requirements: tuple[str, ...]
+
+
+def serving_code() -> ServingCode:
+    """The entry point and every module of the house that it imports, directly or not."""
+    files = {ENTRY_POINT: Path(inference.__file__)}
+    others: set[str] = set(_IMPORTED_LATER)
+    waiting, seen = [_ENTRY_MODULE], set[str]()
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        path = _file(module)
+        assert path is not None, f"{module} is a module"
+        files[str(path.relative_to(_HOUSE[module.split(".")[0]]))] = path
+        if "." in module:
+            waiting.append(module.rpartition(".")[0])
+        for name in _imports(path):
+            root = name.split(".")[0]
+            if root in _HOUSE:
+                if _file(name) is not None:
+                    waiting.append(name)
+            elif root not in sys.stdlib_module_names and root not in _BROUGHT_ALONG:
+                others.add(root)
+    return ServingCode(files, tuple(f"{name}=={version(name)}" for name in sorted(others)))
+
+
+def bound_names(tree: ast.Module) -> set[str]:
+    """The names that a module's top level defines, assigns or imports; "*" for an import of all of another one's."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update(alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    return names
+
+
+def _file(module: str) -> Path | None:
+    root = _HOUSE[module.split(".", maxsplit=1)[0]]
+    path = root.joinpath(*module.split("."))
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """What a module imports when it is imported itself; of `from a import b` both a and a.b."""
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None, "imports are absolute"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)

@@ -1,0 +1,107 @@
+"""Package: a trained model in, a model.tar.gz for SageMaker hosting out."""
+
+import ast
+import logging
+from pathlib import Path
+
+from container.archives import extract_archive, write_archive
+from container.serving.calibration import CalibrationMap
+from container.serving.model import ServedModel
+from container.steps.package_code import bound_names, serving_code
+from container.steps.program import StepRun
+from contracts import artifacts
+from contracts.errors import ContractError
+from contracts.serving import CALIBRATION, CODE_FOLDER, ENTRY_POINT, ServingSettings
+from contracts.steps import ARCHIVED_MODEL
+
+logger = logging.getLogger(__name__)
+
+_FUNCTIONS = ("model_fn", "input_fn", "predict_fn", "output_fn")
+_OURS = ("container", "contracts")
+REQUIREMENTS = "requirements.txt"
+
+
+def run(step: StepRun) -> None:
+    """Pack model_input, code/ and what else was handed over; the same inputs give the same bytes.
+
+    Raises:
+        ContractError: an artifact is missing or does not load, a script or the calibration is refused.
+    """
+    source, model = _model_folder(step)
+    members: dict[str, Path | bytes] = dict(_artifacts(source, model, include_weights=step.settings.include_weights))
+    calibration = step.input("calibration_model")
+    if calibration is not None:
+        members[CALIBRATION] = calibration / CALIBRATION
+    # What does not load here would not load on an endpoint, an hour later.
+    served = ServedModel.load(model, ServingSettings())
+    if calibration is not None:
+        served.calibrate(CalibrationMap.read(calibration / CALIBRATION))
+    code = serving_code()
+    members |= {f"{CODE_FOLDER}/{name}": path for name, path in code.files.items()}
+    members[f"{CODE_FOLDER}/{REQUIREMENTS}"] = "".join(f"{line}\n" for line in code.requirements).encode()
+    scripts = step.input("inference_scripts_input")
+    if scripts is not None:
+        members |= {f"{CODE_FOLDER}/{name}": path for name, path in _scripts(scripts).items()}
+    package = step.output("packaged_model") / ARCHIVED_MODEL
+    write_archive(package, members)
+    logger.info(
+        "%s: %d files, %.1f MB; serves %s, classes %s", package, len(members), package.stat().st_size / 1e6,
+        ", ".join(served.feature_inputs), ", ".join(map(str, served.class_labels)),
+    )  # fmt: skip
+
+
+def _model_folder(step: StepRun) -> tuple[Path, Path]:
+    """What was handed over, for messages, and the folder of the model's files."""
+    folder = step.required_input("model_input")
+    archive = folder / ARCHIVED_MODEL
+    if not archive.is_file():
+        return folder, folder
+    if (folder / artifacts.MODEL_ONNX).exists():
+        raise ContractError(
+            f"input model_input: {folder} holds both {ARCHIVED_MODEL} and {artifacts.MODEL_ONNX}", "Hand over one."
+        )
+    extract_archive(archive, step.scratch / "model")
+    return archive, step.scratch / "model"
+
+
+def _artifacts(source: Path, model: Path, *, include_weights: bool) -> dict[str, Path]:
+    """Name in the package -> file, of everything that serving reads."""
+    required = [*artifacts.SERVING_FILES, *(artifacts.TRAINED_WEIGHTS if include_weights else ())]
+    for name in required:
+        if not (model / name).is_file():
+            found = ", ".join(sorted(entry.name for entry in model.iterdir()))
+            raise ContractError(
+                f"{source}: has no {name}; it holds {found}", "Hand over model/ of a completed training job, whole."
+            )
+    graphs = {*model.glob("model.*.onnx"), *model.glob("model*.onnx.data")}  # variants, and weights beyond 2 GiB
+    tokenizers = {path for path in (model / artifacts.TOKENIZER).rglob("*") if path.is_file()}
+    files = {*(model / name for name in required), *graphs, *tokenizers}
+    return {path.relative_to(model).as_posix(): path for path in files}
+
+
+def _scripts(folder: Path) -> dict[str, Path]:
+    """Path inside code/ -> a file that was handed over.
+
+    Raises:
+        ContractError: no Python, a name that hides the code of the package, or an inference.py without the functions
+            that hosting calls.
+    """
+    found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
+    for name, path in found.items():
+        if Path(name).parts[0].removesuffix(".py") in _OURS:
+            raise ContractError(
+                f"input inference_scripts_input: {name} would hide the package's own {'/ and '.join(_OURS)}/",
+                "Give it another name.",
+            )
+        try:
+            tree = ast.parse(path.read_text("utf-8"))
+        except (SyntaxError, ValueError) as error:
+            raise ContractError(f"input inference_scripts_input: {name}: {error}", "Correct the script.") from error
+        names = bound_names(tree)
+        missing = [function for function in _FUNCTIONS if function not in names]
+        if name == ENTRY_POINT and missing and "*" not in names:
+            raise ContractError(
+                f"input inference_scripts_input: {ENTRY_POINT} has no {', '.join(missing)}",
+                f"Define {', '.join(_FUNCTIONS)}; `from container.serving.handler import ...` takes ours.",
+            )
+    return found

@@ -1,0 +1,372 @@
+"""Payload: the package in; sample requests out, after the package was loaded and asked in a fresh process."""
+
+import base64
+import difflib
+import hashlib
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from container.archives import extract_archive, write_archive
+from container.preprocessing.fitted import FittedPreprocessing
+from container.preprocessing.tables import Origin, find_data_files, iter_tables
+from container.preprocessing.values import keys, numbers, texts
+from container.serving import inference
+from container.serving.answers import PROBABILITIES
+from container.serving.calibration import CalibrationMap
+from container.steps import ask_package
+from container.steps.program import StepRun
+from container.steps.sample_requests import Record, request_body, sample_name
+from contracts import artifacts
+from contracts.errors import ContractError
+from contracts.serving import (
+    CALIBRATION,
+    CODE_FOLDER,
+    CSV,
+    ENTRY_POINT,
+    JSON,
+    MEDIA_TYPES,
+    REQUEST_TYPES,
+    ServingSettings,
+)
+from contracts.steps import ARCHIVED_MODEL, PAYLOAD_ARCHIVE, PAYLOAD_CHECK, PayloadSettings
+
+logger = logging.getLogger(__name__)
+
+_SPLITS = ("test", "val")  # whose predictions are compared: the first that is there
+_TRAINING_OUTPUT = "output.tar.gz"
+_SUM_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Package:
+    """An unpacked package.
+
+    Attributes:
+        archive: the file it came in, for messages.
+        is_ours: code/inference.py is the house's, so that the form of its answers is known.
+    """
+
+    archive: Path
+    folder: Path
+    fitted: FittedPreprocessing
+    is_ours: bool
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Records of a split and what the training job predicted of them.
+
+    Attributes:
+        ids: [N]
+        records: what is sent. [N]
+        probabilities: None where no predictions were handed over. [N, K]
+    """
+
+    split: str
+    ids: Sequence[str | None]
+    records: Sequence[Record]
+    probabilities: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request that is sent.
+
+    Attributes:
+        number: of records in it.
+    """
+
+    content_type: str
+    media_type: str
+    file: Path
+    number: int
+
+    @property
+    def accept(self) -> str:
+        return CSV if self.media_type == CSV else JSON
+
+
+def run(step: StepRun) -> None:
+    """Write payload.tar.gz with a sample request of each content type, and payload_check.json.
+
+    Samples are made of defaults, never of the data: they end up in a registry, for many to read. What is compared with
+    the training job are rows of processed_data.
+
+    Raises:
+        ContractError: no package, an unknown content type or column, inputs that do not go together, a package that
+            does not answer, or answers that differ from the training job's predictions.
+    """
+    settings: PayloadSettings = step.settings
+    media_types = _media_types(settings.content_types)
+    package = _unpack(step.required_input("model_input") / ARCHIVED_MODEL, step.scratch / "package")
+    sample = _sample(package.fitted, settings)
+    expected = _expected(step, package)
+    samples, checks = [], []
+    for number, (content_type, media_type) in enumerate(media_types.items()):
+        file = step.scratch / sample_name(content_type, media_type, number)
+        file.write_bytes(request_body([sample], media_type))
+        samples.append(Question(content_type, media_type, file, 1))
+        if expected is not None:
+            file = step.scratch / f"check_{number}"
+            file.write_bytes(request_body(expected.records, media_type))
+            checks.append(Question(content_type, media_type, file, len(expected.records)))
+    answers = _ask(package, [*samples, *checks], step.scratch)
+    if package.is_ours:
+        found = [_probabilities(question, answer, package) for question, answer in zip([*samples, *checks], answers)]
+        differences = [
+            _difference(question, probabilities, expected, settings.tolerance)
+            for question, probabilities in zip(checks, found[len(samples) :])
+        ]
+    else:
+        logger.info("code/%s was handed over: its answers came, and are not compared", ENTRY_POINT)
+        differences = [None] * len(checks)
+    output = step.output("payload_sample")
+    write_archive(output / PAYLOAD_ARCHIVE, {question.file.name: question.file for question in samples})
+    report = {
+        "package_sha256": _digest(package.archive),
+        "samples": [
+            {
+                "file": question.file.name,
+                "content_type": question.content_type,
+                "answer": answer.decode(errors="replace"),
+            }
+            for question, answer in zip(samples, answers)
+        ],
+        "compared": [
+            {
+                "content_type": question.content_type,
+                "split": expected.split if expected else None,
+                "records": question.number,
+                "max_difference": difference,
+                "tolerance": settings.tolerance,
+            }
+            for question, difference in zip(checks, differences)
+        ],
+    }
+    (output / PAYLOAD_CHECK).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    _log(samples, checks, differences, expected)
+
+
+def _media_types(content_types: Sequence[str]) -> dict[str, str]:
+    if not content_types:
+        raise ContractError("CONTENT_TYPES: names none", f"Name one or more of {', '.join(REQUEST_TYPES)}.")
+    for name in content_types:
+        if name not in MEDIA_TYPES:
+            raise ContractError(
+                f"CONTENT_TYPES: {name!r} is not served", f"Name one or more of {', '.join(REQUEST_TYPES)}."
+            )
+    return {name: MEDIA_TYPES[name] for name in content_types}
+
+
+def _unpack(archive: Path, folder: Path) -> Package:
+    names = extract_archive(archive, folder)
+    entry = f"{CODE_FOLDER}/{ENTRY_POINT}"
+    for needed in (entry, artifacts.MODEL_ONNX, artifacts.PREPROCESSING):
+        if needed not in names:
+            raise ContractError(f"{archive}: has no {needed}", "Hand over what the step Package wrote.")
+    ours = (folder / entry).read_bytes() == Path(inference.__file__).read_bytes()
+    return Package(archive, folder, FittedPreprocessing.load(folder), ours)
+
+
+def _sample(fitted: FittedPreprocessing, settings: PayloadSettings) -> Record:
+    """One record of every column that the model needs."""
+    for name in settings.field_defaults:
+        if name not in fitted.feature_inputs:
+            near = difflib.get_close_matches(name, fitted.feature_inputs, n=1)
+            hint = f"; the nearest is {near[0]!r}" if near else ""
+            raise ContractError(
+                f"FIELD_DEFAULTS: {name!r} is no column that the model needs{hint}",
+                f"Those are {', '.join(fitted.feature_inputs)}.",
+            )
+    numeric = set(fitted.numeric_columns)
+    defaults = {
+        name: settings.default_numeric_value if name in numeric else settings.default_text_value
+        for name in fitted.feature_inputs
+    }
+    return defaults | settings.field_defaults
+
+
+def _expected(step: StepRun, package: Package) -> Expected | None:
+    """The first rows of a split; None where processed_data was not handed over."""
+    data = step.input("processed_data")
+    predictions = _predictions_folder(step)
+    if data is None:
+        if predictions is not None:
+            logger.info("eval_output is not compared: processed_data, the records that it is of, was not handed over")
+        return None
+    for split in _SPLITS:
+        files = sorted(predictions.glob(f"{split}_predictions.*")) if predictions else []
+        if predictions is not None and not files:
+            continue
+        if not (data / split).is_dir():
+            if predictions is None:
+                continue
+            raise ContractError(
+                f"input processed_data: has no folder {split}, and eval_output has predictions of {split}",
+                "Hand over the splits that the model was trained and evaluated on.",
+            )
+        return _first_rows(split, data / split, files, package, step.settings.check_rows)
+    looked = " and ".join(f"{split}_predictions" if predictions else f"folder {split}" for split in _SPLITS)
+    raise ContractError(
+        f"input {'eval_output' if predictions else 'processed_data'}: has neither {looked.replace(' and ', ' nor ')}",
+        "Hand over the outputs of the same pipeline's training and preprocessing.",
+    )
+
+
+def _predictions_folder(step: StepRun) -> Path | None:
+    folder = step.input("eval_output")
+    if folder is None or not (folder / _TRAINING_OUTPUT).is_file():
+        return folder
+    unpacked = step.scratch / "eval"
+    extract_archive(folder / _TRAINING_OUTPUT, unpacked)
+    # The service packs what is in output/data, the SDK's local mode what is in output.
+    return next((path.parent for path in sorted(unpacked.rglob("*_predictions.*"))), unpacked)
+
+
+def _first_rows(split: str, data: Path, predictions: Sequence[Path], package: Package, count: int) -> Expected:
+    fitted = package.fitted
+    columns = [fitted.id_name, *fitted.feature_inputs]
+    rows, first_file = _head(find_data_files(data), columns, count)
+    ids = keys(rows[fitted.id_name]).to_pylist()
+    records = _records(rows, fitted, Origin(first_file))
+    if not predictions:
+        return Expected(split, ids, records, None)
+    names = [f"prob_class_{k}" for k in range(len(fitted.class_labels))]
+    predicted, file = _head(predictions[:1], [fitted.id_name, *names], count)
+    for row, (here, there) in enumerate(zip(ids, keys(predicted[fitted.id_name]).to_pylist()), start=1):
+        if here != there:
+            raise ContractError(
+                f"{file}: row {row} has the {fitted.id_name} {there!r}, but the row of {first_file} has {here!r}",
+                "Hand over the records that the predictions are of.",
+            )
+    if predicted.num_rows != rows.num_rows:
+        raise ContractError(
+            f"{file}: has fewer rows than {first_file}", "Hand over the records that the predictions are of."
+        )
+    found = np.stack([numbers(predicted[name], name, origin=Origin(file)) for name in names], axis=1)  # [N, K]
+    calibration = package.folder / CALIBRATION
+    if calibration.is_file():
+        found = CalibrationMap.read(calibration).apply(found)
+    return Expected(split, ids, records, found)
+
+
+def _head(files: Sequence[Path], columns: Sequence[str], count: int) -> tuple[pa.Table, Path]:
+    """The first rows, at most `count`, and the file of the first one."""
+    for part in iter_tables(files, columns, rows_per_batch=count):
+        if part.table.num_rows:
+            return part.table, part.file
+    raise ContractError(f"{files[0]}: holds no row", "Hand over a table with rows.")
+
+
+def _records(table: pa.Table, fitted: FittedPreprocessing, origin: Origin) -> list[Record]:
+    """Rows as a client has them: numbers as numbers, nothing as null."""
+    columns: dict[str, list[Any]] = {}
+    for name in fitted.feature_inputs:
+        if name in fitted.numeric_columns:
+            values = numbers(table[name], name, origin=origin)
+            columns[name] = [None if np.isnan(value) else value for value in values.tolist()]
+        elif name in fitted.categorical_columns:
+            columns[name] = keys(table[name]).to_pylist()
+        else:
+            columns[name] = texts(table[name], name, origin=origin)
+    return [dict(zip(columns, row)) for row in zip(*columns.values())]
+
+
+def _ask(package: Package, questions: Sequence[Question], scratch: Path) -> list[bytes]:
+    """The answers, from a process in which nothing of the house can be imported but the package's own."""
+    task, answers = scratch / "task.json", scratch / "answers.json"
+    content: Mapping[str, Any] = {
+        "package": str(package.folder),
+        "guarded": package.is_ours,
+        "requests": [
+            {"file": str(question.file), "content_type": question.content_type, "accept": question.accept}
+            for question in questions
+        ],
+        "answers": str(answers),
+    }
+    task.write_text(json.dumps(content), "utf-8")
+    unlimited = {name: value for name, value in os.environ.items() if name not in ServingSettings.variables()}
+    done = subprocess.run(
+        [sys.executable, "-I", ask_package.__file__, str(task)],
+        cwd=scratch,
+        env=unlimited,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0 or not answers.is_file():
+        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise ContractError(
+            f"{package.archive}: the process that loads it ended with {done.returncode}: {last}", "Package it again."
+        )
+    found = json.loads(answers.read_text("utf-8"))
+    if "error" in found:
+        logger.error("%s", found["detail"])
+        raise ContractError(f"{package.archive}: does not answer: {found['error']}", "The log has the whole traceback.")
+    logger.info("the package was loaded in %.1f s in a fresh process", found["load_seconds"])
+    return [base64.b64decode(answer["body"]) for answer in found["answers"]]
+
+
+def _probabilities(question: Question, answer: bytes, package: Package) -> np.ndarray:
+    """An answer's probabilities, after a look at its form. [N, K]"""
+    if question.accept == CSV:
+        rows = [line.split(",")[-len(package.fitted.class_labels) :] for line in answer.decode().splitlines()]
+    else:
+        rows = [entry[PROBABILITIES] for entry in json.loads(answer)["predictions"]]
+    found = np.array(rows, np.float64)
+    shape = (question.number, len(package.fitted.class_labels))
+    if found.shape != shape or not np.all(np.abs(found.sum(axis=1) - 1) < _SUM_TOLERANCE):
+        raise ContractError(
+            f"{package.archive}: answers {question.content_type} with {found.shape[0]} rows that are not probabilities "
+            f"of {shape[0]} records and {shape[1]} classes",
+            "Package the model again.",
+        )
+    return found
+
+
+def _difference(question: Question, found: np.ndarray, expected: Expected | None, tolerance: float) -> float | None:
+    """The largest difference from the training job's probabilities."""
+    if expected is None or expected.probabilities is None:
+        return None
+    apart = np.abs(found - expected.probabilities).max(axis=1)  # [N]
+    worst = int(apart.argmax())
+    if not apart[worst] <= tolerance:  # NaN is no agreement
+        raise ContractError(
+            f"the package answers record {expected.ids[worst]!r} of {expected.split}, sent as {question.content_type}, "
+            f"with {_figures(found[worst])}; the training job predicted {_figures(expected.probabilities[worst])}; "
+            f"they differ by {apart[worst]:.2g}, more than TOLERANCE={tolerance:g}",
+            "Hand over the package of the model that made the predictions, and the data that they are of.",
+        )
+    return float(apart[worst])
+
+
+def _figures(probabilities: np.ndarray) -> str:
+    return f"[{', '.join(f'{value:.6f}' for value in probabilities)}]"
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _log(
+    samples: Sequence[Question],
+    checks: Sequence[Question],
+    differences: Sequence[float | None],
+    expected: Expected | None,
+) -> None:
+    logger.info("answered: %s", ", ".join(question.file.name for question in samples))
+    for question, difference in zip(checks, differences):
+        assert expected is not None
+        agreed = "answered" if difference is None else f"differ from the training job's by at most {difference:.1e}"
+        logger.info("%d records of %s as %s: %s", question.number, expected.split, question.content_type, agreed)

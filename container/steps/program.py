@@ -1,0 +1,202 @@
+"""Runs a step's program by its contract: inputs checked before, outputs checked after, the cause of a failure said.
+
+A program is a module of this package with a function `run(step: StepRun) -> None`, named in PROGRAMS.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from importlib import import_module
+from pathlib import Path, PurePath
+from types import FrameType
+from typing import Any
+
+from container.failure import Failure
+from container.processes import set_up_logging
+from container.steps.hosts import is_sharded, read_hosts
+from contracts.errors import ContractError
+from contracts.step_contract import StepContract, StepFolder, StepSettings, message_file
+from contracts.steps import PROCESSING_STEPS
+
+logger = logging.getLogger(__name__)
+
+PROGRAMS = {
+    "load-data": "container.steps.load_data",
+    "preprocess": "container.steps.preprocess",
+    "metrics": "container.steps.model_metrics",
+    "package": "container.steps.packaging",
+    "payload": "container.steps.payload",
+}
+COMPLETED, FAILED, STOPPED = 0, 1, 128 + signal.SIGTERM
+LISTED_FILES = 10
+assert PROGRAMS.keys() == PROCESSING_STEPS.keys(), "every step that is a processing job has a program"
+
+
+@dataclass(frozen=True)
+class StepRun:
+    """What a program is handed.
+
+    Attributes:
+        settings: of the contract's type.
+        arguments: its command line arguments by name.
+        scratch: an empty folder beside the data, removed when the program ends.
+    """
+
+    contract: StepContract
+    root: Path
+    settings: Any
+    arguments: Mapping[str, str]
+    scratch: Path
+
+    def input(self, name: str) -> Path | None:
+        """The folder of an input that holds at least one of its files; None for an optional one that is not there."""
+        return _input_folder(self.contract, self.contract.input(name), self.root)
+
+    def required_input(self, name: str) -> Path:
+        """The folder of a required input."""
+        folder = self.input(name)
+        assert folder is not None, f"{name} is not required by the contract of {self.contract.name}"
+        return folder
+
+    def output(self, name: str) -> Path:
+        """The folder of an output; it exists."""
+        folder = self.contract.output(name).path(self.root)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def run_step(command: str, root: Path, arguments: Mapping[str, str], environment: Mapping[str, str]) -> int:
+    """Run the program of `command` under `root`.
+
+    A failure's cause is the first line of output/message; files of the outputs that an earlier run left are removed
+    first, and those of a run that fails afterwards, so that nothing partial is taken up.
+
+    Returns:
+        0 completed, 1 failed, 143 stopped by SIGTERM.
+    """
+    set_up_logging()
+    if os.getuid() == 0:
+        os.umask(0)  # what a root container writes, the user outside can read and remove
+    signal.signal(signal.SIGTERM, _stop)  # as the first process of a container it would not end by itself
+    contract = PROCESSING_STEPS[command]
+    message = message_file(root)
+    message.unlink(missing_ok=True)
+    try:
+        _remove_outputs(contract, root)
+        settings = contract.settings.from_environment(environment)
+        if _all_files_are_elsewhere(contract, root):
+            logger.info("%s: no file fell to this host.", contract.name)
+            return COMPLETED
+        _run(contract, root, settings, arguments)
+        _check_outputs(contract, root)
+    except SystemExit:
+        _remove_outputs(contract, root)
+        logger.info("%s was stopped.", contract.name)
+        return STOPPED
+    except Exception as error:
+        failure = Failure.from_exception(error)
+        if isinstance(error, ContractError):
+            failure = replace(failure, detail="")  # a traceback says nothing to who can mend the input
+        _say(message, failure)
+        _remove_outputs(contract, root)
+        return FAILED
+    return COMPLETED
+
+
+def _run(contract: StepContract, root: Path, settings: StepSettings, arguments: Mapping[str, str]) -> None:
+    for folder in contract.inputs:
+        _input_folder(contract, folder, root)
+    volume = root / "processing"  # the job's storage; what is outside of it may be small
+    volume.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".scratch-", dir=volume) as scratch:
+        program = import_module(PROGRAMS[contract.command])
+        program.run(StepRun(contract, root, settings, arguments, Path(scratch)))
+
+
+def _input_folder(contract: StepContract, folder: StepFolder, root: Path) -> Path | None:
+    """The folder where one of its files is; None for an optional one without any file.
+
+    Raises:
+        ContractError: a required input is missing, or the files of an input are all of other kinds, or all empty.
+    """
+    path = folder.path(root)
+    found = [] if not path.is_dir() else [entry for entry in _walk(path) if entry.is_file()]
+    if not found:
+        if not folder.required:
+            return None
+        state = "is empty" if path.is_dir() else "does not exist"
+        raise ContractError(
+            f"{contract.name}: input {folder.name} is missing: the folder {path} {state}",
+            f"Hand over {folder.name}: {folder.about}",
+        )
+    fitting = [entry for entry in found if any(fnmatch(entry.name.lower(), each) for each in folder.files)]
+    if not fitting:
+        names = [str(entry.relative_to(path)) for entry in found[:LISTED_FILES]]
+        more = f" and {len(found) - LISTED_FILES} more" if len(found) > LISTED_FILES else ""
+        raise ContractError(
+            f"{contract.name}: input {folder.name} has no file that is named {' or '.join(folder.files)}; "
+            f"{path} holds {', '.join(names)}{more}",
+            f"Hand over {folder.name}: {folder.about}",
+        )
+    if all(entry.stat().st_size == 0 for entry in fitting):
+        raise ContractError(
+            f"{contract.name}: input {folder.name} is empty: {fitting[0]} has 0 bytes",
+            f"Hand over {folder.name}: {folder.about}",
+        )
+    return path
+
+
+def _walk(folder: Path) -> list[Path]:
+    """All entries below a folder but hidden ones, sorted."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )  # fmt: skip
+
+
+def _all_files_are_elsewhere(contract: StepContract, root: Path) -> bool:
+    """Whether this is one of several hosts, and there were fewer files than hosts."""
+    sharded = [folder for folder in contract.inputs if folder.sharded and is_sharded(root, folder.name)]
+    if not sharded or not read_hosts(root).several:
+        return False
+    return not any(path.is_file() for folder in sharded for path in _walk(folder.path(root)))
+
+
+def _check_outputs(contract: StepContract, root: Path) -> None:
+    if any(folder.sharded for folder in contract.inputs) and read_hosts(root).several:
+        return  # another host may have written what is missing here
+    for folder in contract.outputs:
+        for pattern in folder.files if folder.required else ():
+            assert any(folder.path(root).glob(pattern)), f"{contract.name} wrote no {pattern} into {folder.name}"
+
+
+def _remove_outputs(contract: StepContract, root: Path) -> None:
+    """Remove what fits an output, and what is still under way to become one; nothing else that lies in its folder."""
+    for folder in contract.outputs:
+        for pattern in folder.files:
+            under_way = str(PurePath(pattern).with_name(f".{PurePath(pattern).name}"))  # as TableWriter names it
+            for path in [*folder.path(root).glob(pattern), *folder.path(root).glob(under_way)]:
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+
+
+def _say(message: Path, failure: Failure) -> None:
+    print(failure.text(), file=sys.stderr, flush=True)
+    try:
+        message.parent.mkdir(parents=True, exist_ok=True)
+        message.write_text(failure.text(), encoding="utf-8")
+    except OSError as error:
+        print(f"could not write {message}: {error}", file=sys.stderr, flush=True)
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(STOPPED)

@@ -1,0 +1,43 @@
+"""Records as the bodies of requests, in every format that serving reads."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from contracts.serving import CSV, JSON, JSON_LINES, PARQUET
+
+Record = Mapping[str, Any]
+_SUFFIXES = {CSV: "csv", JSON: "json", JSON_LINES: "jsonl", PARQUET: "parquet"}
+
+
+def request_body(records: Sequence[Record], media_type: str) -> bytes:
+    """The body that asks about `records`, all of which have the same columns.
+
+    JSON: an object for one record, an array for several; CSV: with a header line, missing values empty.
+    """
+    if media_type == JSON:
+        return json.dumps(records[0] if len(records) == 1 else list(records), ensure_ascii=False, indent=1).encode()
+    if media_type == JSON_LINES:
+        return "".join(f"{json.dumps(dict(record), ensure_ascii=False)}\n" for record in records).encode()
+    columns = list(records[0])
+    if media_type == CSV:
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+        return text.getvalue().encode()
+    assert media_type == PARQUET, media_type
+    sink = io.BytesIO()
+    pq.write_table(pa.table({name: pa.array([record[name] for record in records]) for name in columns}), sink)
+    return sink.getvalue()
+
+
+def sample_name(content_type: str, media_type: str, number: int) -> str:
+    """Name of a sample's file, e.g. payload_application_json_0.json."""
+    words = "".join(character if character.isalnum() else "_" for character in content_type)
+    return f"payload_{words}_{number}.{_SUFFIXES[media_type]}"

@@ -1,0 +1,110 @@
+"""Writes the picture of the steps and the configuration's reference into docs/pipeline.md; `--check` only compares."""
+
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from contracts.steps import MODEL_METRICS
+from pipeline.config import Aws, Condition, Machine, PipelineConfig, Registration, Retries, Spot
+from pipeline.graph import AFTER_CONDITION, CONDITION, EDGES, FAIL, ORDER, outside_inputs
+
+TARGET = Path(__file__).with_name("pipeline.md")
+SECTIONS: dict[str, type[BaseModel]] = {
+    "": PipelineConfig,
+    "condition": Condition,
+    "registration": Registration,
+    "aws": Aws,
+    "aws.steps.STEP": Machine,
+    "aws.spot": Spot,
+    "aws.retries": Retries,
+}
+
+
+def picture() -> str:
+    """The steps and what travels between them, in Mermaid."""
+    lines = ["```mermaid", "flowchart TD"]
+    lines += [f"  {step.name}[{step.name}]" for step in ORDER]
+    lines += [f"  {CONDITION}{{{CONDITION}}}", f"  {FAIL}([{FAIL}])"]
+    carried: dict[tuple[str, str], list[str]] = {}
+    for (step, _), origin in EDGES.items():
+        what = carried.setdefault((origin.step.name, step), [])
+        if origin.output not in what:
+            what.append(origin.output)
+    lines += [f"  {writer} -->|{', '.join(what)}| {reader}" for (writer, reader), what in carried.items()]
+    lines.append(f"  {MODEL_METRICS.name} -->|the metric| {CONDITION}")
+    lines.append(f"  {CONDITION} -->|holds| {AFTER_CONDITION[0].name}")
+    lines.append(f"  {CONDITION} -->|does not hold| {FAIL}")
+    for name, (step, folder) in outside_inputs().items():
+        assert not folder.required, "a picture of required inputs would draw them otherwise"
+        lines.append(f"  {name}[/{name}/] -.-> {step.name}")
+    return "\n".join([*lines, "```"])
+
+
+def reference() -> str:
+    """A table for each section of the configuration."""
+    return "\n\n".join(_section(path, model) for path, model in SECTIONS.items())
+
+
+def _section(path: str, model: type[BaseModel]) -> str:
+    title = f"**{path}**" if path else "**The file**"
+    rows = [_row(name, field) for name, field in model.model_fields.items()]
+    return "\n".join([f"{title}: {_about(model)}", "", "| key | default | |", "| --- | --- | --- |", *rows])
+
+
+def _about(model: type[BaseModel]) -> str:
+    assert model.__doc__
+    return " ".join(model.__doc__.split())
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    about = (field.description or "").replace("|", "\\|")
+    choices = _choices(field.annotation)
+    return f"| {name} | {_default(field)} | {', '.join(choices) + '. ' if choices else ''}{about} |"
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.default
+    if value is PydanticUndefined:
+        return "required"
+    if isinstance(value, BaseModel):
+        return "see below"
+    if value in (None, (), {}, ""):
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{', '.join(value)}`" if isinstance(value, tuple) else f"`{value}`"
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    return tuple(each for each in get_args(annotation) if isinstance(each, str))
+
+
+def updated(page: str) -> str:
+    """The page with its generated parts written anew."""
+    for name, text in (("picture", picture()), ("configuration", reference())):
+        begin, end = f"<!-- {name}: written by `make docs` -->", f"<!-- end of {name} -->"
+        before, rest = page.split(begin)
+        _, after = rest.split(end)
+        page = f"{before}{begin}\n\n{text}\n\n{end}{after}"
+    return page
+
+
+def main() -> int:
+    """Write the page, or compare with it."""
+    page = TARGET.read_text(encoding="utf-8")
+    current = updated(page)
+    if "--check" in sys.argv[1:]:
+        if current != page:
+            print(f"{TARGET} is out of date: run `make docs`.")
+            return 1
+        return 0
+    TARGET.write_text(current, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Writes the contracts of the steps into docs/pipeline.md; `--check` only says whether they are current."""
+
+import sys
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from contracts.step_contract import StepContract, StepFolder
+from contracts.steps import STEPS
+
+TARGET = Path(__file__).with_name("pipeline.md")
+BEGIN, END = "<!-- contracts: written by `make docs` -->", "<!-- end of contracts -->"
+
+
+def render() -> str:
+    """The contracts as Markdown."""
+    return "\n\n".join(_step(step) for step in STEPS)
+
+
+def _step(step: StepContract) -> str:
+    command = f" `python -m container {step.command}`." if step.command else ""
+    parts = [f"### {step.name}\n\n{step.about}{command}"]
+    rows = [("reads", folder) for folder in step.inputs] + [("writes", folder) for folder in step.outputs]
+    parts.append("\n".join(["| | name | folder | files | |", "| --- | --- | --- | --- | --- |", *map(_folder, rows)]))
+    if step.arguments:
+        parts.append("\n".join(f"`{each.flag} {'|'.join(each.choices)}`: {each.about}." for each in step.arguments))
+    if step.settings.model_fields:
+        lines = [_setting(name, field) for name, field in step.settings.model_fields.items()]
+        parts.append("\n".join(["| variable | default | |", "| --- | --- | --- |", *lines]))
+    return "\n\n".join(parts)
+
+
+def _folder(row: tuple[str, StepFolder]) -> str:
+    verb, folder = row
+    files = ", ".join(f"`{pattern}`" for pattern in folder.files if not pattern.endswith(".gz") or "tar" in pattern)
+    optional = "" if folder.required else " Optional."
+    shared = " Several instances share the files out." if folder.sharded else ""
+    return f"| {verb} | {folder.name} | `{folder.container_path}` | {files} | {folder.about}{optional}{shared} |"
+
+
+def _setting(name: str, field: FieldInfo) -> str:
+    if field.default is PydanticUndefined:
+        default = "required"
+    elif field.default in (None, (), {}):
+        default = ""
+    elif isinstance(field.default, tuple):
+        default = f"`{','.join(map(str, field.default))}`"
+    else:
+        default = f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
+    kinds = (field.annotation, *get_args(field.annotation))
+    choices = next((get_args(kind) for kind in kinds if _is_literal(kind)), ())
+    about = f"{', '.join(choices)}. {field.description}" if choices else field.description
+    return f"| {name.upper()} | {default} | {about} |"
+
+
+def _is_literal(annotation: Any) -> bool:
+    return get_origin(annotation) is Literal
+
+
+def main() -> int:
+    """Write the page, or compare with it."""
+    page = TARGET.read_text(encoding="utf-8")
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    current = f"{before}{BEGIN}\n\n{render()}\n\n{END}{after}"
+    if "--check" in sys.argv[1:]:
+        if current != page:
+            print(f"{TARGET} is out of date: run `make docs`.")
+            return 1
+        return 0
+    TARGET.write_text(current, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""The commands: python -m pipeline definition|upsert|start|run --config FILE."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from contracts.errors import ContractError
+from pipeline.config_file import load_config
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line and run the command; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except ContractError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    config = load_config(options.config)
+    if options.command == "definition":
+        from pipeline.aws.definition import definition
+
+        print(definition(config), end="")
+        return 0
+    if options.command == "upsert":
+        from pipeline.aws.deploy import upsert
+
+        print(upsert(config))
+        return 0
+    if options.command == "start":
+        from pipeline.aws.deploy import start
+
+        print(start(config, _pairs(options.set)))
+        return 0
+    if options.docker:
+        from pipeline.local.docker import run_in_docker
+
+        return run_in_docker(config, options.root.absolute(), image=options.docker)
+    from pipeline.local.run import run
+
+    return run(config, options.root.absolute())
+
+
+def _pairs(texts: Sequence[str]) -> dict[str, str]:
+    for text in texts:
+        if "=" not in text:
+            raise ContractError(f"--set {text}: is no NAME=VALUE", "Write for example --set Threshold=0.8")
+    return dict(text.split("=", 1) for text in texts)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline",
+        description="Load, preprocess, train, measure, decide, package, test and register: on SageMaker, or here.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, about in (
+        ("definition", "print the SageMaker pipeline's definition as JSON; calls nobody"),
+        ("upsert", "create the pipeline on AWS or bring it up to date; prints its ARN"),
+        ("start", "start an execution on AWS; prints its ARN"),
+        ("run", "run the steps here, as processes; what has not changed is taken from the cache"),
+    ):
+        command = commands.add_parser(name, help=about, description=about)
+        command.add_argument("--config", type=Path, required=True, help="YAML or JSON; docs/pipeline.md lists the keys")
+        if name == "start":
+            command.add_argument(
+                "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of this execution"
+            )
+        if name == "run":
+            command.add_argument(
+                "--root", type=Path, default=Path("pipeline_run"), help="folder of steps and registry (pipeline_run)"
+            )
+            command.add_argument(
+                "--docker", nargs="?", const="text-table-trainer", metavar="IMAGE",
+                help="in containers of the image (text-table-trainer), by the SageMaker SDK's local pipelines",
+            )  # fmt: skip
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""Builds the SageMaker pipeline. Offline, and byte-stable: the same configuration gives the same text."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from contracts.errors import ContractError
+from contracts.steps import DATA_LOADING, MODEL_METRICS, REGISTRATION
+from pipeline.aws.jobs import DECISION_FILE, Build, processing_step, training_step
+from pipeline.aws.parameters import (
+    THRESHOLD,
+    TO_BEAT,
+    ParameterSpec,
+    parameter_specs,
+    sdk_parameters,
+)
+from pipeline.aws.session import offline_session, sagemaker_sdk
+from pipeline.config import Aws, PipelineConfig
+from pipeline.decision import VALUE_PATH
+from pipeline.graph import AFTER_CONDITION, BEFORE_CONDITION, CONDITION, FAIL, ORDER, SEVERAL_INSTANCES
+from pipeline.plan import Plan, make_plan
+
+ONE_INSTANCE = tuple(step.name for step in ORDER if step.name not in SEVERAL_INSTANCES and step is not REGISTRATION)
+
+
+def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
+    """The configuration checked for AWS.
+
+    Raises:
+        ContractError: there is no section `aws`, or the configuration contradicts itself.
+    """
+    if config.aws is None:
+        raise ContractError("aws: is missing", "Add the section aws: region, role, image and bucket at least.")
+    for name, machine in config.aws.steps.items():
+        if name not in {step.name for step in ORDER} or name == REGISTRATION.name:
+            raise ContractError(
+                f"aws.steps.{name}: is no step that runs on machines",
+                f"Use one of: {', '.join(step.name for step in ORDER if step is not REGISTRATION)}.",
+            )
+        if name in ONE_INSTANCE and machine.instance_count != 1:
+            raise ContractError(
+                f"aws.steps.{name}.instance_count: is {machine.instance_count}, but this step runs on one instance",
+                f"Only {' and '.join(SEVERAL_INSTANCES)} can share their work out.",
+            )
+    training = config.aws.steps.get("PyTorchTraining")
+    runtime = training.max_runtime_seconds if training else 86_400
+    if config.aws.spot.enabled and config.aws.spot.max_wait_seconds < runtime:
+        raise ContractError(
+            f"aws.spot.max_wait_seconds: is {config.aws.spot.max_wait_seconds}, less than the {runtime} seconds that "
+            "training may run",
+            "Raise it, or lower aws.steps.PyTorchTraining.max_runtime_seconds.",
+        )
+    return config.aws, make_plan(config, config.aws.inputs)
+
+
+def specs_of(config: PipelineConfig) -> dict[str, ParameterSpec]:
+    """The pipeline's parameters by name."""
+    _, plan = aws_plan(config)
+    return parameter_specs(config, plan, checkpoint_key=checkpoint_key(config, plan, {}, data=()))
+
+
+def definition(config: PipelineConfig) -> str:
+    """The definition as indented JSON, keys sorted, with a last line feed.
+
+    Raises:
+        ContractError: the configuration is refused.
+    """
+    aws, _ = aws_plan(config)
+    pipeline = build_pipeline(config, offline_session(aws.region, aws.bucket))
+    with sagemaker_sdk(aws.region):
+        return json.dumps(json.loads(pipeline.definition()), indent=2, sort_keys=True) + "\n"
+
+
+def build_pipeline(config: PipelineConfig, session: Any, *, local: bool = False) -> Any:
+    """The SDK's Pipeline.
+
+    Args:
+        local: leave out what the SDK's local pipelines cannot do: registering, and sharing files out.
+    """
+    aws, plan = aws_plan(config)
+    with sagemaker_sdk(aws.region):
+        return _build(config, plan, session, local=local)
+
+
+def _build(config: PipelineConfig, plan: Plan, session: Any, *, local: bool) -> Any:
+    from sagemaker.mlops.workflow.condition_step import ConditionStep
+    from sagemaker.mlops.workflow.fail_step import FailStep
+    from sagemaker.mlops.workflow.pipeline import Pipeline
+
+    parameters = sdk_parameters(specs_of(config))
+    build = Build(config, plan, session, parameters, {}, local)
+    afterwards = [step for step in AFTER_CONDITION if not (local and step is REGISTRATION)]
+    for contract in (*BEFORE_CONDITION, *afterwards):
+        build.steps[contract.name] = _step(build, plan, contract.name)
+    decide = ConditionStep(
+        name=CONDITION,
+        description="Whether the model is registered.",
+        conditions=_conditions(build),
+        if_steps=[build.steps[step.name] for step in afterwards],
+        else_steps=[FailStep(name=FAIL, description="Why it is not.", error_message=_reason(build))],
+    )
+    return Pipeline(
+        name=config.name,
+        parameters=list(parameters.values()),
+        pipeline_experiment_config=None,
+        steps=[*(build.steps[step.name] for step in BEFORE_CONDITION), decide],
+        sagemaker_session=session,
+    )
+
+
+def checkpoint_key(
+    config: PipelineConfig, plan: Plan, overrides: Mapping[str, object], *, data: tuple[str, ...]
+) -> str:
+    """A name for one training: the same settings, image and data give the same checkpoints folder, others another.
+
+    The folder takes part in the step cache's key, so it must not change with each execution; and a training refuses
+    the checkpoints of another one, so it must change with what is trained.
+
+    Args:
+        overrides: parameters given to an execution.
+        data: what identifies the data beyond its URI, e.g. entity tags.
+    """
+    assert config.aws is not None
+    irrelevant = (THRESHOLD, TO_BEAT)
+    told = {
+        "image": config.aws.image,
+        "hyperparameters": dict(plan.hyperparameters),
+        "steps": {step.contract.name: [dict(step.environment), dict(step.outside)] for step in plan.steps[:3]},
+        "overrides": {name: str(value) for name, value in sorted(overrides.items()) if name not in irrelevant},
+        "data": sorted(data),
+    }
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _step(build: Build, plan: Plan, name: str) -> Any:
+    from pipeline.aws.registration import registration_step
+
+    step = next(step for step in plan.steps if step.contract.name == name)
+    if step.contract.kind == "registration":
+        return registration_step(build)
+    return training_step(build, step) if step.contract.kind == "training" else processing_step(build, step)
+
+
+def _conditions(build: Build) -> list[Any]:
+    from sagemaker.core.workflow.conditions import ConditionGreaterThanOrEqualTo, ConditionLessThanOrEqualTo
+
+    higher = build.config.condition.higher_is_better
+    compare = ConditionGreaterThanOrEqualTo if higher else ConditionLessThanOrEqualTo
+    limits = [build.parameters[name] for name in (THRESHOLD, TO_BEAT) if name in build.parameters]
+    return [compare(left=_measured(), right=limit) for limit in limits]
+
+
+def _measured() -> Any:
+    from sagemaker.core.workflow.functions import JsonGet
+
+    return JsonGet(step_name=MODEL_METRICS.name, property_file=DECISION_FILE, json_path=VALUE_PATH)
+
+
+def _reason(build: Build) -> Any:
+    from sagemaker.core.workflow.functions import Join
+
+    condition = build.config.condition
+    word = "at least" if condition.higher_is_better else "at most"
+    said = [
+        f"The model was not registered: {condition.metric} is ",
+        _measured(),
+        f", but must be {word} ",
+        build.parameters[THRESHOLD],
+        f" ({THRESHOLD})",
+    ]
+    if TO_BEAT in build.parameters:
+        said += [f" and {word} ", build.parameters[TO_BEAT], f" ({TO_BEAT}: the {condition.beat} registered model)"]
+    said.append(f". {MODEL_METRICS.name}'s metrics_summary.txt says more.")
+    return Join(on="", values=said)
+
+
+assert DATA_LOADING in BEFORE_CONDITION

@@ -1,0 +1,288 @@
+"""The steps that are jobs: a contract and a plan in, a ProcessingStep or TrainingStep of the SDK out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from contracts.hyperparameters import METRICS as METRIC_NAMES
+from contracts.step_contract import StepContract, StepFolder
+from contracts.steps import EVALUATION, MODEL_METRICS, PYTORCH_TRAINING
+from pipeline.aws.parameters import (
+    CHECKPOINT_KEY,
+    HYPERPARAMETER_PREFIX,
+    INPUT_PREFIX,
+    instance_count_parameter,
+    instance_type_parameter,
+    machine_of,
+)
+from pipeline.config import Aws, PipelineConfig
+from pipeline.graph import SEVERAL_INSTANCES, SHARDED, source
+from pipeline.plan import Plan, StepPlan
+
+ENTRYPOINT = ("python", "-m", "container")  # the image's own; local pipelines want it said
+DECISION_FILE = "decision"
+_NUMBER = r"([0-9.eE+-]+|nan)"
+
+
+@dataclass(frozen=True)
+class Build:
+    """What every step is built from.
+
+    Attributes:
+        parameters: the SDK's parameters by name.
+        steps: the SDK's steps built so far, by contract name.
+        local: whether it is for the SDK's local pipelines.
+    """
+
+    config: PipelineConfig
+    plan: Plan
+    session: Any
+    parameters: Mapping[str, Any]
+    steps: dict[str, Any]
+    local: bool = False
+
+    @property
+    def aws(self) -> Aws:
+        assert self.config.aws is not None
+        return self.config.aws
+
+    @property
+    def home(self) -> str:
+        """The S3 folder of everything that this pipeline writes."""
+        return f"s3://{self.aws.bucket}/{self.aws.prefix}/{self.config.name}"
+
+
+def processing_step(build: Build, plan: StepPlan) -> Any:
+    """A contract of kind processing as a step."""
+    from sagemaker.core.processing import Processor
+    from sagemaker.core.workflow.properties import PropertyFile
+    from sagemaker.mlops.workflow.steps import ProcessingStep
+
+    contract, aws, machine = plan.contract, build.aws, machine_of(build.config, plan.contract.name)
+    processor = Processor(
+        role=aws.role,
+        image_uri=aws.image,
+        entrypoint=list(ENTRYPOINT),
+        instance_count=_instance_count(build, contract),
+        instance_type=build.parameters[instance_type_parameter(contract.name)],
+        volume_size_in_gb=machine.volume_gb,
+        volume_kms_key=aws.kms_key,
+        output_kms_key=aws.kms_key,
+        max_runtime_in_seconds=min(machine.max_runtime_seconds, 432_000),
+        sagemaker_session=build.session,
+        env=_environment(build, plan) or None,
+        tags=[{"Key": key, "Value": value} for key, value in sorted(aws.tags.items())],
+        network_config=_network(aws),
+    )
+    decides = contract is MODEL_METRICS
+    return ProcessingStep(
+        name=contract.name,
+        description=contract.about,
+        step_args=processor.run(
+            inputs=_inputs(build, plan),
+            outputs=[_output(build, contract, folder) for folder in contract.outputs],
+            arguments=list(plan.command),
+        ),
+        property_files=[PropertyFile(name=DECISION_FILE, output_name="metrics_output", path=EVALUATION)]
+        if decides
+        else None,
+        cache_config=_cache(aws),
+        retry_policies=_retries(aws),
+    )
+
+
+def training_step(build: Build, plan: StepPlan) -> Any:
+    """The training step."""
+    from sagemaker.core.shapes import MetricDefinition, Tag
+    from sagemaker.core.training.configs import (
+        CheckpointConfig,
+        Compute,
+        InputData,
+        Networking,
+        OutputDataConfig,
+        StoppingCondition,
+    )
+    from sagemaker.core.workflow.functions import Join
+    from sagemaker.mlops.workflow.steps import TrainingStep
+    from sagemaker.train import ModelTrainer
+
+    contract, aws, machine = plan.contract, build.aws, machine_of(build.config, plan.contract.name)
+    kms = {"volume_kms_key_id": aws.kms_key} if aws.kms_key else {}
+    wait = {"max_wait_time_in_seconds": aws.spot.max_wait_seconds} if aws.spot.enabled else {}
+    vpc = {"subnets": list(aws.subnets), "security_group_ids": list(aws.security_groups)} if aws.subnets else {}
+    trainer = ModelTrainer(
+        sagemaker_session=build.session,
+        role=aws.role,
+        base_job_name=build.config.name,
+        training_image=aws.image,
+        compute=Compute(
+            instance_type=build.parameters[instance_type_parameter(contract.name)],
+            instance_count=_instance_count(build, contract),
+            volume_size_in_gb=machine.volume_gb,
+            enable_managed_spot_training=aws.spot.enabled,
+            **kms,
+        ),
+        networking=Networking(
+            enable_network_isolation=aws.network_isolation,
+            enable_inter_container_traffic_encryption=aws.encrypt_traffic,
+            **vpc,
+        ),
+        stopping_condition=StoppingCondition(max_runtime_in_seconds=machine.max_runtime_seconds, **wait),
+        output_data_config=OutputDataConfig(
+            s3_output_path=f"{build.home}/{contract.name}",
+            compression_type="GZIP",
+            **({"kms_key_id": aws.kms_key} if aws.kms_key else {}),
+        ),
+        checkpoint_config=CheckpointConfig(
+            s3_uri=Join(on="/", values=[f"{build.home}/checkpoints", build.parameters[CHECKPOINT_KEY]]),
+            local_path="/opt/ml/checkpoints",
+        ),
+        environment=_environment(build, plan),
+        hyperparameters={
+            name: build.parameters.get(f"{HYPERPARAMETER_PREFIX}{name}", value)
+            for name, value in build.plan.hyperparameters.items()
+        },
+        tags=[Tag(key=key, value=value) for key, value in sorted(aws.tags.items())] or None,
+    ).with_metric_definitions(
+        [MetricDefinition(name=name, regex=f"{name}={_NUMBER};") for name in ("train/loss", *_validation_metrics())]
+    )
+    channels = [InputData(channel_name=name, data_source=uri) for name, uri in _input_uris(build, plan).items()]
+    return TrainingStep(
+        name=contract.name,
+        description=contract.about,
+        step_args=trainer.train(input_data_config=channels),
+        cache_config=_cache(aws),
+        retry_policies=_retries(aws),
+    )
+
+
+def output_uri(build: Build, contract: StepContract, output: str) -> Any:
+    """Where a built step's output lies: of a cached step, where the earlier execution wrote it."""
+    from sagemaker.core.workflow.functions import Join
+
+    properties = build.steps[contract.name].properties
+    if contract is not PYTORCH_TRAINING:
+        return properties.ProcessingOutputConfig.Outputs[output].S3Output.S3Uri
+    if output == "model_output":
+        return properties.ModelArtifacts.S3ModelArtifacts
+    # output/data has no property of its own, but lies beside the job's other output.
+    job = [properties.OutputDataConfig.S3OutputPath, properties.TrainingJobName]
+    return Join(on="/", values=[*job, "output", "output.tar.gz"])
+
+
+def _validation_metrics() -> list[str]:
+    return ["val/loss", *(f"val/{name}" for name in METRIC_NAMES)]
+
+
+def _instance_count(build: Build, contract: StepContract) -> Any:
+    if contract.name in SEVERAL_INSTANCES:
+        return build.parameters[instance_count_parameter(contract.name)]
+    return 1
+
+
+def _environment(build: Build, plan: StepPlan) -> dict[str, Any]:
+    """The variables; one that repeats a hyperparameter follows the parameter, so that both change together."""
+    repeated = {
+        variable: build.parameters.get(f"{HYPERPARAMETER_PREFIX}{name}")
+        for variable, name in plan.from_hyperparameters.items()
+    }
+    return {
+        variable: value if repeated.get(variable) is None else repeated[variable]
+        for variable, value in plan.environment.items()
+    }
+
+
+def _input_uris(build: Build, plan: StepPlan) -> dict[str, Any]:
+    """S3 URI of each input that is there, by logical name."""
+    from sagemaker.core.workflow.functions import Join
+
+    uris: dict[str, Any] = {}
+    for folder in plan.contract.inputs:
+        origin = source(plan.contract, folder)
+        if origin is not None:
+            uri = output_uri(build, origin.step, origin.output)
+            uris[folder.name] = Join(on="/", values=[uri, origin.subfolder]) if origin.subfolder else uri
+        elif folder.name in plan.outside:
+            uris[folder.name] = build.parameters[f"{INPUT_PREFIX}{folder.name}"]
+    return uris
+
+
+def _inputs(build: Build, plan: StepPlan) -> list[Any]:
+    from sagemaker.core.shapes import ProcessingInput, ProcessingS3Input
+
+    return [
+        ProcessingInput(
+            input_name=name,
+            s3_input=ProcessingS3Input(
+                s3_uri=uri,
+                local_path=plan.contract.input(name).container_path,
+                s3_data_type="S3Prefix",
+                s3_input_mode="File",
+                s3_data_distribution_type="ShardedByS3Key" if _is_sharded(build, plan, name) else "FullyReplicated",
+            ),
+        )
+        for name, uri in _input_uris(build, plan).items()
+    ]
+
+
+def _is_sharded(build: Build, plan: StepPlan, name: str) -> bool:
+    settings = plan.contract.settings.from_environment(plan.environment)
+    return (plan.contract.name, name) in SHARDED and not settings.whole_inputs and not build.local
+
+
+def _output(build: Build, contract: StepContract, folder: StepFolder) -> Any:
+    from sagemaker.core.shapes import ProcessingOutput, ProcessingS3Output
+    from sagemaker.core.workflow.execution_variables import ExecutionVariables
+    from sagemaker.core.workflow.functions import Join
+
+    execution = ExecutionVariables.PIPELINE_EXECUTION_ID
+    return ProcessingOutput(
+        output_name=folder.name,
+        s3_output=ProcessingS3Output(
+            s3_uri=Join(on="/", values=[build.home, execution, contract.name, folder.name]),
+            local_path=folder.container_path,
+            s3_upload_mode="EndOfJob",
+        ),
+    )
+
+
+def _network(aws: Aws) -> Any:
+    from sagemaker.core.network import NetworkConfig
+
+    return NetworkConfig(
+        enable_network_isolation=aws.network_isolation,
+        encrypt_inter_container_traffic=aws.encrypt_traffic,
+        subnets=list(aws.subnets) or None,
+        security_group_ids=list(aws.security_groups) or None,
+    )
+
+
+def _cache(aws: Aws) -> Any:
+    from sagemaker.mlops.workflow.steps import CacheConfig
+
+    return CacheConfig(enable_caching=aws.cache_expires is not None, expire_after=aws.cache_expires)
+
+
+def _retries(aws: Aws) -> list[Any]:
+    from sagemaker.mlops.workflow.retry import (
+        SageMakerJobExceptionTypeEnum as Job,
+    )
+    from sagemaker.mlops.workflow.retry import (
+        SageMakerJobStepRetryPolicy,
+        StepExceptionTypeEnum,
+        StepRetryPolicy,
+    )
+
+    often = {
+        "max_attempts": aws.retries.max_attempts,
+        "interval_seconds": aws.retries.interval_seconds,
+        "backoff_rate": aws.retries.backoff_rate,
+    }
+    return [
+        StepRetryPolicy(
+            exception_types=[StepExceptionTypeEnum.SERVICE_FAULT, StepExceptionTypeEnum.THROTTLING], **often
+        ),
+        SageMakerJobStepRetryPolicy(
+            exception_types=[Job.RESOURCE_LIMIT], failure_reason_types=[Job.INTERNAL_ERROR, Job.CAPACITY_ERROR], **often
+        ),
+    ]

@@ -1,0 +1,107 @@
+"""What may be set anew for each execution: the pipeline's parameters, with the configuration's values as defaults."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.config import PipelineConfig
+from pipeline.graph import SEVERAL_INSTANCES
+from pipeline.plan import Plan
+
+LONGEST_PARAMETER = 1024  # characters of a parameter's value; the service's limit
+HYPERPARAMETER_PREFIX = "Hp_"
+INPUT_PREFIX = "Input_"
+THRESHOLD = "Threshold"
+TO_BEAT = "ToBeat"
+APPROVAL = "ApprovalStatus"
+CHECKPOINT_KEY = "CheckpointKey"
+
+
+@dataclass(frozen=True)
+class ParameterSpec:
+    """A pipeline parameter, without the SDK.
+
+    Attributes:
+        kind: str, int or float.
+        about: one line.
+        choices: the values that it may have; empty: any.
+    """
+
+    name: str
+    kind: type
+    default: str | int | float
+    about: str
+    choices: tuple[str, ...] = ()
+
+
+def instance_type_parameter(step: str) -> str:
+    """Name of the parameter that says on which machines a step runs."""
+    return f"{step}InstanceType"
+
+
+def instance_count_parameter(step: str) -> str:
+    """Name of the parameter that says on how many."""
+    return f"{step}InstanceCount"
+
+
+def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) -> dict[str, ParameterSpec]:
+    """Every parameter by name, in a fixed order."""
+    assert config.aws is not None
+    specs: list[ParameterSpec] = []
+    for step in plan.steps:
+        if step.contract.kind == "registration":
+            continue
+        name, machine = step.contract.name, machine_of(config, step.contract.name)
+        specs.append(
+            ParameterSpec(instance_type_parameter(name), str, machine.instance_type, f"Instance type of {name}.")
+        )
+        if name in SEVERAL_INSTANCES:
+            specs.append(
+                ParameterSpec(instance_count_parameter(name), int, machine.instance_count, f"Instances of {name}.")
+            )
+        specs.extend(
+            ParameterSpec(f"{INPUT_PREFIX}{logical}", str, place, f"S3 URI: {step.contract.input(logical).about}")
+            for logical, place in step.outside.items()
+        )
+    better = "at least" if config.condition.higher_is_better else "at most"
+    specs.append(
+        ParameterSpec(THRESHOLD, float, config.condition.threshold, f"{config.condition.metric} must be {better} this.")
+    )
+    if config.condition.beat != "nothing":
+        about = f"And {better} this: the {config.condition.beat} registered model's, which `start` looks up."
+        specs.append(ParameterSpec(TO_BEAT, float, config.condition.threshold, about))
+    statuses = ("PendingManualApproval", "Approved", "Rejected")
+    specs.append(
+        ParameterSpec(APPROVAL, str, config.registration.approval, "Approval status of a new package.", statuses)
+    )
+    about = "Folder of the checkpoints: one for each training, so that a job finds its own and no other's."
+    specs.append(ParameterSpec(CHECKPOINT_KEY, str, checkpoint_key, about))
+    specs.extend(
+        ParameterSpec(f"{HYPERPARAMETER_PREFIX}{name}", str, value, f"Hyperparameter {name}.")
+        for name, value in plan.hyperparameters.items()
+        if 0 < len(value) <= LONGEST_PARAMETER
+    )
+    return {spec.name: spec for spec in specs}
+
+
+def machine_of(config: PipelineConfig, step: str) -> Any:
+    """The machine of a step, as configured or by default."""
+    from pipeline.config import Machine
+
+    assert config.aws is not None
+    return config.aws.steps.get(step, Machine())
+
+
+def sdk_parameters(specs: Mapping[str, ParameterSpec]) -> dict[str, Any]:
+    """The same as the SDK's objects."""
+    from sagemaker.core.workflow.parameters import ParameterFloat, ParameterInteger, ParameterString
+
+    made: dict[str, Any] = {}
+    for spec in specs.values():
+        if spec.kind is str:
+            choices = list(spec.choices) or None
+            made[spec.name] = ParameterString(name=spec.name, default_value=spec.default, enum_values=choices)
+        else:
+            kind = ParameterInteger if spec.kind is int else ParameterFloat
+            made[spec.name] = kind(name=spec.name, default_value=spec.default)
+    return made

@@ -1,0 +1,71 @@
+"""The step that registers: a model package with its metrics, sample requests and model card."""
+
+from typing import Any
+
+from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
+from contracts.steps import ARCHIVED_MODEL, EVALUATION, MODEL_METRICS, PACKAGE, PAYLOAD, PAYLOAD_ARCHIVE, REGISTRATION
+from pipeline.aws.jobs import Build, output_uri
+from pipeline.aws.parameters import APPROVAL
+from pipeline.card import model_card
+from pipeline.package import DOMAIN, TASK
+
+
+def registration_step(build: Build) -> Any:
+    """The step; the SDK's own register() would contact S3 while the definition is built."""
+    from sagemaker.core.model_metrics import MetricsSource, ModelMetrics
+    from sagemaker.core.model_registry import create_model_package_from_containers, get_model_package_args
+    from sagemaker.core.shapes import ModelPackageModelCard
+    from sagemaker.core.workflow.functions import Join
+    from sagemaker.mlops.workflow.model_step import ModelStep
+    from sagemaker.mlops.workflow.retry import StepExceptionTypeEnum, StepRetryPolicy
+
+    def file(step: Any, output: str, name: str) -> Any:
+        return Join(on="/", values=[output_uri(build, step, output), name])
+
+    evaluation = MetricsSource(
+        content_type="application/json", s3_uri=file(MODEL_METRICS, "metrics_output", EVALUATION)
+    )
+    card = model_card(build.config, build.plan.hyperparameters, image=build.aws.image, decision=None)
+    build.session.init_model_step_arguments(_Model(build.session))
+    create_model_package_from_containers(
+        build.session,
+        **get_model_package_args(
+            container_def_list=[
+                {"Image": build.aws.image, "ModelDataUrl": file(PACKAGE, "packaged_model", ARCHIVED_MODEL)}
+            ],
+            content_types=list(REQUEST_TYPES),
+            response_types=list(RESPONSE_TYPES),
+            inference_instances=list(build.config.registration.inference_instances),
+            transform_instances=list(build.config.registration.transform_instances),
+            model_package_group_name=build.config.group,
+            model_metrics=ModelMetrics(model_statistics=evaluation),
+            approval_status=build.parameters[APPROVAL],
+            customer_metadata_properties={"condition_metric": build.config.condition.metric},
+            domain=DOMAIN,
+            task=TASK,
+            sample_payload_url=file(PAYLOAD, "payload_sample", PAYLOAD_ARCHIVE),
+            skip_model_validation="None",
+            model_card=ModelPackageModelCard(model_card_content=card, model_card_status="Draft"),
+        ),
+    )
+    retries = build.aws.retries
+    return ModelStep(
+        name=REGISTRATION.name,
+        description=REGISTRATION.about,
+        step_args=build.session.context,
+        retry_policies=[
+            StepRetryPolicy(
+                exception_types=[StepExceptionTypeEnum.SERVICE_FAULT, StepExceptionTypeEnum.THROTTLING],
+                max_attempts=retries.max_attempts,
+                interval_seconds=retries.interval_seconds,
+                backoff_rate=retries.backoff_rate,
+            )
+        ],
+    )
+
+
+class _Model:
+    """What a ModelStep asks of a model whose request is made already."""
+
+    def __init__(self, session: Any) -> None:
+        self.sagemaker_session = session

@@ -1,0 +1,83 @@
+"""How the steps are joined: which output each input takes. The definition, the local run and the picture read it."""
+
+from dataclasses import dataclass
+
+from contracts.step_contract import StepContract, StepFolder
+from contracts.steps import (
+    DATA_LOADING,
+    MODEL_METRICS,
+    PACKAGE,
+    PAYLOAD,
+    PYTORCH_TRAINING,
+    REGISTRATION,
+    STEPS,
+    TABULAR_PREPROCESSING,
+    TRAINING_SPLITS,
+)
+
+CONDITION = "MetricCondition"
+FAIL = "MetricTooLow"
+HYPERPARAMETERS_INPUT = "hyperparameters"  # of training: made from the configuration, never handed over as a folder
+
+
+@dataclass(frozen=True)
+class Source:
+    """The output that an input takes.
+
+    Attributes:
+        step: the contract of the step that writes it.
+        output: its logical name.
+        subfolder: the part of it that is taken; empty for all of it.
+    """
+
+    step: StepContract
+    output: str
+    subfolder: str = ""
+
+
+_PREDICTIONS = Source(PYTORCH_TRAINING, "evaluation_output")
+_PROCESSED = Source(TABULAR_PREPROCESSING, "processed_data")
+
+EDGES: dict[tuple[str, str], Source] = {
+    (TABULAR_PREPROCESSING.name, "DATA"): Source(DATA_LOADING, "DATA"),
+    (TABULAR_PREPROCESSING.name, "SIGNATURE"): Source(DATA_LOADING, "SIGNATURE"),
+    **{
+        (PYTORCH_TRAINING.name, split): Source(TABULAR_PREPROCESSING, "processed_data", split)
+        for split in TRAINING_SPLITS
+    },
+    (MODEL_METRICS.name, "eval_output"): _PREDICTIONS,
+    (MODEL_METRICS.name, "processed_data"): _PROCESSED,
+    (PACKAGE.name, "model_input"): Source(PYTORCH_TRAINING, "model_output"),
+    (PAYLOAD.name, "model_input"): Source(PACKAGE, "packaged_model"),
+    (PAYLOAD.name, "processed_data"): _PROCESSED,
+    (PAYLOAD.name, "eval_output"): _PREDICTIONS,
+    (REGISTRATION.name, "packaged_model"): Source(PACKAGE, "packaged_model"),
+    (REGISTRATION.name, "payload_sample"): Source(PAYLOAD, "payload_sample"),
+    (REGISTRATION.name, "metrics_output"): Source(MODEL_METRICS, "metrics_output"),
+}
+
+BEFORE_CONDITION = (DATA_LOADING, TABULAR_PREPROCESSING, PYTORCH_TRAINING, MODEL_METRICS)
+AFTER_CONDITION = (PACKAGE, PAYLOAD, REGISTRATION)
+ORDER = (*BEFORE_CONDITION, *AFTER_CONDITION)
+
+SHARDED = {(step.name, folder.name) for step in STEPS for folder in step.inputs if folder.sharded}
+SEVERAL_INSTANCES = (TABULAR_PREPROCESSING.name, PYTORCH_TRAINING.name)
+
+
+def source(step: StepContract, folder: StepFolder) -> Source | None:
+    """What an input takes; None where it comes from outside."""
+    return EDGES.get((step.name, folder.name))
+
+
+def outside_inputs() -> dict[str, tuple[StepContract, StepFolder]]:
+    """The inputs that no step writes, by logical name: what a user may hand over."""
+    found: dict[str, tuple[StepContract, StepFolder]] = {}
+    for step in ORDER:
+        for folder in step.inputs:
+            if source(step, folder) is None and folder.name != HYPERPARAMETERS_INPUT:
+                assert folder.name not in found, f"two inputs from outside are called {folder.name}"
+                found[folder.name] = (step, folder)
+    return found
+
+
+assert set(ORDER) == set(STEPS), "every step of the contract has its place"

@@ -1,0 +1,317 @@
+"""python -m pipeline run --docker: the pipeline in containers, by the SageMaker SDK's own local pipelines.
+
+What runs is the definition for AWS, with local instances; S3 is moto's server on loopback, whose contents are gone with
+the process. Local pipelines cache nothing and register nothing: every step runs, and the registry is the local one.
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import yaml
+
+from contracts.errors import ContractError
+from contracts.paths import JobPaths
+from contracts.step_contract import StepContract
+from contracts.steps import MODEL_METRICS, PACKAGE, PYTORCH_TRAINING, REGISTRATION
+from pipeline.aws.definition import aws_plan, build_pipeline, specs_of
+from pipeline.aws.parameters import TO_BEAT, instance_type_parameter
+from pipeline.aws.session import SDK_CONFIG, sagemaker_sdk
+from pipeline.config import Aws, PipelineConfig
+from pipeline.decision import decide, limit_to_beat, read_decision_value
+from pipeline.graph import AFTER_CONDITION, BEFORE_CONDITION, CONDITION, ORDER, source
+from pipeline.local.cache import StepFolderOnDisk
+from pipeline.local.digests import ContentDigests
+from pipeline.local.process import last_line
+from pipeline.local.progress import DONE, FAILED, Progress
+from pipeline.local.registry import LocalRegistry
+from pipeline.local.report import write_report
+from pipeline.local.run import COMPLETED, NOT_REGISTERED, STOPPED, Run, alone, require_inputs
+
+REGION, BUCKET = "us-east-1", "local"
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
+_CONTAINER = re.compile(r"^\S+-algo-\d+-\w+ +\| ?")  # what Docker Compose puts before each line
+_FIX = "What to change: "
+
+
+def run_in_docker(config: PipelineConfig, root: Path, *, image: str) -> int:
+    """Run the whole pipeline in containers of `image`; steps and registry lie under `root`.
+
+    Returns:
+        0 registered, 1 a step failed or the condition does not hold, 130 stopped.
+
+    Raises:
+        ContractError: the configuration is refused, an input, the image, the SDK or moto is missing, or another run is
+            under way in `root`.
+    """
+    local = config.model_copy(update={"aws": _nowhere(config, image)})
+    _, plan = aws_plan(local)
+    require_inputs(config)
+    _require_image(image)
+    root.mkdir(parents=True, exist_ok=True)
+    with alone(root), sagemaker_sdk(REGION), _service(root) as s3:
+        home = root / "docker"
+        shutil.rmtree(home, ignore_errors=True)
+        names = [*(step.name for step in BEFORE_CONDITION), CONDITION, *(step.name for step in AFTER_CONDITION)]
+        state = Run(config, plan, root, ContentDigests(root / "digests.json"), image, Progress(names))
+        try:
+            return _run(state, local, s3, home)
+        except KeyboardInterrupt:
+            print("\nStopped.", file=sys.stderr)
+            return STOPPED
+
+
+def _nowhere(config: PipelineConfig, image: str) -> Aws:
+    """A section aws for a service that is not there; the image is named as the engine has it."""
+    inputs = {name: f"s3://{BUCKET}/inputs/{name}" for name in config.inputs}
+    role = "arn:aws:iam::123456789012:role/local"
+    return Aws.model_construct(region=REGION, role=role, image=image, bucket=BUCKET, inputs=inputs, cache_expires=None)
+
+
+def _run(state: Run, local: PipelineConfig, s3: Any, home: Path) -> int:
+    began = time.monotonic()
+    registry = LocalRegistry(state.root, state.config.group)
+    rival = registry.to_beat(state.config, package_digest=None)
+    for name, place in state.config.inputs.items():
+        _upload(s3, Path(place), f"inputs/{name}")
+    parameters: dict[str, Any] = {
+        instance_type_parameter(step.name): "local" for step in ORDER if step is not REGISTRATION
+    }
+    if rival is not None and rival.value is not None and TO_BEAT in specs_of(local):
+        parameters[TO_BEAT] = limit_to_beat(state.config.condition, rival.value)
+    execution = _execute(state, local, parameters, home)
+    for contract in ORDER:
+        if contract.name in state.places:
+            _fetch(s3, contract, execution.step_execution[contract.name].properties, state.places[contract.name])
+    if MODEL_METRICS.name in state.places:
+        metrics = state.places[MODEL_METRICS.name].output(MODEL_METRICS, "metrics_output")
+        measured = read_decision_value(metrics)
+        state.decision = decide(state.config.condition, measured, rival.value if rival else None)
+    failure = execution.failure_reason
+    if failure is None:
+        _register(state, registry)
+    refused = state.decision is not None and not state.decision.holds
+    report = write_report(state, None if refused else failure, seconds=time.monotonic() - began)
+    print(report.text)
+    print(f"Report: {report.path}")
+    if failure and not refused:
+        print(failure, file=sys.stderr)
+    return COMPLETED if failure is None else NOT_REGISTERED
+
+
+def _register(state: Run, registry: LocalRegistry) -> None:
+    inputs = {}
+    for folder in REGISTRATION.inputs:
+        origin = source(REGISTRATION, folder)
+        assert origin is not None
+        inputs[folder.name] = state.places[origin.step.name].output(origin.step, origin.output)
+    assert state.decision is not None
+    package = state.places[PACKAGE.name].output(PACKAGE, "packaged_model")
+    model = registry.register(
+        state.config,
+        state.plan.hyperparameters,
+        inputs=inputs,
+        package_digest=state.digests.of(package),
+        decision=state.decision,
+    )
+    where = model.folder.relative_to(state.root)
+    state.progress.finish(REGISTRATION.name, DONE, note=f"version {model.version} in {where}")
+
+
+@dataclass
+class _Watch:
+    """Shows the steps of an execution, and gives each its log.
+
+    Attributes:
+        log: of the step that runs; what the SDK prints of its containers goes there.
+    """
+
+    state: Run
+    home: Path
+    log: TextIO | None = None
+    began: float = 0.0
+    running: ExitStack = field(default_factory=ExitStack)
+
+    def begin(self, name: str) -> None:
+        if name not in {step.name for step in ORDER}:
+            return
+        place = StepFolderOnDisk(self.home / name)
+        place.folder.mkdir(parents=True)
+        self.log, self.began = place.log.open("w"), time.monotonic()
+        self.running = ExitStack()
+        self.running.callback(self.log.close)
+        self.running.enter_context(self.state.progress.running(name, lambda: last_line(place.log)))
+
+    def end(self, name: str, outcome: str, note: str = "") -> None:
+        self.running.close()
+        self.log = None
+        if name == CONDITION:
+            self.state.progress.finish(name, outcome)
+        elif name in {step.name for step in ORDER}:
+            if outcome == DONE:
+                self.state.places[name] = StepFolderOnDisk(self.home / name)
+            self.state.progress.finish(name, outcome, seconds=time.monotonic() - self.began, note=note)
+
+    def write(self, text: str) -> int:
+        if self.log is not None:
+            self.log.write(_CONTAINER.sub("", _COLORS.sub("", text).replace("\r", "")))
+            self.log.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+def _execute(state: Run, local: PipelineConfig, parameters: dict[str, Any], home: Path) -> Any:
+    """Run the SDK's local pipeline; a step that fails ends it."""
+    import boto3
+    from sagemaker.core.workflow.pipeline_context import LocalPipelineSession
+    from sagemaker.mlops.local.pipeline import LocalPipelineExecutor
+    from sagemaker.mlops.local.pipeline_entities import _LocalPipelineExecution
+
+    watch = _Watch(state, home)
+
+    class Execution(_LocalPipelineExecution):
+        def mark_step_executing(self, step_name: str) -> None:
+            super().mark_step_executing(step_name)
+            watch.begin(step_name)
+
+        def update_step_properties(self, step_name: str, step_properties: Any) -> None:
+            super().update_step_properties(step_name, step_properties)
+            refused = step_name == CONDITION and not step_properties["Outcome"]
+            watch.end(step_name, FAILED if refused else DONE)
+
+        def update_step_failure(self, step_name: str, failure_message: str) -> None:
+            log = StepFolderOnDisk(home / step_name).log
+            watch.end(step_name, FAILED, str(log))
+            super().update_step_failure(step_name, _cause(log) or failure_message)
+
+    session = LocalPipelineSession(boto_session=boto3.Session(region_name=REGION), default_bucket=BUCKET)
+    containers = home / "containers"
+    containers.mkdir(parents=True)
+    session.config = {"local": {"container_root": str(containers)}}
+    pipeline = build_pipeline(local, session, local=True)
+    execution = Execution("local", pipeline, PipelineParameters=parameters, local_session=session)
+    try:
+        with redirect_stdout(watch):  # type: ignore[type-var]
+            LocalPipelineExecutor(execution, session).execute()
+    finally:
+        _remove_containers(containers)
+    return execution
+
+
+def _remove_containers(folder: Path) -> None:
+    """Local mode leaves its containers behind, and those of a run that is interrupted running."""
+    services = [yaml.safe_load(path.read_text())["services"] for path in folder.glob("*/docker-compose.yaml")]
+    names = [service["container_name"] for each in services for service in each.values()]
+    if names:
+        subprocess.run(["docker", "rm", "--force", *names], capture_output=True, check=False)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _cause(log: Path) -> str | None:
+    """The program's own word; local mode removes the file that has it before anybody can read it."""
+    lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+    for number, line in enumerate(lines):
+        if line.startswith(_FIX) and number:
+            return f"{lines[number - 1]}\n{line}\nIts log: {log}"
+    return None
+
+
+def _fetch(s3: Any, contract: StepContract, properties: Any, place: StepFolderOnDisk) -> None:
+    """Lay the outputs of a step out as the other way to run does."""
+    if contract is PYTORCH_TRAINING:
+        paths = JobPaths(place.ml)
+        home, _, model = properties["ModelArtifacts"]["S3ModelArtifacts"].rpartition("/")
+        for name, folder in ((model, paths.model), ("output.tar.gz", paths.output_data.parent)):
+            _download(s3, f"{home}/{name}", folder)
+            _unpack(folder / name)
+        return
+    for name, output in properties["ProcessingOutputConfig"]["Outputs"].items():
+        _download(s3, output["S3Output"]["S3Uri"], place.output(contract, name))
+
+
+def _unpack(path: Path) -> None:
+    """Unpack a tar.gz beside itself."""
+    with tarfile.open(path) as archive:
+        for member in archive:
+            source, target = archive.extractfile(member), path.parent / member.name
+            if source is None:
+                continue
+            assert target.resolve().is_relative_to(path.parent.resolve()), f"{path}: {member.name} leads out of it"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with source, target.open("wb") as file:
+                shutil.copyfileobj(source, file)
+
+
+def _download(s3: Any, uri: str, folder: Path) -> None:
+    """One object, or all under a prefix."""
+    bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+    for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+        for entry in page.get("Contents", []):
+            target = folder / (entry["Key"].removeprefix(prefix).strip("/") or Path(prefix).name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            s3.download_file(bucket, entry["Key"], str(target))
+
+
+def _upload(s3: Any, place: Path, key: str) -> None:
+    files = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
+    for path in files:
+        name = path.name if place.is_file() else path.relative_to(place).as_posix()
+        s3.upload_file(str(path), BUCKET, f"{key}/{name}")
+
+
+def _require_image(image: str) -> None:
+    try:
+        found = subprocess.run(["docker", "image", "inspect", image], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise ContractError("docker: is not installed", "Install it, or leave --docker out.") from None
+    if found.returncode:
+        raise ContractError(f"--docker {image}: {found.stderr.strip()}", "Build it: make image")
+
+
+@contextmanager
+def _service(root: Path) -> Iterator[Any]:
+    """An S3 with one bucket on loopback, to which the environment points; yields a client."""
+    try:
+        from moto.server import ThreadedMotoServer
+    except ImportError:
+        raise ContractError(
+            "moto is not installed", "It plays S3: pip install 'moto[server]' beside the SageMaker SDK."
+        ) from None
+    import boto3
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    settings = root / "sagemaker_sdk.yaml"
+    settings.write_text(json.dumps(SDK_CONFIG))
+    told = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "SAGEMAKER_ADMIN_CONFIG_OVERRIDE": str(settings),
+        "SAGEMAKER_USER_CONFIG_OVERRIDE": str(settings),
+    }
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    try:
+        s3 = boto3.client("s3", region_name=REGION)
+        s3.create_bucket(Bucket=BUCKET)
+        yield s3
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        server.stop()

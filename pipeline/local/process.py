@@ -1,0 +1,152 @@
+"""Runs one step's program, `python -m container ...`, over its own root, and says why it failed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+
+from contracts.paths import JobPaths
+from contracts.step_contract import StepContract, message_file
+from contracts.steps import STEPS
+from pipeline.local import with_parent
+from pipeline.local.cache import StepFolderOnDisk
+from pipeline.plan import StepPlan
+
+GRACE_SECONDS = 110  # a stopped training saves a checkpoint; the service gives 120
+
+
+class StepFailed(Exception):
+    """A step's program ended badly."""
+
+    def __init__(self, step: str, cause: str, log: Path) -> None:
+        super().__init__(f"{step} failed: {cause}\nIts log: {log}")
+
+
+def run_step(
+    plan: StepPlan,
+    place: StepFolderOnDisk,
+    inputs: Mapping[str, Path],
+    hyperparameters: Mapping[str, str],
+) -> None:
+    """Lay the step's root out as SageMaker would, run its program, check that it wrote what it promised.
+
+    Args:
+        inputs: where each input lies, by logical name; a folder or one file.
+        hyperparameters: as the service delivers them; for a training.
+
+    Raises:
+        StepFailed: the program ended with another code than 0, or a promised file is missing.
+    """
+    contract = plan.contract
+    _lay_out(plan, place, inputs, hyperparameters)
+    command = [sys.executable, "-m", "container", *plan.command, "--root", str(place.ml)]
+    with place.log.open("ab") as log:
+        exit_code = _run(command, _environment(plan), log)
+    if exit_code != 0:
+        raise StepFailed(contract.name, _cause(contract, place, exit_code), place.log)
+    for folder in contract.outputs:
+        for pattern in folder.files if folder.required else ():
+            if not any(folder.path(place.ml).glob(pattern)):
+                cause = f"it ended with 0 but wrote no {pattern} into {folder.name} ({folder.path(place.ml)})"
+                raise StepFailed(contract.name, cause, place.log)
+
+
+def last_line(log: Path) -> str:
+    """The newest line of a step's log, for a person who waits."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 4000))
+            lines = [line for line in file.read().decode(errors="replace").replace("\r", "\n").split("\n") if line]
+    except OSError:
+        return ""
+    return lines[-1] if lines else ""
+
+
+def _lay_out(
+    plan: StepPlan, place: StepFolderOnDisk, inputs: Mapping[str, Path], hyperparameters: Mapping[str, str]
+) -> None:
+    contract, training = plan.contract, plan.contract.kind == "training"
+    if not training:  # a training goes on from its checkpoints; the others start afresh
+        shutil.rmtree(place.ml, ignore_errors=True)
+    for name, origin in inputs.items():
+        link = contract.input(name).path(place.ml)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if link.is_symlink():
+            link.unlink()
+        if origin.is_file():
+            link.mkdir(exist_ok=True)
+            (link / origin.name).unlink(missing_ok=True)
+            (link / origin.name).symlink_to(origin.absolute())
+        else:
+            link.symlink_to(origin.absolute(), target_is_directory=True)
+    if training:
+        paths = JobPaths(place.ml)
+        paths.config.mkdir(parents=True, exist_ok=True)
+        (paths.config / "hyperparameters.json").write_text(json.dumps(dict(hyperparameters), indent=1))
+        for failure in paths.failure_files:
+            failure.unlink(missing_ok=True)
+    else:
+        for folder in contract.outputs:
+            folder.path(place.ml).mkdir(parents=True, exist_ok=True)
+
+
+def _environment(plan: StepPlan) -> dict[str, str]:
+    """Ours, without what a step's variables are called, and with this step's."""
+    named = {variable for step in STEPS for variable in step.settings.variables()}
+    kept = {name: value for name, value in os.environ.items() if name not in named}
+    spec = find_spec("container")
+    assert spec is not None
+    assert spec.submodule_search_locations, "the steps' programs are beside us"
+    house = str(Path(next(iter(spec.submodule_search_locations))).parent)
+    kept["PYTHONPATH"] = os.pathsep.join(part for part in (house, kept.get("PYTHONPATH", "")) if part)
+    return {**kept, **plan.environment}
+
+
+def _run(command: list[str], environment: Mapping[str, str], log: object) -> int:
+    """Run to the end; being stopped stops the program first, with the time to save what it has."""
+    process = subprocess.Popen(
+        [sys.executable, with_parent.__file__, str(os.getpid()), *command],
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=log,  # type: ignore[call-overload]
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # so that a Ctrl-C reaches it once, from us
+    )
+    try:
+        with _terminating_raises():
+            return process.wait()
+    except KeyboardInterrupt:
+        process.terminate()
+        try:
+            process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise
+
+
+@contextmanager
+def _terminating_raises() -> Iterator[None]:
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _cause(contract: StepContract, place: StepFolderOnDisk, exit_code: int) -> str:
+    """The program's own word, as the service would show it."""
+    spoken = JobPaths(place.ml).failure_files[0] if contract.kind == "training" else message_file(place.ml)
+    if spoken.is_file() and (text := spoken.read_text(encoding="utf-8", errors="replace").strip()):
+        return "\n".join(text.splitlines()[:2])
+    return f"exit code {exit_code}; it left no message. The last line of its log: {last_line(place.log)}"

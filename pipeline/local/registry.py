@@ -1,0 +1,128 @@
+"""A model registry in a folder: registry/GROUP/VERSION/, whole versions only."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
+from contracts.steps import ARCHIVED_MODEL, REGISTRATION
+from pipeline.card import model_card
+from pipeline.config import PipelineConfig
+from pipeline.decision import Decision, read_decision_value
+from pipeline.package import DOMAIN, TASK
+
+PACKAGE_FILE = "model_package.json"
+_UNFINISHED = ".unfinished"
+
+
+@dataclass(frozen=True)
+class RegisteredModel:
+    """A version in the registry."""
+
+    folder: Path
+    version: int
+    approval: str
+    metric: str
+    package_digest: str
+
+    @property
+    def value(self) -> float | None:
+        """The metric that it was registered by."""
+        return read_decision_value(self.folder)
+
+
+class LocalRegistry:
+    """The versions of one model package group."""
+
+    def __init__(self, root: Path, group: str) -> None:
+        self.folder = root / "registry" / group
+
+    def versions(self) -> list[RegisteredModel]:
+        """All versions, the newest first."""
+        found = []
+        for folder in self.folder.glob("[0-9]*"):
+            package = json.loads((folder / PACKAGE_FILE).read_text())
+            told = package["CustomerMetadataProperties"]
+            found.append(
+                RegisteredModel(
+                    folder,
+                    package["ModelPackageVersion"],
+                    package["ModelApprovalStatus"],
+                    told["condition_metric"],
+                    told["package_digest"],
+                )
+            )
+        return sorted(found, key=lambda model: -model.version)
+
+    def to_beat(self, config: PipelineConfig, *, package_digest: str | None) -> RegisteredModel | None:
+        """The version that a new model is held against; a model is no rival of itself.
+
+        Args:
+            package_digest: what is to be registered, where it is packaged already.
+        """
+        if config.condition.beat == "nothing":
+            return None
+        for model in self.versions():
+            same = model.metric == config.condition.metric and model.package_digest != package_digest
+            approved = config.condition.beat == "newest" or model.approval == "Approved"
+            if same and approved and model.value is not None:
+                return model
+        return None
+
+    def register(
+        self,
+        config: PipelineConfig,
+        hyperparameters: Mapping[str, str],
+        *,
+        inputs: Mapping[str, Path],
+        package_digest: str,
+        decision: Decision,
+    ) -> RegisteredModel:
+        """Add a version: its files are collected aside and appear under their number at once."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        aside = self.folder / _UNFINISHED
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        for folder in REGISTRATION.inputs:
+            for path in sorted(inputs[folder.name].iterdir()):
+                if path.is_file():
+                    _place(path, aside / path.name)
+        version = max((model.version for model in self.versions()), default=0) + 1
+        own = config.registration
+        package = {
+            "ModelPackageGroupName": config.group,
+            "ModelPackageVersion": version,
+            "CreationTime": datetime.now(UTC).isoformat(timespec="seconds"),
+            "ModelApprovalStatus": own.approval,
+            "Domain": DOMAIN,
+            "Task": TASK,
+            "InferenceSpecification": {
+                "Containers": [{"ModelDataUrl": ARCHIVED_MODEL}],
+                "SupportedContentTypes": list(REQUEST_TYPES),
+                "SupportedResponseMIMETypes": list(RESPONSE_TYPES),
+                "SupportedRealtimeInferenceInstanceTypes": list(own.inference_instances),
+                "SupportedTransformInstanceTypes": list(own.transform_instances),
+            },
+            "CustomerMetadataProperties": {
+                "condition_metric": config.condition.metric,
+                "decision": decision.sentence(),
+                "package_digest": package_digest,
+            },
+            "ModelCard": json.loads(model_card(config, hyperparameters, image=None, decision=decision)),
+        }
+        (aside / PACKAGE_FILE).write_text(json.dumps(package, indent=1))
+        folder = self.folder / str(version)
+        aside.rename(folder)
+        return RegisteredModel(folder, version, own.approval, config.condition.metric, package_digest)
+
+
+def _place(source: Path, target: Path) -> None:
+    """One file on the disk under two names where that is possible."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copy2(source, target)

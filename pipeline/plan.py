@@ -1,0 +1,161 @@
+"""From a configuration to steps: command line, environment, hyperparameters; checked before anything runs."""
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import ALIASES, DROPPED, cast_value, parse_hyperparameters
+from contracts.hyperparameters import Hyperparameters
+from contracts.step_contract import StepContract
+from contracts.steps import DATA_LOADING, MODEL_METRICS, PYTORCH_TRAINING, TABULAR_PREPROCESSING
+from pipeline.config import PipelineConfig
+from pipeline.graph import ORDER, outside_inputs, source
+
+LONGEST_VALUE = 2500  # characters of one hyperparameter; the service's limits
+MOST_HYPERPARAMETERS = 100
+
+# Settings that another part of the configuration decides: one place to say a thing.
+_FROM_HYPERPARAMETERS = {
+    (TABULAR_PREPROCESSING.name, "label_field"): "label_name",
+    (TABULAR_PREPROCESSING.name, "id_field"): "id_name",
+    (MODEL_METRICS.name, "label_field"): "label_name",
+    (MODEL_METRICS.name, "id_field"): "id_name",
+}
+_FROM_CONDITION = {(MODEL_METRICS.name, "decision_metric"): "metric"}
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One step, ready to be run or defined.
+
+    Attributes:
+        contract: what the step promises.
+        command: what follows `python -m container`; empty for a registration.
+        environment: its environment variables.
+        from_hyperparameters: of those, the ones that repeat a hyperparameter, and which.
+        outside: the inputs that come from outside: logical name -> folder or S3 URI.
+    """
+
+    contract: StepContract
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    from_hyperparameters: Mapping[str, str]
+    outside: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All steps in order, and the hyperparameters as the service delivers them: every value a string."""
+
+    steps: tuple[StepPlan, ...]
+    hyperparameters: Mapping[str, str]
+
+    def step(self, contract: StepContract) -> StepPlan:
+        return next(step for step in self.steps if step.contract is contract)
+
+
+def make_plan(config: PipelineConfig, outside: Mapping[str, str]) -> Plan:
+    """Check a configuration as a whole.
+
+    Args:
+        outside: the inputs from outside, local folders or S3 URIs, by logical name.
+
+    Raises:
+        ContractError: an unknown step, setting, input or hyperparameter; a required one is missing; a contradiction.
+    """
+    hyperparameters = _checked_hyperparameters(config.hyperparameters)
+    _require_known("settings", config.settings, (step.name for step in ORDER), "step")
+    _require_known("inputs", outside, outside_inputs(), "input from outside")
+    steps = tuple(_plan_step(contract, config, hyperparameters, outside) for contract in ORDER)
+    return Plan(steps, {name: _text(value) for name, value in hyperparameters.items()})
+
+
+def _plan_step(
+    contract: StepContract, config: PipelineConfig, hyperparameters: Mapping[str, Any], outside: Mapping[str, str]
+) -> StepPlan:
+    given = dict(config.settings.get(contract.name, {}))
+    _require_known(f"settings.{contract.name}", given, contract.settings.model_fields, "setting")
+    repeated: dict[str, str] = {}
+    for (step, field), name in {**_FROM_HYPERPARAMETERS, **_FROM_CONDITION}.items():
+        if step != contract.name:
+            continue
+        where = "condition" if (step, field) in _FROM_CONDITION else "hyperparameters"
+        if field in given:
+            raise ContractError(
+                f"settings.{step}.{field}: is what {where}.{name} says already",
+                f"Remove it, and set {where}.{name}.",
+            )
+        if where == "condition":
+            given[field] = getattr(config.condition, name)
+        else:
+            given[field] = hyperparameters[name]
+            repeated[field.upper()] = name
+    try:
+        settings = contract.settings.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(["settings", contract.name, *map(str, first["loc"])])
+        value = f"{first['input']!r} is refused: " if first["loc"] and first["type"] != "missing" else ""
+        raise ContractError(
+            f"{key}: {value}{first['msg'].removeprefix('Value error, ')}", "docs/pipeline.md lists the settings."
+        ) from None
+    own = {name: place for name, place in outside.items() if outside_inputs()[name][0] is contract}
+    for folder in contract.inputs:
+        if folder.required and source(contract, folder) is None and folder.name not in own:
+            raise ContractError(f"inputs.{folder.name}: is missing", f"Hand it over: {folder.about}")
+    if contract is DATA_LOADING and ("input_data" in own) == bool(given.get("generate_rows")):
+        raise ContractError(
+            "inputs.input_data: both it and settings.DataLoading.generate_rows are given"
+            if own
+            else "inputs.input_data: is missing, and so is settings.DataLoading.generate_rows",
+            "Name the folder of your table, or say how many rows of the demo's table to generate.",
+        )
+    command = tuple(contract.command_line()) if contract.command else ()
+    # The settings of training are switches of its environment; everything else travels as hyperparameters.
+    return StepPlan(contract, command, settings.to_environment(), repeated, own)
+
+
+def _checked_hyperparameters(given: Mapping[str, Any]) -> dict[str, Any]:
+    """As training will read them; nulls, comments and aliases resolved."""
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        if key in DROPPED or key.startswith("sagemaker_"):
+            continue
+        name = ALIASES.get(key, key)
+        field = Hyperparameters.model_fields.get(name)
+        values[name] = cast_value(value, field.annotation) if field else value
+    parse_hyperparameters(values)
+    values = {name: value for name, value in values.items() if value is not None}
+    if len(values) > MOST_HYPERPARAMETERS:
+        raise ContractError(
+            f"hyperparameters: {len(values)} are set, and a training job takes {MOST_HYPERPARAMETERS}",
+            "Leave out those at their default.",
+        )
+    for name, value in values.items():
+        if len(_text(value)) > LONGEST_VALUE:
+            raise ContractError(
+                f"hyperparameters.{name}: has {len(_text(value))} characters, and a training job takes {LONGEST_VALUE}",
+                "Shorten it; risk tables and imputation values can be handed over as model_artifacts_input.",
+            )
+    return values
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def _require_known(where: str, given: Iterable[str], known: Iterable[str], what: str) -> None:
+    names = list(known)
+    for key in given:
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1, cutoff=0.4)
+            hint = f"; the nearest known one is {near[0]!r}" if near else ""
+            raise ContractError(f"{where}.{key}: unknown {what}{hint}", f"Use one of: {', '.join(names)}.")
+
+
+assert all(contract in ORDER for contract in (PYTORCH_TRAINING, MODEL_METRICS, TABULAR_PREPROCESSING))

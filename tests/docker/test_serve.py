@@ -1,0 +1,53 @@
+"""`docker run IMAGE serve`, as the service starts an endpoint: a model mounted read-only, requests over the port."""
+
+import http.client
+import io
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from contracts.serving import CSV, JSON, JSON_LINES, PARQUET
+from tests.docker.engine import docker
+from tests.serving import ask
+
+
+@pytest.fixture
+def endpoint(image, containers, trained_job):
+    """The container, and the port of this machine that leads to it."""
+    model = ("--volume", f"{trained_job.model}:/opt/ml/model:ro")
+    container = containers("--publish", "127.0.0.1::8080", *model, image, "serve")
+    container.wait_for("on port 8080")
+    return container, int(docker("port", container.name, "8080").strip().rsplit(":", 1)[1])
+
+
+def request(port, body=b"", content_type=None, **options):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        return ask(connection, body, content_type, **options)
+    finally:
+        connection.close()
+
+
+def test_the_image_answers_what_the_job_predicted_in_every_format_and_stops_when_told(endpoint, trained_job):
+    container, port = endpoint
+    assert request(port, method="GET", path="/ping").status == 200
+    table = pd.read_csv(trained_job.channel("test") / "data.csv", dtype={"order_id": str})
+    expected = pd.read_csv(trained_job.output_data / "test_predictions.csv")[["prob_class_0", "prob_class_1"]]
+    records = json.loads(table.to_json(orient="records"))
+    parquet = io.BytesIO()
+    table.to_parquet(parquet)
+    bodies = {
+        JSON: json.dumps(records),
+        JSON_LINES: "\n".join(map(json.dumps, records)),
+        CSV: table.to_csv(index=False),
+        PARQUET: parquet.getvalue(),
+    }
+    for content_type, body in bodies.items():
+        answer = request(port, body, content_type, accept=JSON)
+        assert answer.status == 200, answer.body
+        np.testing.assert_allclose(answer.probabilities, expected, atol=1e-5, err_msg=content_type)
+    assert request(port, '{"price": "dear"}', JSON).status == 400
+    container.stop()
+    assert container.wait() == 0

@@ -1,0 +1,142 @@
+"""Pipelines for the tests: configurations, definitions with their variables filled in, a service on loopback."""
+
+import copy
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import PipelineConfig
+from tests.jobs import TINY_ENCODER
+
+IMAGE = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/text-table-trainer@sha256:" + "0" * 64
+AWS: dict[str, Any] = {
+    "region": "eu-west-1",
+    "role": "arn:aws:iam::123456789012:role/SageMaker",
+    "image": IMAGE,
+    "bucket": "my-bucket",
+}
+EVERYTHING: dict[str, Any] = {
+    **AWS,
+    "prefix": "teams/risk",
+    "inputs": {
+        "input_data": "s3://raw/table/",
+        "pretrained": "s3://raw/encoders",
+        "model_artifacts_input": "s3://raw/artifacts",
+        "previous_eval_output": "s3://raw/previous",
+        "inference_scripts_input": "s3://raw/scripts",
+        "calibration_model": "s3://raw/calibration",
+    },
+    "steps": {
+        "TabularPreprocessing": {"instance_count": 3, "volume_gb": 200},
+        "PyTorchTraining": {"instance_type": "ml.g5.2xlarge", "instance_count": 2, "max_runtime_seconds": 7200},
+    },
+    "spot": {"enabled": True, "max_wait_seconds": 10_000},
+    "retries": {"max_attempts": 5, "interval_seconds": 10, "backoff_rate": 1.5},
+    "kms_key": "arn:aws:kms:eu-west-1:123456789012:key/1234",
+    "subnets": ["subnet-1", "subnet-2"],
+    "security_groups": ["sg-1"],
+    "encrypt_traffic": True,
+    "tags": {"team": "risk", "cost-center": "7"},
+}
+CONFIG: dict[str, Any] = {
+    "name": "demo",
+    "hyperparameters": {
+        "id_name": "order_id",
+        "primary_text_name": "chat",
+        "secondary_text_name": "shiptrack",
+        "label_name": "label",
+        "tab_field_list": ["price", "quantity"],
+        "cat_field_list": ["marketplace"],
+        "model_class": "trimodal_bert",
+        "tokenizer": "from_scratch",
+        "encoder_config": TINY_ENCODER,
+        "hidden_common_dim": 16,
+        "max_sen_len": 48,
+        "max_epochs": 1,
+        "lr": 2e-3,
+        "batch_size": 16,
+        "val_check_interval": 1.0,
+        "preprocess_workers": 1,
+    },
+    "settings": {"DataLoading": {"generate_rows": 300}},
+    "condition": {"metric": "test/auroc", "minimum": 0.2},
+}
+
+
+def configuration(**changes: Any) -> PipelineConfig:
+    """CONFIG with AWS, and changes by key; `None` takes a key away."""
+    content = {**copy.deepcopy(CONFIG), "aws": AWS, **changes}
+    return PipelineConfig.model_validate({key: value for key, value in content.items() if value is not None})
+
+
+def everything() -> PipelineConfig:
+    """Every key of the section aws in use, and a model to beat."""
+    condition = {"metric": "test/auroc", "minimum": 0.8, "beat": "approved", "margin": 0.01}
+    return configuration(aws=EVERYTHING, settings={}, condition=condition)
+
+
+def all_steps(definition: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Every step of a definition by name, those of conditions too."""
+    found: dict[str, dict[str, Any]] = {}
+
+    def walk(steps: list[dict[str, Any]]) -> None:
+        for step in steps:
+            found[step["Name"]] = step
+            if step["Type"] == "Condition":
+                walk(step["Arguments"]["IfSteps"])
+                walk(step["Arguments"]["ElseSteps"])
+
+    walk(definition["Steps"])
+    return found
+
+
+def filled_in(value: Any, parameters: Mapping[str, Any]) -> Any:
+    """The arguments as the service sees them when a step starts: parameters by default, the rest by samples."""
+    if isinstance(value, list):
+        return [filled_in(part, parameters) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"Get"}:
+        path = value["Get"]
+        if path.startswith("Parameters."):
+            return parameters[path.removeprefix("Parameters.")]
+        return "sample-job" if path.endswith("JobName") or path.startswith("Execution.") else "s3://bucket/" + "x" * 8
+    if set(value) == {"Std:Join"}:
+        return value["Std:Join"]["On"].join(str(filled_in(part, parameters)) for part in value["Std:Join"]["Values"])
+    if set(value) == {"Std:JsonGet"}:
+        return 0.5
+    return {key: filled_in(part, parameters) for key, part in value.items()}
+
+
+def write_config(folder: Path, config: Mapping[str, Any]) -> Path:
+    path = folder / "pipeline.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+@contextmanager
+def loopback_only() -> Iterator[None]:
+    """Within it a socket reaches this machine alone; anything else is an error."""
+    connect, resolve = socket.socket.connect, socket.getaddrinfo
+
+    def local(host: Any) -> None:
+        if str(host) not in ("127.0.0.1", "localhost", "::1"):
+            raise AssertionError(f"the network was called: {host}")
+
+    def guarded_connect(self: socket.socket, address: Any) -> Any:
+        if self.family != socket.AF_UNIX:
+            local(address[0])
+        return connect(self, address)
+
+    def guarded_resolve(host: Any, *arguments: Any, **options: Any) -> Any:
+        local(host)
+        return resolve(host, *arguments, **options)
+
+    socket.socket.connect, socket.getaddrinfo = guarded_connect, guarded_resolve
+    try:
+        yield
+    finally:
+        socket.socket.connect, socket.getaddrinfo = connect, resolve

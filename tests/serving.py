@@ -1,0 +1,187 @@
+"""Servers and clients for the tests and benchmarks of serving: a real process, real HTTP, many connections."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.jobs import REPOSITORY
+
+STARTED = re.compile(r"on port (\d+)")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """[N, K]"""
+        return np.array([entry["probabilities"] for entry in self.json["predictions"]])
+
+
+@dataclass
+class Server:
+    """`python -m container serve` as a process of its own."""
+
+    process: subprocess.Popen
+    port: int
+    log: Path
+
+    def ask(
+        self, body: bytes | str = b"", content_type: str | None = "application/json", *, method: str = "POST",
+        path: str = "/invocations", **headers: str,
+    ) -> Answer:  # fmt: skip
+        """One request over a connection of its own; header accept_language is Accept-Language."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            return ask(connection, body, content_type, method=method, path=path, **headers)
+        finally:
+            connection.close()
+
+    def stop(self) -> int:
+        """Ask it to stop; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=40)
+
+
+def ask(
+    connection: http.client.HTTPConnection, body: bytes | str, content_type: str | None, *, method: str = "POST",
+    path: str = "/invocations", **headers: str,
+) -> Answer:  # fmt: skip
+    """One request over a connection that stays open."""
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    if content_type is not None:
+        sent["Content-Type"] = content_type
+    connection.request(method, path, body.encode() if isinstance(body, str) else body, sent)
+    response = connection.getresponse()
+    return Answer(response.status, response.read(), {name.lower(): value for name, value in response.getheaders()})
+
+
+def start(root: Path, **environment: str) -> Server:
+    """Start a server of root/model and wait until it listens."""
+    log = root / f"serve-{time.monotonic_ns()}.log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "container", "serve", "--root", str(root), "--port", "0"],
+            cwd=REPOSITORY,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+        )
+    deadline = time.monotonic() + 120
+    while not (started := STARTED.search(log.read_text())):
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(f"the server did not start, exit code {process.poll()}:\n{log.read_text()}")
+        time.sleep(0.05)
+    return Server(process, int(started[1]), log)
+
+
+@contextmanager
+def serving(root: Path, **environment: str) -> Iterator[Server]:
+    """A server for the time of a `with`."""
+    server = start(root, **environment)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+@dataclass
+class Load:
+    """What many clients found.
+
+    Attributes:
+        seconds: latency of each request.
+        statuses: answers by status.
+        lost: requests without any answer, in words.
+        furthest: largest difference of a probability from the expected one.
+        elapsed: seconds in all.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    statuses: Counter[int] = field(default_factory=Counter)
+    lost: list[str] = field(default_factory=list)
+    furthest: float = 0.0
+    elapsed: float = 0.0
+
+    def percentile(self, share: float) -> float:
+        """Latency in milliseconds."""
+        return 1000 * float(np.percentile(self.seconds, share))
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.seconds)} answers in {self.elapsed:.1f} s ({len(self.seconds) / self.elapsed:.0f}/s), "
+            f"{dict(self.statuses)}, {len(self.lost)} lost, p50 {self.percentile(50):.1f} ms, "
+            f"p99 {self.percentile(99):.1f} ms, probabilities differ by at most {self.furthest:.1e}"
+        )
+
+
+def many_clients(
+    port: int, records: Sequence[Mapping[str, Any]], expected: np.ndarray, *, clients: int, requests: int
+) -> Load:
+    """`clients` connections that are all open at once and send `requests` records each, one per request.
+
+    Args:
+        records: the pool that every client takes from, beginning elsewhere. [N]
+        expected: their probabilities. [N, K]
+    """
+    bodies = [json.dumps(record) for record in records]
+    load, lock, together = Load(), threading.Lock(), threading.Barrier(clients + 1)
+
+    def client(number: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        connection.connect()
+        together.wait()
+        for turn in range(requests):
+            place = (number * 7 + turn) % len(bodies)
+            began = time.perf_counter()
+            try:
+                answer = ask(connection, bodies[place], "application/json")
+            except (OSError, http.client.HTTPException) as error:
+                with lock:
+                    load.lost.append(f"client {number}, request {turn}: {error!r}")
+                connection.close()
+                continue
+            spent = time.perf_counter() - began
+            apart = np.inf
+            if answer.status == 200:
+                apart = float(np.abs(answer.probabilities - expected[place]).max())
+            with lock:
+                load.seconds.append(spent)
+                load.statuses[answer.status] += 1
+                load.furthest = max(load.furthest, apart)
+        connection.close()
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
+    for thread in threads:
+        thread.start()
+    together.wait()
+    began = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    load.elapsed = time.perf_counter() - began
+    return load

@@ -1,0 +1,71 @@
+"""Runs of a pipeline step's program as a process of its own, over a root laid out as a processing job's."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from contracts.step_contract import message_file
+from contracts.steps import PROCESSING_STEPS
+from tests.jobs import REPOSITORY
+
+VARIABLES = {name for step in PROCESSING_STEPS.values() for name in step.settings.variables()}
+
+
+def run_step(root: Path, command: str, *arguments: str, expect: int = 0, **settings: Any) -> str:
+    """`python -m container COMMAND` with the settings as environment variables; returns its log."""
+    found = subprocess.run(
+        [sys.executable, "-m", "container", command, "--root", str(root), *arguments],
+        cwd=REPOSITORY,
+        env=environment(**settings),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    log = found.stdout + found.stderr
+    assert found.returncode == expect, f"exit code {found.returncode}\n{log[-4000:]}"
+    return log
+
+
+def environment(**settings: Any) -> dict[str, str]:
+    """Ours without any step's variables, and with these."""
+    kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    written = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
+    return {**kept, "OMP_NUM_THREADS": "1", **written}
+
+
+def message(root: Path) -> str:
+    """The first line that SageMaker would show of a failed step."""
+    return message_file(root).read_text().splitlines()[0]
+
+
+def input_folder(root: Path, command: str, name: str) -> Path:
+    """The folder of an input, made."""
+    folder = PROCESSING_STEPS[command].input(name).path(root)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def output_folder(root: Path, command: str, name: str) -> Path:
+    return PROCESSING_STEPS[command].output(name).path(root)
+
+
+def orders(rows: int, *, seed: int = 0) -> pd.DataFrame:
+    """A raw table: text ids with leading zeros, a time, a text with commas and line breaks, a number, a label."""
+    rng = np.random.default_rng(seed)
+    texts = ["hello, world", 'he said "no"', "two\nlines", "tab\there", "", "plain"]
+    return pd.DataFrame(
+        {
+            "order_id": [f"{i:06d}" for i in range(rows)],
+            "time": pd.date_range("2025-01-01", periods=rows, freq="h").strftime("%Y-%m-%dT%H:%M:%S"),
+            "chat": rng.choice(texts, rows),
+            "price": np.where(rng.random(rows) < 0.1, np.nan, np.round(rng.normal(20, 5, rows), 2)),
+            "seller": [f"s{i}" for i in rng.integers(0, max(rows // 5, 1), rows)],
+            "label": (rng.random(rows) < 0.3).astype(int),
+        }
+    )

@@ -1,0 +1,41 @@
+"""Step programs for the tests: inputs under a root, `python -m container STEP` as a process of its own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from contracts.step_contract import StepContract, message_file
+from tests.jobs import REPOSITORY
+
+
+def give(root: Path, contract: StepContract, **inputs: Path | dict[str, bytes | str]) -> Path:
+    """Lay inputs out by logical name: copies of a folder or file, or files by name; returns the root."""
+    for name, content in inputs.items():
+        folder = contract.input(name).path(root)
+        if isinstance(content, dict):
+            for file, text in content.items():
+                path = folder / file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(text.encode() if isinstance(text, str) else text)
+        elif content.is_dir():
+            shutil.copytree(content, folder)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(content, folder)
+    return root
+
+
+def run_step(contract: StepContract, root: Path, *, expect: int = 0, **environment: str) -> str:
+    """Run the program; its exit code must be `expect`. Returns its log, or the first line of the message it left."""
+    done = subprocess.run(
+        [sys.executable, "-m", "container", *contract.command_line(), "--root", str(root)],
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == expect, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    return message_file(root).read_text().splitlines()[0] if expect else done.stdout

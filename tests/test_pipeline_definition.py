@@ -1,0 +1,330 @@
+"""The SageMaker pipeline's definition: built offline, byte-stable, valid, and what the contracts say."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("sagemaker", reason="the SageMaker SDK has an environment of its own: make test-sdk")
+
+from botocore.session import Session
+from botocore.validate import ParamValidator
+
+from contracts.errors import ContractError
+from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
+from contracts.steps import DATA_LOADING, PROCESSING_STEPS, PYTORCH_TRAINING, REGISTRATION, STEPS
+from pipeline.aws.definition import definition
+from pipeline.graph import EDGES, source
+from tests.jobs import REPOSITORY
+from tests.pipelines import (
+    CONFIG,
+    IMAGE,
+    all_steps,
+    configuration,
+    everything,
+    filled_in,
+    loopback_only,
+    write_config,
+)
+
+API = {"Processing": "CreateProcessingJob", "Training": "CreateTrainingJob", "RegisterModel": "CreateModelPackage"}
+NAMES = {"Processing": "ProcessingJobName", "Training": "TrainingJobName"}
+
+
+def built(config):
+    with loopback_only():
+        text = definition(config)
+    return {**json.loads(text), "text": text}
+
+
+ENVIRONMENT = {"AWS_PROFILE": "mine", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "mine"}
+COLUMNS = [f"column_{number:03d}" for number in range(120)]
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Built in an environment of a user's own, which is looked at afterwards."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        before = dict(os.environ)
+        pipeline = built(configuration())
+        pipeline["environment_changed"] = dict(os.environ) != before
+    return pipeline
+
+
+@pytest.fixture(scope="module")
+def other():
+    """Lower is better, no step cache, and a hyperparameter of 1800 characters."""
+    return built(
+        configuration(
+            condition={"metric": "test/loss", "maximum": 0.4},
+            aws={**configuration().aws.model_dump(), "cache_expires": None},
+            hyperparameters={**CONFIG["hyperparameters"], "tab_field_list": COLUMNS},
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def full():
+    return built(everything())
+
+
+@pytest.fixture(scope="module")
+def service():
+    return Session().get_service_model("sagemaker")
+
+
+def defaults(pipeline):
+    return {each["Name"]: each["DefaultValue"] for each in pipeline["Parameters"]}
+
+
+def arguments(pipeline, step):
+    return all_steps(pipeline)[step]["Arguments"]
+
+
+@pytest.mark.parametrize("which", ["small", "full", "other"])
+@pytest.mark.parametrize("contract", STEPS, ids=lambda step: step.name)
+def test_the_arguments_of_a_step_are_what_the_service_takes(which, contract, request, service):
+    pipeline = request.getfixturevalue(which)
+    step = all_steps(pipeline)[contract.name]
+    sent = filled_in(step["Arguments"], defaults(pipeline))
+    if step["Type"] in NAMES:  # the service names the jobs of a pipeline
+        sent[NAMES[step["Type"]]] = "sample"
+    shape = service.operation_model(API[step["Type"]]).input_shape
+    assert not ParamValidator().validate(sent, shape).generate_report()
+
+
+@pytest.mark.parametrize(("split_by", "expected"), [("hash", "ShardedByS3Key"), ("stratified", "FullyReplicated")])
+def test_instances_share_the_part_files_out_unless_all_rows_decide_the_split(split_by, expected):
+    settings = {**CONFIG["settings"], "TabularPreprocessing": {"split_by": split_by}}
+    step = all_steps(built(configuration(settings=settings)))["TabularPreprocessing"]
+    found = {each["InputName"]: each["S3Input"] for each in step["Arguments"]["ProcessingInputs"]}
+    assert found["DATA"]["S3DataDistributionType"] == expected
+    assert found["SIGNATURE"]["S3DataDistributionType"] == "FullyReplicated"
+
+
+def test_another_process_prints_the_same_bytes_and_calls_nobody(tmp_path, full):
+    path = write_config(tmp_path, everything().model_dump(mode="json", exclude_none=True))
+    code = (
+        "import sys; from tests.pipelines import loopback_only; from pipeline.__main__ import main\n"
+        f"with loopback_only(): sys.exit(main(['definition', '--config', {str(path)!r}]))"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    printed = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=REPOSITORY,
+        env={**environment, "PYTHONHASHSEED": "1", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert printed.stdout == full["text"]
+    assert printed.stderr == ""
+
+
+def test_building_a_definition_leaves_the_environment_as_it_was(small):
+    assert small["environment_changed"] is False
+
+
+@pytest.mark.parametrize("contract", PROCESSING_STEPS.values(), ids=lambda step: step.name)
+def test_a_processing_job_is_laid_out_as_its_contract_says(contract, full):
+    sent = arguments(full, contract.name)
+    assert sent["AppSpecification"]["ContainerEntrypoint"] == ["python", "-m", "container"]
+    assert sent["AppSpecification"]["ContainerArguments"] == contract.command_line()
+    inputs = {each["InputName"]: each["S3Input"]["LocalPath"] for each in sent["ProcessingInputs"]}
+    assert inputs == {folder.name: folder.container_path for folder in contract.inputs}
+    outputs = sent["ProcessingOutputConfig"]["Outputs"]
+    assert {each["OutputName"]: each["S3Output"]["LocalPath"] for each in outputs} == {
+        folder.name: folder.container_path for folder in contract.outputs
+    }
+
+
+@pytest.mark.parametrize("contract", PROCESSING_STEPS.values(), ids=lambda step: step.name)
+def test_the_environment_of_a_step_is_read_by_its_contract(contract, full):
+    sent = filled_in(arguments(full, contract.name).get("Environment", {}), defaults(full))
+    assert set(sent) <= set(contract.settings.variables())
+    contract.settings.from_environment(sent)
+
+
+def test_training_gets_its_channels_and_no_command_of_its_own(full):
+    sent = arguments(full, PYTORCH_TRAINING.name)
+    channels = [each["ChannelName"] for each in sent["InputDataConfig"]]
+    assert channels == [folder.name for folder in PYTORCH_TRAINING.inputs if folder.name != "hyperparameters"]
+    assert "ContainerArguments" not in sent["AlgorithmSpecification"]
+    assert PYTORCH_TRAINING.command_line() == ["train"], "the command that the service starts a training image with"
+
+
+def test_every_input_is_joined_to_an_output_of_the_contract():
+    for (step, name), origin in EDGES.items():
+        contract = next(each for each in STEPS if each.name == step)
+        assert source(contract, contract.input(name)) is origin
+        assert origin.step.output(origin.output)
+    joined = [folder.name for step in STEPS for folder in step.inputs if folder.required and not source(step, folder)]
+    assert joined == []
+
+
+def test_all_of_the_section_aws_reaches_the_jobs(full):
+    training = arguments(full, PYTORCH_TRAINING.name)
+    key = "arn:aws:kms:eu-west-1:123456789012:key/1234"
+    tags = [{"Key": "cost-center", "Value": "7"}, {"Key": "team", "Value": "risk"}]
+    vpc = {"Subnets": ["subnet-1", "subnet-2"], "SecurityGroupIds": ["sg-1"]}
+    assert training["EnableManagedSpotTraining"] is True
+    assert training["EnableNetworkIsolation"] is True
+    assert training["EnableInterContainerTrafficEncryption"] is True
+    assert training["StoppingCondition"] == {"MaxRuntimeInSeconds": 7200, "MaxWaitTimeInSeconds": 10_000}
+    assert training["OutputDataConfig"]["KmsKeyId"] == training["ResourceConfig"]["VolumeKmsKeyId"] == key
+    assert training["VpcConfig"] == vpc
+    assert training["Tags"] == tags
+    assert training["AlgorithmSpecification"]["TrainingImage"] == IMAGE
+    assert defaults(full)["PyTorchTrainingInstanceCount"] == 2
+    for contract in PROCESSING_STEPS.values():
+        sent = arguments(full, contract.name)
+        assert sent["NetworkConfig"]["VpcConfig"] == vpc
+        assert sent["NetworkConfig"]["EnableNetworkIsolation"] is True
+        assert sent["ProcessingOutputConfig"]["KmsKeyId"] == key
+        assert sent["ProcessingResources"]["ClusterConfig"]["VolumeKmsKeyId"] == key
+        assert sent["Tags"] == tags
+        assert sent["AppSpecification"]["ImageUri"] == IMAGE
+    for step in STEPS:
+        policies = all_steps(full)[step.name]["RetryPolicies"]
+        assert {policy["MaxAttempts"] for policy in policies} == {5}
+        assert {policy["BackoffRate"] for policy in policies} == {1.5}
+
+
+def test_no_execution_id_takes_part_in_the_key_of_the_step_cache(full):
+    keys = {
+        "Processing": ("AppSpecification", "Environment", "ProcessingInputs"),
+        "Training": ("AlgorithmSpecification", "CheckpointConfig", "Environment", "HyperParameters", "InputDataConfig"),
+    }
+    for step in all_steps(full).values():
+        for key in keys.get(step["Type"], ()):
+            assert "Execution." not in json.dumps(step["Arguments"].get(key))
+        if step["Type"] in keys:
+            assert step["CacheConfig"] == {"Enabled": True, "ExpireAfter": "P30D"}
+
+
+def test_a_cache_that_is_switched_off_is_off(other):
+    assert all_steps(other)[DATA_LOADING.name]["CacheConfig"] == {"Enabled": False}
+
+
+def test_metric_definitions_read_the_lines_that_training_prints(full):
+    import re
+
+    definitions = arguments(full, PYTORCH_TRAINING.name)["AlgorithmSpecification"]["MetricDefinitions"]
+    line = "metrics: step=120 epoch=1.50; val/loss=0.31; val/auroc=0.97; val/f1_score=nan;"
+    found = {each["Name"]: re.findall(each["Regex"], line) for each in definitions}
+    assert found["val/loss"] == ["0.31"]
+    assert found["val/auroc"] == ["0.97"]
+    assert found["val/f1_score"] == ["nan"]
+    assert found["train/loss"] == []
+    assert all(len(each["Regex"]) <= 500 for each in definitions)
+    assert len(definitions) <= 40
+
+
+def test_hyperparameters_are_parameters_and_the_environment_follows_them(full):
+    sent = arguments(full, PYTORCH_TRAINING.name)["HyperParameters"]
+    assert sent["lr"] == {"Get": "Parameters.Hp_lr"}
+    assert defaults(full)["Hp_lr"] == "0.002"
+    assert json.loads(defaults(full)["Hp_tab_field_list"]) == ["price", "quantity"]
+    environment = arguments(full, "TabularPreprocessing")["Environment"]
+    assert environment["LABEL_FIELD"] == {"Get": "Parameters.Hp_label_name"}
+
+
+def test_a_value_too_long_for_a_parameter_is_written_out(other):
+    assert "Hp_tab_field_list" not in defaults(other)
+    assert json.loads(arguments(other, PYTORCH_TRAINING.name)["HyperParameters"]["tab_field_list"]) == COLUMNS
+
+
+def test_the_condition_and_the_reason_carry_metric_and_limits(full):
+    decide = arguments(full, "MetricCondition")
+    measured = {
+        "Std:JsonGet": {
+            "PropertyFile": {"Get": "Steps.ModelMetricsComputation.PropertyFiles.decision"},
+            "Path": "decision.value",
+        }
+    }
+    assert [(each["Type"], each["LeftValue"], each["RightValue"]) for each in decide["Conditions"]] == [
+        ("GreaterThanOrEqualTo", measured, {"Get": "Parameters.Threshold"}),
+        ("GreaterThanOrEqualTo", measured, {"Get": "Parameters.ToBeat"}),
+    ]
+    reason = filled_in(arguments(full, "MetricTooLow")["ErrorMessage"], defaults(full))
+    assert reason.startswith(
+        "The model was not registered: test/auroc is 0.5, but must be at least 0.8 (Threshold) "
+        "and at least 0.8 (ToBeat: the approved registered model)."
+    )
+
+
+def test_where_lower_is_better_the_condition_is_turned_round(other):
+    (condition,) = arguments(other, "MetricCondition")["Conditions"]
+    assert condition["Type"] == "LessThanOrEqualTo"
+    assert arguments(other, "ModelMetricsComputation")["Environment"]["DECISION_METRIC"] == "test/loss"
+    assert "at most" in json.dumps(arguments(other, "MetricTooLow"))
+
+
+def test_nothing_is_packaged_or_registered_unless_the_condition_holds(full):
+    decide = arguments(full, "MetricCondition")
+    assert [step["Name"] for step in decide["IfSteps"]] == ["Package", "Payload", "Registration"]
+    assert [step["Type"] for step in decide["ElseSteps"]] == ["Fail"]
+    assert [step["Name"] for step in full["Steps"]][-1] == "MetricCondition"
+
+
+def test_the_package_that_is_registered_is_the_one_that_was_tested(full):
+    sent = arguments(full, REGISTRATION.name)
+    (container,) = sent["InferenceSpecification"]["Containers"]
+    packaged = "Steps.Package.ProcessingOutputConfig.Outputs['packaged_model'].S3Output.S3Uri"
+    assert container["ModelDataUrl"]["Std:Join"]["Values"] == [{"Get": packaged}, "model.tar.gz"]
+    tested = {each["InputName"]: each["S3Input"]["S3Uri"] for each in arguments(full, "Payload")["ProcessingInputs"]}
+    assert tested["model_input"] == {"Get": packaged}
+    assert sent["InferenceSpecification"]["SupportedContentTypes"] == list(REQUEST_TYPES)
+    assert sent["InferenceSpecification"]["SupportedResponseMIMETypes"] == list(RESPONSE_TYPES)
+    assert sent["SamplePayloadUrl"]["Std:Join"]["Values"][-1] == "payload.tar.gz"
+    assert sent["ModelMetrics"]["ModelQuality"]["Statistics"]["S3Uri"]["Std:Join"]["Values"][-1] == "evaluation.json"
+    card = json.loads(sent["ModelCard"]["ModelCardContent"])
+    assert "test/auroc at least 0.8" in card["evaluation_details"][0]["evaluation_observation"]
+    assert card["training_details"]["training_job_details"]["training_environment"] == {"container_image": [IMAGE]}
+
+
+REFUSED = {
+    "no section aws": ({"aws": None}, "aws: is missing"),
+    "an unknown step": ({"settings": {"Preprocess": {}}}, "settings.Preprocess: unknown step"),
+    "an unknown setting": (
+        {"settings": {**CONFIG["settings"], "TabularPreprocessing": {"train_ration": 0.5}}},
+        "settings.TabularPreprocessing.train_ration: unknown setting; the nearest known one is 'train_ratio'",
+    ),
+    "a refused setting": (
+        {"settings": {**CONFIG["settings"], "TabularPreprocessing": {"train_ratio": 2}}},
+        "settings.TabularPreprocessing.train_ratio: 2 is refused",
+    ),
+    "a setting said twice": (
+        {"settings": {**CONFIG["settings"], "TabularPreprocessing": {"label_field": "label"}}},
+        "settings.TabularPreprocessing.label_field: is what hyperparameters.label_name says already",
+    ),
+    "an unknown hyperparameter": (
+        {"hyperparameters": {**CONFIG["hyperparameters"], "bacth_size": 8}},
+        "bacth_size: unknown hyperparameter; the nearest known name is 'batch_size'",
+    ),
+    "no data": ({"settings": {}}, "inputs.input_data: is missing, and so is settings.DataLoading.generate_rows"),
+    "an unknown input": (
+        {"aws": {**configuration().aws.model_dump(), "inputs": {"inptu_data": "s3://raw/x"}}},
+        "inputs.inptu_data: unknown input from outside; the nearest known one is 'input_data'",
+    ),
+    "several instances of one": (
+        {"aws": {**configuration().aws.model_dump(), "steps": {"Package": {"instance_count": 2}}}},
+        "aws.steps.Package.instance_count: is 2",
+    ),
+    "waiting shorter than running": (
+        {"aws": {**configuration().aws.model_dump(), "spot": {"enabled": True, "max_wait_seconds": 60}}},
+        "aws.spot.max_wait_seconds: is 60",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "cause"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_contradiction_is_named_before_anything_is_built(changes, cause):
+    with pytest.raises(ContractError) as error:
+        definition(configuration(**changes))
+    assert cause in error.value.cause
+    assert error.value.fix

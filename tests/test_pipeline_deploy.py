@@ -1,0 +1,143 @@
+"""upsert and start, against moto's server: a real HTTP service on loopback."""
+
+import json
+
+import pytest
+
+pytest.importorskip("sagemaker", reason="the SageMaker SDK has an environment of its own: make test-sdk")
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+from contracts.errors import ContractError
+from pipeline.__main__ import main
+from pipeline.aws.definition import specs_of
+from pipeline.aws.deploy import parse_overrides, registered_metric, start, upsert
+from tests.pipelines import configuration, everything, loopback_only, write_config
+
+VARIABLES = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_SESSION_TOKEN": "test",
+    "AWS_DEFAULT_REGION": "eu-west-1",
+}
+
+
+@pytest.fixture(scope="module")
+def service():
+    """The URL of the service, with the environment set to it; a bucket with a table."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**VARIABLES, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
+            patch.setenv(name, value)
+        for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
+            patch.delenv(name, raising=False)
+        s3 = boto3.client("s3")
+        for bucket in ("raw", "my-bucket"):
+            s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+        s3.put_object(Bucket="raw", Key="table/part-0.csv", Body=b"a,b\n1,2\n")
+        with loopback_only():
+            yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def client(service):
+    return boto3.client("sagemaker")
+
+
+@pytest.fixture(scope="module")
+def deployed(service):
+    return upsert(everything())
+
+
+def sent_parameters(client, arn):
+    found = client.list_pipeline_parameters_for_execution(PipelineExecutionArn=arn)["PipelineParameters"]
+    return {each["Name"]: each["Value"] for each in found}
+
+
+def test_upsert_creates_the_pipeline_with_its_definition_and_tags(client, deployed):
+    told = client.describe_pipeline(PipelineName="demo")
+    assert told["PipelineArn"] == deployed
+    assert told["RoleArn"] == everything().aws.role
+    assert [step["Name"] for step in json.loads(told["PipelineDefinition"])["Steps"]][-1] == "MetricCondition"
+    assert {"Key": "team", "Value": "risk"} in client.list_tags(ResourceArn=deployed)["Tags"]
+
+
+def test_a_second_upsert_updates_the_same_pipeline(client, deployed, tmp_path, capsys):
+    config = everything().model_dump(mode="json", exclude_none=True)
+    config["condition"] = {"metric": "test/f1_score", "minimum": 0.7}
+    assert main(["upsert", "--config", str(write_config(tmp_path, config))]) == 0
+    assert capsys.readouterr().out.strip() == deployed
+    assert "test/f1_score" in client.describe_pipeline(PipelineName="demo")["PipelineDefinition"]
+
+
+def test_start_hands_over_parameters_and_a_folder_for_checkpoints(client, deployed):
+    first = sent_parameters(client, start(everything(), {"Threshold": "0.9", "Hp_lr": "0.01"}))
+    assert (first["Threshold"], first["Hp_lr"]) == ("0.9", "0.01")
+    other_threshold = sent_parameters(client, start(everything(), {"Threshold": "0.5", "Hp_lr": "0.01"}))
+    assert other_threshold["CheckpointKey"] == first["CheckpointKey"]
+    other_rate = sent_parameters(client, start(everything(), {"Hp_lr": "0.02"}))
+    assert other_rate["CheckpointKey"] != first["CheckpointKey"]
+    boto3.client("s3").put_object(Bucket="raw", Key="table/part-1.csv", Body=b"a,b\n3,4\n")
+    more_rows = sent_parameters(client, start(everything(), {"Hp_lr": "0.01"}))
+    assert more_rows["CheckpointKey"] != first["CheckpointKey"]
+
+
+def test_start_looks_up_the_registered_model_that_must_be_beaten(client, deployed):
+    assert "ToBeat" not in sent_parameters(client, start(everything(), {})), "none is registered yet"
+    register(client, value=0.91, status="Approved")
+    register(client, value=0.99, status="PendingManualApproval")
+    sent = sent_parameters(client, start(everything(), {}))
+    assert float(sent["ToBeat"]) == pytest.approx(0.92), "the approved one's metric and the margin"
+    assert "ToBeat" in sent_parameters(client, start(everything(), {"ToBeat": "0.5"}))
+
+
+def register(client, *, value, status):
+    if not client.list_model_package_groups()["ModelPackageGroupSummaryList"]:
+        client.create_model_package_group(ModelPackageGroupName="demo")
+    key = f"evaluations/{value}.json"
+    boto3.client("s3").put_object(Bucket="my-bucket", Key=key, Body=json.dumps({"decision": {"value": value}}))
+    client.create_model_package(
+        ModelPackageGroupName="demo",
+        ModelApprovalStatus=status,
+        CustomerMetadataProperties={"condition_metric": "test/auroc"},
+        ModelMetrics={
+            "ModelQuality": {"Statistics": {"ContentType": "application/json", "S3Uri": f"s3://my-bucket/{key}"}}
+        },
+    )
+
+
+def test_a_model_decided_by_another_metric_is_no_rival(client, service, capsys):
+    config = configuration(condition={"metric": "test/f1_score", "minimum": 0.5, "beat": "newest"}, name="elsewhere")
+    client.create_model_package_group(ModelPackageGroupName="elsewhere")
+    client.create_model_package(
+        ModelPackageGroupName="elsewhere", CustomerMetadataProperties={"condition_metric": "test/auroc"}
+    )
+    assert registered_metric(config, client, boto3.client("s3")) is None
+    assert "was not decided by test/f1_score" in capsys.readouterr().err
+
+
+def test_starting_what_does_not_exist_says_how_to_create_it(service):
+    with pytest.raises(ContractError) as error:
+        start(configuration(name="nowhere"), {})
+    assert error.value.cause == "pipeline 'nowhere': does not exist in eu-west-1"
+    assert "upsert" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("overrides", "cause"),
+    [
+        ({"Treshold": "0.5"}, "parameter Treshold: unknown; the nearest known one is 'Threshold'"),
+        ({"Threshold": "high"}, "parameter Threshold: 'high' is no float"),
+        ({"ApprovalStatus": "Maybe"}, "parameter ApprovalStatus: 'Maybe' is refused"),
+        ({"Hp_batch_size": "0"}, "batch_size: '0' is refused"),
+    ],
+)
+def test_a_parameter_that_is_refused_is_named(overrides, cause):
+    config = configuration()
+    with pytest.raises(ContractError) as error:
+        parse_overrides(config, specs_of(config), overrides)
+    assert error.value.cause.startswith(cause)

@@ -1,0 +1,175 @@
+"""python -m pipeline run, as its user runs it: from a raw table to a registered model, stopped, resumed, cached."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import REPOSITORY
+from tests.pipelines import CONFIG, write_config
+
+pytestmark = pytest.mark.slow
+
+STEPS = ["DataLoading", "TabularPreprocessing", "PyTorchTraining", "ModelMetricsComputation"]
+AFTERWARDS = ["Package", "Payload", "Registration"]
+OUT_OF_REACH = {"metric": "test/auroc", "minimum": 1.01}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run that ended."""
+
+    exit_code: int
+    printed: str
+    errors: str
+    seconds: float
+
+    def states(self) -> dict[str, str]:
+        """{step: state} of the table that it printed last; a step that was not reached is not there."""
+        lines = re.findall(r"^(\w+) +(done|cached|failed)\b", self.printed, flags=re.MULTILINE)
+        return dict(lines)
+
+
+def start(folder: Path, **changes) -> subprocess.Popen:
+    config = write_config(folder, {**CONFIG, **changes})
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipeline", "run", "--config", str(config), "--root", str(folder / "root")],
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(folder: Path, **changes) -> Ran:
+    began = time.monotonic()
+    process = start(folder, **changes)
+    try:
+        printed, errors = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    return Ran(process.returncode, printed, errors, time.monotonic() - began)
+
+
+def kill_in_training(folder: Path, **changes) -> None:
+    """SIGKILL, once training has said something; a SIGKILL leaves no time to clean anything up."""
+    process = start(folder, **changes)
+    try:
+        deadline = time.monotonic() + 120
+        while not any(path.stat().st_size for path in (folder / "root/steps/PyTorchTraining").glob("*/log.txt")):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+@dataclass(frozen=True)
+class Story:
+    """The same pipeline, five times."""
+
+    root: Path
+    refused: Ran
+    accepted: Ran
+    again: Ran
+    stricter: Ran
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    """Killed in training; run with a threshold that is out of reach; with one in reach; again; with another one."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    kill_in_training(folder, condition=OUT_OF_REACH)
+    refused = run(folder, condition=OUT_OF_REACH)
+    nothing_packaged = not (folder / "root/steps/Package").exists() and not (folder / "root/registry").exists()
+    assert nothing_packaged, "a model that the condition refuses is neither packaged nor registered"
+    return Story(folder / "root", refused, run(folder), run(folder), run(folder, condition=OUT_OF_REACH))
+
+
+def test_a_killed_run_goes_on_where_it_was(story):
+    assert story.refused.states() == {
+        "DataLoading": "cached",
+        "TabularPreprocessing": "cached",
+        "PyTorchTraining": "done",
+        "ModelMetricsComputation": "done",
+        "MetricCondition": "failed",
+    }
+
+
+def test_a_model_below_the_threshold_is_not_registered_and_the_metric_is_named(story):
+    assert story.refused.exit_code == 1
+    value = json.loads((story.root / "registry/demo/1/evaluation.json").read_text())["decision"]["value"]
+    reason = f"The model was not registered: test/auroc is {value:.6g}, but must be at least 1.01 (condition.minimum)."
+    assert reason in story.refused.printed
+
+
+def test_another_threshold_runs_only_the_steps_after_it(story):
+    assert story.accepted.exit_code == 0, story.accepted.errors
+    expected = {**dict.fromkeys(STEPS, "cached"), "MetricCondition": "done", **dict.fromkeys(AFTERWARDS, "done")}
+    assert story.accepted.states() == expected
+
+
+def test_the_registered_model_is_whole_and_was_tested(story):
+    folder = story.root / "registry/demo/1"
+    assert {path.name for path in folder.iterdir()} >= {
+        "model.tar.gz", "payload.tar.gz", "evaluation.json", "metrics.json", "model_package.json"
+    }  # fmt: skip
+    package = json.loads((folder / "model_package.json").read_text())
+    assert package["ModelApprovalStatus"] == "PendingManualApproval"
+    assert "application/jsonlines" in package["InferenceSpecification"]["SupportedContentTypes"]
+    assert package["CustomerMetadataProperties"]["decision"].startswith("test/auroc is ")
+    (check,) = (story.root / "steps/Payload").glob("*/ml/processing/output/payload_check.json")
+    assert check.stat().st_size
+
+
+def test_a_second_run_takes_every_step_from_the_cache(story):
+    assert story.again.exit_code == 0
+    assert story.again.states() == {
+        **dict.fromkeys(STEPS, "cached"), "MetricCondition": "done", **dict.fromkeys(AFTERWARDS, "cached")
+    }  # fmt: skip
+    assert [path.name for path in (story.root / "registry/demo").glob("[0-9]*")] == ["1"]
+    assert story.again.seconds < 20
+
+
+def test_a_refusal_takes_nothing_back_that_is_registered(story):
+    assert story.stricter.exit_code == 1
+    assert (story.root / "registry/demo/1/model.tar.gz").is_file()
+
+
+def test_the_report_says_where_everything_is(story):
+    report = (story.root / "report.md").read_text()
+    for what in ("evaluation", "metrics", "plots", "log of PyTorchTraining"):
+        (place,) = re.findall(rf"^\* {what}: (.+)$", report, flags=re.MULTILINE)
+        assert Path(place).exists()
+    assert "## Metrics" in report
+
+
+def test_a_step_that_fails_is_named_with_its_cause_and_nothing_is_registered(tmp_path):
+    table = tmp_path / "table"
+    table.mkdir()
+    (table / "claims.csv").write_text("order_id,chat,shiptrack,price\n" + "1,hello,sent,2\n" * 40)
+    ran = run(tmp_path, inputs={"input_data": str(table)}, settings={})
+    assert ran.exit_code == 1
+    assert ran.states() == {"DataLoading": "done", "TabularPreprocessing": "failed"}
+    assert "TabularPreprocessing failed: " in ran.errors
+    assert "'label'" in ran.errors.splitlines()[-2] + ran.errors.splitlines()[-3]
+    assert not (tmp_path / "root/registry").exists()
+    (failed,) = (tmp_path / "root/steps/TabularPreprocessing").iterdir()
+    assert not (failed / "step.json").exists()
+    assert not [path for path in failed.rglob("*processed_data*") if path.is_file()]
+
+
+def test_a_missing_input_is_named_before_anything_runs(tmp_path):
+    ran = run(tmp_path, inputs={"input_data": "nowhere"}, settings={})
+    assert ran.exit_code == 1
+    assert re.search(r"^inputs\.input_data: .*nowhere does not exist", ran.errors)
+    assert not (tmp_path / "root").exists()

@@ -1,0 +1,288 @@
+"""Package: what SageMaker hosts stands alone, has the same bytes every time, and is refused where it would not load."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from container.archives import extract_archive, write_archive
+from contracts.artifacts import MODEL_ONNX
+from contracts.errors import ContractError
+from contracts.steps import ARCHIVED_MODEL, PACKAGE
+from tests.jobs import table
+from tests.steps import give, run_step
+
+
+def package_of(root: Path) -> Path:
+    return PACKAGE.output("packaged_model").path(root) / ARCHIVED_MODEL
+
+
+def packed(root: Path, **environment: str) -> Path:
+    run_step(PACKAGE, root, **environment)
+    return package_of(root)
+
+
+def names(archive: Path) -> set[str]:
+    with tarfile.open(archive) as tar:
+        return set(tar.getnames())
+
+
+def archive_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w:gz") as tar:
+        for member, content in members:
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return sink.getvalue()
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = kind, target
+    return entry
+
+
+def ask_alone(package: Path, folder: Path, program: str, *, code_on_path: bool = False) -> str:
+    """Run a program beside an unpacked package, in a Python that sees neither the house nor torch nor a network.
+
+    Args:
+        code_on_path: as hosts have it; ours does without.
+    """
+    extract_archive(package, folder)
+    guard = (
+        "import sys, socket\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name.partition('.')[0] in ('torch', 'transformers', 'pandas', 'sklearn', 'onnx', 'waitress'):\n"
+        "            raise ImportError(f'{name} is not needed to serve')\n"
+        "def refuse(*_):\n"
+        "    raise OSError('no network')\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+        "socket.socket.connect = refuse\n"
+        f"package = {str(folder)!r}\n"
+        f"sys.path += [package + '/code'] * {code_on_path}\n"
+        "import importlib.util\n"
+        "spec = importlib.util.spec_from_file_location('inference', package + '/code/inference.py')\n"
+        "inference = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(inference)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", guard + program],
+        cwd=folder,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def package(trained_job, tmp_path_factory):
+    """The package of the trained model."""
+    root = give(tmp_path_factory.mktemp("package"), PACKAGE, model_input=trained_job.model)
+    return packed(root)
+
+
+# Archives
+
+
+def test_an_archive_has_the_same_bytes_wherever_and_whenever_it_is_written(tmp_path):
+    first, second = tmp_path / "a" / "x.tar.gz", tmp_path / "b" / "y.tar.gz"
+    for archive in (first, second):
+        archive.parent.mkdir()
+        (archive.parent / "file").write_bytes(b"content")
+        members = {"b/c": archive.parent / "file", "a": b"bytes"}
+        write_archive(archive, members if archive is first else dict(reversed(members.items())))
+        os.utime(archive.parent / "file", (0, 0))
+        (archive.parent / "file").chmod(0o600)
+        time.sleep(1.1)
+    assert first.read_bytes() == second.read_bytes()
+    assert extract_archive(first, tmp_path / "out") == ["a", "b/c"]
+    assert (tmp_path / "out" / "b" / "c").read_bytes() == b"content"
+
+
+@pytest.mark.parametrize(
+    ("entry", "named"),
+    [(member("../out"), "'../out'"), (member("/etc/x"), "'/etc/x'"), (member("a/../../x"), "'a/../../x'"),
+     (member("link", tarfile.SYMTYPE, "/etc/passwd"), "'link'"), (member("hard", tarfile.LNKTYPE, "a"), "'hard'"),
+     (member("dev", tarfile.CHRTYPE), "'dev'"), (member("pipe", tarfile.FIFOTYPE), "'pipe'"), (member("a"), "twice")],
+)  # fmt: skip
+def test_a_member_that_is_no_plain_file_of_the_archive_is_refused(tmp_path, entry, named):
+    archive = tmp_path / "x.tar.gz"
+    archive.write_bytes(archive_of((member("a"), b"first"), (entry, b"")))
+    with pytest.raises(ContractError) as caught:
+        extract_archive(archive, tmp_path / "into" / "here")
+    assert str(archive) in caught.value.cause
+    assert named in caught.value.cause
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] in (["x.tar.gz", "a"], ["a", "x.tar.gz"])
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[: len(content) // 2], lambda content: b"no archive"])
+def test_an_archive_that_is_not_whole_is_named(tmp_path, damage):
+    archive = tmp_path / "x.tar.gz"
+    archive.write_bytes(damage(archive_of((member("a"), os.urandom(100_000)))))
+    with pytest.raises(ContractError, match=r"x\.tar\.gz: is no whole tar\.gz"):
+        extract_archive(archive, tmp_path / "out")
+
+
+# The package
+
+
+@pytest.mark.slow
+def test_the_package_stands_alone_and_answers_as_the_training_job_did(package, trained_job, tmp_path):
+    records = table(24, seed=2).drop(columns=["label", "order_id"])
+    (tmp_path / "request.csv").write_text(records.to_csv(index=False))
+    printed = ask_alone(
+        package,
+        tmp_path / "model",
+        "model = inference.model_fn(package)\n"
+        f"body = open({str(tmp_path / 'request.csv')!r}, 'rb').read()\n"
+        "records = inference.input_fn(body, 'text/csv')\n"
+        "body, kind = inference.output_fn(inference.predict_fn(records, model), 'application/json')\n"
+        "print(body.decode())\n"
+        "print({module.__file__ for name, module in sys.modules.items() if name.startswith(('container', 'contr'))})\n",
+    )
+    answer, files = printed.splitlines()
+    found = np.array([entry["probabilities"] for entry in json.loads(answer)["predictions"]])
+    trained = pd.read_csv(trained_job.output_data / "test_predictions.csv").filter(like="prob_class_")
+    np.testing.assert_allclose(found, trained, atol=1e-4)
+    assert all(str(tmp_path / "model" / "code") in name for name in files.split(", "))
+
+
+@pytest.mark.slow
+def test_the_package_has_what_serving_reads_and_nothing_else(package):
+    found = names(package)
+    assert {MODEL_ONNX, "preprocessing.json", "decision.json", "tokenizer/tokenizer.json", "code/inference.py"} <= found
+    assert not [name for name in found if name.endswith((".pth", ".pkl"))]
+    assert not [name for name in found if name.startswith(("code/container/training", "code/container/models"))]
+
+
+@pytest.mark.slow
+def test_the_requirements_are_what_is_installed_here(package, tmp_path):
+    extract_archive(package, tmp_path)
+    lines = dict(line.split("==") for line in (tmp_path / "code" / "requirements.txt").read_text().splitlines())
+    assert lines.keys() == {"emoji", "numpy", "onnxruntime", "pyarrow", "pydantic", "tokenizers"}
+    assert all(version(name) == pinned for name, pinned in lines.items())
+
+
+@pytest.mark.slow
+def test_the_model_as_an_archive_gives_the_same_package(package, trained_job, tmp_path):
+    archive = tmp_path / "elsewhere" / ARCHIVED_MODEL
+    archive.parent.mkdir()
+    with tarfile.open(archive, "w:gz") as tar:  # as the service packs it: with times, owners and folders
+        tar.add(trained_job.model, arcname=".")
+    root = give(tmp_path / "root", PACKAGE, model_input=archive)
+    assert packed(root).read_bytes() == package.read_bytes()
+
+
+@pytest.mark.slow
+def test_the_weights_are_packed_on_request(trained_job, tmp_path):
+    root = give(tmp_path, PACKAGE, model_input=trained_job.model)
+    assert {"model.pth", "model_artifacts.pth"} <= names(packed(root, INCLUDE_WEIGHTS="true"))
+
+
+@pytest.mark.slow
+def test_scripts_go_into_code_and_inference_py_replaces_ours(trained_job, tmp_path):
+    scripts = {
+        "inference.py": "from container.serving.handler import input_fn, output_fn, predict_fn\n"
+        "from rules import model_fn\n",
+        "rules.py": "from container.serving.handler import model_fn\n",
+    }
+    root = give(tmp_path / "root", PACKAGE, model_input=trained_job.model, inference_scripts_input=scripts)
+    ask_alone(packed(root), tmp_path / "out", "inference.model_fn(package)", code_on_path=True)
+    for name, text in scripts.items():
+        assert (tmp_path / "out" / "code" / name).read_text() == text
+
+
+@pytest.mark.slow
+def test_a_calibration_is_packed_and_applied(trained_job, tmp_path):
+    flat = {"calibration.json": '{"scores": [0, 1], "probabilities": [0.875, 0.875]}'}
+    root = give(tmp_path / "root", PACKAGE, model_input=trained_job.model, calibration_model=flat)
+    program = (
+        "request = inference.input_fn(b'hi,1,2,red', 'text/csv')\n"
+        "print(inference.predict_fn(request, inference.model_fn(package)).probabilities.tolist())\n"
+    )
+    assert json.loads(ask_alone(packed(root), tmp_path / "out", program)) == [[0.125, 0.875]]
+
+
+def without(name):
+    return lambda model: (model / name).unlink()
+
+
+def damaged(name):
+    return lambda model: (model / name).write_bytes(b"\0\1 damaged")
+
+
+BAD_MODELS = {
+    "no folder": (shutil.rmtree, "model_input is missing"),
+    "an empty folder": (lambda model: [shutil.rmtree(model), model.mkdir()], "model_input is missing"),
+    "no graph": (without("model.onnx"), "model_input has no file that is named"),
+    "an empty graph": (lambda model: (model / "model.onnx").write_bytes(b""), "model_input is empty"),
+    "a damaged graph": (damaged("model.onnx"), "model.onnx: cannot be loaded"),
+    "no preprocessing": (without("preprocessing.json"), "has no preprocessing.json"),
+    "a damaged preprocessing": (damaged("preprocessing.json"), "preprocessing.json"),
+    "a damaged decision": (damaged("decision.json"), "decision.json"),
+    "no tokenizer": (lambda model: shutil.rmtree(model / "tokenizer"), "tokenizer.json is missing"),
+    "both": (damaged("model.tar.gz"), "holds both model.tar.gz and model.onnx"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", BAD_MODELS)
+def test_a_model_that_cannot_be_served_is_named_in_the_message(trained_job, tmp_path, case):
+    spoil, named = BAD_MODELS[case]
+    root = give(tmp_path, PACKAGE, model_input=trained_job.model)
+    spoil(PACKAGE.input("model_input").path(root))
+    assert named in run_step(PACKAGE, root, expect=1)
+    assert not package_of(root).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [(b"no archive", "model.tar.gz: is no whole tar.gz"),
+     (archive_of((member("../model.onnx"), b"x")), "'../model.onnx'"),
+     (archive_of((member("model.pth"), b"x")), "model.tar.gz: has no model.onnx; it holds model.pth")],
+)  # fmt: skip
+def test_an_archive_that_holds_no_model_is_named_in_the_message(tmp_path, content, named):
+    root = give(tmp_path, PACKAGE, model_input={ARCHIVED_MODEL: content})
+    assert named in run_step(PACKAGE, root, expect=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scripts", "named"),
+    [({"inference.py": "def model_fn(:"}, "inference.py: "),
+     ({"inference.py": "def model_fn(model_dir): ..."}, "inference.py has no input_fn, predict_fn, output_fn"),
+     ({"container.py": ""}, "container.py would hide"), ({"contracts/x.py": "x = 1"}, "contracts/x.py would hide"),
+     ({"notes.txt": "x"}, "inference_scripts_input has no file that is named *.py")],
+)  # fmt: skip
+def test_a_script_that_would_not_work_is_named_in_the_message(trained_job, tmp_path, scripts, named):
+    scripts = {name: text or "x = 1" for name, text in scripts.items()}
+    root = give(tmp_path, PACKAGE, model_input=trained_job.model, inference_scripts_input=scripts)
+    assert named in run_step(PACKAGE, root, expect=1)
+
+
+@pytest.mark.slow
+def test_a_calibration_that_is_refused_is_named_in_the_message(trained_job, tmp_path):
+    wrong = {"calibration.json": '{"scores": [1, 0], "probabilities": [0, 1]}'}
+    root = give(tmp_path, PACKAGE, model_input=trained_job.model, calibration_model=wrong)
+    assert "calibration.json: scores has 0 after 1" in run_step(PACKAGE, root, expect=1)
+
+
+@pytest.mark.slow
+def test_a_setting_that_is_refused_is_named_in_the_message(trained_job, tmp_path):
+    root = give(tmp_path, PACKAGE, model_input=trained_job.model)
+    assert "INCLUDE_WEIGHTS: 'perhaps'" in run_step(PACKAGE, root, expect=1, INCLUDE_WEIGHTS="perhaps")

@@ -1,0 +1,253 @@
+"""Payload: sample requests are sent to the package in a fresh process, and its answers held against the predictions."""
+
+import hashlib
+import json
+import tarfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from container.archives import extract_archive, write_archive
+from container.steps.sample_requests import request_body
+from contracts.serving import CSV, JSON, JSON_LINES, PARQUET
+from contracts.steps import ARCHIVED_MODEL, PACKAGE, PAYLOAD, PAYLOAD_ARCHIVE, PAYLOAD_CHECK
+from tests.jobs import TWO_TEXTS, run_train, table, write_job
+from tests.steps import give, run_step
+
+pytestmark = pytest.mark.slow
+
+TEST = table(24, seed=2)  # as tests.jobs.write_job makes the test split
+EVERY_TYPE = ",".join((JSON, CSV, JSON_LINES, PARQUET))
+
+
+@pytest.fixture(scope="module")
+def package(trained_job, tmp_path_factory):
+    root = give(tmp_path_factory.mktemp("package"), PACKAGE, model_input=trained_job.model)
+    run_step(PACKAGE, root)
+    return PACKAGE.output("packaged_model").path(root) / ARCHIVED_MODEL
+
+
+def changed_package(package: Path, folder: Path, **files: str | None) -> Path:
+    """The package with other contents of some files; `code__inference__py` is code/inference.py, None removes it."""
+    members = {name: folder / "files" / name for name in extract_archive(package, folder / "files")}
+    for name, content in files.items():
+        path = "/".join(name.split("__")[:-1]) + "." + name.split("__")[-1]
+        members.pop(path, None)
+        if content is not None:
+            members[path] = content.encode()
+    write_archive(folder / ARCHIVED_MODEL, members)
+    return folder / ARCHIVED_MODEL
+
+
+def processed(frame=TEST, split="test"):
+    return {f"{split}/{split}_processed_data.csv": frame.to_csv(index=False)}
+
+
+def predictions(job):
+    return pd.read_csv(job.output_data / "test_predictions.csv", dtype={"order_id": str})
+
+
+def output(root: Path, name: str) -> Path:
+    return PAYLOAD.output("payload_sample").path(root) / name
+
+
+def check(root: Path) -> dict:
+    return json.loads(output(root, PAYLOAD_CHECK).read_text())
+
+
+def samples(root: Path) -> dict[str, bytes]:
+    with tarfile.open(output(root, PAYLOAD_ARCHIVE)) as tar:
+        return {name: tar.extractfile(name).read() for name in tar.getnames()}
+
+
+def test_a_sample_of_json_and_one_of_csv_are_written_and_were_answered(package, tmp_path):
+    root = give(tmp_path, PAYLOAD, model_input=package)
+    run_step(PAYLOAD, root, DEFAULT_NUMERIC_VALUE="3.5", FIELD_DEFAULTS='{"color": "red", "quantity": 2}')
+    expected = {"chat": "DEFAULT_TEXT", "price": 3.5, "quantity": 2, "color": "red"}
+    found = samples(root)
+    assert list(found) == ["payload_application_json_0.json", "payload_text_csv_1.csv"]
+    assert json.loads(found["payload_application_json_0.json"]) == expected
+    assert found["payload_text_csv_1.csv"].decode() == "chat,price,quantity,color\nDEFAULT_TEXT,3.5,2,red\n"
+    report = check(root)
+    as_json, as_csv = (sample["answer"] for sample in report["samples"])
+    answer = json.loads(as_json)["predictions"][0]
+    assert as_csv == f"{answer['predicted_label']},{','.join(map(repr, answer['probabilities']))}\n"
+    assert report["package_sha256"] == hashlib.sha256(package.read_bytes()).hexdigest()
+    assert report["compared"] == []
+
+
+def test_answers_in_every_format_are_held_against_the_training_jobs_predictions(package, trained_job, tmp_path):
+    given = {"model_input": package, "processed_data": processed(), "eval_output": trained_job.output_data}
+    root = give(tmp_path, PAYLOAD, **given)
+    log = run_step(PAYLOAD, root, CONTENT_TYPES=EVERY_TYPE, CHECK_ROWS="20")
+    assert "in a fresh process" in log
+    assert [entry["content_type"] for entry in check(root)["compared"]] == EVERY_TYPE.split(",")
+    for entry in check(root)["compared"]:
+        assert (entry["split"], entry["records"]) == ("test", 20)
+        assert entry["max_difference"] < 1e-6
+
+
+def test_two_texts_and_three_classes_are_packaged_and_answer_as_training_did(tmp_path):
+    classes = {"is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2]}
+    job = write_job(tmp_path / "job", overrides={**TWO_TEXTS, **classes}, file_format="tsv", classes=3)
+    run_train(job)
+    root = give(tmp_path / "package", PACKAGE, model_input=job.model)
+    run_step(PACKAGE, root)
+    package = PACKAGE.output("packaged_model").path(root) / ARCHIVED_MODEL
+    data = {"test/test_processed_data.tsv": table(24, seed=2, classes=3).to_csv(index=False, sep="\t")}
+    root = give(tmp_path / "root", PAYLOAD, model_input=package, processed_data=data, eval_output=job.output_data)
+    run_step(PAYLOAD, root, CONTENT_TYPES=EVERY_TYPE)
+    assert len(json.loads(check(root)["samples"][0]["answer"])["predictions"][0]["probabilities"]) == 3
+    assert [entry["max_difference"] < 1e-6 for entry in check(root)["compared"]] == [True] * 4
+
+
+def test_the_same_inputs_give_the_same_files(package, trained_job, tmp_path):
+    contents = []
+    for name in ("first", "second"):
+        given = {"model_input": package, "processed_data": processed(), "eval_output": trained_job.output_data}
+        root = give(tmp_path / name, PAYLOAD, **given)
+        run_step(PAYLOAD, root)
+        contents.append([output(root, file).read_bytes() for file in (PAYLOAD_ARCHIVE, PAYLOAD_CHECK)])
+    assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize("folder", ["", "data/"], ids=["the service's", "local mode's"])
+def test_parquet_tables_and_the_output_archive_are_read(package, trained_job, tmp_path, folder):
+    frame = predictions(trained_job)
+    name = "test_predictions.parquet"
+    frame.to_parquet(tmp_path / name)
+    write_archive(tmp_path / "output.tar.gz", {f"{folder}{name}": tmp_path / name})
+    TEST.to_parquet(tmp_path / "test.parquet")
+    data = {"test/test_processed_data.parquet": (tmp_path / "test.parquet").read_bytes()}
+    archive = tmp_path / "output.tar.gz"
+    root = give(tmp_path / "root", PAYLOAD, model_input=package, processed_data=data, eval_output=archive)
+    run_step(PAYLOAD, root)
+    assert check(root)["compared"][0]["max_difference"] < 1e-6
+
+
+def test_a_packages_calibration_is_applied_to_what_is_expected(package, trained_job, tmp_path):
+    points = '{"scores": [0, 0.5, 1], "probabilities": [0, 0.1, 1]}'
+    changed = changed_package(package, tmp_path / "changed", calibration__json=points)
+    given = {"processed_data": processed(), "eval_output": trained_job.output_data}
+    root = give(tmp_path / "root", PAYLOAD, model_input=changed, **given)
+    run_step(PAYLOAD, root)
+    assert check(root)["compared"][0]["max_difference"] < 1e-6
+
+
+def test_an_inference_py_of_the_users_own_is_asked_and_not_compared(package, trained_job, tmp_path):
+    script = (
+        "from container.serving.handler import input_fn, model_fn, predict_fn\n"
+        "def output_fn(prediction, accept):\n    return 'as you like it'\n"
+    )
+    changed = changed_package(package, tmp_path / "changed", code__inference__py=script)
+    given = {"processed_data": processed(), "eval_output": trained_job.output_data}
+    root = give(tmp_path / "root", PAYLOAD, model_input=changed, **given)
+    run_step(PAYLOAD, root)
+    assert check(root)["samples"][0]["answer"] == "as you like it"
+    assert check(root)["compared"][0]["max_difference"] is None
+
+
+def test_a_package_that_answers_otherwise_than_training_did_is_refused(package, trained_job, tmp_path):
+    frame = predictions(trained_job)
+    frame.loc[7, "prob_class_0"] += 0.01
+    frame.loc[7, "prob_class_1"] -= 0.01
+    altered = {"test_predictions.csv": frame.to_csv(index=False)}
+    root = give(tmp_path, PAYLOAD, model_input=package, processed_data=processed(), eval_output=altered)
+    message = run_step(PAYLOAD, root, expect=1)
+    assert "record '00007' of test, sent as application/json" in message
+    assert "differ by 0.01, more than TOLERANCE=0.0001" in message
+    assert not output(root, PAYLOAD_ARCHIVE).exists()
+    run_step(PAYLOAD, root, TOLERANCE="0.02")
+
+
+def test_a_package_that_imports_torch_is_refused(package, tmp_path):
+    changed = changed_package(package, tmp_path / "changed", code__emoji__py="import torch\n")
+    root = give(tmp_path / "root", PAYLOAD, model_input=changed)
+    message = run_step(PAYLOAD, root, expect=1)
+    assert "model.tar.gz: does not answer: ImportError: the package imports torch" in message
+
+
+def test_a_package_that_uses_the_network_is_refused(package, tmp_path):
+    script = "import socket\nsocket.create_connection(('127.0.0.1', 9))\n"
+    root = give(tmp_path / "root", PAYLOAD, model_input=changed_package(package, tmp_path, code__emoji__py=script))
+    assert "uses the network" in run_step(PAYLOAD, root, expect=1)
+
+
+def test_a_package_that_lacks_a_module_is_refused(package, tmp_path):
+    changed = changed_package(package, tmp_path / "changed", code__container__data__records__py=None)
+    root = give(tmp_path / "root", PAYLOAD, model_input=changed)
+    assert "No module named 'container.data.records'" in run_step(PAYLOAD, root, expect=1)
+
+
+BAD_INPUTS = {
+    "no package": ({"model_input": {}}, "model_input is missing"),
+    "another file": ({"model_input": {"model.pth": "x"}}, "model_input has no file that is named model.tar.gz"),
+    "an empty package": ({"model_input": {ARCHIVED_MODEL: b""}}, "model_input is empty"),
+    "no archive": ({"model_input": {ARCHIVED_MODEL: b"x"}}, "model.tar.gz: is no whole tar.gz"),
+    "other rows": (
+        {"processed_data": processed(TEST.iloc[::-1])},
+        "test_predictions.csv: row 1 has the order_id '00000', but the row of",
+    ),
+    "fewer predictions": (
+        {"eval_output": {"test_predictions.csv": "order_id,label,prob_class_0,prob_class_1\n00000,1,0.5,0.5\n"}},
+        "test_predictions.csv: has fewer rows",
+    ),
+    "no probabilities": (
+        {"eval_output": {"test_predictions.csv": "order_id,label\n00000,1\n"}},
+        "test_predictions.csv: column 'prob_class_0' is missing",
+    ),
+    "no row": ({"processed_data": processed(TEST.head(0))}, "test_processed_data.csv: holds no row"),
+    "a missing column": (
+        {"processed_data": processed(TEST.drop(columns="color"))},
+        "test_processed_data.csv: column 'color' is missing",
+    ),
+    "a wrong value": (
+        {"processed_data": processed(TEST.assign(price="dear"))},
+        "test_processed_data.csv: row 1, column 'price': 'dear' is not a number",
+    ),
+    "another split": ({"processed_data": processed(split="train")}, "processed_data: has no folder test"),
+    "predictions of nothing known": (
+        {"eval_output": {"train_predictions.csv": "order_id\n1\n"}},
+        "eval_output: has neither test_predictions nor val_predictions",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_INPUTS)
+def test_an_input_that_is_wrong_is_named_in_the_message(package, trained_job, tmp_path, case):
+    given = {
+        "model_input": package,
+        "processed_data": processed(),
+        "eval_output": {"test_predictions.csv": predictions(trained_job).to_csv(index=False)},
+    }
+    changes, named = BAD_INPUTS[case]
+    root = give(tmp_path, PAYLOAD, **given | changes)
+    assert named in run_step(PAYLOAD, root, expect=1)
+    assert not output(root, PAYLOAD_ARCHIVE).exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [({"CONTENT_TYPES": "application/json,image/png"}, "CONTENT_TYPES: 'image/png' is not served"),
+     ({"FIELD_DEFAULTS": '{"prise": 1}'}, "FIELD_DEFAULTS: 'prise' is no column that the model needs; the nearest"),
+     ({"FIELD_DEFAULTS": '{"price": "dear"}'}, "column 'price': 'dear' is not a number"),
+     ({"TOLERANCE": "2"}, "TOLERANCE: '2' is refused")],
+)  # fmt: skip
+def test_a_setting_that_is_wrong_is_named_in_the_message(package, tmp_path, settings, named):
+    root = give(tmp_path, PAYLOAD, model_input=package)
+    assert named in run_step(PAYLOAD, root, expect=1, **settings)
+
+
+def test_text_with_commas_quotes_and_lines_survives_every_format():
+    from container.serving.requests import read_request
+    from contracts.serving import ServingSettings
+
+    record = {"chat": 'a, "b"\nc\r\nd é😀', "price": 0.1, "color": None}
+    for media_type in (CSV, JSON, JSON_LINES, PARQUET):
+        for records in ([record], [record, record | {"chat": ""}]):
+            request = read_request(request_body(records, media_type), media_type, ServingSettings())
+            found = request.records(tuple(record)).to_pylist()
+            assert [row["chat"] for row in found] == [row["chat"] for row in records], media_type
+            assert float(found[0]["price"]) == 0.1
+            assert not found[0]["color"]
