@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 STOP_GRACE = 110  # seconds; SageMaker kills 120 s after its SIGTERM
 _POLL = 0.1
+_QUIET_PORTS = range(20_000, 32_768)  # below the ephemeral ports of Linux, and above what services are given
 _LAST_WORDS = 15.0  # seconds that workers have to end after those of another host failed
 
 
@@ -226,8 +228,12 @@ def _ended(number: int) -> str:
 
 
 def _free_port() -> int:
-    with socket.create_server(("", 0)) as probe:
-        return probe.getsockname()[1]
+    """A port that nobody listens on, of those that the kernel gives to no outgoing connection by itself: the launcher
+    opens it seconds later."""
+    for port in random.sample(_QUIET_PORTS, len(_QUIET_PORTS)):
+        with suppress(OSError), socket.create_server(("", port)):
+            return port
+    raise OSError(f"no free port from {_QUIET_PORTS.start} to {_QUIET_PORTS.stop - 1}")
 
 
 def _signal(pid: int, number: int) -> None:

@@ -297,7 +297,7 @@ def test_a_worker_that_dies_is_an_error_at_once(tmp_path: Path) -> None:
         start = time.monotonic()
         with pytest.raises(ContractError, match="a process that prepared data died"):
             list(workers.transform(slices(), TRAIN))
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 60
 
 
 def test_a_wrong_value_in_a_worker_is_the_same_error(tmp_path: Path) -> None:
