@@ -163,6 +163,7 @@ def test_workers_are_started_again_from_the_newest_checkpoint_when_one_is_killed
     assert_same_weights(paths, uninterrupted_pair)
 
 
+@pytest.mark.long
 def test_a_worker_that_keeps_dying_ends_the_job_after_the_restarts(tmp_path):
     paths = write_job(tmp_path, overrides={**TWO_WORKERS, "max_restarts": 1, "resume": False})
     process = start_train(paths)
@@ -208,6 +209,7 @@ def signal_is_handled(pid):
     return bool(caught & 1 << (signal.SIGTERM - 1))
 
 
+@pytest.mark.long
 def test_a_stop_before_the_first_step_changes_nothing(tmp_path, uninterrupted):
     paths = write_job(tmp_path, overrides=LONG)
     process = start_train(paths)

@@ -83,6 +83,7 @@ def job_setting(paths: JobPaths, name: str) -> Any:
     return json.loads((paths.model / "hyperparameters.json").read_text())[name]
 
 
+@pytest.mark.long
 def test_a_finished_job_is_calibrated_anew_without_training_again(tmp_path: Path) -> None:
     paths = write_job(tmp_path, overrides={"calibration": "none"})
     run_train(paths)

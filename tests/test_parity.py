@@ -116,7 +116,7 @@ def test_under_fsdp_a_rank_holds_its_share_of_parameters_gradients_and_optimizer
             assert getattr(own, part) == pytest.approx(getattr(whole, part) / world_size, rel=0.05), part
 
 
-@pytest.mark.parametrize("compression", ["fp16", "bf16", "powersgd"])
+@pytest.mark.parametrize("compression", long_except(["bf16"], ["fp16", "bf16", "powersgd"]))
 def test_compressed_gradients_train_to_other_numbers(check, jobs, compression):
     strategy = Strategy(compression, 2, {"strategy": "ddp", "gradient_compression": compression})
     (ours,) = jobs.train(strategy, {**DROPOUT_OFF, **ADAMW})

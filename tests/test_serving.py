@@ -426,13 +426,24 @@ def test_accept_chooses_the_format_of_the_answer(server, trained):
 
 
 @pytest.mark.slow
+def test_a_body_far_beyond_the_limit_is_refused_unread_and_the_next_request_is_answered(server):
+    try:
+        answer = server.ask("x" * 900_000, JSON)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # refused before the client had sent it all
+    else:
+        assert answer.status == 413
+        assert "max_body" in json.dumps(answer.json["error"])
+    assert server.ask("[]", JSON).status in (200, 400)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "status", "named"),
     [({"path": "/predict"}, 404, "POST /invocations"), ({"method": "DELETE"}, 405, "DELETE"),
      ({"body": "{"}, 400, "not JSON"), ({"content_type": "image/png"}, 415, "image/png"),
      ({"content_type": None}, 415, "missing"), ({"accept": "text/html"}, 406, "text/html"),
      ({"content_encoding": "gzip"}, 415, "gzip"), ({"body": "x" * 200_001}, 413, "200001 bytes"),
-     ({"body": "x" * 900_000}, 413, "max_body"),
      ({"body": json.dumps([{"chat": "a"}] * 101)}, 413, "101 records"),
      ({"body": '{"chat": "a", "price": "dear", "quantity": 1, "color": "red"}'}, 400, "column 'price': 'dear'")],
 )  # fmt: skip
