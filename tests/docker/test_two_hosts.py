@@ -20,11 +20,11 @@ LONG |= {"load_ckpt": False, "early_stop_patience": 100}
 class Pair:
     """A job's two hosts: a folder and a container each, joined by a network that reaches nothing else."""
 
-    def __init__(self, image: str, folder, overrides) -> None:
+    def __init__(self, image: str, folder, overrides, **job) -> None:
         self.image = image
         self.network = f"hosts-{uuid.uuid4().hex[:8]}"
         docker("network", "create", "--internal", self.network)
-        first = write_job(folder / HOSTS[0], overrides=overrides)
+        first = write_job(folder / HOSTS[0], overrides=overrides, **job)
         shutil.copytree(first.root, folder / HOSTS[1])
         self.paths = {host: JobPaths(folder / host) for host in HOSTS}
         for host, paths in self.paths.items():
@@ -80,14 +80,21 @@ def test_docker_stop_of_one_host_stops_both_and_the_next_run_of_both_goes_on(pai
     assert first == second
 
 
-def test_two_hosts_train_beside_one_with_as_many_processes(pair, image, tmp_path):
-    pair.start()
-    assert pair.end() == {"algo-1": 0, "algo-2": 0}
-    alone = write_job(tmp_path / "alone", overrides={**LONG, "nproc_per_node": 2})
-    one = docker("run", "--rm", "--shm-size", "64m", "--volume", f"{alone.root}:/opt/ml", image, "train")
-    rates = [float(_rates(log)[-1].replace(",", "")) for log in (one, pair.containers["algo-1"].log)]
-    print(f"one host of two processes: {rates[0]:.0f} rows/s; two hosts of one: {rates[1]:.0f} rows/s")
-    assert metrics(alone)["val/loss"] == pytest.approx(metrics(pair.paths["algo-1"])["val/loss"], rel=1e-5)
+def test_two_hosts_train_beside_one_with_as_many_processes(image, tmp_path):
+    settings = {**NO_DROPOUT, "nproc_per_node": 1, "batch_size": 8, "max_epochs": 1, "load_ckpt": False}
+    rows = (2400, 60, 60)
+    pair = Pair(image, tmp_path, settings, rows=rows)
+    try:
+        pair.start(OMP_NUM_THREADS="1")
+        assert pair.end() == {"algo-1": 0, "algo-2": 0}
+        alone = write_job(tmp_path / "alone", overrides={**settings, "nproc_per_node": 2}, rows=rows)
+        mounted = ("--env", "OMP_NUM_THREADS=1", "--shm-size", "64m", "--volume", f"{alone.root}:/opt/ml")
+        one = docker("run", "--rm", *mounted, image, "train")
+        rates = [float(_rates(log)[-1].replace(",", "")) for log in (one, pair.containers["algo-1"].log)]
+        print(f"one host of two processes: {rates[0]:.0f} rows/s; two hosts of one process: {rates[1]:.0f} rows/s")
+        assert metrics(alone)["val/loss"] == pytest.approx(metrics(pair.paths["algo-1"])["val/loss"], rel=1e-5)
+    finally:
+        pair.close()
 
 
 def _rates(log: str) -> list[str]:
