@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,10 @@ from tests.evaluations import two_splits
 from tests.jobs import CONFIGURATION, write_job
 
 
-def exported(folder: Path, *families: str, **config: Any):
+def exported(folder: Path, *families: str, settings: Mapping[str, Any] | None = None, **config: Any):
     """A model of one encoder per family, and its model.onnx."""
-    hp = hyperparameters(model_class="trimodal_bert" if len(families) == 2 else "multimodal_bert")
+    model_class = "trimodal_bert" if len(families) == 2 else "multimodal_bert"
+    hp = hyperparameters(model_class=model_class, **(settings or {}))
     files = [write_config(folder / family, family, **config) for family in families]
     model = build_classifier(hp, files, tabular_dim=4, numeric_transform=standard_transform(4)).eval()
     texts = [[[5, 9], [12], [3]], [[4], [2, 8], [6]]][: len(families)]
@@ -48,6 +50,18 @@ def run(path: Path, feed: dict[str, np.ndarray]) -> np.ndarray:
 
 def operators(path: Path) -> Counter:
     return Counter(node.op_type for node in onnx.load(path).graph.node)
+
+
+NUMBERS = {"numeric_embedding": "periodic", "tab_field_list": list("abcd")}
+
+
+def test_embeddings_of_numbers_are_left_as_they_are_in_8_bits(tmp_path: Path) -> None:
+    hp, model, batch = exported(tmp_path, "bert", settings=NUMBERS, num_hidden_layers=1)
+    feed = feed_of(model, hp, batch)
+    WRITERS["int8"](tmp_path / "model.onnx", tmp_path / "model.int8.onnx", model)
+    found = run(tmp_path / "model.int8.onnx", feed)
+    np.testing.assert_allclose(found, run(tmp_path / "model.onnx", feed), rtol=0, atol=0.05)
+    assert operators(tmp_path / "model.int8.onnx")["DynamicQuantizeLinear"] > 0
 
 
 @pytest.mark.slow

@@ -61,11 +61,20 @@ def write_int8(source: Path, target: Path, model: Classifier) -> None:
                 str(fused),
                 str(target),
                 op_types_to_quantize=_QUANTIZED,
+                nodes_to_exclude=_products_of_stacks(fused),
                 per_channel=True,
                 reduce_range=True,
                 use_external_data_format=fused.with_name(f"{fused.name}.data").exists(),
                 extra_options=dict(_QUANTIZATION),
             )
+
+
+def _products_of_stacks(path: Path) -> list[str]:
+    """Names of the products with a stack of matrices, as embeddings of numbers are: no kernel takes a scale per column
+    of each, and they are small."""
+    graph = onnx.load(str(path), load_external_data=False).graph
+    ranks = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
+    return [node.name for node in graph.node if node.op_type == "MatMul" and ranks.get(node.input[1], 2) != 2]
 
 
 WRITERS = {"fused": write_fused, "int8": write_int8}
