@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any, get_args
 
+from generated_parts import update_page
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -83,28 +84,5 @@ def _choices(annotation: Any) -> tuple[str, ...]:
     return tuple(each for each in get_args(annotation) if isinstance(each, str))
 
 
-def updated(page: str) -> str:
-    """The page with its generated parts written anew."""
-    for name, text in (("picture", picture()), ("configuration", reference())):
-        begin, end = f"<!-- {name}: written by `make docs` -->", f"<!-- end of {name} -->"
-        before, rest = page.split(begin)
-        _, after = rest.split(end)
-        page = f"{before}{begin}\n\n{text}\n\n{end}{after}"
-    return page
-
-
-def main() -> int:
-    """Write the page, or compare with it."""
-    page = TARGET.read_text(encoding="utf-8")
-    current = updated(page)
-    if "--check" in sys.argv[1:]:
-        if current != page:
-            print(f"{TARGET} is out of date: run `make docs`.")
-            return 1
-        return 0
-    TARGET.write_text(current, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(update_page(TARGET, {"picture": picture(), "configuration": reference()}))

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from generated_parts import update_page
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -11,7 +12,6 @@ from contracts.step_contract import StepContract, StepFolder
 from contracts.steps import STEPS
 
 TARGET = Path(__file__).with_name("pipeline.md")
-BEGIN, END = "<!-- contracts: written by `make docs` -->", "<!-- end of contracts -->"
 
 
 def render() -> str:
@@ -59,20 +59,5 @@ def _is_literal(annotation: Any) -> bool:
     return get_origin(annotation) is Literal
 
 
-def main() -> int:
-    """Write the page, or compare with it."""
-    page = TARGET.read_text(encoding="utf-8")
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    current = f"{before}{BEGIN}\n\n{render()}\n\n{END}{after}"
-    if "--check" in sys.argv[1:]:
-        if current != page:
-            print(f"{TARGET} is out of date: run `make docs`.")
-            return 1
-        return 0
-    TARGET.write_text(current, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(update_page(TARGET, {"contracts": render()}))

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import socket
+import subprocess
 import time
 from pathlib import Path
 
@@ -235,6 +236,21 @@ def test_other_content_under_an_old_name_replaces_the_copy(shards):
     shards.deal([], NAMES, [], content=changed)
     shards.gather()
     assert all(shards.held(host) == changed for host in HOSTS)
+
+
+def test_a_disk_that_fills_up_while_parts_are_fetched_is_named_and_leaves_no_half_file(shards, monkeypatch):
+    shards.deal(NAMES, [], [])
+    gathered = shards.paths[HOSTS[2]].gathered_channel("train").parent
+    gathered.mkdir(parents=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(gathered)], check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    monkeypatch.setattr(gather_module, "check_room", lambda *_: None)  # what fills the disk may come afterwards
+    try:
+        cause = shards.gather()[HOSTS[2]].cause
+        assert cause == f"{gathered}: the disk is full while parts of other hosts are fetched"
+        assert [path.name for path in gathered.rglob("*") if path.is_file()] == []
+    finally:
+        subprocess.run(["umount", str(gathered)], check=True)
 
 
 def test_a_channel_that_no_host_got_a_file_of_is_named(shards):
