@@ -29,13 +29,17 @@ def main() -> int:
     arguments = _arguments()
     every = [*STRATEGIES, *ready_configurations()]
     chosen = [row for row in every if _is_chosen(row.name, arguments)]
+    started = time.perf_counter()
     print_machine()
     with RankPool(timeout=arguments.timeout) as pool, tempfile.TemporaryDirectory() as folder:
         jobs = ParityJobs(pool, Path(folder))
         check = ParityCheck(jobs)
         dropout = None if arguments.without_dropout else DropoutCheck.prepare(jobs)
-        rows, notes = [], []
+        rows, notes, not_begun = [], [], []
         for strategy in chosen:
+            if rows and time.perf_counter() - started > 60 * arguments.minutes:
+                not_begun.append(strategy.name)
+                continue
             cells, note = _row(strategy, check, dropout)
             print("  ".join(cells), flush=True)
             rows.append(cells)
@@ -43,6 +47,8 @@ def main() -> int:
     print_table(
         f"Largest relative difference to one process over {STEPS} steps; at most {TOLERANCE:g} is ok", COLUMNS, rows
     )
+    if not_begun:
+        print(f"not begun within {arguments.minutes:g} minutes: {'; '.join(not_begun)}\n")
     print("\n\n".join(notes))
     return 1 if notes else 0
 
@@ -86,6 +92,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("name", nargs="*", help="only rows whose name contains one of these")
     parser.add_argument("--exactly", action="store_true", help="only rows with one of these names")
     parser.add_argument("--without-dropout", action="store_true", help="leave out the statistical check")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="after which no further row is begun")
     parser.add_argument("--timeout", type=float, default=300, help="seconds that a row may take")
     return parser.parse_args()
 

@@ -154,15 +154,25 @@ def test_what_is_missing_not_finite_or_of_another_shape_differs(ours):
     assert largest_difference(ours, {"a": np.array([1.0])}).value == float("inf")
 
 
+def printed_table(*arguments):
+    """Exit code, verdict by row, and all that `make parity` prints, without the check with dropout."""
+    command = [sys.executable, "-m", "benchmarks.parity", "--without-dropout", *arguments]
+    finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False)
+    rows = (line for line in finished.stdout.splitlines() if line.startswith("|"))
+    lines = [[cell.strip() for cell in row.split("|")] for row in rows]
+    return finished.returncode, {cells[1]: cells[-2] for cells in lines[2:]}, finished.stdout
+
+
 @pytest.mark.long
 def test_the_table_names_what_differs_or_fails_and_its_exit_code_says_so():
-    def table(*arguments):
-        command = [sys.executable, "-m", "benchmarks.parity", "accumulation", "--without-dropout", *arguments]
-        finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False)
-        rows = [line for line in finished.stdout.splitlines() if line.startswith("| accumulation")]
-        return finished.returncode, rows[0].split("|")[-2].strip(), finished.stdout
-
-    assert table("--exactly")[:2] == (0, "ok")
-    code, verdict, printed = table("--exactly", "--timeout", "0.01")
-    assert (code, verdict) == (1, "fails")
+    assert printed_table("accumulation", "--exactly")[:2] == (0, {"accumulation": "ok"})
+    code, verdicts, printed = printed_table("accumulation", "--exactly", "--timeout", "0.01")
+    assert (code, verdicts) == (1, {"accumulation": "fails"})
     assert "not done after 0.01 s" in printed
+
+
+@pytest.mark.long
+def test_rows_that_no_time_is_left_for_are_named():
+    code, verdicts, printed = printed_table("activation checkpointing", "--minutes", "0")
+    assert (code, verdicts) == (0, {"activation checkpointing": "ok"})
+    assert "not begun within 0 minutes: fsdp 2, activation checkpointing; " in printed
