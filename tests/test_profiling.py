@@ -10,7 +10,7 @@ import pytest
 
 from tests.jobs import REPOSITORY, run_train, write_job
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +43,12 @@ def test_the_memory_of_every_rank_is_logged_at_each_validation(profiled):
     assert all("rank 0: " in line and "rank 1: " in line for line in lines)
 
 
-@pytest.mark.long
 def test_a_run_shorter_than_the_trace_is_traced_too(tmp_path):
     paths = write_job(tmp_path, overrides={"profile": True, "max_epochs": 1, "batch_size": 60})
     run_train(paths)
     assert (paths.output_data / "profile/trace.rank0.json.gz").is_file()
 
 
-@pytest.mark.long
 def test_without_it_nothing_is_traced(tmp_path):
     paths = write_job(tmp_path)
     run_train(paths)

@@ -98,7 +98,7 @@ def largest_difference(ours: dict[str, np.ndarray], reference: dict[str, np.ndar
 @pytest.mark.parametrize(
     ("saved", "resumed"),
     long_except(
-        [("ddp 2", "fsdp 2, FULL_SHARD"), ("pp 2 x fsdp 2", "tp 2 x fsdp 2")],
+        [("ddp 2", "fsdp 2, FULL_SHARD")],
         [
             ("ddp 2", "fsdp 2, FULL_SHARD"),
             ("fsdp 4, FULL_SHARD", "fsdp 2, FULL_SHARD"),

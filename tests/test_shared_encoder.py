@@ -50,6 +50,7 @@ def test_it_gives_the_gradients_of_two_encoders_that_are_equal_added_up(tmp_path
         torch.testing.assert_close(parameter.grad, first[name].grad + second[name].grad, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.long
 def test_the_exported_graph_holds_its_weights_once(tmp_path):
     sizes = []
     for shared in (True, False):

@@ -88,6 +88,7 @@ def test_answers_in_every_format_are_held_against_the_training_jobs_predictions(
         assert entry["max_difference"] < 1e-6
 
 
+@pytest.mark.long
 def test_two_texts_and_three_classes_are_packaged_and_answer_as_training_did(tmp_path):
     classes = {"is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2]}
     job = write_job(tmp_path / "job", overrides={**TWO_TEXTS, **classes}, file_format="tsv", classes=3)
