@@ -1,5 +1,6 @@
 """Whole jobs as a person runs them: `python -m container train --root DIR`."""
 
+import getpass
 import json
 import re
 import subprocess
@@ -157,7 +158,11 @@ def test_several_files_in_a_channel_are_one_table_and_a_second_run_reuses_the_pr
     from tests.jobs import write_table
 
     write_table(table(20, seed=9), paths.channel("train"), "csv", "more")
-    log = run_train(paths)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    log = run_train(paths, TMPDIR=str(temporary))
+    left = {path.name for path in temporary.iterdir()}  # a volume that many jobs share would fill up
+    assert left <= {"torchinductor_" + getpass.getuser()}, "more than the cache of torch's compiler is left"
     assert "training on 50 records" in log
     fingerprints = [path.name for path in Path(paths.prepared).iterdir()]
     (paths.root / "train.log").unlink()

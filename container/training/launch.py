@@ -9,10 +9,12 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -86,18 +88,20 @@ def run_workers(arguments: Sequence[str], num_workers: int, *, attempt: Attempt 
             "rdzv_endpoint": f"{attempt.address}:{attempt.port}",
             "rdzv_configs": {"rank": attempt.host_rank, "timeout": _MEETING},
         }
-    config = LaunchConfig(
-        min_nodes=attempt.hosts,
-        max_nodes=attempt.hosts,
-        nproc_per_node=num_workers,
-        run_id=f"attempt{attempt.number}",
-        max_restarts=0,
-        monitor_interval=0.1,
-        **meeting,
-    )
     os.environ[PARENT_PID] = str(os.getpid())
     try:
-        elastic_launch(config, sys.executable)(*arguments)
+        with tempfile.TemporaryDirectory(prefix="torchelastic_") as logs:  # torch's default is left behind
+            config = LaunchConfig(
+                min_nodes=attempt.hosts,
+                max_nodes=attempt.hosts,
+                nproc_per_node=num_workers,
+                run_id=f"attempt{attempt.number}",
+                max_restarts=0,
+                monitor_interval=0.1,
+                logs_specs=DefaultLogsSpecs(log_dir=logs),
+                **meeting,
+            )
+            elastic_launch(config, sys.executable)(*arguments)
     except ChildFailedError as error:
         ended = [Ended(rank, one.pid, one.exitcode, one.timestamp) for rank, one in error.failures.items()]
         return [end for end in ended if end.exitcode not in _CLOSED] or ended
