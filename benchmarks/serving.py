@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime
 
 from container.data.records import pack_text, pad_text
-from container.preprocessing.tables import records_to_table
+from container.preprocessing.in_memory import records_to_table
 from container.preprocessing.transform import Preprocessor
 from container.processes import available_cores
 from contracts import artifacts

@@ -291,6 +291,22 @@ def test_standard_scaling_is_the_fitted_one() -> None:
     assert transform(torch.tensor([[3.0, 0.0]])).tolist() == [[1.0, -2.0]]
 
 
+@pytest.mark.parametrize("kind", ["none", "standard", "quantile"])
+@pytest.mark.parametrize("value", [1e15, 1e30, float(np.finfo(np.float32).max)])
+def test_the_largest_number_gives_features_that_are_numbers(kind: str, value: float) -> None:
+    fitted = dict(mean=(1.0,) * 3, scale=(0.1,) * 3, quantiles=((0.0, 1.0),) * 3)
+    parameters = NumericTransformParameters(kind, **fitted)  # type: ignore[arg-type]
+    branch = TabularBranch(3, 5, transform=parameters, dropout=0.0)
+    assert branch(torch.tensor([[value, -value, 0.5]])).isfinite().all()
+
+
+def test_scaling_changes_no_row_of_training() -> None:
+    rows = torch.zeros(100_000, 1)
+    rows[0] = 3e9  # as far away as one of n rows can be: sqrt(n) standard deviations
+    parameters = NumericTransformParameters("standard", mean=(rows.mean().item(),), scale=(rows.std().item(),))
+    assert NumericTransform(parameters)(rows).max().item() == pytest.approx(len(rows) ** 0.5, rel=1e-3)
+
+
 def test_no_scaling_changes_nothing() -> None:
     table = torch.randn(3, 2)
     assert torch.equal(NumericTransform(NumericTransformParameters("none"))(table), table)

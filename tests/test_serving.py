@@ -21,6 +21,8 @@ import pytest
 
 from container.data.records import RecordArrays
 from container.decision.decision import Decision, Threshold
+from container.preprocessing.tables import Origin
+from container.preprocessing.values import keys, numbers
 from container.serving.answers import write_answer
 from container.serving.batching import BatchingQueue
 from container.serving.calibration import CalibrationMap
@@ -52,7 +54,7 @@ def refusal(body, content_type, limits=LIMITS):
 
 def parquet(frame):
     sink = io.BytesIO()
-    frame.to_parquet(sink, index=False)
+    pq.write_table(frame if isinstance(frame, pa.Table) else pa.Table.from_pandas(frame, preserve_index=False), sink)
     return sink.getvalue()
 
 
@@ -110,6 +112,13 @@ def test_json_is_an_object_or_a_list_of_them(body):
     assert read(body, JSON).to_pylist() == [{"chat": "hi", "price": 1, "quantity": 2, "color": None}]
 
 
+@pytest.mark.parametrize("content_type", [JSON, JSON_LINES])
+def test_a_number_in_json_is_the_category_that_it_is_written_as(content_type):
+    found = read('{"chat": "hi", "price": 1.50, "quantity": 2, "color": 1.10}', content_type)
+    assert keys(found["color"]).to_pylist() == keys(pa.array(["1.10"])).to_pylist()
+    assert numbers(found["price"], "price", origin=Origin()).tolist() == [1.5]
+
+
 def test_a_lone_surrogate_in_json_becomes_a_replacement_character():
     found = read('{"chat": "a \\ud800 b", "price": 1, "quantity": 2, "color": "red"}', JSON)
     assert found["chat"].to_pylist() == ["a \ufffd b"]
@@ -119,7 +128,8 @@ def test_a_lone_surrogate_in_json_becomes_a_replacement_character():
     ("body", "content_type", "status", "named"),
     [("", JSON, 400, "empty"), ("  \n", CSV, 400, "empty"), ("[]", JSON, 400, "no record"),
      ("chat,price,quantity,color\n", CSV, 400, "no record"), ("[", JSON, 400, "not JSON"), ("3", JSON, 400, "int"),
-     ("[3]", JSON, 400, "record 1: is a int"), ('{"chat": ["a"]}', JSON, 400, "record 1: column 'chat'"),
+     ("[3]", JSON, 400, "record 1: is a int"),
+     ('{"chat": "a", "price": 1, "price": 2}', JSON, 400, "the key 'price' is there twice"),
      ("{}", JSON, 400, "no column"), ('{"chat": "hi"}\n{', JSON_LINES, 400, "line 2"),
      ("[" * 100_000, JSON, 400, "not JSON"), ('{"chat": "hi", "prise": 1}', JSON, 400, "'price' is missing; the near"),
      ("hi,1,2\n", CSV, 400, "3 fields"), ("hi,1,2,red\nho,1\n", CSV, 400, "Expected 4 columns, got 2"),
@@ -450,6 +460,21 @@ def test_an_error_is_json_with_the_status_that_a_client_expects(server, asked, s
     assert (answer.status, answer.headers["content-type"]) == (status, JSON)
     assert answer.json["error"]["status"] == status
     assert named in json.dumps(answer.json["error"], ensure_ascii=False), answer.json
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content_type", [JSON, PARQUET])
+def test_lists_matter_only_in_a_column_that_the_model_reads(server, content_type):
+    record = {"chat": "a", "price": 1.0, "quantity": 1, "color": "red"}
+    asked = [record, {**record, "tags": ["x"]}, {**record, "color": ["red"]}, {**record, "price": [1.0]}]
+    if content_type == JSON:
+        answers = [server.ask(json.dumps(one), JSON) for one in asked]
+    else:
+        answers = [server.ask(parquet(pa.Table.from_pylist([one])), PARQUET) for one in asked]
+    assert [answer.status for answer in answers] == [200, 200, 400, 400]
+    np.testing.assert_array_equal(answers[0].probabilities, answers[1].probabilities)
+    for answer, column in zip(answers[2:], ("color", "price")):
+        assert f"record 1: column '{column}' holds a list" in answer.json["error"]["message"]
 
 
 @pytest.mark.slow

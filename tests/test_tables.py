@@ -1,6 +1,7 @@
 """Files of a channel as a stream of slices, and what a cell means."""
 
 import gzip
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.preprocessing.tables import Origin, find_data_files, input_format, iter_tables, records_to_table
-from container.preprocessing.values import keys, numbers, texts
+from container.preprocessing.in_memory import records_to_table
+from container.preprocessing.tables import Origin, find_data_files, input_format, iter_tables
+from container.preprocessing.values import check_single_values, keys, numbers, texts
 from contracts.errors import ContractError
 from tests.table_jobs import table, write_table
 
@@ -142,8 +144,8 @@ def test_records_in_every_form_are_the_same_table() -> None:
     assert records_to_table([]).num_rows == 0
     with pytest.raises(ContractError, match="record 2: is a str"):
         records_to_table([{}, "text"])
-    with pytest.raises(ContractError, match="record 1: column 'text' holds a list"):
-        records_to_table([{"text": ["a"]}])
+    with pytest.raises(ContractError, match="record 2: column 'text' holds a list"):
+        check_single_values(records_to_table([{"text": "a"}, {"text": ["a"]}])["text"], "text", origin=Origin())
 
 
 def test_the_same_key_in_any_spelling_is_one() -> None:
@@ -204,3 +206,104 @@ def test_texts_of_any_type_are_strings() -> None:
     assert texts(pa.array([float("nan")]), "t", origin=Origin()) == [None]
     with pytest.raises(ContractError, match="text column 't' is of type list"):
         texts(pa.array([["a"]]), "t", origin=Origin())
+
+
+def floats_written(values: list[float], kind: pa.DataType) -> list[str]:
+    return keys(pa.array(np.array(values).astype(kind.to_pandas_dtype()), kind)).to_pylist()
+
+
+def test_floats_are_named_as_python_and_pandas_write_them() -> None:
+    values = [8.1, 1e-05, 123456789012.5, 1e30]
+    assert floats_written(values, pa.float64()) == [repr(value) for value in values]
+    assert floats_written([8.1, 0.25, 3], pa.float32()) == ["8.1", "0.25", "3"]
+    assert floats_written([8.1], pa.float16()) == ["8.1"]
+    written = pd.DataFrame({"c": values}).to_csv(index=False).split()[1:]
+    assert keys(pa.array(written)).to_pylist() == [repr(value) for value in values]
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(-1e15, 1e15))))
+def test_a_float_has_the_key_of_its_text(values: list[float | None]) -> None:
+    written = pa.array([None if value is None else repr(value) for value in values], pa.string())
+    assert keys(pa.array(values, pa.float64())) == keys(written)
+
+
+def test_a_time_has_one_key_in_every_unit() -> None:
+    for text in ("2026-01-02 03:04:05.600", "2026-01-02 03:04:00"):
+        found = {keys(pa.array([pd.Timestamp(text)], pa.timestamp(unit)))[0].as_py() for unit in ("ms", "us", "ns")}
+        assert found == {text.removesuffix("00") if "." in text else text}
+    assert keys(pa.array([pd.Timestamp("2026-01-02 03:00")], pa.timestamp("ns", "UTC")))[0].as_py() == (
+        "2026-01-02 03:00:00Z"
+    )
+
+
+def test_a_dataframe_keeps_the_precision_of_its_columns() -> None:
+    frame = pd.DataFrame({
+        "f": np.array([8.1, np.nan], np.float32),
+        "t": pd.to_datetime(["2026-01-02", None]),
+        "i": pd.array([1, None], "Int64"),
+        "c": pd.Categorical(["a", None]),
+        "o": ["x", 5],
+    })  # fmt: skip
+    found = records_to_table(frame)
+    assert [keys(found[name])[0].as_py() for name in "ftico"] == ["8.1", "2026-01-02 00:00:00", "1", "a", "x"]
+    assert [keys(found[name])[1].as_py() for name in "ftico"] == [None, None, None, None, "5"]
+
+
+@pytest.mark.parametrize("value", [5.0, 0.1, 10.0**16, True, 7, pd.Timestamp("2026-01-02"), 2**70])
+def test_a_value_means_the_same_beside_others_of_its_column(value: object) -> None:
+    alone, beside = records_to_table([{"c": value}]), records_to_table([{"c": value}, {"c": "a"}])
+    assert texts(alone["c"], "c", origin=Origin())[0] == texts(beside["c"], "c", origin=Origin())[0]
+    assert keys(alone["c"])[0] == keys(beside["c"])[0]
+
+
+def test_names_that_are_no_strings_are_read_by_their_text() -> None:
+    assert records_to_table([{1: 5, 2: "a"}, {"1": 6}]).to_pylist() == [{"1": 5, "2": "a"}, {"1": 6, "2": None}]
+    assert records_to_table(pd.DataFrame({1: [5]})).to_pylist() == [{"1": 5}]
+
+
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    for records in (pd.DataFrame([[1, 2]], columns=["x", "x"]), pa.table([[1], [2]], names=["x", "x"])):
+        with pytest.raises(ContractError, match="column 'x' is there twice"):
+            records_to_table(records)
+
+
+def test_one_category_of_narrow_and_wide_floats_is_one(tmp_path: Path) -> None:
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path, kind in zip(files, (pa.float32(), pa.float64())):
+        pq.write_table(pa.table({"c": pa.array([8.1, 9.3, None], kind)}), path)
+    assert set(keys(read(files, ["c"])["c"]).to_pylist()) == {"8.1", "9.3", None}
+
+
+def test_an_id_of_uuids_is_their_text(tmp_path: Path) -> None:
+    name = uuid.UUID(int=5)
+    pq.write_table(pa.table({"id": pa.array([name.bytes, None], pa.uuid())}), tmp_path / "a.parquet")
+    assert read([tmp_path / "a.parquet"], ["id"])["id"].to_pylist() == [str(name), None]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (pa.array([[1], [2]]), r"a\.parquet: column 'c' is of type list<.*>, which holds no single values"),
+        (pa.array([{"x": 1}]), r"a\.parquet: column 'c' is of type struct<.*>"),
+        (pa.array([b"\xff\xfe"]), r"a\.parquet: column 'c' is binary and cannot be read as string"),
+    ],
+)
+def test_a_column_that_holds_no_single_values_is_named_with_its_file(
+    tmp_path: Path, columns: pa.Array, message: str
+) -> None:
+    pq.write_table(pa.table({"c": columns}), tmp_path / "a.parquet")
+    with pytest.raises(ContractError, match=message):
+        read([tmp_path / "a.parquet"], ["c"])
+
+
+def test_integers_that_no_float_holds_are_refused_where_another_file_has_floats(tmp_path: Path) -> None:
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path, values in zip(files, ([2**53 + 1], [0.5])):
+        pq.write_table(pa.table({"id": values}), path)
+    with pytest.raises(ContractError, match=r"a\.parquet: column 'id' is int64 and cannot be read as double"):
+        read(files, ["id"])
+
+
+def test_a_csv_may_begin_with_empty_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("\n\nid,text\n1,a\n")
+    assert read([tmp_path / "a.csv"], ["id", "text"]).to_pylist() == [{"id": "1", "text": "a"}]

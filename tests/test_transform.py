@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from container.preprocessing.fit import SplitStatistics, TableColumns, fit_preprocessing, learn_label_map, scan_train
 from container.preprocessing.fitted import FittedPreprocessing
+from container.preprocessing.in_memory import records_to_table
 from container.preprocessing.labels import LabelMap
 from container.preprocessing.precomputed import Precomputed
 from container.preprocessing.risk_tables import FoldedRisks
-from container.preprocessing.tables import Origin, TableSlice, iter_tables, records_to_table
+from container.preprocessing.tables import Origin, TableSlice, iter_tables
 from container.preprocessing.transform import Preprocessor
 from contracts.errors import ContractError
 from tests.table_jobs import fit, settings, table, write_table, write_tokenizer
@@ -136,7 +137,7 @@ def test_unlabelled_rows_are_dropped_on_request_and_the_rest_keep_their_numbers(
     [
         ({"x": ["1", "two", "3"]}, r"/d/a.csv: row 9, column 'x': 'two' is not a number"),
         ({"label": [0, 1, 9]}, r"/d/a.csv: row 10, column 'label': 9 is none of the labels \[0, 1\]"),
-        ({"y": [[1], [2], [3]]}, r"/d/a.csv: column 'y' is of type list"),
+        ({"y": [[1], [2], [3]]}, r"/d/a.csv: row 8: column 'y' holds a list"),
     ],
 )
 def test_a_wrong_value_is_named_with_file_row_and_column(columns: dict[str, Any], message: str) -> None:

@@ -1,5 +1,6 @@
 """Class labels: which there are, in which order, and which class id a cell has."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -145,11 +146,12 @@ class LabelCollector:
 
 
 def _label(key: str) -> Label:
-    return int(key) if key.lstrip("-").isdecimal() and str(int(key)) == key else key
+    return int(key) if key.removeprefix("-").isdecimal() and str(int(key)) == key else key
 
 
 def _order(key: str) -> tuple[int, float, str]:
     try:
-        return 0, float(key), key
+        number = float(key)
     except ValueError:
-        return 1, 0.0, key
+        number = math.nan
+    return (1, 0.0, key) if math.isnan(number) else (0, number, key)  # nan cannot be ordered

@@ -1,21 +1,19 @@
-"""Reads a channel's CSV, TSV and Parquet files as a stream of slices, and a caller's records as a table."""
+"""Reads a channel's CSV, TSV and Parquet files as a stream of slices."""
 
 import csv
 import difflib
 import gzip
 import io
 import logging
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from container.preprocessing.text_steps import replace_surrogates
 from contracts.errors import ContractError
 
 logger = logging.getLogger(__name__)
@@ -184,59 +182,12 @@ def iter_tables(files: Sequence[Path], columns: Sequence[str], *, rows_per_batch
         for batch in batches:
             table = pa.Table.from_batches([batch]).select(list(columns))
             if schema:
-                table = pa.table([_decode(column) for column in table.columns], names=list(columns)).cast(schema)
+                table = pa.table([_as_plain(table[field.name], field, path) for field in schema], schema=schema)
             for start in range(0, table.num_rows, rows_per_batch):
                 part = table.slice(start, rows_per_batch)
                 yield TableSlice(part, first_row, path, in_file)
                 first_row += part.num_rows
                 in_file += part.num_rows
-
-
-def records_to_table(records: Any) -> pa.Table:
-    """Raw records as a table: a list of dicts, a pandas DataFrame, an Arrow table or record batch.
-
-    A key that some dicts lack is null there. A column of mixed types (1, "1") is read as strings, as from a CSV file.
-    Surrogates, which JSON can write and UTF-8 cannot hold, become U+FFFD.
-    """
-    if isinstance(records, pa.Table):
-        return records
-    if isinstance(records, pa.RecordBatch):
-        return pa.Table.from_batches([records])
-    if hasattr(records, "columns") and hasattr(records, "iloc"):
-        columns = {str(name): records[name].tolist() for name in records.columns}
-        return pa.table({name: _column(name, values) for name, values in columns.items()})
-    if isinstance(records, Mapping):
-        records = [records]
-    rows = list(records)
-    for index, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise ContractError(
-                f"record {index + 1}: is a {type(row).__name__}, not a dict of columns",
-                "Hand over a list of dicts, a DataFrame or an Arrow table.",
-            )
-    names = list(dict.fromkeys(str(name) for row in rows for name in row))
-    return pa.table({replace_surrogates(name): _column(name, [row.get(name) for row in rows]) for name in names})
-
-
-def _column(name: str, values: list[Any]) -> pa.Array:
-    values = [None if _is_missing(value) else value for value in values]
-    for index, value in enumerate(values):
-        if isinstance(value, (Mapping, list, tuple, set)):
-            raise ContractError(
-                f"record {index + 1}: column {name!r} holds a {type(value).__name__}, not a single value",
-                "Give each column one text or number per record.",
-            )
-    try:
-        return pa.array(values)
-    except (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError):
-        texts = [None if value is None else replace_surrogates(str(value)) for value in values]
-        return pa.array(texts, pa.string())
-
-
-def _is_missing(value: Any) -> bool:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return True
-    return type(value).__name__ in ("NAType", "NaTType")
 
 
 def _suffix(path: Path) -> str:
@@ -274,7 +225,7 @@ def _common_schema(files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
     merged: pa.Schema | None = None
     for path in files:
         found = _parquet_file(path).schema_arrow
-        plain = pa.schema([(name, _plain_type(found.field(name).type)) for name in columns])
+        plain = pa.schema([(name, _plain_type(found.field(name).type, name, path)) for name in columns])
         if merged is None:
             merged = plain
             continue
@@ -293,12 +244,61 @@ def _common_schema(files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
     return merged
 
 
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+def _plain_type(kind: pa.DataType, name: str, path: Path) -> pa.DataType:
+    """The type in which values are handed on.
+
+    Raises:
+        ContractError: lists or the like.
+    """
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type, name, path)
+    if isinstance(kind, pa.UuidType):
+        return pa.string()
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain_type(kind.storage_type, name, path)
+    if pa.types.is_nested(kind):
+        raise ContractError(
+            f"{path}: column {name!r} is of type {kind}, which holds no single values",
+            "Write one text or number per row, or leave the column out of the configuration.",
+        )
+    return pa.string() if is_binary(kind) else kind
 
 
-def _decode(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+def _as_plain(column: pa.ChunkedArray, field: pa.Field, path: Path) -> pa.ChunkedArray:
+    column = decode(column)
+    try:
+        if pa.types.is_floating(column.type) and pa.types.is_floating(field.type):
+            # By what is written, so that the 8.1 of a narrower float is the category 8.1 in every file.
+            return column if column.type == field.type else column.cast(pa.string()).cast(field.type)
+        return column.cast(field.type)
+    except pa.ArrowException as error:
+        raise ContractError(
+            f"{path}: column {field.name!r} is {column.type} and cannot be read as {field.type}, as the column's types "
+            f"over all files are taken: {_first_line(error)}",
+            "Write the column with one type in every file; as text if these are names.",
+        ) from error
+
+
+def decode(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The values that a dictionary or an extension type stands for; a UUID as it is written."""
+    if isinstance(column.type, pa.UuidType):
+        texts = [None if value is None else str(value) for value in column.to_pylist()]
+        return pa.array(texts, pa.string()) if isinstance(column, pa.Array) else pa.chunked_array([texts], pa.string())
+    if isinstance(column.type, pa.BaseExtensionType):
+        return decode(column.cast(column.type.storage_type))
+    if pa.types.is_dictionary(column.type):
+        return decode(column.cast(column.type.value_type))
+    return column
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """Bytes of any layout, which may hold text and may not."""
+    return (
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
 
 
 def text_header(path: Path) -> list[str]:
@@ -320,7 +320,8 @@ def text_header(path: Path) -> list[str]:
             f"{path}: holds binary data, not {format_of(path).upper()} text", "Name it for the format that it has."
         )
     text = head.decode("utf-8-sig", errors="replace")
-    return next(csv.reader(io.StringIO(text, newline=""), delimiter=DELIMITERS[format_of(path)]))
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=DELIMITERS[format_of(path)])
+    return next(line for line in lines if line)  # Arrow skips empty lines too
 
 
 def text_batches(

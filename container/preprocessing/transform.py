@@ -15,7 +15,7 @@ from container.preprocessing.labels import UNLABELLED
 from container.preprocessing.risk_tables import FoldedRisks, category_codes
 from container.preprocessing.tables import Origin, missing_column
 from container.preprocessing.tokenization import TextCounts, TextProcessor
-from container.preprocessing.values import numbers, plain_array, texts
+from container.preprocessing.values import check_single_values, numbers, plain_array, texts
 from contracts.artifacts import tokenizer_folder
 from contracts.errors import ContractError
 
@@ -119,6 +119,7 @@ class Preprocessor:
         for name in fitted.feature_inputs:
             if name not in table.column_names:
                 raise missing_column(name, table.column_names, str(origin.file or "records"))
+            check_single_values(table[name], name, origin=origin)
         rows = np.arange(first_row, first_row + table.num_rows, dtype=np.int64)
         has_label = fitted.label_name in table.column_names
         label = np.full(len(rows), UNLABELLED, np.int64)

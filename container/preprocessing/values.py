@@ -4,30 +4,53 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from container.preprocessing.tables import Origin
+from container.preprocessing.tables import Origin, decode, is_binary
 from contracts.errors import ContractError
 
 MISSING_NUMBERS = ("", "na", "n/a", "null", "none", "nan")
 LARGEST = float(np.finfo(np.float32).max)  # the model reads float32
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _INTEGRAL = r"^(-?(?:0|[1-9][0-9]*))\.0*$"
+_FRACTION = r"(\.[0-9]*?)0+(Z?)$"
 _EXACT_INTEGERS = 2.0**62  # every whole float64 below is an int64, exactly
 
 
 def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One contiguous array, dictionaries decoded."""
+    """One contiguous array, dictionaries and extension types decoded."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if isinstance(column, pa.ChunkedArray):  # an empty one stays chunked in some versions
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    return decode(column)
+
+
+def check_single_values(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> None:
+    """Raise ContractError where a column holds lists, dicts, or bytes that are no text."""
+    column = plain_array(column)
+    kind = column.type
+    if pa.types.is_nested(kind):
+        index = pc.index(column.is_valid(), True).as_py()
+        held = "dict" if pa.types.is_struct(kind) or pa.types.is_map(kind) else "list"
+        raise ContractError(
+            f"{origin.row(max(index, 0))}: column {name!r} holds a {held}, not a single value",
+            "Give each column one text or number per record.",
+        )
+    if is_binary(kind):
+        try:
+            column.cast(pa.string())
+        except pa.ArrowInvalid as error:
+            raise ContractError(
+                f"{origin.file or 'records'}: column {name!r} is of type {kind} and holds no UTF-8 text",
+                "Write the column as strings.",
+            ) from error
 
 
 def keys(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The key under which a label or a category is known; null where there is none.
 
     1, 1.0, "1", "1.0" and true are one key ("1"), false and 0 likewise; "007" stays "007". Surrounding blanks do not
-    count; null, NaN and "" are null. [R] string
+    count; null, NaN and "" are null. Other floats are written as Python and pandas write them, at their own precision
+    (8.1, 1e-05), times without trailing zeros of their fraction. [R] string
     """
     column = plain_array(column)
     if pa.types.is_null(column.type):
@@ -94,10 +117,14 @@ def _canonical(values: pa.Array) -> pa.Array:
         found = numbers.to_numpy(zero_copy_only=False)
         whole = np.isfinite(found) & (found == np.round(found)) & (np.abs(found) <= _EXACT_INTEGERS)
         integers = pa.array(np.where(whole, found, 0).astype(np.int64)).cast(pa.string())
-        written = pc.if_else(pa.array(whole), integers, pc.cast(values, pa.string()))
+        own = values.to_numpy(zero_copy_only=False)  # float32: 8.1, not 8.100000381469727
+        written = pc.if_else(pa.array(whole), integers, pa.array(own.astype(str).astype(object), pa.string()))
         return pc.if_else(pa.array(np.isnan(found)), pa.scalar(None, pa.string()), written)
     if pa.types.is_boolean(values.type):
         values = pc.cast(values, pa.int8())
+    if pa.types.is_timestamp(values.type) or pa.types.is_time(values.type):
+        text = pc.replace_substring_regex(pc.cast(values, pa.string()), pattern=_FRACTION, replacement=r"\1\2")
+        return pc.replace_substring_regex(text, pattern=r"\.(Z?)$", replacement=r"\1")
     text = pc.utf8_trim_whitespace(pc.cast(values, pa.string()))
     text = pc.replace_substring_regex(text, pattern=_INTEGRAL, replacement=r"\1")
     for pattern, key in ((r"^-0$", "0"), (r"(?i)^true$", "1"), (r"(?i)^false$", "0")):

@@ -11,12 +11,24 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from container.preprocessing.tables import missing_column, records_to_table
+from container.preprocessing.in_memory import records_to_table
+from container.preprocessing.tables import missing_column
 from container.serving.errors import RequestError
 from container.serving.media_types import request_type
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, ServingSettings
 
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return found
+
+
+# Numbers stay as they are written, as in files: 1.10 is no 1.1 where it is a category.
+_DECODER = json.JSONDecoder(parse_float=str, object_pairs_hook=_once)
 _LISTED = ("instances", "records")  # {"instances": [...]}
 
 
@@ -129,7 +141,7 @@ def _read_lines(body: bytes, limits: ServingSettings) -> pa.Table:
 
 def _parse_json(text: bytes, where: str) -> Any:
     try:
-        return json.loads(text)
+        return _DECODER.decode(text.decode(json.detect_encoding(text)))
     except (ValueError, RecursionError) as error:
         raise _not_json(f"{where} is not JSON: {error}") from error
 

@@ -22,8 +22,8 @@ from container.evaluation.explanation import (
     score,
 )
 from container.models.classifier import Classifier
+from container.preprocessing.in_memory import records_to_table
 from container.preprocessing.prepare import PreparedData
-from container.preprocessing.tables import records_to_table
 from container.preprocessing.transform import Preprocessor
 from container.training.predict import softmax
 
