@@ -49,7 +49,13 @@ def processed_file(split: str, file_format: str, host: str | None = None) -> str
     return f"{split}/{split}_processed_data{'' if host is None else f'-{host}'}.{file_format.lower()}"
 
 
-class DataLoadingSettings(StepSettings):
+class ProcessingSettings(StepSettings):
+    """What every processing step has."""
+
+    data_key: str = Field("", description="Names the data under the inputs, for the step cache of the service alone.")
+
+
+class DataLoadingSettings(ProcessingSettings):
     """Environment of DataLoading."""
 
     output_format: TableFormat = Field("CSV", description="Format of the table that is written.")
@@ -60,7 +66,7 @@ class DataLoadingSettings(StepSettings):
     rows_per_file: int = Field(1_000_000, ge=1, description="Rows per part file.")
 
 
-class TabularPreprocessingSettings(StepSettings):
+class TabularPreprocessingSettings(ProcessingSettings):
     """Environment of TabularPreprocessing."""
 
     label_field: str = Field(min_length=1, description="Column of the class label.")
@@ -110,7 +116,7 @@ class PyTorchTrainingSettings(StepSettings):
     use_precomputed_risk_tables: bool = Field(False, description="Use model_artifacts_input/risk_table_map.")
 
 
-class ModelMetricsSettings(StepSettings):
+class ModelMetricsSettings(ProcessingSettings):
     """Environment of ModelMetricsComputation."""
 
     id_field: str = Field(min_length=1, description="Column of record ids.")
@@ -152,7 +158,7 @@ class ModelMetricsSettings(StepSettings):
     generate_plots: bool = Field(True, description="Write plots.")
 
 
-class PackageSettings(StepSettings):
+class PackageSettings(ProcessingSettings):
     """Environment of Package."""
 
     include_weights: bool = Field(
@@ -160,7 +166,7 @@ class PackageSettings(StepSettings):
     )
 
 
-class PayloadSettings(StepSettings):
+class PayloadSettings(ProcessingSettings):
     """Environment of Payload."""
 
     content_types: Names = Field(("application/json", "text/csv"), description="One sample request of each.")

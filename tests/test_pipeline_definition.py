@@ -206,6 +206,16 @@ def test_no_execution_id_takes_part_in_the_key_of_the_step_cache(full):
             assert step["CacheConfig"] == {"Enabled": True, "ExpireAfter": "P30D"}
 
 
+def test_other_data_under_the_same_uri_is_no_hit_of_the_step_cache(full):
+    given = [name for name in defaults(full) if name.startswith("Input_")]
+    for contract in PROCESSING_STEPS.values():
+        sent = arguments(full, contract.name)
+        from_outside = any(f"Parameters.{name}" in json.dumps(sent["ProcessingInputs"]) for name in given)
+        key = sent.get("Environment", {}).get("DATA_KEY")
+        assert key == ({"Get": "Parameters.DataKey"} if from_outside else None)
+    assert "Parameters.DataKey" in json.dumps(arguments(full, DATA_LOADING.name)["Environment"])
+
+
 def test_a_cache_that_is_switched_off_is_off(other):
     assert all_steps(other)[DATA_LOADING.name]["CacheConfig"] == {"Enabled": False}
 

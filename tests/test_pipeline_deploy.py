@@ -84,6 +84,15 @@ def test_start_hands_over_parameters_and_a_folder_for_checkpoints(client, deploy
     boto3.client("s3").put_object(Bucket="raw", Key="table/part-1.csv", Body=b"a,b\n3,4\n")
     more_rows = sent_parameters(client, start(everything(), {"Hp_lr": "0.01"}))
     assert more_rows["CheckpointKey"] != first["CheckpointKey"]
+    assert more_rows["DataKey"] != first["DataKey"] == other_rate["DataKey"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("PyTorchTrainingInstanceType", "ml.g5.12xlarge"), ("ApprovalStatus", "Approved")]
+)
+def test_a_training_goes_on_where_what_is_trained_stays_the_same(client, deployed, name, value):
+    first, other = (sent_parameters(client, start(everything(), given)) for given in ({}, {name: value}))
+    assert other["CheckpointKey"] == first["CheckpointKey"]
 
 
 def test_start_looks_up_the_registered_model_that_must_be_beaten(client, deployed):

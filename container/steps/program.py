@@ -22,7 +22,7 @@ from container.processes import set_up_logging
 from container.steps.hosts import is_sharded, read_hosts
 from contracts.errors import ContractError
 from contracts.step_contract import StepContract, StepFolder, StepSettings, message_file
-from contracts.steps import PROCESSING_STEPS
+from contracts.steps import PROCESSING_STEPS, ProcessingSettings
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +90,8 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
     try:
         _remove_outputs(contract, root)
         settings = contract.settings.from_environment(environment)
+        if isinstance(settings, ProcessingSettings) and settings.data_key:
+            logger.info("data key: %s", settings.data_key)
         if _all_files_are_elsewhere(contract, root):
             logger.info("%s: no file fell to this host.", contract.name)
             return COMPLETED

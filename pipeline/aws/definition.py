@@ -9,6 +9,8 @@ from contracts.errors import ContractError
 from contracts.steps import DATA_LOADING, MODEL_METRICS, REGISTRATION
 from pipeline.aws.jobs import DECISION_FILE, Build, processing_step, training_step
 from pipeline.aws.parameters import (
+    HYPERPARAMETER_PREFIX,
+    INPUT_PREFIX,
     THRESHOLD,
     TO_BEAT,
     ParameterSpec,
@@ -122,12 +124,16 @@ def checkpoint_key(
         data: what identifies the data beyond its URI, e.g. entity tags.
     """
     assert config.aws is not None
-    irrelevant = (THRESHOLD, TO_BEAT)
     told = {
         "image": config.aws.image,
         "hyperparameters": dict(plan.hyperparameters),
         "steps": {step.contract.name: [dict(step.environment), dict(step.outside)] for step in plan.steps[:3]},
-        "overrides": {name: str(value) for name, value in sorted(overrides.items()) if name not in irrelevant},
+        "overrides": {
+            # Of the parameters these alone say what is trained: a job goes on, on other machines too.
+            name: str(value)
+            for name, value in sorted(overrides.items())
+            if name.startswith((HYPERPARAMETER_PREFIX, INPUT_PREFIX))
+        },
         "data": sorted(data),
     }
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]

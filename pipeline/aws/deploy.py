@@ -1,6 +1,7 @@
 """Creates or updates the pipeline on AWS, and starts it."""
 
 import difflib
+import hashlib
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from contracts.errors import ContractError
 from pipeline.aws.definition import aws_plan, build_pipeline, checkpoint_key, specs_of
 from pipeline.aws.parameters import (
     CHECKPOINT_KEY,
+    DATA_KEY,
     HYPERPARAMETER_PREFIX,
     INPUT_PREFIX,
     TO_BEAT,
@@ -47,9 +49,9 @@ def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
         registered = registered_metric(config, client, session.boto_session.client("s3"))
         if registered is not None:
             values[TO_BEAT] = limit_to_beat(config.condition, registered)
-    if CHECKPOINT_KEY not in values:
-        data = _entity_tags(session.boto_session.client("s3"), config, values)
-        values[CHECKPOINT_KEY] = checkpoint_key(config, plan, values, data=data)
+    data = _entity_tags(session.boto_session.client("s3"), config, values)
+    values.setdefault(DATA_KEY, hashlib.sha256("\n".join(sorted(data)).encode()).hexdigest()[:16])
+    values.setdefault(CHECKPOINT_KEY, checkpoint_key(config, plan, values, data=data))
     try:
         response = client.start_pipeline_execution(
             PipelineName=config.name,

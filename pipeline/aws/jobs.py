@@ -9,6 +9,7 @@ from contracts.step_contract import StepContract, StepFolder
 from contracts.steps import EVALUATION, MODEL_METRICS, PYTORCH_TRAINING
 from pipeline.aws.parameters import (
     CHECKPOINT_KEY,
+    DATA_KEY,
     HYPERPARAMETER_PREFIX,
     INPUT_PREFIX,
     instance_count_parameter,
@@ -186,10 +187,14 @@ def _environment(build: Build, plan: StepPlan) -> dict[str, Any]:
         variable: build.parameters.get(f"{HYPERPARAMETER_PREFIX}{name}")
         for variable, name in plan.from_hyperparameters.items()
     }
-    return {
+    environment = {
         variable: value if repeated.get(variable) is None else repeated[variable]
         for variable, value in plan.environment.items()
     }
+    # The step cache knows inputs by their URIs alone. A training's checkpoints folder says it already.
+    if plan.outside and plan.contract.kind == "processing":
+        environment["DATA_KEY"] = build.parameters[DATA_KEY]
+    return environment
 
 
 def _input_uris(build: Build, plan: StepPlan) -> dict[str, Any]:

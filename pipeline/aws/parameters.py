@@ -15,6 +15,7 @@ THRESHOLD = "Threshold"
 TO_BEAT = "ToBeat"
 APPROVAL = "ApprovalStatus"
 CHECKPOINT_KEY = "CheckpointKey"
+DATA_KEY = "DataKey"
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) 
     )
     about = "Folder of the checkpoints: one for each training, so that a job finds its own and no other's."
     specs.append(ParameterSpec(CHECKPOINT_KEY, str, checkpoint_key, about))
+    about = "What lies under the inputs from outside, which `start` looks up: other data is no hit of the step cache."
+    specs.append(ParameterSpec(DATA_KEY, str, "not-looked-up", about))
     specs.extend(
         ParameterSpec(f"{HYPERPARAMETER_PREFIX}{name}", str, value, f"Hyperparameter {name}.")
         for name, value in plan.hyperparameters.items()

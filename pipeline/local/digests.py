@@ -42,13 +42,14 @@ class ContentDigests:
     def _file(self, path: Path) -> str:
         real = path.resolve()
         status = real.stat()
-        stamp = [status.st_size, status.st_mtime_ns]
+        # Times of writing are copied along (cp -p, rsync -t), so that they alone do not show another content.
+        stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
         entry = self._seen.get(str(real)) or self._known.get(str(real))
-        if entry is None or entry[:2] != stamp:
+        if entry is None or entry[:-1] != stamp:
             with real.open("rb") as file:
                 entry = [*stamp, hashlib.file_digest(file, "sha256").hexdigest()]
         self._seen[str(real)] = entry
-        return str(entry[2])
+        return str(entry[-1])
 
 
 def files_in(folder: Path) -> Iterable[Path]:
