@@ -1,5 +1,6 @@
 """Says why a job failed: the cause in a person's words, what to change, the traceback; in both failure files."""
 
+import contextlib
 import errno
 import json
 import signal
@@ -112,6 +113,8 @@ def write_failure(paths: JobPaths, failure: Failure) -> None:
             path.write_text(failure.text(), encoding="utf-8")
         except OSError as error:
             print(f"could not write {path}: {error}", flush=True)
+            with contextlib.suppress(OSError):
+                path.unlink()  # empty it would say that there is no cause
 
 
 def clear_failure(paths: JobPaths) -> None:

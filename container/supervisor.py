@@ -1,5 +1,6 @@
 """One per host: contracts -> other hosts -> encoder -> prepare -> workers -> verify -> exit code. Imports no torch."""
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -40,6 +41,8 @@ from contracts.unused_settings import unused_settings
 
 logger = logging.getLogger(__name__)
 
+_LOCK = ".lock"
+_RESERVED = 1 << 15  # bytes that the lock holds until a cause has to be written
 COMPLETED, FAILED, STOPPED = 0, 1, 128 + signal.SIGTERM
 
 
@@ -265,6 +268,8 @@ def _stopped(paths: JobPaths, where: str) -> int:
 
 def _fail(paths: JobPaths, failure: Failure) -> int:
     shutil.rmtree(paths.model / artifacts.INCOMPLETE, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.truncate(paths.root / _LOCK, 0)  # room for the cause on a disk that is full
     write_failure(paths, failure)
     print(failure.text(), file=sys.stderr, flush=True)
     return FAILED
@@ -274,7 +279,7 @@ def _fail(paths: JobPaths, failure: Failure) -> int:
 def _alone_in(paths: JobPaths) -> Iterator[None]:
     """Hold the root's lock: two jobs in one folder would remove each other's prepared data and checkpoints."""
     paths.root.mkdir(parents=True, exist_ok=True)
-    with (paths.root / ".lock").open("a") as lock:
+    with (paths.root / _LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -282,6 +287,10 @@ def _alone_in(paths: JobPaths) -> Iterator[None]:
                 f"{paths.root}: another training job is running in this folder",
                 "Wait for it, stop it, or use another folder.",
             ) from None
+        with contextlib.suppress(OSError):
+            lock.truncate(0)
+            lock.write("." * _RESERVED)
+            lock.flush()
         yield
 
 

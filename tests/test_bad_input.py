@@ -6,10 +6,20 @@ import pickle
 
 import pandas as pd
 import pytest
+from transformers import LongformerConfig, LongformerModel
 
 from container.supervisor import train
 from contracts.artifacts import USE_PRECOMPUTED_IMPUTATION, USE_PRECOMPUTED_RISK_TABLES
-from tests.jobs import NO_DROPOUT, failure_line, run_train, table, write_hyperparameters, write_job, write_table
+from tests.jobs import (
+    NO_DROPOUT,
+    failure_line,
+    run_train,
+    table,
+    write_hyperparameters,
+    write_job,
+    write_letters_tokenizer,
+    write_table,
+)
 
 
 def failed(paths):
@@ -199,3 +209,18 @@ def test_unlabelled_rows_are_dropped_on_request_and_predicted_in_test(tmp_path):
     assert "training on 58 records" in log
     assert len(pd.read_parquet(paths.output_data / "test_predictions.parquet")) == 24
     assert json.loads((paths.output_data / "metrics.json").read_text())["test/auroc"] is not None
+
+
+@pytest.mark.slow
+def test_an_encoder_that_could_not_be_exported_is_refused_before_training(tmp_path):
+    folder = tmp_path / "input" / "data" / "pretrained" / "long"
+    folder.mkdir(parents=True)
+    config = LongformerConfig(
+        vocab_size=write_letters_tokenizer(folder), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=40, max_position_embeddings=66, attention_window=[4, 4], pad_token_id=0, type_vocab_size=1,
+    )  # fmt: skip
+    LongformerModel(config).save_pretrained(folder)
+    paths = write_job(tmp_path, overrides={"tokenizer": "long", "encoder_config": None, "reinit_layers": 0})
+    log = run_train(paths, expect=1)
+    assert failure_line(paths).startswith("model.onnx: an encoder of the family longformer cannot be exported")
+    assert "first optimizer step" not in log

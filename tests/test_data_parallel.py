@@ -1,5 +1,6 @@
 """What the settings of replicas, shards and single layers do, seen on two ranks; parity shows that the numbers stay."""
 
+import math
 import shutil
 from collections.abc import Sequence
 from functools import partial
@@ -53,14 +54,20 @@ def execution_of(encoder: str, **settings: Any) -> DirectExecution:
     return parallelize(model, ranks, hp, precision=precision_of(hp))
 
 
-def step(execution: DirectExecution, *, seed: int = 0, chunk_lengths: Sequence[Sequence[int]] | None = None) -> None:
+def step(
+    execution: DirectExecution,
+    *,
+    seed: int = 0,
+    chunk_lengths: Sequence[Sequence[int]] | None = None,
+    factor: float = 1.0,
+) -> None:
     own = seed * 2 + execution.ranks.rank
     execution.module.zero_grad(set_to_none=True)
     execution.forward_backward(
         [packed_batch(chunk_lengths or [[5 + seed], [9, 3]], seed=own)],
         objective=lambda logits, batch: torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum"),
         normaliser=torch.tensor(4.0),
-        scale=lambda loss: loss,
+        scale=lambda loss: loss * factor,
     )
 
 
@@ -70,6 +77,16 @@ def gradients(encoder: str, *, steps: int = 1, **settings: Any) -> torch.Tensor:
         step(execution, seed=seed)
     grads = [parameter.grad for parameter in execution.module.parameters() if parameter.grad is not None]
     return torch.cat([(g.full_tensor() if hasattr(g, "full_tensor") else g).flatten() for g in grads])
+
+
+def norms_after_an_overflow(encoder: str, **settings: Any) -> list[float]:
+    """Gradient norms of 16 steps, in the 14th of which the loss is infinite."""
+    execution = execution_of(encoder, **settings)
+    norms = []
+    for seed in range(16):
+        step(execution, seed=seed, factor=float("inf") if seed == 13 else 1.0)
+        norms.append(execution.clip_grad_norm(1.0))
+    return norms
 
 
 def compare_compiled(encoder: str) -> tuple[float, int]:
@@ -189,6 +206,11 @@ def test_powersgd_begins_after_ten_steps_and_a_higher_rank_is_nearer(on_two_rank
         for rank in (1, 2, 4)
     ]
     assert apart[0] > apart[1] > apart[2] > 0
+
+
+def test_powersgd_goes_on_after_a_step_that_overflowed(on_two_ranks):
+    norms = on_two_ranks(norms_after_an_overflow, gradient_compression="powersgd")
+    assert [step for step, norm in enumerate(norms) if not math.isfinite(norm)] == [13]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from container import supervisor
+from container.failure import Failure
 from tests.jobs import TINY_ENCODER, failure_line, run_train, start_train, write_job
 
 pytestmark = pytest.mark.slow
@@ -238,6 +240,21 @@ def test_running_out_of_memory_is_said_with_what_to_lower_and_not_tried_again(tm
     assert "restart" not in log
     assert failure_line(paths).startswith("out of memory")
     assert "batch_size" in paths.failure_files[0].read_text().splitlines()[1]
+
+
+def test_a_full_disk_does_not_keep_the_cause_from_being_written(tmp_path):
+    paths = write_job(tmp_path)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        with supervisor._alone_in(paths):
+            filled = subprocess.run(["dd", "if=/dev/zero", f"of={tmp_path / 'filler'}", "bs=512"], capture_output=True)
+            assert b"No space left" in filled.stderr
+            assert supervisor._fail(paths, Failure("the cause", "the fix")) == 1
+        assert failure_line(paths) == "the cause"
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def test_a_full_disk_while_saving_is_named_and_leaves_the_earlier_checkpoint(tmp_path):

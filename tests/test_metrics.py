@@ -32,6 +32,15 @@ def test_more_classes_are_averaged_over_those_that_occur():
     assert not found.undefined
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_probability_that_is_not_a_number_makes_every_metric_undefined(classes):
+    probabilities = np.full((4, classes), 1 / classes)
+    probabilities[2] = np.nan
+    found = classification_metrics(np.array([0, 1, 0, 1]), probabilities, METRICS)
+    assert set(found.values.values()) == {None}
+    assert set(found.undefined.values()) == {"1 of 4 labelled records have a probability that is not a number"}
+
+
 def test_an_undefined_metric_is_none_with_a_reason_never_zero():
     found = classification_metrics(np.array([1, 1, 1]), binary([0.2, 0.9, 0.8]), METRICS)
     assert found.values["auroc"] is None

@@ -72,6 +72,9 @@ def _why_undefined(
 ) -> str | None:
     if len(labels) == 0:
         return "no record has a label"
+    unknown = int((~np.isfinite(probabilities).all(axis=1)).sum())
+    if unknown:
+        return f"{unknown} of {len(labels)} labelled records have a probability that is not a number"
     classes = np.unique(labels)
     of_one_class = f"all {len(labels)} labelled records are of class {class_labels[int(classes[0])]}"
     if name in ("auroc", "average_precision") and len(classes) == 1:

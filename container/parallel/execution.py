@@ -106,7 +106,10 @@ class DirectExecution:
         return logits if self.ranks.is_data_leader else None
 
     def clip_grad_norm(self, max_norm: float, *, scaled_by: float = 1.0) -> float:
-        return self._gradients.clip(max_norm, scaled_by=scaled_by)
+        norm = self._gradients.clip(max_norm, scaled_by=scaled_by)
+        if not math.isfinite(norm):
+            self._data_parallel.forget()  # the feedback of this step's errors would make every later one as bad
+        return norm
 
     def weights_changed(self) -> None:
         free_gathered(self.module)

@@ -30,11 +30,13 @@ class DataParallel:
         forward: what a training step's forward goes through.
         loss_factor: what a rank's loss is multiplied by so that reduced gradients are the SUM over ranks.
         unsynchronised: within it a backward only accumulates.
+        forget: drop what compression remembers of earlier gradients; on every rank alike.
     """
 
     forward: nn.Module
     loss_factor: float
     unsynchronised: Callable[[], contextlib.AbstractContextManager]
+    forget: Callable[[], None] = lambda: None
 
 
 def alone(module: nn.Module) -> DataParallel:
@@ -53,6 +55,7 @@ def replicate(module: nn.Module, ranks: RankMesh, hp: Hyperparameters) -> DataPa
         **{_BUFFERS_KEYWORD: False},  # ours are constants
     )
     group = ranks.group("dp_replicate")
+    forget = DataParallel.forget
     if hp.gradient_compression == "fp16":
         replicas.register_comm_hook(group, default_hooks.fp16_compress_hook)
     elif hp.gradient_compression == "bf16":
@@ -60,7 +63,12 @@ def replicate(module: nn.Module, ranks: RankMesh, hp: Hyperparameters) -> DataPa
     elif hp.gradient_compression == "powersgd":
         state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=hp.powersgd_rank, start_powerSGD_iter=10)
         replicas.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    return DataParallel(replicas, float(ranks.data_size), replicas.no_sync)
+
+        def forget() -> None:
+            for memory in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
+                memory.clear()
+
+    return DataParallel(replicas, float(ranks.data_size), replicas.no_sync, forget)
 
 
 def compress_to_bfloat16(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

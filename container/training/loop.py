@@ -230,7 +230,8 @@ class Trainer:
             raise ContractError(
                 f"lr: the loss or its gradient was not finite for {state.nonfinite} optimizer steps in a row, "
                 f"the last at step {state.step + 1} (lr {self._optimizer.param_groups[0]['lr']:.3g})",
-                "Lower lr, set gradient_clip_val, look for extreme numbers in tab_field_list, or switch fp16 to bf16.",
+                "Lower lr, set gradient_clip_val, look for extreme numbers in tab_field_list, or switch fp16 to bf16. "
+                "Then start over with resume=false: checkpoints belong to the settings that made them.",
             )
 
     def _mean_loss(self) -> float:

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -18,10 +19,12 @@ from container.data.split import PreparedSplit
 from container.evaluation.fit_decision import describe, fit_decision
 from container.evaluation.variants import VariantReport
 from container.export.artifacts import export_model
+from container.export.onnx import export_onnx
 from container.failure import Failure
 from container.job import Job, write_json_aside
 from container.models.build import EncoderConfigOnly, build_classifier
 from container.models.classifier import Classifier
+from container.models.families import FAMILIES
 from container.models.lora import add_lora, merge_lora
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.execution import Execution
@@ -207,6 +210,8 @@ def _train(
     if hp.lora_rank:
         trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         logger.info("lora_rank %d: %s of them are trained", hp.lora_rank, f"{trained:,}")
+    if ranks.is_first and any(branch.encoder.kind not in FAMILIES for branch in model.branches.values()):
+        _rehearse_export(hp, data, splits["val"])
     execution = parallelize(model, ranks, hp, precision=precision_of(hp), tokens_per_record=_tokens_per_record(data))
     optimizer = build_optimizer(hp, execution.module)
     average = WeightAverage(execution.module, decay=hp.ema_decay)
@@ -278,6 +283,20 @@ def _resume(
     return state, slots
 
 
+def _rehearse_export(hp: Hyperparameters, data: PreparedData, samples: PreparedSplit) -> None:
+    """Export random weights of a family that nobody proved, for a refusal now instead of after hours of training.
+
+    Raises:
+        ContractError: it cannot be exported.
+    """
+    model = build_model(hp, data, pretrained=False)
+    merge_lora(model)
+    batch = samples.pack(np.arange(min(4, len(samples))))
+    with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
+        report = export_onnx(model.eval(), hp, Path(folder) / artifacts.MODEL_ONNX, samples=[batch])
+    logger.info("model.onnx can be exported from this encoder: tried in %.1f s", report.seconds)
+
+
 def _choose_weights(hp: Hyperparameters, store: CheckpointStore, state: TrainingState) -> tuple[Checkpoint, str]:
     """The checkpoint to evaluate and save, and, logged, what it is."""
     step = state.step
@@ -338,11 +357,13 @@ def main(arguments: Sequence[str]) -> int:
         if rank == 0:
             write_json_aside(job.result_file, {"status": "stopped"})
     except BaseException as error:
-        failure = Failure.from_exception(error, rank=rank)
-        write_json_aside(job.error_file(rank), asdict(failure))
-        print(f"[rank {rank}] {failure.cause}", flush=True)
-        logging.shutdown()
-        os._exit(1)  # a collective in flight must not hold up the end of the job
+        try:
+            failure = Failure.from_exception(error, rank=rank)
+            print(f"[rank {rank}] {failure.cause}", flush=True)  # first: the disk may be full
+            write_json_aside(job.error_file(rank), asdict(failure))
+            logging.shutdown()
+        finally:
+            os._exit(1)  # a collective in flight must not hold up the end of the job
     if dist.is_initialized():
         dist.destroy_process_group()
     return 0
