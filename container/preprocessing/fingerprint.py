@@ -12,7 +12,7 @@ from contracts import artifacts
 from contracts.hyperparameters import FROM_SCRATCH, Hyperparameters
 from contracts.paths import JobPaths
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 EDGE_BYTES = 1 << 16
 TOKENIZER_SUFFIXES = (".json", ".txt", ".model")
 SETTINGS = (
