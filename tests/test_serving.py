@@ -119,9 +119,17 @@ def test_a_number_in_json_is_the_category_that_it_is_written_as(content_type):
     assert numbers(found["price"], "price", origin=Origin()).tolist() == [1.5]
 
 
+@pytest.mark.parametrize(("written", "key"), [("1.0E7", "10000000"), ("1e-5", "1e-05"), ("8.10", "8.10")])
+def test_an_exponent_in_json_is_read_as_python_writes_it(written, key):
+    found = read(f'{{"chat": "hi", "price": 1, "quantity": 2, "color": {written}}}', JSON)
+    assert keys(found["color"]).to_pylist() == [key]
+
+
 def test_a_lone_surrogate_in_json_becomes_a_replacement_character():
     found = read('{"chat": "a \\ud800 b", "price": 1, "quantity": 2, "color": "red"}', JSON)
     assert found["chat"].to_pylist() == ["a \ufffd b"]
+    body = b'{"chat": "a \xed\xa0\x80 b", "price": 1, "quantity": 2, "color": "red"}'
+    assert read(body, JSON)["chat"].to_pylist() == ["a \ufffd b"]
 
 
 @pytest.mark.parametrize(

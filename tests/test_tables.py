@@ -215,7 +215,7 @@ def floats_written(values: list[float], kind: pa.DataType) -> list[str]:
 def test_floats_are_named_as_python_and_pandas_write_them() -> None:
     values = [8.1, 1e-05, 123456789012.5, 1e30]
     assert floats_written(values, pa.float64()) == [repr(value) for value in values]
-    assert floats_written([8.1, 0.25, 3], pa.float32()) == ["8.1", "0.25", "3"]
+    assert floats_written([8.1, 0.25, 3, 0.0001], pa.float32()) == ["8.1", "0.25", "3", "0.0001"]
     assert floats_written([8.1], pa.float16()) == ["8.1"]
     written = pd.DataFrame({"c": values}).to_csv(index=False).split()[1:]
     assert keys(pa.array(written)).to_pylist() == [repr(value) for value in values]
@@ -231,9 +231,12 @@ def test_a_time_has_one_key_in_every_unit() -> None:
     for text in ("2026-01-02 03:04:05.600", "2026-01-02 03:04:00"):
         found = {keys(pa.array([pd.Timestamp(text)], pa.timestamp(unit)))[0].as_py() for unit in ("ms", "us", "ns")}
         assert found == {text.removesuffix("00") if "." in text else text}
-    assert keys(pa.array([pd.Timestamp("2026-01-02 03:00")], pa.timestamp("ns", "UTC")))[0].as_py() == (
-        "2026-01-02 03:00:00Z"
-    )
+    for zone, end in (("UTC", "03:00:00Z"), ("Europe/Paris", "04:00:00+0100")):
+        found = {
+            keys(pa.array([pd.Timestamp("2026-01-02 03:00")], pa.timestamp(unit, zone)))[0].as_py()
+            for unit in ("s", "ns")
+        }
+        assert found == {f"2026-01-02 {end}"}
 
 
 def test_a_dataframe_keeps_the_precision_of_its_columns() -> None:
@@ -285,7 +288,7 @@ def test_an_id_of_uuids_is_their_text(tmp_path: Path) -> None:
     [
         (pa.array([[1], [2]]), r"a\.parquet: column 'c' is of type list<.*>, which holds no single values"),
         (pa.array([{"x": 1}]), r"a\.parquet: column 'c' is of type struct<.*>"),
-        (pa.array([b"\xff\xfe"]), r"a\.parquet: column 'c' is binary and cannot be read as string"),
+        (pa.array([b"\xff\xfe"]), r"a\.parquet: column 'c' is binary and holds no UTF-8 text"),
     ],
 )
 def test_a_column_that_holds_no_single_values_is_named_with_its_file(
@@ -307,3 +310,6 @@ def test_integers_that_no_float_holds_are_refused_where_another_file_has_floats(
 def test_a_csv_may_begin_with_empty_lines(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("\n\nid,text\n1,a\n")
     assert read([tmp_path / "a.csv"], ["id", "text"]).to_pylist() == [{"id": "1", "text": "a"}]
+    (tmp_path / "a.csv").write_text("\ufeff\n\n")
+    with pytest.raises(ContractError, match=r"a\.csv: the file is empty"):
+        read([tmp_path / "a.csv"], ["id"])

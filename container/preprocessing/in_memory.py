@@ -80,6 +80,8 @@ def _written(value: Any) -> str | None:
     """A value of a column of mixed types, written as it would be in a column of its own kind."""
     if isinstance(value, str):
         return replace_surrogates(value)
+    if isinstance(value, int):  # true and false too; the usual case of numbers from JSON, and worth not asking Arrow
+        return str(int(value))
     try:
         return keys(pa.array([value]))[0].as_py()
     except (pa.ArrowException, TypeError, OverflowError):  # a larger integer, or a kind that Arrow has not

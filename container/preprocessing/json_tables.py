@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from container.preprocessing.values import written_float
 from contracts.errors import ContractError
 
 HEAD_ROWS = 1000  # rows that name the columns
@@ -16,7 +17,7 @@ BLOCK_BYTES = 1 << 20
 ROW_BYTES = 4 << 20
 _BETWEEN = " \t\r\n,"
 # Numbers stay as they are written: 1.10 is no 1.1 where it is a category.
-_DECODER = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=str)
+_DECODER = json.JSONDecoder(parse_float=written_float, parse_int=str, parse_constant=str)
 
 
 def json_column_names(path: Path) -> list[str]:

@@ -272,6 +272,11 @@ def _as_plain(column: pa.ChunkedArray, field: pa.Field, path: Path) -> pa.Chunke
             return column if column.type == field.type else column.cast(pa.string()).cast(field.type)
         return column.cast(field.type)
     except pa.ArrowException as error:
+        if is_binary(column.type):
+            raise ContractError(
+                f"{path}: column {field.name!r} is {column.type} and holds no UTF-8 text",
+                "Write the column as strings.",
+            ) from error
         raise ContractError(
             f"{path}: column {field.name!r} is {column.type} and cannot be read as {field.type}, as the column's types "
             f"over all files are taken: {_first_line(error)}",
@@ -321,7 +326,10 @@ def text_header(path: Path) -> list[str]:
         )
     text = head.decode("utf-8-sig", errors="replace")
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=DELIMITERS[format_of(path)])
-    return next(line for line in lines if line)  # Arrow skips empty lines too
+    names = next((line for line in lines if line), None)  # Arrow skips empty lines too
+    if names is None:
+        raise ContractError(f"{path}: the file is empty", "A table starts with a line of column names.")
+    return names
 
 
 def text_batches(

@@ -11,7 +11,8 @@ MISSING_NUMBERS = ("", "na", "n/a", "null", "none", "nan")
 LARGEST = float(np.finfo(np.float32).max)  # the model reads float32
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _INTEGRAL = r"^(-?(?:0|[1-9][0-9]*))\.0*$"
-_FRACTION = r"(\.[0-9]*?)0+(Z?)$"
+_ZONE = r"(Z|[+-][0-9]{2}:?[0-9]{2})?$"
+_FRACTION = r"(\.[0-9]*?)0+" + _ZONE
 _EXACT_INTEGERS = 2.0**62  # every whole float64 below is an int64, exactly
 
 
@@ -107,6 +108,12 @@ def texts(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> l
     return keys(column).to_pylist()
 
 
+def written_float(text: str) -> str:
+    """A fraction of a JSON text as it is written, 1.10 no 1.1 where it is a category, but with an exponent as Python
+    writes it: how those are written says nothing but which program did."""
+    return repr(float(text)) if "e" in text or "E" in text else text
+
+
 def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
@@ -117,14 +124,15 @@ def _canonical(values: pa.Array) -> pa.Array:
         found = numbers.to_numpy(zero_copy_only=False)
         whole = np.isfinite(found) & (found == np.round(found)) & (np.abs(found) <= _EXACT_INTEGERS)
         integers = pa.array(np.where(whole, found, 0).astype(np.int64)).cast(pa.string())
-        own = values.to_numpy(zero_copy_only=False)  # float32: 8.1, not 8.100000381469727
-        written = pc.if_else(pa.array(whole), integers, pa.array(own.astype(str).astype(object), pa.string()))
+        if values.type != pa.float64():  # 8.1 of a float32, not 8.100000381469727
+            found = values.to_numpy(zero_copy_only=False).astype(str).astype(np.float64)
+        written = pc.if_else(pa.array(whole), integers, pa.array(list(map(repr, found.tolist())), pa.string()))
         return pc.if_else(pa.array(np.isnan(found)), pa.scalar(None, pa.string()), written)
     if pa.types.is_boolean(values.type):
         values = pc.cast(values, pa.int8())
     if pa.types.is_timestamp(values.type) or pa.types.is_time(values.type):
         text = pc.replace_substring_regex(pc.cast(values, pa.string()), pattern=_FRACTION, replacement=r"\1\2")
-        return pc.replace_substring_regex(text, pattern=r"\.(Z?)$", replacement=r"\1")
+        return pc.replace_substring_regex(text, pattern=r"\." + _ZONE, replacement=r"\1")
     text = pc.utf8_trim_whitespace(pc.cast(values, pa.string()))
     text = pc.replace_substring_regex(text, pattern=_INTEGRAL, replacement=r"\1")
     for pattern, key in ((r"^-0$", "0"), (r"(?i)^true$", "1"), (r"(?i)^false$", "0")):

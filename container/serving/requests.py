@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from container.preprocessing.in_memory import records_to_table
 from container.preprocessing.tables import missing_column
+from container.preprocessing.values import written_float
 from container.serving.errors import RequestError
 from container.serving.media_types import request_type
 from contracts.errors import ContractError
@@ -28,7 +29,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 # Numbers stay as they are written, as in files: 1.10 is no 1.1 where it is a category.
-_DECODER = json.JSONDecoder(parse_float=str, object_pairs_hook=_once)
+_DECODER = json.JSONDecoder(parse_float=written_float, object_pairs_hook=_once)
 _LISTED = ("instances", "records")  # {"instances": [...]}
 
 
@@ -141,7 +142,7 @@ def _read_lines(body: bytes, limits: ServingSettings) -> pa.Table:
 
 def _parse_json(text: bytes, where: str) -> Any:
     try:
-        return _DECODER.decode(text.decode(json.detect_encoding(text)))
+        return _DECODER.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise _not_json(f"{where} is not JSON: {error}") from error
 

@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,11 +18,12 @@ from container.data.split import PreparedSplit
 from container.evaluation.fit_decision import describe, fit_decision
 from container.evaluation.variants import VariantReport
 from container.export.artifacts import export_model
-from container.export.onnx import export_onnx
+from container.export.rehearsal import rehearse_export
 from container.failure import Failure
 from container.job import Job, write_json_aside
 from container.models.build import EncoderConfigOnly, build_classifier
 from container.models.classifier import Classifier
+from container.models.encoder import TextEncoder
 from container.models.families import FAMILIES
 from container.models.lora import add_lora, merge_lora
 from container.parallel.degrees import ParallelDegrees
@@ -210,8 +210,8 @@ def _train(
     if hp.lora_rank:
         trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         logger.info("lora_rank %d: %s of them are trained", hp.lora_rank, f"{trained:,}")
-    if ranks.is_first and any(branch.encoder.kind not in FAMILIES for branch in model.branches.values()):
-        _rehearse_export(hp, data, splits["val"])
+    if ranks.is_first and _is_unproven(model) and not any(job.paths.checkpoints.glob("*.ckpt")):
+        rehearse_export(hp, data, splits["val"].pack(np.arange(min(4, len(splits["val"])))))
     execution = parallelize(model, ranks, hp, precision=precision_of(hp), tokens_per_record=_tokens_per_record(data))
     optimizer = build_optimizer(hp, execution.module)
     average = WeightAverage(execution.module, decay=hp.ema_decay)
@@ -283,18 +283,10 @@ def _resume(
     return state, slots
 
 
-def _rehearse_export(hp: Hyperparameters, data: PreparedData, samples: PreparedSplit) -> None:
-    """Export random weights of a family that nobody proved, for a refusal now instead of after hours of training.
-
-    Raises:
-        ContractError: it cannot be exported.
-    """
-    model = build_model(hp, data, pretrained=False)
-    merge_lora(model)
-    batch = samples.pack(np.arange(min(4, len(samples))))
-    with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
-        report = export_onnx(model.eval(), hp, Path(folder) / artifacts.MODEL_ONNX, samples=[batch])
-    logger.info("model.onnx can be exported from this encoder: tried in %.1f s", report.seconds)
+def _is_unproven(model: Classifier) -> bool:
+    """Whether an encoder is of a family that our tests do not export."""
+    encoders = [branch.encoder for branch in model.branches.values()]
+    return any(isinstance(encoder, TextEncoder) and encoder.kind not in FAMILIES for encoder in encoders)
 
 
 def _choose_weights(hp: Hyperparameters, store: CheckpointStore, state: TrainingState) -> tuple[Checkpoint, str]:

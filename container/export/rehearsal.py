@@ -1,0 +1,66 @@
+"""Exports random weights before training, for a refusal then instead of after hours."""
+
+import json
+import logging
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from container.data.batch import PackedBatch
+from container.export.onnx import export_onnx
+from container.models.build import EncoderConfigOnly, build_classifier
+from container.preprocessing.prepare import PreparedData
+from contracts import artifacts
+from contracts.hyperparameters import Hyperparameters
+
+logger = logging.getLogger(__name__)
+
+_DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")  # what families call it
+_SHALLOW = 2
+
+
+def rehearse_export(hp: Hyperparameters, data: PreparedData, sample: PackedBatch) -> None:
+    """Export the model with two layers of its encoders, which takes seconds, and whole only where that fails: which
+    operators there are does not depend on the depth.
+
+    Raises:
+        ContractError: it cannot be exported.
+    """
+    whole = {field.role: data.encoders[field.role].config_folder for field in hp.text_fields}
+    with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
+        shallow = {role: _shallow(place, Path(folder) / role) for role, place in whole.items()}
+        try:
+            seconds = _export(hp, data, shallow, Path(folder), sample)
+        except Exception:  # of a depth that its configuration does not allow, perhaps
+            seconds = _export(hp, data, whole, Path(folder), sample)
+    logger.info("model.onnx can be exported with this encoder: tried in %.1f s", seconds)
+
+
+def _export(
+    hp: Hyperparameters, data: PreparedData, encoders: Mapping[str, Path], folder: Path, sample: PackedBatch
+) -> float:
+    model = build_classifier(
+        hp,
+        [EncoderConfigOnly(place) for place in encoders.values()],
+        tabular_dim=data.tabular_dim,
+        numeric_transform=data.fitted.numeric_transform,
+        num_codes=data.fitted.num_codes,
+    )
+    return export_onnx(model.eval(), hp, folder / artifacts.MODEL_ONNX, samples=[sample]).seconds
+
+
+def _shallow(source: Path, target: Path) -> Path:
+    """The encoder's configuration and tokenizer, with fewer layers."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors", "*.bin", "*.onnx*", "*.h5"))
+    path = target / "config.json"
+    config = json.loads(path.read_text())
+    depth = next((config[name] for name in _DEPTHS if isinstance(config.get(name), int)), 0)
+    if depth > _SHALLOW:
+        for name, value in config.items():
+            if name in _DEPTHS:
+                config[name] = _SHALLOW
+            elif isinstance(value, list) and len(value) == depth:  # a setting for each layer
+                config[name] = value[:_SHALLOW]
+    path.write_text(json.dumps(config))
+    return target
