@@ -37,7 +37,8 @@ from pipeline.local.process import last_line
 from pipeline.local.progress import DONE, FAILED, Progress
 from pipeline.local.registry import LocalRegistry
 from pipeline.local.report import write_report
-from pipeline.local.run import COMPLETED, NOT_REGISTERED, STOPPED, Run, alone, require_inputs
+from pipeline.local.run import COMPLETED, NOT_REGISTERED, STOPPED, alone, require_inputs
+from pipeline.local.run_state import Run
 
 REGION, BUCKET = "us-east-1", "local"
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")

@@ -1,16 +1,11 @@
 """The report of a run: the table, the decision, the metrics' summary, and where everything lies."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from contracts import artifacts
 from contracts.steps import DATA_PROFILE_TEXT, METRICS_SUMMARY, MODEL_METRICS, PYTORCH_TRAINING, TABULAR_PREPROCESSING
-
-if TYPE_CHECKING:
-    from pipeline.local.run import Run
+from pipeline.local.run_state import Run
 
 REPORT = "report.md"
 

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +14,16 @@ from contracts.steps import MODEL_METRICS, PACKAGE, PYTORCH_TRAINING, REGISTRATI
 from pipeline.config import PipelineConfig
 from pipeline.decision import Decision, decide, read_decision_value
 from pipeline.graph import AFTER_CONDITION, BEFORE_CONDITION, CONDITION, source
-from pipeline.local.cache import Completed, StepFolderOnDisk, step_folder
+from pipeline.local.cache import Completed, step_folder
 from pipeline.local.digests import ContentDigests, code_digest
 from pipeline.local.process import StepFailed, last_line, run_step
 from pipeline.local.progress import CACHED, DONE, FAILED, Progress
 from pipeline.local.registry import LocalRegistry
 from pipeline.local.report import write_report
-from pipeline.plan import Plan, StepPlan, make_plan
+from pipeline.local.run_state import Run
+from pipeline.plan import StepPlan, make_plan
 
 COMPLETED, NOT_REGISTERED, STOPPED = 0, 1, 130
-
-
-@dataclass
-class Run:
-    """A run under way.
-
-    Attributes:
-        places: the folder of each step that is done, by name.
-        records: its record.
-    """
-
-    config: PipelineConfig
-    plan: Plan
-    root: Path
-    digests: ContentDigests
-    code: str
-    progress: Progress
-    places: dict[str, StepFolderOnDisk] = field(default_factory=dict)
-    records: dict[str, Completed] = field(default_factory=dict)
-    decision: Decision | None = None
 
 
 def run(config: PipelineConfig, root: Path) -> int:
