@@ -52,7 +52,9 @@ def processed_file(split: str, file_format: str, host: str | None = None) -> str
 class ProcessingSettings(StepSettings):
     """What every processing step has."""
 
-    data_key: str = Field("", description="Names the data under the inputs, for the step cache of the service alone.")
+    data_key: str | None = Field(
+        None, description="Names the data under the inputs, for the step cache of the service alone."
+    )
 
 
 class DataLoadingSettings(ProcessingSettings):
