@@ -252,8 +252,6 @@ def _plain_type(kind: pa.DataType, name: str, path: Path) -> pa.DataType:
     """
     if pa.types.is_dictionary(kind):
         return _plain_type(kind.value_type, name, path)
-    if isinstance(kind, pa.UuidType):
-        return pa.string()
     if isinstance(kind, pa.BaseExtensionType):
         return _plain_type(kind.storage_type, name, path)
     if pa.types.is_nested(kind):
