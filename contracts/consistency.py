@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from contracts.errors import ContractError
 from contracts.hyperparameters import BALANCED, FROM_SCRATCH, METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
-from contracts.model_classes import CROSS_ATTENTION_CLASSES
+from contracts.model_classes import CROSS_ATTENTION_CLASSES, POOLED_CLASSES
 
 
 def check_consistency(hp: Hyperparameters) -> None:
@@ -26,7 +26,8 @@ def _check_shared_encoder(hp: Hyperparameters) -> None:
     if not hp.share_encoder or len(hp.text_fields) < 2:
         return
     first, *others = hp.text_fields
-    for name in ("tokenizer", "reinit_pooler", "reinit_layers", "is_embeddings_trainable"):
+    pools = hp.architecture.name in POOLED_CLASSES and hp.pooling == "first"
+    for name in ("tokenizer", *(["reinit_pooler"] if pools else []), "reinit_layers", "is_embeddings_trainable"):
         for other in others:
             ours, theirs = getattr(first, name), getattr(other, name)
             if ours != theirs:

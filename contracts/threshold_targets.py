@@ -21,7 +21,7 @@ class ThresholdTarget:
     at_least: float | None = None
 
     def __str__(self) -> str:
-        return self.kind if self.at_least is None else f"{self.kind}>={self.at_least:g}"
+        return self.kind if self.at_least is None else f"{self.kind}>={self.at_least!r}"
 
 
 def parse_threshold(value: float | str) -> float | ThresholdTarget:

@@ -1,7 +1,7 @@
 """What was set and has no effect in a job: a sentence for each, for the log."""
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from contracts.consistency import used_columns
 from contracts.hyperparameters import FROM_SCRATCH, Hyperparameters
@@ -32,13 +32,6 @@ def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list
                 sentences.append(
                     f"full_field_list leaves out {column!r}{hint}, which {role} names; it is read all the same."
                 )
-    scratch = [field.role for field in hp.text_fields if field.tokenizer == FROM_SCRATCH]
-    for name in ("reinit_pooler", "reinit_layers"):
-        if len(scratch) == len(hp.text_fields) and name in hp.model_fields_set and getattr(hp, name):
-            sentences.append(f"{name} is set and has no effect here: from_scratch weights are random already.")
-    for name in ("reinit_pooler", "primary_reinit_pooler", "secondary_reinit_pooler"):
-        if hp.pooling == "mean" and name in hp.model_fields_set:
-            sentences.append(f"{name} is set and has no effect here: pooling is mean, without a pooler.")
     if "max_total_chunks" in hp.model_fields_set and not hp.chunk_trancate:
         sentences.append("max_total_chunks is set and has no effect here: chunk_trancate is false.")
     if "fixed_tokenizer_length" in hp.model_fields_set:
@@ -67,10 +60,55 @@ def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list
         ("powersgd_rank", hp.gradient_compression == "powersgd", "gradient_compression is not powersgd"),
         ("fsdp_min_params", hp.fsdp_wrap == "size", "fsdp_wrap is not size"),
         ("fsdp_reduce_dtype", hp.bf16 or hp.fp16, "neither bf16 nor fp16 is set"),
+        *_of_the_encoders(hp),
+        *_of_the_table(hp),
+        *_of_the_class(hp),
     ):
-        if name in hp.model_fields_set and active & set(_only(name)) and not has_effect:
+        only = set(_only(name))
+        if name in hp.model_fields_set and (active & only or not only) and not has_effect:
             sentences.append(f"{name} is set and has no effect here: {reason}.")
     return sentences
+
+
+Effect = tuple[str, bool, str]  # hyperparameter, whether it has one, why not
+
+
+def _of_the_encoders(hp: Hyperparameters) -> Iterator[Effect]:
+    roles = [field.role for field in hp.text_fields]
+    scratch = {field.role for field in hp.text_fields if field.tokenizer == FROM_SCRATCH}
+    for name in ("reinit_pooler", "reinit_layers"):
+        pools = name == "reinit_layers" or hp.pooling == "first"
+        for setting, of in ((name, set(roles)), *((f"{role}_{name}", {role}) for role in roles if role != "text")):
+            if not pools:
+                yield setting, False, "pooling is mean, without a pooler"
+            elif of <= scratch and getattr(hp, setting):
+                yield setting, False, "from_scratch weights are random already"
+    if len(roles) > 1:
+        for name in ("tokenizer", "max_sen_len", "reinit_pooler", "reinit_layers", "is_embeddings_trainable"):
+            overridden = all(getattr(hp, f"{role}_{name}") is not None for role in roles)
+            # One sentence is enough for a setting that has a reason above.
+            if not (name in ("reinit_pooler", "reinit_layers") and scratch):
+                yield name, not overridden, "both texts have their own"
+
+
+def _of_the_table(hp: Hyperparameters) -> Iterator[Effect]:
+    reads = hp.architecture.uses_table
+    numbers, categories = reads and bool(hp.tab_field_list), reads and bool(hp.encoded_categories)
+    for name in ("imputation_strategy", "imputation_dict"):
+        yield name, numbers, "no number enters the model"
+    for name in ("smooth_factor", "count_threshold", "risk_table_folds"):
+        yield name, categories, "no category enters the model"
+    yield "numeric_transform", numbers or categories, "no number or category enters the model"
+
+
+def _of_the_class(hp: Hyperparameters) -> Iterator[Effect]:
+    name = hp.architecture.name
+    yield "hidden_common_dim", name != "bert", "bert has one text and no table, whose widths would have to be one"
+    if name == "lstm":
+        yield "dropout", hp.has_table, "lstm has it in its tabular branch, and there is no table"
+        yield "dropout_keep", hp.num_layers > 1, "lstm has it between recurrent layers, and num_layers is 1"
+    even = hp.experts_per_record == hp.num_experts
+    yield "expert_balance", not even, "experts_per_record is num_experts, so all get every record"
 
 
 def _only(name: str) -> list[str]:

@@ -55,6 +55,50 @@ def test_the_temperature_is_what_the_logits_were_multiplied_by(factor):
     assert fit_temperature(logits, labels).temperature == pytest.approx(factor, rel=0.03)
 
 
+@pytest.mark.parametrize("rows", [20, 2000])
+def test_records_without_a_mistake_do_not_drive_all_probabilities_to_0_and_1(rows):
+    labels = np.arange(rows) % 2
+    margins = np.where(labels, 1.0, -1.0) * np.linspace(0.5, 3, rows)
+    logits = np.stack([-margins, margins], axis=1).astype(np.float32)
+    made = Decision("temperature", fit_temperature(logits, labels))
+    likely = made.probabilities(logits)[np.arange(rows), labels]
+    assert 0.25 / (rows + 2) < 1 - likely.mean() < 4 / (rows + 2)
+    with torch.no_grad():
+        served = DecisionLayer(made)(torch.from_numpy(logits)).numpy()
+    half = np.arange(rows) >= rows // 2  # a few at the very end may be one number in 32 bits
+    assert sk.roc_auc_score(half, served[:, 1]) == pytest.approx(sk.roc_auc_score(half, margins), abs=1e-5)
+
+
+@pytest.mark.parametrize(("factor", "said"), [(-1.0, "contradict the scores"), (1e-4, "far too close together")])
+def test_a_temperature_at_its_bound_is_a_warning(factor, said, caplog):
+    logits, labels = sample(500, factor=factor)
+    fit_decision(
+        settings(calibration="temperature"),
+        logits={"val": logits},
+        labels={"val": labels},
+        train_counts=np.array([30, 10]),
+        class_weights=np.ones(2),
+    )
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05])
+def test_logits_that_are_right_for_balanced_classes_stay_so_where_the_prior_is_corrected(share):
+    rng = np.random.default_rng(0)
+    labels = (rng.random(200_000) < share).astype(int)
+    found = rng.exponential(np.where(labels, 2.0, 1.0))  # densities e^-x and e^(-x/2) / 2
+    odds = found / 2 - np.log(2)  # the likelihood ratio: log-odds where the classes are even
+    decision = fit_decision(
+        settings(calibration="temperature", target_prior=share),
+        logits={"val": np.stack([0 * odds, odds], axis=1)},
+        labels={"val": labels},
+        train_counts=np.array([1 - share, share]),
+        class_weights=np.array([1 / (1 - share), 1 / share]),
+    )
+    # Fitted at val's own shares it is 0.54 to 0.56.
+    assert decision.calibrator.temperature == pytest.approx(1, rel=0.1)
+
+
 @pytest.mark.parametrize("method", ["temperature", "isotonic"])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_calibration_brings_held_out_scores_nearer_to_observed_shares(method, classes):
@@ -83,11 +127,27 @@ def test_an_isotonic_line_never_falls_is_never_steep_and_never_quite_sure(rows, 
     logits, labels = sample(rows, classes=classes, seed=3)
     labels[:classes] = np.arange(classes)
     for line in fit_calibrator("isotonic", logits, labels).lines:
-        x, y = np.diff(line.x), np.diff(line.y)
+        x, y = np.diff(line.x), np.diff(line.heights)
         assert (x > 0).all()
         assert (y > 0).all()
         assert (y <= STEEPEST * x * (1 + 1e-9)).all()
         assert 1 / (rows + 2) <= line.y[0] <= line.y[-1] <= 1 - 1 / (rows + 2)
+
+
+def test_a_bent_line_and_a_small_prior_keep_the_graph_at_what_the_decision_computes():
+    labels = np.arange(16_000) % 2
+    margins = np.random.default_rng(0).normal(np.where(labels, 4.0, -4.0), 2)
+    logits = np.stack([-margins / 2, margins / 2], axis=1).astype(np.float32)
+    decision = fit_decision(
+        settings(calibration="isotonic", target_prior=1e-4),
+        logits={"val": logits},
+        labels={"val": labels},
+        train_counts=np.array([1, 1]),
+        class_weights=np.ones(2),
+    )
+    with torch.no_grad():
+        found = DecisionLayer(decision)(torch.from_numpy(logits)).numpy()
+    np.testing.assert_allclose(found, decision.probabilities(logits), rtol=0, atol=1e-5)
 
 
 def test_a_prior_shift_gives_the_probabilities_of_a_sample_with_that_share():
@@ -123,6 +183,7 @@ def test_the_share_that_probabilities_assume_is_the_losss_or_after_isotonic_vals
         ("best_f1", ThresholdTarget("best_f1")),
         ("precision >= 0.9", ThresholdTarget("precision", 0.9)),
         ("recall>=1", ThresholdTarget("recall", 1.0)),
+        ("precision>=0.9999999", ThresholdTarget("precision", 0.9999999)),
         ("cost", ThresholdTarget("cost")),
     ],
 )
@@ -145,6 +206,23 @@ def test_a_number_from_the_service_is_a_number():
 def scored(rows: int = 400) -> tuple[np.ndarray, np.ndarray]:
     logits, labels = sample(rows, seed=5)
     return labels == 1, Decision().probabilities(logits)[:, 1]
+
+
+def test_a_target_is_written_with_all_its_digits():
+    assert settings(decision_threshold="precision >= 0.9999999").decision_threshold == "precision>=0.9999999"
+
+
+def test_a_threshold_between_neighbouring_floats_decides_as_the_upper_one():
+    upper = np.nextafter(0.5, 1)
+    found = choose_threshold(parse_threshold("best_f1"), np.array([True, False]), np.array([upper, 0.5]))
+    assert found.value == upper
+
+
+def test_a_score_that_is_not_a_number_reaches_no_threshold():
+    labels, scores = np.array([1, 1, 0, 0]), np.array([0.9, np.nan, np.nan, 0.1])
+    found = decisions_at(0.5, labels, scores)
+    flagged = Decision(threshold=Threshold(0.5)).decide(np.stack([1 - scores, scores], axis=1))
+    assert (found["true_positives"], found["false_positives"]) == (1, 0) == (flagged[:2].sum(), flagged[2:].sum())
 
 
 def test_the_best_f1_is_the_best_of_all_thresholds():
@@ -259,7 +337,7 @@ def test_a_damaged_decision_is_named(tmp_path):
         Decision.load(tmp_path)
     Decision().save(tmp_path)
     path = tmp_path / "decision.json"
-    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 7'))
+    path.write_text(path.read_text().replace('"format_version": 2', '"format_version": 7'))
     with pytest.raises(ContractError, match="format_version is 7"):
         Decision.load(tmp_path)
 
@@ -284,6 +362,13 @@ def test_a_val_without_labels_cannot_be_calibrated_on():
     with pytest.raises(ContractError, match="no val record has a label"):
         check_decidable(settings(calibration="temperature"), {"kept": 0, "sent back": 0})
     check_decidable(settings(), {"kept": 0, "sent back": 0})
+
+
+def test_a_temperature_needs_two_of_the_classes():
+    three = settings(calibration="temperature", **MULTICLASS)
+    check_decidable(three, {"a": 3, "b": 4, "c": 0})
+    with pytest.raises(ContractError, match="calibration: 'temperature' .* needs records of at least 2 classes"):
+        check_decidable(three, {"a": 3, "b": 0, "c": 0})
 
 
 @pytest.mark.parametrize("given", [{"target_prior": 0.1}, {"decision_threshold": 0.3}, {"decision_threshold": "cost"}])

@@ -155,6 +155,47 @@ def test_a_setting_without_effect_is_named():
         assert f"{name} is set and has no effect" in said
 
 
+NO_TABLE = {"tab_field_list": [], "cat_field_list": []}
+
+
+@pytest.mark.parametrize(
+    ("names", "given"),
+    [
+        (["hidden_common_dim"], {"model_class": "bert", **NO_TABLE, "hidden_common_dim": 64}),
+        (
+            ["smooth_factor", "count_threshold", "risk_table_folds", "numeric_transform", "imputation_strategy"],
+            {
+                **NO_TABLE, "smooth_factor": 0.1, "count_threshold": 2, "risk_table_folds": 3,
+                "numeric_transform": "quantile", "imputation_strategy": "mode",
+            },
+        ),
+        (
+            ["dropout", "dropout_keep"],
+            {"model_class": "lstm", **NO_TABLE, "num_layers": 1, "dropout": 0.2, "dropout_keep": 0.9},
+        ),
+        (
+            ["primary_reinit_layers", "secondary_reinit_pooler"],
+            {**TWO_TEXTS, "primary_reinit_layers": 1, "secondary_reinit_pooler": True},
+        ),
+        (["max_sen_len"], {**TWO_TEXTS, "max_sen_len": 64, "primary_max_sen_len": 32, "secondary_max_sen_len": 16}),
+        (["expert_balance"], {"model_class": "multimodal_moe", "num_experts": 2, "expert_balance": 0.1}),
+    ],
+)  # fmt: skip
+def test_a_setting_that_others_leave_without_effect_is_named_once(names, given):
+    said = unused_settings(parse(**given))
+    for name in names:
+        assert len([sentence for sentence in said if sentence.startswith(f"{name} is set and has no effect")]) == 1, (
+            said
+        )
+
+
+def test_a_pooler_that_is_not_there_keeps_no_two_texts_from_one_encoder():
+    given = {**TWO_TEXTS, "tokenizer": "some/encoder", "encoder_config": {}, "share_encoder": True}
+    with pytest.raises(ContractError, match="reinit_pooler"):
+        parse(**given, primary_reinit_pooler=False)
+    parse(**given, primary_reinit_pooler=False, pooling="mean")
+
+
 def test_the_reference_page_is_current():
     command = [sys.executable, "docs/generate_hyperparameters.py", "--check"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)

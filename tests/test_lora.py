@@ -27,9 +27,9 @@ from tests.test_every_hyperparameter import pretrained_tiny
 LORA = {"tokenizer": "pretrained_tiny", "encoder_config": {}, "reinit_layers": 0, "lora_rank": 2}
 
 
-def build(folder, family="bert", **values):
+def build(folder, family="bert", config=None, **values):
     hp = hyperparameters(reinit_layers=0, **values)
-    files = [write_config(folder / family, family)]
+    files = [write_config(folder / family, family, **(config or {}))]
     model = build_classifier(hp, files, tabular_dim=0, numeric_transform=standard_transform(0)).eval()
     plain = copy.deepcopy(model)
     add_lora(model, hp)
@@ -56,6 +56,15 @@ def test_of_the_backbone_only_adapters_are_trained_and_the_rest_of_the_model_is(
 def test_the_layers_that_are_adapted(tmp_path, family, attention, linear):
     counts = [len(adapted(build(tmp_path, family, lora_rank=2, lora_target=t)[1])) for t in ("attention", "linear")]
     assert counts == [attention, linear]
+
+
+def test_layers_that_take_no_part_get_no_adapters_which_replicas_would_wait_for(tmp_path):
+    sizes = {"entity_vocab_size": 20, "entity_emb_size": 16, "max_position_embeddings": 66}
+    _, model = build(tmp_path, "bert", config={"model_type": "luke", **sizes}, lora_rank=2)
+    model(packed_batch([[5], [9, 3]])).sum().backward()
+    learns = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert any("lora_A" in name for name in learns)
+    assert learns == {name for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
 def test_at_first_nothing_changes_and_every_process_draws_the_same(tmp_path):

@@ -10,8 +10,13 @@ import torch
 
 from container.export.onnx import export_onnx
 from container.models.build import build_classifier
-from container.models.numeric_embedding import NumericEmbedding, Periodic, PiecewiseLinear
-from container.models.tabular import scaled_edges
+from container.models.numeric_embedding import (
+    NumericEmbedding,
+    Periodic,
+    PiecewiseLinear,
+    build_numeric_embedding,
+)
+from container.models.tabular import TabularBranch, TabularFields, scaled_edges
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from contracts.errors import ContractError
@@ -50,6 +55,17 @@ def test_columns_of_fewer_bins_are_filled_up_with_bins_that_are_always_0():
     assert edges.tolist() == [[-2.0, -0.5, 0.0, 1.5], [0.5, 2.0, 2.0, 2.0], [0.0, 0.0, 0.0, 0.0]]
     encoded = PiecewiseLinear(edges)(torch.tensor([[0.75, 1.25, 0.3]]))[0]
     assert encoded.tolist() == [[1.0, 1.0, 0.5], [0.5, 0.0, 0.0], [0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("kind", [TabularBranch, TabularFields])
+def test_a_table_of_constants_alone_says_the_same_of_every_record(kind):
+    constant = NumericTransformParameters("standard", mean=(7.0,), scale=(1.0,), bins=((7.0,),))
+    hp = hyperparameters(numeric_embedding="piecewise_linear", tab_field_list=["a"], model_class="multimodal_bert")
+    embedding = build_numeric_embedding(hp, edges=scaled_edges(constant), num_inputs=1)
+    made = kind(1, 4, transform=constant, dropout=0.0, embedding=embedding)
+    first, second = made(torch.tensor([[7.0], [9.0]]))
+    assert torch.equal(first, second)
+    assert torch.isfinite(first).all()
 
 
 def test_periods_are_sines_and_cosines_of_each_column_s_frequencies():

@@ -64,6 +64,18 @@ def test_embeddings_of_numbers_are_left_as_they_are_in_8_bits(tmp_path: Path) ->
     assert operators(tmp_path / "model.int8.onnx")["DynamicQuantizeLinear"] > 0
 
 
+@pytest.mark.parametrize("model_class", ["lstm", "multimodal_cnn"])
+def test_a_class_without_what_a_variant_speeds_up_gets_none_and_the_reason(tmp_path: Path, model_class: str) -> None:
+    hp = hyperparameters(model_class=model_class)
+    files = write_config(tmp_path / "bert", "bert")
+    model = build_classifier(hp, [files], tabular_dim=4, numeric_transform=standard_transform(4)).eval()
+    export_onnx(model, hp, tmp_path / "model.onnx", samples=[packed_batch([[5, 9], [12], [3]], tabular_dim=4)])
+    reasons = {"fused": "nothing in this graph can be fused", "int8": r"only \d+% of the multiplied weights"}
+    for name, reason in reasons.items():
+        with pytest.raises(ValueError, match=reason):
+            WRITERS[name](tmp_path / "model.onnx", tmp_path / f"model.{name}.onnx", model)
+
+
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("families", [("bert",), ("roberta", "distilbert"), ("modernbert",), ("albert",)])

@@ -32,18 +32,27 @@ class Temperature:
 
 @dataclass(frozen=True)
 class RisingLine:
-    """Straight lines between knots, level beyond the outermost.
+    """Straight lines between knots, in log-odds on both sides, level beyond the outermost.
+
+    A correction of the prior moves such a line up or down and leaves it as steep as it is; a line of probabilities
+    would become steep near 0 and 1, where rounding of a logit would then show.
 
     Attributes:
         x: log-odds of a class by the softmax, ascending. [M], M >= 1
-        y: its probability, ascending. [M]
+        y: its probability, ascending, between 0 and 1. [M]
     """
 
     x: tuple[float, ...]
     y: tuple[float, ...]
 
+    @property
+    def heights(self) -> np.ndarray:
+        """Log-odds of `y`. [M]"""
+        return np.log(self.y) - np.log1p(np.negative(self.y))
+
     def __call__(self, log_odds: np.ndarray) -> np.ndarray:
-        return np.interp(log_odds, self.x, self.y)
+        """Log-odds of the softmax -> calibrated log-odds, of any shape."""
+        return np.interp(log_odds, self.x, self.heights)
 
 
 @dataclass(frozen=True)
@@ -60,11 +69,10 @@ class Isotonic:
     def log_probabilities(self, logits: np.ndarray) -> np.ndarray:
         odds = log_odds(logits)  # [N, K]
         if len(self.lines) == 1:
-            positive = self.lines[0](odds[:, 1])
-            bent = np.stack([1 - positive, positive], axis=1)
-        else:
-            bent = np.stack([line(odds[:, k]) for k, line in enumerate(self.lines)], axis=1)
-        return np.log(bent) - np.log(bent.sum(axis=1, keepdims=True))
+            bent = self.lines[0](odds[:, 1])
+            return log_softmax(np.stack([np.zeros_like(bent), bent], axis=1))
+        bent = np.stack([line(odds[:, k]) for k, line in enumerate(self.lines)], axis=1)
+        return log_softmax(-np.logaddexp(0, -bent))  # logarithms of the probabilities, scaled to a sum of 1
 
     def to_json(self) -> dict[str, Any]:
         return {"lines": [{"log_odds": list(line.x), "probability": list(line.y)} for line in self.lines]}

@@ -12,7 +12,7 @@ from container.decision.calibrators import Calibrator, Temperature, log_softmax,
 from contracts import artifacts
 from contracts.errors import ContractError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _AS_IT_IS = Temperature()
 
 

@@ -13,18 +13,26 @@ def check_decidable(hp: Hyperparameters, val_classes: Mapping[str, int]) -> None
     Args:
         val_classes: labelled val records of each class, by label.
     """
-    for name, needs_every_class, default in (
-        ("calibration", hp.calibration == "isotonic", "none"),
-        ("decision_threshold", isinstance(hp.threshold, ThresholdTarget), "0.5"),
-    ):
-        if needs_every_class and not all(val_classes.values()):
-            raise ContractError(
-                f"{name}: {getattr(hp, name)!r} is fitted on val and needs records of every class, but val has "
-                f"{dict(val_classes)} labelled records by class",
-                f"Give val records of every class, or set {name} to {default}.",
-            )
-    if hp.calibration != "none" and not any(val_classes.values()):
+    present = sum(count > 0 for count in val_classes.values())
+    if hp.calibration != "none" and not present:
         raise ContractError(
             f"calibration: {hp.calibration!r} is fitted on val, but no val record has a label",
             "Label val, or set calibration to none.",
         )
+    for name, needed, default in (
+        ("calibration", needed_classes(hp), "none"),
+        ("decision_threshold", len(val_classes) if isinstance(hp.threshold, ThresholdTarget) else 0, "0.5"),
+    ):
+        if present < needed:
+            kinds = "every class" if needed == len(val_classes) else f"at least {needed} classes"
+            raise ContractError(
+                f"{name}: {getattr(hp, name)!r} is fitted on val and needs records of {kinds}, but val has "
+                f"{dict(val_classes)} labelled records by class",
+                f"Give val records of {kinds}, or set {name} to {default}.",
+            )
+
+
+def needed_classes(hp: Hyperparameters) -> int:
+    """How many classes val must have records of for the calibration: isotonic fits a line to each; a temperature that
+    is fitted on one class alone says only that it is that one."""
+    return {"none": 0, "temperature": 2, "isotonic": hp.num_classes}[hp.calibration]

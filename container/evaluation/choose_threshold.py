@@ -62,8 +62,9 @@ def decisions_at(
 
     Args:
         labels: class ids, negative where there is none. [N]
-        scores: [N]
+        scores: one that is not a number reaches no threshold. [N]
     """
+    scores = np.where(np.isnan(scores), -np.inf, scores)  # else sorted to the end, as the highest
     positive, negative = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
     found = confusion_at(threshold, positive_scores=positive, negative_scores=negative)
     reached: dict[str, Any] = found.to_dict()

@@ -162,7 +162,8 @@ def threshold_below(ranking: Ranking, place: int) -> float:
     upper, lower = ranking.thresholds[place], np.append(ranking.thresholds, 0.0)[place + 1]
     if place == 0:  # flags nothing: above every score, 1 where there is room
         return float(max(1.0, np.nextafter(lower, 2.0)))
-    return float((upper + lower) / 2)
+    middle = (upper + lower) / 2
+    return float(middle if middle > lower else upper)  # between neighbouring floats there is none
 
 
 def confusion_at(threshold: float, *, positive_scores: np.ndarray, negative_scores: np.ndarray) -> Confusion:

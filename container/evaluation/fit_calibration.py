@@ -2,38 +2,58 @@
 
 import numpy as np
 from scipy.optimize import minimize_scalar
+from scipy.special import logit
 from sklearn.isotonic import IsotonicRegression
 
 from container.decision.calibrators import Calibrator, Isotonic, RisingLine, Temperature, log_odds, log_softmax
 
-# A line may rise by this much probability per unit of log-odds, 20 times the logistic's steepest: two records whose
-# logits differ by rounding must not get different probabilities, and ONNX must agree with PyTorch.
-STEEPEST = 5.0
-_LARGEST_TEMPERATURE = 100.0
+# A line may rise by this many log-odds per unit of log-odds (the softmax itself: by 1): two records whose logits differ
+# by rounding must not get different probabilities, and ONNX must agree with PyTorch.
+STEEPEST = 20.0
+LARGEST_TEMPERATURE = 100.0
 
 
-def fit_calibrator(method: str, logits: np.ndarray, labels: np.ndarray) -> Calibrator:
+def fit_calibrator(
+    method: str, logits: np.ndarray, labels: np.ndarray, *, shares: np.ndarray | None = None
+) -> Calibrator:
     """A calibrator of `method` (none, temperature, isotonic).
 
     Args:
         logits: of labelled records. [N, K]
         labels: class ids; isotonic needs records of every class. [N]
+        shares: see fit_temperature; isotonic is fitted at those of `labels`. [K]
     """
     if method == "temperature":
-        return fit_temperature(logits, labels)
+        return fit_temperature(logits, labels, shares=shares)
     return fit_isotonic(logits, labels) if method == "isotonic" else Temperature()
 
 
-def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> Temperature:
-    """The temperature of the lowest log loss; the loss is convex in its inverse, so there is one."""
+def fit_temperature(logits: np.ndarray, labels: np.ndarray, *, shares: np.ndarray | None = None) -> Temperature:
+    """The temperature of the lowest log loss; the loss is convex in its inverse, so there is one.
+
+    n records cannot tell a probability from 0 or 1: each counts as if it were of another class with Laplace's
+    1 / (n + 2). Without that, records without a mistake would ask for a temperature of 0, which drives all
+    probabilities to 0 and 1 and, in 32 bits, loses their order.
+
+    Args:
+        shares: of the classes that the logits assume, by weighing records: a temperature cannot mend other shares, and
+            would be drawn to what hides them. None = those of `labels`. [K]
+    """
     assert len(labels) > 0
     logits = logits.astype(np.float64)
     at = (np.arange(len(labels)), labels)
+    weights = np.ones(len(labels))
+    if shares is not None:
+        counts = np.bincount(labels, minlength=logits.shape[1])
+        weights = (shares / shares.sum() / np.maximum(counts, 1))[labels]
+    unsure = 1 / (len(labels) + 2)
 
     def loss(log_inverse: float) -> float:
-        return -float(log_softmax(logits * np.exp(log_inverse))[at].mean())
+        log_p = log_softmax(logits * np.exp(log_inverse))
+        others = (log_p.sum(axis=1) - log_p[at]) / (logits.shape[1] - 1)
+        return -float(np.average((1 - unsure) * log_p[at] + unsure * others, weights=weights))
 
-    bound = np.log(_LARGEST_TEMPERATURE)
+    bound = np.log(LARGEST_TEMPERATURE)
     found = minimize_scalar(loss, bounds=(-bound, bound), method="bounded", options={"xatol": 1e-6})
     return Temperature(float(np.exp(-found.x)))
 
@@ -60,7 +80,7 @@ def _rising_line(scores: np.ndarray, outcome: np.ndarray) -> RisingLine:
     for center, height, count in zip(centers, heights, counts.astype(float)):
         x, y, n = float(center), float(height), float(count)
         # Pooled with the level before, as long as the line between them would be too steep.
-        while knots and y - knots[-1][1] > STEEPEST * (x - knots[-1][0]):
+        while knots and logit(y) - logit(knots[-1][1]) > STEEPEST * (x - knots[-1][0]):
             before_x, before_y, before = knots.pop()
             x, y, n = (x * n + before_x * before) / (n + before), (y * n + before_y * before) / (n + before), n + before
         knots.append((x, y, n))

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from container.decision.calibrators import Calibrator, Temperature
 from container.decision.decision import Decision, PriorShift
+from container.decision.feasibility import needed_classes
 from container.evaluation.choose_threshold import choose_threshold, decisions_at
-from container.evaluation.fit_calibration import fit_calibrator
+from container.evaluation.fit_calibration import LARGEST_TEMPERATURE, fit_calibrator
 from contracts.hyperparameters import Hyperparameters
 from contracts.threshold_targets import ThresholdTarget
 
@@ -35,19 +37,23 @@ def fit_decision(
     val_logits, val_labels = logits["val"][known], labels["val"][known]
     wanted: float | ThresholdTarget = hp.threshold
     decision = Decision()
-    if len(np.unique(val_labels)) == hp.num_classes or (hp.calibration == "temperature" and len(val_labels)):
+    present = len(np.unique(val_labels))
+    # A correction of the prior comes after a temperature and starts from the shares of the loss: fitted at those.
+    of_loss = train_counts * class_weights if hp.target_prior is not None else None  # [K]
+    if present >= needed_classes(hp):
         method, fitted_on = hp.calibration, len(val_labels) if hp.calibration != "none" else 0
-        decision = Decision(method, fit_calibrator(method, val_logits, val_labels), fitted_on)
-    elif hp.calibration != "none":
-        logger.warning("calibration: none, because the val records with finite logits do not have every class")
-    if len(np.unique(val_labels)) < 2 and isinstance(wanted, ThresholdTarget):
+        decision = Decision(method, fit_calibrator(method, val_logits, val_labels, shares=of_loss), fitted_on)
+        _warn_at_a_bound(decision.calibrator)
+    else:
+        logger.warning("calibration: none, because the val records with finite logits have %d classes", present)
+    if present < 2 and isinstance(wanted, ThresholdTarget):
         logger.warning("decision_threshold: 0.5, because the val records with finite logits have only one class")
         wanted = 0.5
     if hp.num_classes > 2:
         return decision
     if hp.target_prior is not None:
         # What the probabilities assume: after isotonic calibration the shares of val, else those of the training loss.
-        counts = np.bincount(val_labels, minlength=2) if decision.method == "isotonic" else train_counts * class_weights
+        counts = np.bincount(val_labels, minlength=2) if decision.method == "isotonic" else of_loss
         decision = replace(decision, prior=PriorShift(float(counts[1] / counts.sum()), hp.target_prior))
     scores = {split: decision.probabilities(values)[:, 1] for split, values in logits.items()}
     threshold = choose_threshold(
@@ -67,6 +73,17 @@ def fit_decision(
         for split in logits
     }
     return replace(decision, threshold=replace(threshold, reached=reached))
+
+
+def _warn_at_a_bound(calibrator: Calibrator) -> None:
+    if isinstance(calibrator, Temperature) and not 1.01 < calibrator.temperature * LARGEST_TEMPERATURE < 0.99e4:
+        logger.warning(
+            "calibration: temperature %.3g, the last that is tried: %s",
+            calibrator.temperature,
+            "the scores are far too close together"
+            if calibrator.temperature < 1
+            else "val's records contradict the scores",
+        )
 
 
 def describe(decision: Decision) -> str:

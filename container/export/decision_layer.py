@@ -16,23 +16,22 @@ class DecisionLayer(nn.Module):
         self.calibrator: nn.Module = (
             IsotonicLines(calibrator)
             if isinstance(calibrator, Isotonic)
-            else TemperatureSoftmax(calibrator.to_json()["temperature"])
+            else TemperatureScale(calibrator.to_json()["temperature"])
         )
         self.corrects_prior = decision.prior is not None
         if decision.prior is not None:
-            self.register_buffer("ratios", torch.tensor(decision.prior.ratios, dtype=torch.float32))  # [2]
+            ratios = torch.tensor(decision.prior.ratios, dtype=torch.float64)
+            self.register_buffer("log_ratios", ratios.log().to(torch.float32))  # [2]
 
     def forward(self, logits: Tensor) -> Tensor:
         """[B, K] -> [B, K]"""
-        probabilities = self.calibrator(logits)
-        if not self.corrects_prior:
-            return probabilities
-        shifted = probabilities * self.ratios
-        return shifted / shifted.sum(-1, keepdim=True)
+        # Everything happens to logarithms: 1 - p of a p near 1 would have no digits left in 32 bits.
+        scores = self.calibrator(logits)
+        return (scores + self.log_ratios if self.corrects_prior else scores).softmax(-1)
 
 
-class TemperatureSoftmax(nn.Module):
-    """softmax(logits / temperature)."""
+class TemperatureScale(nn.Module):
+    """logits / temperature."""
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
@@ -40,11 +39,13 @@ class TemperatureSoftmax(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         """[B, K] -> [B, K]"""
-        return (logits if self.temperature == 1 else logits / self.temperature).softmax(-1)
+        return logits if self.temperature == 1 else logits / self.temperature
 
 
 class IsotonicLines(nn.Module):
-    """Lines between knots as a sum of ramps: first height + sum of rises, each clamped to its stretch."""
+    """Lines between knots as a sum of ramps: first height + sum of rises, each clamped to its stretch; all in log-odds.
+
+    What comes out are logarithms of probabilities up to a constant per record."""
 
     def __init__(self, isotonic: Isotonic) -> None:
         super().__init__()
@@ -53,22 +54,21 @@ class IsotonicLines(nn.Module):
         starts, widths, rises = torch.zeros(3, len(lines), stretches, dtype=torch.float64)  # [L, M - 1] each
         widths.fill_(1)  # lines with fewer knots end in stretches that do not rise
         for place, line in enumerate(lines):
-            x, y = torch.tensor(line.x, dtype=torch.float64), torch.tensor(line.y, dtype=torch.float64)
+            x, y = torch.tensor(line.x, dtype=torch.float64), torch.from_numpy(line.heights)
             count = len(x) - 1
             starts[place, :count], widths[place, :count], rises[place, :count] = x[:-1], x.diff(), y.diff()
-        first = torch.tensor([line.y[0] for line in lines])
+        first = torch.tensor([line.heights[0] for line in lines])
         for name, values in (("first", first), ("starts", starts), ("widths", widths), ("rises", rises)):
             self.register_buffer(name, values.to(torch.float32))
 
     def forward(self, logits: Tensor) -> Tensor:
         """[B, K] -> [B, K]"""
         if len(self.first) == 1:
-            positive = self._bend(logits[:, 1:] - logits[:, :1])  # [B, 1]
-            return torch.cat([1 - positive, positive], dim=-1)
+            bent = self._bend(logits[:, 1:] - logits[:, :1])  # [B, 1]
+            return torch.cat([torch.zeros_like(bent), bent], dim=-1)
         itself = torch.eye(logits.shape[1], dtype=torch.bool, device=logits.device)
         others = logits[:, None, :].masked_fill(itself, torch.finfo(logits.dtype).min)  # [B, K, K]
-        bent = self._bend(logits - others.logsumexp(-1))
-        return bent / bent.sum(-1, keepdim=True)
+        return nn.functional.logsigmoid(self._bend(logits - others.logsumexp(-1)))
 
     def _bend(self, log_odds: Tensor) -> Tensor:
         """[B, L] -> [B, L]"""

@@ -1,6 +1,7 @@
 """Variants of model.onnx: fused operators, and 8-bit weights; inputs and output stay the same."""
 
 import logging
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -19,7 +20,18 @@ _QUANTIZED = ["MatMul", "Attention"]
 
 
 def write_fused(source: Path, target: Path, model: Classifier) -> None:
-    """Fuse attention, GELU and layer norms of `source` as onnxruntime.transformers knows them; the same arithmetic."""
+    """Fuse attention, GELU and layer norms of `source` as onnxruntime.transformers knows them; the same arithmetic.
+
+    Raises:
+        ValueError: the graph has none of them.
+    """
+    _fuse(source, target, model)
+    graph = onnx.load(str(target), load_external_data=False).graph
+    if not any(node.domain == "com.microsoft" for node in graph.node):
+        raise ValueError("nothing in this graph can be fused; model.onnx is as fast")
+
+
+def _fuse(source: Path, target: Path, model: Classifier) -> None:
     from onnxruntime.transformers.fusion_options import FusionOptions
     from onnxruntime.transformers.optimizer import optimize_model
 
@@ -50,12 +62,15 @@ def write_int8(source: Path, target: Path, model: Classifier) -> None:
 
     Weights use 7 of the 8 bits (reduce_range): on x86 without VNNI sums of 8-bit products overflow, and the file must
     give the same numbers wherever it is taken. Embeddings stay as they are: looking up costs nothing.
+
+    Raises:
+        ValueError: most of what is multiplied is in other layers, recurrent or convolutional ones.
     """
     from onnxruntime.quantization import quantize_dynamic
 
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
         fused = Path(folder) / "fused.onnx"
-        write_fused(source, fused, model)
+        _fuse(source, fused, model)
         with _quiet():
             quantize_dynamic(
                 str(fused),
@@ -67,6 +82,24 @@ def write_int8(source: Path, target: Path, model: Classifier) -> None:
                 use_external_data_format=fused.with_name(f"{fused.name}.data").exists(),
                 extra_options=dict(_QUANTIZATION),
             )
+    share = _share_in_8_bits(target)
+    if share < 0.5:
+        raise ValueError(
+            f"only {share:.0%} of the multiplied weights would be in 8 bits: recurrent and convolutional layers "
+            "stay as they are, so model.onnx is as fast"
+        )
+
+
+def _share_in_8_bits(path: Path) -> float:
+    """Of the weights in matrices that are not looked up, the share that the file at `path` holds in 8 bits."""
+    graph = onnx.load(str(path), load_external_data=False).graph
+    looked_up = {node.input[0] for node in graph.node if node.op_type == "Gather"}
+    matrices = [
+        (tensor.data_type in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8), math.prod(tensor.dims))
+        for tensor in graph.initializer
+        if len(tensor.dims) > 1 and tensor.name not in looked_up
+    ]
+    return sum(size for in_8_bits, size in matrices if in_8_bits) / max(1, sum(size for _, size in matrices))
 
 
 def _products_of_stacks(path: Path) -> list[str]:

@@ -52,8 +52,12 @@ def merge_lora(model: nn.Module) -> None:
 
 
 def _targets(backbone: nn.Module, *, attention_only: bool) -> Iterator[str]:
-    """Names of the linear layers of the encoder's layers; embeddings and what is projected from them stay frozen."""
+    """Names of the linear layers of the encoder's layers; embeddings and what is projected from them stay frozen.
+
+    A layer that is frozen already takes no part in what the model reads (backbone.py): its adapter would get no
+    gradient, which data-parallel replicas wait for."""
     for name, module in backbone.named_modules():
         inside = any(part.isdigit() for part in name.split("."))
-        if isinstance(module, nn.Linear) and inside and (not attention_only or "att" in name):
+        learns = isinstance(module, nn.Linear) and module.weight.requires_grad
+        if learns and inside and (not attention_only or "att" in name):
             yield name

@@ -59,10 +59,10 @@ def spread_rank(values: Tensor, quantiles: Tensor) -> Tensor:
 
 def scaled_edges(transform: NumericTransformParameters) -> Tensor | None:
     """Edges of the fitted bins, scaled as `transform` scales the inputs, columns of fewer bins filled up with their
-    last edge. [n, T + 1], or None where no bins were fitted."""
+    last edge, constants' only one too. [n, T + 1], T at least 1, or None where no bins were fitted."""
     if not transform.bins:
         return None
-    longest = max(map(len, transform.bins))
+    longest = max(2, *map(len, transform.bins))
     filled = [[*column, *(longest - len(column)) * column[-1:]] for column in transform.bins]
     return NumericTransform(transform)(torch.tensor(filled, dtype=torch.float32).T).T
 
@@ -146,7 +146,7 @@ class TabularFields(nn.Module):
         self.categories = categories
         if categories is not None:
             self.category_linear = nn.Linear(categories.width, width, bias=False)
-        self.bias = nn.Parameter(torch.empty(self.num_inputs, width).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(self.num_inputs * width).uniform_(-bound, bound))  # flat: does not decay
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tabular: Tensor) -> Tensor:
@@ -156,4 +156,4 @@ class TabularFields(nn.Module):
         if self.categories is not None:
             vectors = self.categories(tabular[:, self.num_numbers :])  # [B, c, e]
             tokens = torch.cat([tokens, self.category_linear(vectors)], dim=1)
-        return self.dropout(tokens + self.bias)
+        return self.dropout(tokens + self.bias.view(self.num_inputs, -1))

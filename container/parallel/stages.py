@@ -212,13 +212,13 @@ def block_cost(
     if block.begins and block.ends:
         family = FAMILIES.get(config.model_type)
         rounds = config.num_hidden_layers if family is not None and family.shared_layers else 1
-        per_token, layers = [branch.encoder.backbone], config.num_hidden_layers
+        on_tokens, layers = [branch.encoder.backbone], config.num_hidden_layers
         once = [module for module in (branch.encoder.pooler, branch.projection) if module is not None]
     else:
         rounds, layers = 1, int(not (block.begins or block.ends))
-        per_token = [module for module in block.modules if module in inside]
+        on_tokens = [module for module in block.modules if module in inside]
         once = [module for module in block.modules if module not in inside]
-    flop = rounds * _linear_flop(per_token) + layers * attention + _embedding_flop(per_token)
+    flop = rounds * _linear_flop(on_tokens) + layers * attention + _embedding_flop(on_tokens)
     return tokens * flop + (tokens if per_token else tokens / chunk) * _linear_flop(once)
 
 

@@ -31,12 +31,18 @@ logger = logging.getLogger(__name__)
 
 SHUFFLES = 3
 SECONDS = 60.0
+LONGEST = 300.0  # where SECONDS are too few for _FEWEST records
 _FEWEST = 64
 _BATCH = 32
+_TIMED = 4
 
 
 class Interrupted(Exception):
     """The job is asked to stop: what is left of its time goes to the artifacts."""
+
+
+class TooSlow(Exception):
+    """Even a few records would take minutes."""
 
 
 def explain(
@@ -45,6 +51,7 @@ def explain(
     val: PreparedSplit,
     *,
     records: int,
+    batch_size: int,
     seed: int,
     device: torch.device,
     stopped: Callable[[], bool],
@@ -52,30 +59,41 @@ def explain(
     """Shuffle each raw column over val records, replace each modality by what a record without it has, and see how far
     the metric falls.
 
-    A text that stays as it is is encoded once, so that a table of many columns costs little more than its texts.
+    A text that stays as it is is encoded once, so that a table of many columns costs little more than its texts. What
+    goes wrong here is a `problem` and no failure of the job: its model is trained and exported.
 
     Args:
         records: at most; fewer where val has fewer, or where they would take longer than about a minute.
+        batch_size: records that training computes at once: so many have room.
         seed: of the sample and the shuffles.
         stopped: asked between batches; when it says so, the explanation is given up.
     """
     began = time.perf_counter()
-    model = model.to(device).eval()
     labels = val.column("label").to_numpy()
     sample = even_sample(labels, records, seed=seed)
+    size = min(_BATCH, batch_size)
+
+    def nothing(problem: str | None) -> Explanation:
+        return Explanation(METRIC, None, len(sample), 0, time.perf_counter() - began, problem=problem)
+
     try:
+        model = model.to(device).eval()
         if len(sample):
-            sample = sample[: _affordable(model, val, sample, device=device)]
-        measured = _Measured(model, data, val, sample, device=device, stopped=stopped)
+            sample = sample[: _affordable(model, val, sample, size=size, device=device)]
+        measured = _Measured(model, data, val, sample, size=size, device=device, stopped=stopped)
         base, problem = measured.score(lambda batch, _: batch)
         if base is None:
-            return Explanation(METRIC, None, len(sample), 0, time.perf_counter() - began, problem=problem)
+            return nothing(problem)
         columns = [measured.importance(column, kind, base, seed=seed) for column, kind in measured.columns]
         modalities = [measured.ablation(name, places, base) for name, places in measured.modalities]
     except Interrupted:
-        return Explanation(
-            METRIC, None, len(sample), 0, time.perf_counter() - began, problem="the job was asked to stop"
-        )
+        return nothing("the job was asked to stop")
+    except TooSlow as slow:
+        logger.warning("explain: %s", slow)
+        return nothing(str(slow))
+    except Exception as error:  # out of memory, say: the metrics and predictions of a finished training come first
+        logger.exception("explain: the job goes on without an explanation")
+        return nothing(f"{type(error).__name__}: {error}".splitlines()[0][:300])
     seconds = time.perf_counter() - began
     logger.info(
         "explained in %.1f s: %d columns shuffled %d times over %d val records, %d modalities left out",
@@ -92,16 +110,20 @@ def explain(
     )
 
 
-def _affordable(model: Classifier, val: PreparedSplit, sample: np.ndarray, *, device: torch.device) -> int:
-    """How many records of `sample` take about SECONDS, by the time that the first ones take."""
-    first = val.pack(sample[:_BATCH]).to(device)
-    with torch.inference_mode():
-        model(first)  # the first pass warms up
-        began = time.perf_counter()
-        model(first).cpu()
-        seconds = (time.perf_counter() - began) / len(first.rows)
+def _affordable(model: Classifier, val: PreparedSplit, sample: np.ndarray, *, size: int, device: torch.device) -> int:
+    """How many records of `sample` take about SECONDS, by the time that the first ones take.
+
+    Raises:
+        TooSlow: _FEWEST of them would take more than LONGEST.
+    """
     passes = 1 + SHUFFLES  # over every text: once as it is, once for each of its shuffles
+    seconds = _seconds_per_record(model, val, sample[: min(size, _TIMED)], device=device)  # warms up, too
+    if passes * seconds * _FEWEST < LONGEST:  # many at once cost less each
+        seconds = _seconds_per_record(model, val, sample[:size], device=device)
     records = max(_FEWEST, int(SECONDS / (passes * seconds)))
+    if passes * seconds * min(records, len(sample)) > LONGEST:
+        minutes = passes * seconds * records / 60
+        raise TooSlow(f"{min(records, len(sample))} val records would take about {minutes:.0f} minutes here")
     logger.info(
         "explaining on %d val records: about %.0f s",
         min(records, len(sample)), passes * seconds * min(records, len(sample)),
@@ -109,6 +131,14 @@ def _affordable(model: Classifier, val: PreparedSplit, sample: np.ndarray, *, de
     if records < len(sample):
         logger.info("explain: %d records would take more than %.0f s", len(sample), SECONDS)
     return records
+
+
+def _seconds_per_record(model: Classifier, val: PreparedSplit, places: np.ndarray, *, device: torch.device) -> float:
+    batch = val.pack(places).to(device)
+    with torch.inference_mode():
+        began = time.perf_counter()
+        model(batch).cpu()
+    return (time.perf_counter() - began) / len(places)
 
 
 class _Measured:
@@ -126,6 +156,7 @@ class _Measured:
         val: PreparedSplit,
         sample: np.ndarray,
         *,
+        size: int,
         device: torch.device,
         stopped: Callable[[], bool],
     ) -> None:
@@ -135,7 +166,7 @@ class _Measured:
         self._labels = val.column("label").to_numpy()[sample]
         self._batches = [
             (part, val.pack(sample[part]).to(device))
-            for part in np.array_split(np.arange(len(sample)), -(-len(sample) // _BATCH) or 1)
+            for part in np.array_split(np.arange(len(sample)), -(-len(sample) // size) or 1)
             if len(part)
         ]
         self._remembered = _Remembered(model, [batch for _, batch in self._batches])

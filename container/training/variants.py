@@ -19,7 +19,8 @@ from contracts.hyperparameters import Hyperparameters
 logger = logging.getLogger(__name__)
 
 RECORDS = 1000
-_BATCH = 16
+# As the Predictor serves them: the scales of int8 depend on all numbers of a batch, so records are computed one by one.
+_BATCH = {"fused": 16, "int8": 1}
 
 
 def write_variants(
@@ -41,7 +42,7 @@ def write_variants(
         began = time.perf_counter()
         try:
             WRITERS[name](folder / artifacts.MODEL_ONNX, path, model)
-            found = _probabilities(path, model, hp, val=val, positions=sample)
+            found = _probabilities(path, model, hp, val=val, positions=sample, batch=_BATCH[name])
         except Exception as error:  # whatever the tools raise on a graph that they do not expect
             report = VariantReport(name, False, reason=f"{type(error).__name__}: {error}".splitlines()[0][:300])
         else:
@@ -66,10 +67,10 @@ def _files(path: Path) -> list[Path]:
 
 
 def _probabilities(
-    path: Path, model: Classifier, hp: Hyperparameters, *, val: PreparedSplit, positions: np.ndarray
+    path: Path, model: Classifier, hp: Hyperparameters, *, val: PreparedSplit, positions: np.ndarray, batch: int
 ) -> np.ndarray:
     """The file's probabilities of the records at `positions`. [len(positions), K]"""
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    parts = [positions[start : start + _BATCH] for start in range(0, len(positions), _BATCH)]
+    parts = [positions[start : start + batch] for start in range(0, len(positions), batch)]
     found = [session.run([OUTPUT], feed_of(model, hp, val.pack(part)))[0] for part in parts]
     return np.concatenate(found) if found else np.empty((0, hp.num_classes), np.float32)

@@ -118,7 +118,8 @@ def run(job: Job, stop: StopFlag) -> None:
     if hp.explain:
         explanation = explain(
             model, data, splits["val"],
-            records=hp.explain, seed=hp.seed, device=ranks.device, stopped=lambda: stop.requested,
+            records=hp.explain, batch_size=hp.batch_size, seed=hp.seed,
+            device=ranks.device, stopped=lambda: stop.requested,
         )  # fmt: skip
     metrics, written = write_results(
         job,
