@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from review_data import REPOSITORY, lay_out_job
 from sklearn.metrics import average_precision_score
@@ -21,6 +23,7 @@ from contracts import artifacts
 from contracts.paths import SPLITS, JobPaths
 
 LOG = "train.log"
+TITLE_AND_TEXT = "Title and Review Text"
 _RATE = re.compile(r"step \d+/\d+, .*?([\d.]+) rows/s")
 _PARAMETERS = re.compile(r": ([\d,]+) parameters on ")
 
@@ -69,11 +72,13 @@ def missing_data(folder: Path) -> str | None:
 def train_on_reviews(root: Path, values: Mapping[str, Any], *, data: Path, rows: int | None = None) -> ReviewJob:
     """Lay a job out in `root`, which is replaced, and run it to its end.
 
+    The tables have a column more, TITLE_AND_TEXT: the title, " . ", the review.
+
     Args:
         rows: of train; None = all.
     """
     shutil.rmtree(root, ignore_errors=True)  # measured from nothing: a finished job would only be found finished
-    tables = {split: pq.read_table(data / f"{split}.parquet") for split in SPLITS}
+    tables = {split: _with_title_and_text(pq.read_table(data / f"{split}.parquet")) for split in SPLITS}
     tables["train"] = tables["train"].slice(0, rows)
     paths = lay_out_job(root, tables, values)
     log = root / LOG
@@ -98,3 +103,9 @@ def train_on_reviews(root: Path, values: Mapping[str, Any], *, data: Path, rows:
         rows_per_second=statistics.median(rates) if rates else None,
         seconds=seconds,
     )
+
+
+def _with_title_and_text(table: pa.Table) -> pa.Table:
+    texts = (table[column].cast(pa.string()) for column in ("Title", "Review Text"))
+    joined = pc.binary_join_element_wise(*texts, " . ", null_handling="replace", null_replacement="")
+    return table.append_column(TITLE_AND_TEXT, joined)

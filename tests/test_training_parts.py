@@ -7,6 +7,7 @@ import torch
 
 from container.data.batch import PackedBatch
 from container.failure import Failure, root_cause
+from container.models.build import build_classifier
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.execution import Gradients
 from container.parallel.mesh import RankMesh
@@ -18,6 +19,8 @@ from container.training.progress import duration, metric_line
 from container.training.state import EarlyStopping, Schedule, TrainingState
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.model_classes import MODEL_CLASSES
+from tests import encoder_families
 from tests.jobs import CONFIGURATION
 
 ROWS = {"train": "1", "val": "2", "test": "9"}
@@ -87,6 +90,26 @@ def test_biases_and_norms_do_not_decay():
     decaying, fixed = build_optimizer(hyperparameters(weight_decay=0.5), module).param_groups
     assert (len(decaying["params"]), decaying["weight_decay"]) == (1, 0.5)
     assert (len(fixed["params"]), fixed["weight_decay"]) == (3, 0.0)
+
+
+@pytest.mark.parametrize("name", MODEL_CLASSES)
+@pytest.mark.parametrize("embedding", ["none", "periodic"])
+def test_no_bias_of_any_class_decays(tmp_path, name, embedding):
+    numbers = {"tab_field_list": list("abcd"), "numeric_embedding": embedding} if name != "bert" else {}
+    hp = encoder_families.hyperparameters(model_class=name, weight_decay=0.5, **numbers)
+    files = [encoder_families.write_config(tmp_path / field.role, "bert") for field in hp.text_fields]
+    transform = encoder_families.standard_transform(4)
+    model = build_classifier(hp, files, tabular_dim=4, numeric_transform=transform)
+    decaying = {
+        id(weight)
+        for group in build_optimizer(hp, model).param_groups
+        if group["weight_decay"]
+        for weight in group["params"]
+    }
+    assert decaying
+    assert not [
+        where for where, weight in model.named_parameters() if id(weight) in decaying and where.endswith("bias")
+    ]
 
 
 def test_the_backbone_learns_at_lr_and_the_rest_at_head_lr():
