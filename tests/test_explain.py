@@ -167,7 +167,7 @@ def test_each_text_is_encoded_once_as_it_is_and_once_for_each_shuffle(by_price: 
     by_price.explain()
     hook.remove()
     once = sum(by_price.val.token_counts(np.arange(100)))
-    first = 2 * once * 0.36  # how long the first 4 take is measured on them, then on the first 32
+    first = 2 * once * 0.37  # one warms up; how long they take is measured on the first 4, then on the first 32
     empty = 100 * 2
     assert (1 + module.SHUFFLES) * once < sum(tokens) < (1 + module.SHUFFLES) * once + first + empty
 

@@ -117,7 +117,8 @@ def _affordable(model: Classifier, val: PreparedSplit, sample: np.ndarray, *, si
         TooSlow: _FEWEST of them would take more than LONGEST.
     """
     passes = 1 + SHUFFLES  # over every text: once as it is, once for each of its shuffles
-    seconds = _seconds_per_record(model, val, sample[: min(size, _TIMED)], device=device)  # warms up, too
+    _seconds_per_record(model, val, sample[:1], device=device)  # a device's first pass takes long
+    seconds = _seconds_per_record(model, val, sample[: min(size, _TIMED)], device=device)
     if passes * seconds * _FEWEST < LONGEST:  # many at once cost less each
         seconds = _seconds_per_record(model, val, sample[:size], device=device)
     records = max(_FEWEST, int(SECONDS / (passes * seconds)))
