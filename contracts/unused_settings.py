@@ -56,6 +56,7 @@ def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list
                 sentences.append(f"{name} is set and has no effect here: decision_threshold is not cost.")
     if hp.strategy != "auto" and not features:
         sentences.append(f"strategy is set to {hp.strategy} and has no effect here: there is one process.")
+    named = set()  # one reason is enough for a setting that has several
     for name, has_effect, reason in (
         ("powersgd_rank", hp.gradient_compression == "powersgd", "gradient_compression is not powersgd"),
         ("fsdp_min_params", hp.fsdp_wrap == "size", "fsdp_wrap is not size"),
@@ -65,7 +66,8 @@ def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list
         *_of_the_class(hp),
     ):
         only = set(_only(name))
-        if name in hp.model_fields_set and (active & only or not only) and not has_effect:
+        if name in hp.model_fields_set and (active & only or not only) and not has_effect and name not in named:
+            named.add(name)
             sentences.append(f"{name} is set and has no effect here: {reason}.")
     return sentences
 
@@ -86,9 +88,7 @@ def _of_the_encoders(hp: Hyperparameters) -> Iterator[Effect]:
     if len(roles) > 1:
         for name in ("tokenizer", "max_sen_len", "reinit_pooler", "reinit_layers", "is_embeddings_trainable"):
             overridden = all(getattr(hp, f"{role}_{name}") is not None for role in roles)
-            # One sentence is enough for a setting that has a reason above.
-            if not (name in ("reinit_pooler", "reinit_layers") and scratch):
-                yield name, not overridden, "both texts have their own"
+            yield name, not overridden, "both texts have their own"
 
 
 def _of_the_table(hp: Hyperparameters) -> Iterator[Effect]:

@@ -177,6 +177,14 @@ NO_TABLE = {"tab_field_list": [], "cat_field_list": []}
             ["primary_reinit_layers", "secondary_reinit_pooler"],
             {**TWO_TEXTS, "primary_reinit_layers": 1, "secondary_reinit_pooler": True},
         ),
+        (
+            ["reinit_layers", "reinit_pooler"],
+            {
+                **TWO_TEXTS, "tokenizer": "some/encoder", "primary_tokenizer": "from_scratch", "pooling": "mean",
+                **{f"{role}reinit_layers": 1 for role in ("", "primary_", "secondary_")},
+                **{f"{role}reinit_pooler": True for role in ("", "primary_", "secondary_")},
+            },
+        ),
         (["max_sen_len"], {**TWO_TEXTS, "max_sen_len": 64, "primary_max_sen_len": 32, "secondary_max_sen_len": 16}),
         (["expert_balance"], {"model_class": "multimodal_moe", "num_experts": 2, "expert_balance": 0.1}),
     ],

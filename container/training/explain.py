@@ -122,9 +122,9 @@ def _affordable(model: Classifier, val: PreparedSplit, sample: np.ndarray, *, si
     if passes * seconds * _FEWEST < LONGEST:  # many at once cost less each
         seconds = _seconds_per_record(model, val, sample[:size], device=device)
     records = max(_FEWEST, int(SECONDS / (passes * seconds)))
-    if passes * seconds * min(records, len(sample)) > LONGEST:
-        minutes = passes * seconds * records / 60
-        raise TooSlow(f"{min(records, len(sample))} val records would take about {minutes:.0f} minutes here")
+    used = min(records, len(sample))
+    if passes * seconds * used > LONGEST:
+        raise TooSlow(f"{used} val records would take about {passes * seconds * used / 60:.0f} minutes here")
     logger.info(
         "explaining on %d val records: about %.0f s",
         min(records, len(sample)), passes * seconds * min(records, len(sample)),
