@@ -39,9 +39,7 @@ def write_archive(path: Path, members: Mapping[str, Path | bytes]) -> None:
     os.replace(aside, path)
 
 
-def extract_archive(
-    archive: Path, target: Path, *, wanted: Callable[[str], bool] = lambda _name: True
-) -> list[str]:
+def extract_archive(archive: Path, target: Path, *, wanted: Callable[[str], bool] = lambda _name: True) -> list[str]:
     """Unpack a tar.gz below `target`; only files and folders, none of which leads out of it.
 
     Args:

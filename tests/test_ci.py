@@ -25,7 +25,7 @@ def test_every_file_with_long_tests_is_in_a_suite():
         ("5 bash -c 'exit 3'", 3, ""),
         ("5 bash -c 'exit 124'", 0, "cut off: bash -c exit 124"),  # as timeout ends where the time is over
         ("6 bash -c 'exit 3'", 0, "not begun: bash -c exit 3"),
-        ('5 bash -c \'[ "$PYTEST_ADDOPTS" = -x ]\'', 0, ""),
+        ("5 bash -c '[ \"$PYTEST_ADDOPTS\" = -x ]'", 0, ""),
     ],
 )
 def test_a_suite_that_fails_fails_ci_and_one_without_time_is_named(suite, code, said):

@@ -104,9 +104,7 @@ class PackedLayout:
                 return self._by_chunk(*whole, scale=scale, reach=reach).to(query.dtype)
         return self._by_chunk(query, key, value, scale=scale, reach=reach)
 
-    def _by_chunk(
-        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None
-    ) -> Tensor:
+    def _by_chunk(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None) -> Tensor:
         # [heads, N, head_dim] in memory: the kernel then reads each head of a chunk in one run.
         chunks = (tensor.contiguous().split(self.lengths, dim=2) for tensor in (query, key, value))
         longest = max(self.lengths)
