@@ -102,7 +102,7 @@ def _rank(rank: int, processes: int, folder: str, arguments: argparse.Namespace,
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(arguments.port))
     if arguments.smoke:
         torch.set_num_threads(1)
-    init_distributed()
+    init_distributed(timeout_minutes=10)
     own = Path(folder) / str(rank)
     shapes = (TINY,) if arguments.smoke else (BASE, LARGE)
     strategies = ("auto",) if processes == 1 else ("ddp", "fsdp")

@@ -21,12 +21,12 @@ def die_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def set_up_logging(*, rank: int = 0) -> None:
-    """Plain lines on stdout; ranks above 0 speak up for warnings only, with their number."""
+def set_up_logging(*, rank: int = 0, all_ranks: bool = False) -> None:
+    """Log plain lines to stdout; ranks above 0 prefix theirs, and log warnings only unless `all_ranks`."""
     prefix = "" if rank == 0 else f"[rank {rank}] "
     logging.basicConfig(
         stream=sys.stdout,
-        level=logging.INFO if rank == 0 else logging.WARNING,
+        level=logging.INFO if rank == 0 or all_ranks else logging.WARNING,
         format=f"%(asctime)s {prefix}%(message)s",
         datefmt="%H:%M:%S",
         force=True,

@@ -34,7 +34,7 @@ from container.processes import set_up_logging
 from container.workers import StopRequests, StopSignal, Workers
 from contracts import artifacts
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import load_hyperparameters
+from contracts.hyperparameter_files import describe_hyperparameters, load_hyperparameters
 from contracts.hyperparameters import FROM_SCRATCH, Hyperparameters
 from contracts.paths import JobPaths
 from contracts.unused_settings import unused_settings
@@ -121,6 +121,8 @@ def _train(paths: JobPaths, scratch: Path, started: float, stop: StopRequests, c
     topology = control.topology
     degrees = ParallelDegrees.resolve(hp, num_workers * topology.size, per_host=num_workers)
     check_encoders(paths, hp, degrees)
+    for line in describe_hyperparameters(hp):
+        logger.info("%s", line)
     for sentence in unused_settings(hp, degrees.features(hp)):
         logger.warning("%s", sentence)
     _check_compiler(hp)

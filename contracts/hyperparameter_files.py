@@ -5,6 +5,7 @@ import difflib
 import json
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
 
 ALIASES = {"chunk_truncate": "chunk_trancate"}
+_SHOWN_CHARACTERS = 200  # of a value in the log
 DROPPED = ("_tuning_objective_metric", "_comment", "_comments")
 
 
@@ -53,16 +55,14 @@ def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None
     try:
         hp = Hyperparameters(**values)
     except ValidationError as error:
+        missing = [str(found["loc"][0]) for found in error.errors() if found["type"] == "missing"]
+        if missing:
+            valid = len(missing) == error.error_count()
+            raise _missing(missing, origin or {}, others=len(values), valid=valid) from None
         first = error.errors()[0]
         key = str(first["loc"][0]) if first["loc"] else "hyperparameters"
         path = (origin or {}).get(key)
         where = f" (in {path})" if path else ""
-        if first["type"] == "missing":
-            files = ", ".join(sorted({str(path) for path in (origin or {}).values()}))
-            raise ContractError(
-                f"{key}: missing{f' in {files}' if files else ''}",
-                f"Add it: {Hyperparameters.model_fields[key].description}",
-            ) from None
         raise ContractError(
             f"{key}: {values.get(key)!r} is refused: {first['msg']}{where}",
             f"{key} is {_type_name(Hyperparameters.model_fields[key].annotation)}: "
@@ -70,6 +70,21 @@ def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None
         ) from None
     check_consistency(hp)
     return hp
+
+
+def describe_hyperparameters(hp: Hyperparameters) -> list[str]:
+    """Return log lines of the settings that differ from their default, a line for each group, and count the others."""
+    groups: dict[str, list[str]] = {}
+    for name, declaration in hp.declarations().items():
+        if name in hp.model_fields_set:
+            value = json.dumps(hp.model_dump(mode="json", include={name})[name], ensure_ascii=False)
+            shown = value if len(value) <= _SHOWN_CHARACTERS else f"{value[:_SHOWN_CHARACTERS]}..."
+            groups.setdefault(declaration.group, []).append(f"{name}={shown}")
+    defaults = len(hp.declarations()) - len(hp.model_fields_set)
+    return [
+        *(f"hyperparameters ({group}): {' '.join(settings)}" for group, settings in groups.items()),
+        f"hyperparameters: {defaults} others have their default (docs/hyperparameters.md)",
+    ]
 
 
 def cast_value(value: Any, annotation: Any) -> Any:
@@ -129,6 +144,15 @@ def _read_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ContractError(f"{path}: holds a {type(content).__name__}, not an object", "Write {name: value}.")
     return content
+
+
+def _missing(names: list[str], origin: Mapping[str, Path], *, others: int, valid: bool) -> ContractError:
+    files = ", ".join(sorted({str(path) for path in origin.values()}))
+    cause = f"{', '.join(names)}: missing{f' in {files}' if files else ''}"
+    if valid:
+        cause += f"; nothing else is missing, and the values of the other {others} settings are valid"
+    about = " ".join(f"{name}: {Hyperparameters.model_fields[name].description}" for name in names)
+    return ContractError(cause, f"Add {' and '.join(names)}. {about}")
 
 
 def _unknown(key: str, path: Path | None) -> ContractError:

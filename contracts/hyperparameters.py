@@ -1,12 +1,14 @@
 """Every hyperparameter of a job: name, type, default, constraint and meaning; docs/hyperparameters.md is made from it."""
 
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
+from contracts import conditions
+from contracts.declaration import Declaration, Scope, declaration_of, declare
 from contracts.model_classes import (
     CROSS_ATTENTION_CLASSES,
+    FROM_SCRATCH,
     MODEL_CLASSES,
     POOLED_CLASSES,
     TRANSFORMER_CLASSES,
@@ -14,59 +16,23 @@ from contracts.model_classes import (
     ModelClass,
     model_class,
 )
+from contracts.text_fields import EVENT_TEXT_STEPS, FULL_TEXT_STEPS, TextField, TextStep, resolve_text_field
 from contracts.threshold_targets import ThresholdTarget, parse_threshold
 
-TextStep = Literal[
-    "dialogue_splitter", "html_normalizer", "emoji_remover", "text_normalizer", "dialogue_chunker", "tokenizer"
-]
 Metric = Literal["auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"]
 OnnxVariant = Literal["fused", "int8"]
 ONNX_VARIANTS: tuple[str, ...] = get_args(OnnxVariant)
 METRICS: tuple[str, ...] = get_args(Metric)
 
-FULL_TEXT_STEPS: tuple[TextStep, ...] = (
-    "dialogue_splitter", "html_normalizer", "emoji_remover", "text_normalizer", "dialogue_chunker", "tokenizer",
-)  # fmt: skip
-EVENT_TEXT_STEPS: tuple[TextStep, ...] = ("dialogue_splitter", "text_normalizer", "dialogue_chunker", "tokenizer")
-
 # Each rank of these has two shorter stages; the zero-bubble ones differentiate inputs and weights one after the other.
 ZERO_BUBBLE_SCHEDULES = ("InterleavedZeroBubble", "ZBVZeroBubble")
 TWO_STAGE_SCHEDULES = ("Interleaved1F1B", *ZERO_BUBBLE_SCHEDULES)
 
-FROM_SCRATCH = "from_scratch"
 BALANCED = "balanced"
 _POOLED_TWO_TEXT_CLASSES = tuple(name for name in POOLED_CLASSES if name in TWO_TEXT_CLASSES)
 FUSION_WIDTH_CLASSES = (*TWO_TEXT_CLASSES, "multimodal_gate_fusion", "multimodal_moe")
 FUSION_DROPOUT_CLASSES = (*TWO_TEXT_CLASSES, "multimodal_moe", "multimodal_cross_attn")
 ENCODER_SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 8000}
-
-
-def _field(default: Any = ..., *, group: str, about: str, only: tuple[str, ...] = (), **constraints: Any) -> Any:
-    """A hyperparameter; `only` names the model classes, optimizers, choices (focal, periodic) or ways of sharing out work that it belongs to."""
-    extra = {"group": group, "only": list(only)}
-    return Field(default, description=about, json_schema_extra=extra, **constraints)
-
-
-@dataclass(frozen=True)
-class TextField:
-    """One text column, every setting that has a per-field override resolved.
-
-    Attributes:
-        role: text (the only one), primary or secondary; prefixes artifacts and ONNX inputs.
-        column: the column's name in the table.
-    """
-
-    role: str
-    column: str
-    tokenizer: str
-    steps: tuple[str, ...]
-    max_sen_len: int
-    max_chunks: int | None
-    reinit_pooler: bool
-    reinit_layers: int
-    is_embeddings_trainable: bool
-    input_ids_key: str
-    attention_mask_key: str
 
 
 class Hyperparameters(BaseModel):
@@ -77,150 +43,276 @@ class Hyperparameters(BaseModel):
     )
 
     # fmt: off
-    id_name: str = _field(group="data", about="Column of record ids; copied to the predictions untouched.")
-    text_name: str | None = _field(None, group="data", about="Text column of the one-text classes; excludes primary_text_name and secondary_text_name.")
-    primary_text_name: str | None = _field(None, group="data", about="First text column of the two-text classes, e.g. a chat.")
-    secondary_text_name: str | None = _field(None, group="data", about="Second text column of the two-text classes, e.g. an event history.")
-    label_name: str = _field(group="data", about="Column of the class label.")
-    full_field_list: list[str] | None = _field(None, group="data", about="Columns the data must have, beside every column named elsewhere. Default: those alone.")
-    cat_field_list: list[str] = _field([], group="data", about="Categorical columns; each becomes a risk value (binary) or one per class (multiclass).")
-    tab_field_list: list[str] = _field([], group="data", about="Numeric columns.")
-    categorical_features_to_encode: list[str] | None = _field(None, group="data", about="The columns of cat_field_list that enter the model. Default: all of them.")
-    train_filename: str | None = _field(None, group="data", about="Read only this file of the train channel. Default: every data file in it.")
-    val_filename: str | None = _field(None, group="data", about="Read only this file of the val channel. Default: every data file in it.")
-    test_filename: str | None = _field(None, group="data", about="Read only this file of the test channel. Default: every data file in it.")
-    drop_unlabelled: bool = _field(False, group="data", about="Leave out training rows without a label instead of stopping; the count is logged.")
+    id_name: str = declare(group="data", scope="prepare", about="Column of record ids; copied to the predictions untouched.")
+    text_name: str | None = declare(None, group="data", scope="prepare",
+        about="Text column of the one-text classes; excludes primary_text_name and secondary_text_name.")
+    primary_text_name: str | None = declare(None, group="data", scope="prepare",
+        about="First text column of the two-text classes, e.g. a chat.")
+    secondary_text_name: str | None = declare(None, group="data", scope="prepare",
+        about="Second text column of the two-text classes, e.g. an event history.")
+    label_name: str = declare(group="data", scope="prepare", about="Column of the class label.")
+    full_field_list: list[str] | None = declare(None, group="data", scope="prepare",
+        about="Columns the data must have, beside every column named elsewhere. Default: those alone.")
+    cat_field_list: list[str] = declare([], group="data", scope="prepare", needs=(conditions.READS_TABLE,),
+        about="Categorical columns; each becomes a risk value (binary) or one per class (multiclass).")
+    tab_field_list: list[str] = declare([], group="data", scope="prepare", needs=(conditions.READS_TABLE,), about="Numeric columns.")
+    categorical_features_to_encode: list[str] | None = declare(None, group="data", scope="prepare", needs=(conditions.READS_TABLE,),
+        about="The columns of cat_field_list that enter the model. Default: all of them.")
+    train_filename: str | None = declare(None, group="data", scope="prepare",
+        about="Read only this file of the train channel. Default: every data file in it.")
+    val_filename: str | None = declare(None, group="data", scope="prepare",
+        about="Read only this file of the val channel. Default: every data file in it.")
+    test_filename: str | None = declare(None, group="data", scope="after",
+        about="Read only this file of the test channel. Default: every data file in it.")
+    drop_unlabelled: bool = declare(False, group="data", scope="prepare",
+        about="Leave out training rows without a label instead of stopping; the count is logged.")
 
-    model_class: str = _field(group="model", about="The architecture: " + ", ".join(MODEL_CLASSES) + ", or an alias (bimodal, trimodal, bimodal_*).")
-    tokenizer: str = _field("bert-base-cased", group="model", about="The encoder: a local folder, a folder in input/data/pretrained/, a Hugging Face id, or from_scratch.")
-    primary_tokenizer: str | None = _field(None, group="model", about="Encoder of the primary text. Default: tokenizer.", only=TWO_TEXT_CLASSES)
-    secondary_tokenizer: str | None = _field(None, group="model", about="Encoder of the secondary text. Default: tokenizer.", only=TWO_TEXT_CLASSES)
-    encoder_config: dict[str, Any] = _field({}, group="model", about=f"With from_scratch: the encoder's sizes (defaults {ENCODER_SIZES}); with a pretrained encoder: overrides of its config that keep every shape, e.g. hidden_dropout_prob.")
-    num_classes: int = _field(2, group="model", about="Number of classes.", ge=2)
-    is_binary: bool = _field(True, group="model", about="Two classes, one score: the probability of class 1.")
-    multiclass_categories: list[int | str] | None = _field(None, group="model", about="Class labels in the order of their ids; required unless is_binary. Binary default: the two labels of train, sorted.")
-    hidden_common_dim: int = _field(100, group="model", about="Width H of each modality's features.", ge=1)
-    input_tab_dim: int | None = _field(None, group="model", about="Number of tabular inputs; computed, and checked against this where given (numeric columns, or numeric + risk columns).", ge=0)
-    fusion_hidden_dim: int | None = _field(None, group="model", about="Width F of the fusion head. Default: max(128, 3H/2) for trimodal_bert and trimodal_cross_attn, H for the rest.", only=FUSION_WIDTH_CLASSES, ge=1)
-    dropout: float = _field(0.1, group="model", about="Dropout of the text heads and the tabular branch.", ge=0, lt=1)
-    fusion_dropout: float = _field(0.1, group="model", about="Dropout of the fusion head.", only=FUSION_DROPOUT_CLASSES, ge=0, lt=1)
-    fusion_attention_heads: int = _field(4, group="model", about="Attention heads of the cross-attention; must divide hidden_common_dim.", only=CROSS_ATTENTION_CLASSES, ge=1)
-    num_experts: int = _field(4, group="model", about="Experts of the mixture: small networks over text and table.", only=("multimodal_moe",), ge=2)
-    experts_per_record: int = _field(2, group="model", about="Experts that decide about a record: the highest of the router's scores.", only=("multimodal_moe",), ge=1)
-    expert_balance: float = _field(0.01, group="model", about="Weight of the load-balancing loss, which evens out how many records each expert gets; 0 = off. Under adam and adamw the experts' balance moves by about head_lr a step, whatever the weight.", only=("multimodal_moe",), ge=0)
-    modality_dropout: float = _field(0.0, group="model", about="Probability with which, in training, a record does without its table, or without one of its texts; never without all. Makes the model less dependent on one of them.", ge=0, lt=1)
-    share_encoder: bool = _field(False, group="model", about="Both texts go through one encoder; each keeps its own projection. Needs one pretrained tokenizer, and the same reinit_* and is_embeddings_trainable, for both.", only=TWO_TEXT_CLASSES)
-    is_embeddings_trainable: bool = _field(True, group="model", about="Train the encoder's embedding tables.")
-    primary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the primary text.", only=TWO_TEXT_CLASSES)
-    secondary_is_embeddings_trainable: bool | None = _field(None, group="model", about="Override for the secondary text.", only=TWO_TEXT_CLASSES)
-    pooling: Literal["first", "mean"] = _field("first", group="model", about="Vector of a chunk: a pooler over its first token, or the mean of its tokens, as sentence encoders (MiniLM, mpnet, e5) are trained with.", only=POOLED_CLASSES)
-    reinit_pooler: bool = _field(True, group="model", about="Redraw the pooler of a pretrained encoder.", only=POOLED_CLASSES)
-    primary_reinit_pooler: bool | None = _field(None, group="model", about="Override for the primary text.", only=_POOLED_TWO_TEXT_CLASSES)
-    secondary_reinit_pooler: bool | None = _field(None, group="model", about="Override for the secondary text.", only=_POOLED_TWO_TEXT_CLASSES)
-    reinit_layers: int = _field(2, group="model", about="Redraw the last n layers of a pretrained encoder.", only=TRANSFORMER_CLASSES, ge=0)
-    primary_reinit_layers: int | None = _field(None, group="model", about="Override for the primary text.", only=TWO_TEXT_CLASSES, ge=0)
-    secondary_reinit_layers: int | None = _field(None, group="model", about="Override for the secondary text.", only=TWO_TEXT_CLASSES, ge=0)
-    lora_rank: int = _field(0, group="model", about="Train low-rank changes of the pretrained encoders' layers, of this rank, instead of the encoders; 0 = train the encoders. Merged into plain weights in model.pth and model.onnx. Needs reinit_layers 0.", only=TRANSFORMER_CLASSES, ge=0)
-    lora_alpha: float = _field(16.0, group="model", about="Weight of the changes: they are multiplied by lora_alpha / lora_rank.", only=TRANSFORMER_CLASSES, gt=0)
-    lora_target: Literal["attention", "linear"] = _field("attention", group="model", about="The linear layers that are changed: those of the attention, or all of the encoder's layers.", only=TRANSFORMER_CLASSES)
-    kernel_size: list[int] = _field([3, 5, 7], group="model", about="Tokens that each set of convolutions sees at once.", only=("multimodal_cnn",), min_length=1)
-    num_channels: list[int] = _field([100, 100], group="model", about="Channels of each convolutional layer. Default: 100 for each of num_layers.", only=("multimodal_cnn",), min_length=1)
-    num_layers: int = _field(2, group="model", about="Recurrent or convolutional layers; num_channels, where it is set, must name as many.", only=("lstm", "multimodal_cnn"), ge=1)
-    dropout_keep: float = _field(0.5, group="model", about="Share that dropout keeps: between recurrent layers, and of what the convolutions found.", only=("lstm", "multimodal_cnn"), gt=0, le=1)
+    model_class: str = declare(group="model", scope="prepare",
+        about="The architecture: " + ", ".join(MODEL_CLASSES) + ", or an alias (bimodal, trimodal, bimodal_*).")
+    tokenizer: str = declare("bert-base-cased", group="model", scope="prepare", needs=(conditions.not_overridden("tokenizer"),),
+        about="The encoder: a local folder, a folder in input/data/pretrained/, a Hugging Face id, or " + FROM_SCRATCH + ".")
+    primary_tokenizer: str | None = declare(None, group="model", scope="prepare", classes=TWO_TEXT_CLASSES,
+        about="Encoder of the primary text. Default: tokenizer.")
+    secondary_tokenizer: str | None = declare(None, group="model", scope="prepare", classes=TWO_TEXT_CLASSES,
+        about="Encoder of the secondary text. Default: tokenizer.")
+    encoder_config: dict[str, Any] = declare({}, group="model", scope="prepare",
+        about=f"With from_scratch: the encoder's sizes (defaults {ENCODER_SIZES}); with a pretrained encoder: overrides of its config that keep every shape, e.g. hidden_dropout_prob.")
+    num_classes: int = declare(2, group="model", scope="prepare", ge=2, about="Number of classes.")
+    is_binary: bool = declare(True, group="model", scope="prepare", about="Two classes, one score: the probability of class 1.")
+    multiclass_categories: list[int | str] | None = declare(None, group="model", scope="prepare",
+        about="Class labels in the order of their ids; required unless is_binary. Binary default: the two labels of train, sorted.")
+    hidden_common_dim: int = declare(100, group="model", scope="train", ge=1, needs=(conditions.PROJECTS,),
+        about="Width H of each modality's features.")
+    input_tab_dim: int | None = declare(None, group="model", scope="train", ge=0,
+        about="Number of tabular inputs; computed, and checked against this where given (numeric columns, or numeric + risk columns).")
+    fusion_hidden_dim: int | None = declare(None, group="model", scope="train", ge=1, classes=FUSION_WIDTH_CLASSES,
+        about="Width F of the fusion head. Default: max(128, 3H/2) for trimodal_bert and trimodal_cross_attn, H for the rest.")
+    dropout: float = declare(0.1, group="model", scope="train", ge=0, lt=1, needs=(conditions.DROPS,),
+        about="Dropout of the text heads and the tabular branch.")
+    fusion_dropout: float = declare(0.1, group="model", scope="train", ge=0, lt=1, classes=FUSION_DROPOUT_CLASSES,
+        about="Dropout of the fusion head.")
+    fusion_attention_heads: int = declare(4, group="model", scope="train", ge=1, classes=CROSS_ATTENTION_CLASSES,
+        about="Attention heads of the cross-attention; must divide hidden_common_dim.")
+    num_experts: int = declare(4, group="model", scope="train", ge=2, classes=("multimodal_moe",),
+        about="Experts of the mixture: small networks over text and table.")
+    experts_per_record: int = declare(2, group="model", scope="train", ge=1, classes=("multimodal_moe",),
+        about="Experts that decide about a record: the highest of the router's scores.")
+    expert_balance: float = declare(0.01, group="model", scope="train", ge=0, classes=("multimodal_moe",), needs=(conditions.SELECTS_EXPERTS,),
+        about="Weight of the load-balancing loss, which evens out how many records each expert gets; 0 = off. Under adam and adamw the experts' balance moves by about head_lr a step, whatever the weight.")
+    modality_dropout: float = declare(0.0, group="model", scope="train", ge=0, lt=1,
+        about="Probability with which, in training, a record does without its table, or without one of its texts; never without all. Makes the model less dependent on one of them.")
+    share_encoder: bool = declare(False, group="model", scope="train", classes=TWO_TEXT_CLASSES,
+        about="Both texts go through one encoder; each keeps its own projection. Needs one pretrained tokenizer, and the same reinit_* and is_embeddings_trainable, for both.")
+    is_embeddings_trainable: bool = declare(True, group="model", scope="train", needs=(conditions.TRAINS_ENCODERS, conditions.not_overridden("is_embeddings_trainable")),
+        about="Train the encoder's embedding tables.")
+    primary_is_embeddings_trainable: bool | None = declare(None, group="model", scope="train", classes=TWO_TEXT_CLASSES, needs=(conditions.TRAINS_ENCODERS,),
+        about="Override for the primary text.")
+    secondary_is_embeddings_trainable: bool | None = declare(None, group="model", scope="train", classes=TWO_TEXT_CLASSES, needs=(conditions.TRAINS_ENCODERS,),
+        about="Override for the secondary text.")
+    pooling: Literal["first", "mean"] = declare("first", group="model", scope="train", classes=POOLED_CLASSES,
+        about="Vector of a chunk: a pooler over its first token, or the mean of its tokens, as sentence encoders (MiniLM, mpnet, e5) are trained with.")
+    reinit_pooler: bool = declare(True, group="model", scope="train", classes=POOLED_CLASSES, needs=(conditions.POOLER, conditions.not_overridden("reinit_pooler"), conditions.pretrained("reinit_pooler")),
+        about="Redraw the pooler of a pretrained encoder.")
+    primary_reinit_pooler: bool | None = declare(None, group="model", scope="train", classes=_POOLED_TWO_TEXT_CLASSES, needs=(conditions.POOLER, conditions.pretrained("primary_reinit_pooler")),
+        about="Override for the primary text.")
+    secondary_reinit_pooler: bool | None = declare(None, group="model", scope="train", classes=_POOLED_TWO_TEXT_CLASSES, needs=(conditions.POOLER, conditions.pretrained("secondary_reinit_pooler")),
+        about="Override for the secondary text.")
+    reinit_layers: int = declare(2, group="model", scope="train", ge=0, classes=TRANSFORMER_CLASSES, needs=(conditions.not_overridden("reinit_layers"), conditions.pretrained("reinit_layers")),
+        about="Redraw the last n layers of a pretrained encoder.")
+    primary_reinit_layers: int | None = declare(None, group="model", scope="train", ge=0, classes=TWO_TEXT_CLASSES, needs=(conditions.pretrained("primary_reinit_layers"),),
+        about="Override for the primary text.")
+    secondary_reinit_layers: int | None = declare(None, group="model", scope="train", ge=0, classes=TWO_TEXT_CLASSES, needs=(conditions.pretrained("secondary_reinit_layers"),),
+        about="Override for the secondary text.")
+    lora_rank: int = declare(0, group="model", scope="train", ge=0, classes=TRANSFORMER_CLASSES,
+        about="Train low-rank changes of the pretrained encoders' layers, of this rank, instead of the encoders; 0 = train the encoders. Merged into plain weights in model.pth and model.onnx. Needs reinit_layers 0.")
+    lora_alpha: float = declare(16.0, group="model", scope="train", gt=0, classes=TRANSFORMER_CLASSES, needs=(conditions.LORA,),
+        about="Weight of the changes: they are multiplied by lora_alpha / lora_rank.")
+    lora_target: Literal["attention", "linear"] = declare("attention", group="model", scope="train", classes=TRANSFORMER_CLASSES, needs=(conditions.LORA,),
+        about="The linear layers that are changed: those of the attention, or all of the encoder's layers.")
+    kernel_size: list[int] = declare([3, 5, 7], group="model", scope="train", min_length=1, classes=("multimodal_cnn",),
+        about="Tokens that each set of convolutions sees at once.")
+    num_channels: list[int] = declare([100, 100], group="model", scope="train", min_length=1, classes=("multimodal_cnn",),
+        about="Channels of each convolutional layer. Default: 100 for each of num_layers.")
+    num_layers: int = declare(2, group="model", scope="train", ge=1, classes=("lstm", "multimodal_cnn"),
+        about="Recurrent or convolutional layers; num_channels, where it is set, must name as many.")
+    dropout_keep: float = declare(0.5, group="model", scope="train", gt=0, le=1, classes=("lstm", "multimodal_cnn"), needs=(conditions.DROPS_BETWEEN_LAYERS,),
+        about="Share that dropout keeps: between recurrent layers, and of what the convolutions found.")
 
-    max_sen_len: int = _field(512, group="text", about="Tokens per chunk, special tokens counted.", ge=4)
-    primary_max_sen_len: int | None = _field(None, group="text", about="Override for the primary text.", only=TWO_TEXT_CLASSES, ge=4)
-    secondary_max_sen_len: int | None = _field(None, group="text", about="Override for the secondary text.", only=TWO_TEXT_CLASSES, ge=4)
-    chunk_trancate: bool = _field(False, group="text", about="Keep only the first max_total_chunks chunks of a record; what is cut is counted and logged. Also spelled chunk_truncate.")
-    max_total_chunks: int = _field(5, group="text", about="Chunks kept per record and text when chunk_trancate is on.", ge=1)
-    fixed_tokenizer_length: bool = _field(True, group="text", about="Accepted for older configurations. Nothing is padded, so it has no effect, and the log says so when it is set.")
-    text_input_ids_key: str = _field("input_ids", group="text", about="Name of the token input in model.onnx (after primary_ or secondary_ with two texts).", min_length=1)
-    text_attention_mask_key: str = _field("attention_mask", group="text", about="Name of the mask input in model.onnx, likewise.", min_length=1)
-    text_processing_steps: list[TextStep] | None = _field(None, group="text", about="Steps for the one text, in order. Default: " + ", ".join(FULL_TEXT_STEPS) + ".")
-    primary_text_processing_steps: list[TextStep] | None = _field(None, group="text", about="Steps for the primary text. Default: all, as above.", only=TWO_TEXT_CLASSES)
-    secondary_text_processing_steps: list[TextStep] | None = _field(None, group="text", about="Steps for the secondary text. Default: " + ", ".join(EVENT_TEXT_STEPS) + ".", only=TWO_TEXT_CLASSES)
+    max_sen_len: int = declare(512, group="text", scope="prepare", ge=4, needs=(conditions.not_overridden("max_sen_len"),),
+        about="Tokens per chunk, special tokens counted.")
+    primary_max_sen_len: int | None = declare(None, group="text", scope="prepare", ge=4, classes=TWO_TEXT_CLASSES,
+        about="Override for the primary text.")
+    secondary_max_sen_len: int | None = declare(None, group="text", scope="prepare", ge=4, classes=TWO_TEXT_CLASSES,
+        about="Override for the secondary text.")
+    chunk_trancate: bool = declare(False, group="text", scope="prepare",
+        about="Keep only the first max_total_chunks chunks of a record; what is cut is counted and logged. Also spelled chunk_truncate.")
+    max_total_chunks: int = declare(5, group="text", scope="prepare", ge=1, needs=(conditions.TRUNCATES,),
+        about="Chunks kept per record and text when chunk_trancate is on.")
+    fixed_tokenizer_length: bool = declare(True, group="text", scope="run", needs=(conditions.NEVER_PADS,),
+        about="Accepted for older configurations. Batches are packed, without padding, so it has no effect.")
+    text_input_ids_key: str = declare("input_ids", group="text", scope="after", min_length=1,
+        about="Name of the token input in model.onnx (after primary_ or secondary_ with two texts).")
+    text_attention_mask_key: str = declare("attention_mask", group="text", scope="after", min_length=1,
+        about="Name of the mask input in model.onnx, likewise.")
+    text_processing_steps: list[TextStep] | None = declare(None, group="text", scope="prepare", needs=(conditions.ONE_TEXT,),
+        about="Steps for the one text, in order. Default: " + ", ".join(FULL_TEXT_STEPS) + ".")
+    primary_text_processing_steps: list[TextStep] | None = declare(None, group="text", scope="prepare", classes=TWO_TEXT_CLASSES,
+        about="Steps for the primary text. Default: all, as above.")
+    secondary_text_processing_steps: list[TextStep] | None = declare(None, group="text", scope="prepare", classes=TWO_TEXT_CLASSES,
+        about="Steps for the secondary text. Default: " + ", ".join(EVENT_TEXT_STEPS) + ".")
 
-    smooth_factor: float = _field(0.0, group="table", about="Risk tables: weight of the prior, as a fraction of the training rows.", ge=0)
-    count_threshold: int = _field(0, group="table", about="Risk tables: a category with fewer rows gets the prior.", ge=0)
-    risk_table_folds: int = _field(5, group="table", about="Training rows get risk values fitted on the other folds; 0 or 1 = fitted and applied on the same rows.", ge=0)
-    imputation_strategy: Literal["mean", "median", "mode"] = _field("mean", group="table", about="What a missing number becomes, fitted on train.")
-    imputation_dict: dict[str, float] | None = _field(None, group="table", about="Imputation values given by hand, per column; the rest are fitted.")
-    risk_tables: dict[str, dict[str, Any]] | None = _field(None, group="table", about="Risk tables given by hand, per column, in the form of risk_table_map.json; the rest are fitted.")
-    category_embedding_dim: int = _field(0, group="table", about="A trained vector of this width for each category of cat_field_list, beside its risk values; 0 = none. For columns of many values, e.g. products.", ge=0)
-    category_embedding_min_count: int = _field(5, group="table", about="Categories with fewer rows in train share the vector of those that train did not have.", ge=1)
-    numeric_transform: Literal["standard", "quantile", "none"] = _field("standard", group="table", about="Scaling of the tabular inputs between imputation and the model, fitted on train, part of model.pth and model.onnx.")
-    numeric_embedding: Literal["none", "piecewise_linear", "periodic"] = _field("none", group="table", about="A vector for each tabular input instead of the number itself: how far it has come through each of its bins, which are quantiles of train, or sines and cosines of trained frequencies (Gorishniy et al. 2022); then a linear layer per input, and ReLU.")
-    numeric_embedding_dim: int = _field(16, group="table", about="Width of each input's vector.", only=("piecewise_linear", "periodic"), ge=1)
-    numeric_embedding_bins: int = _field(16, group="table", about="Bins of each input; fewer where its quantiles coincide.", only=("piecewise_linear",), ge=1)
-    numeric_embedding_frequencies: int = _field(16, group="table", about="Frequencies of each input.", only=("periodic",), ge=1)
-    numeric_embedding_sigma: float = _field(0.1, group="table", about="Standard deviation of the first frequencies, in periods per unit of the scaled input.", only=("periodic",), gt=0)
+    smooth_factor: float = declare(0.0, group="table", scope="prepare", ge=0, needs=(conditions.CATEGORIES, conditions.FITS_RISKS),
+        about="Risk tables: weight of the prior, as a fraction of the training rows.")
+    count_threshold: int = declare(0, group="table", scope="prepare", ge=0, needs=(conditions.CATEGORIES, conditions.FITS_RISKS),
+        about="Risk tables: a category with fewer rows gets the prior.")
+    risk_table_folds: int = declare(5, group="table", scope="prepare", ge=0, needs=(conditions.CATEGORIES, conditions.FITS_RISKS),
+        about="Training rows get risk values fitted on the other folds; 0 or 1 = fitted and applied on the same rows.")
+    imputation_strategy: Literal["mean", "median", "mode"] = declare("mean", group="table", scope="prepare", needs=(conditions.NUMBERS, conditions.FITS_IMPUTATION),
+        about="What a missing number becomes, fitted on train.")
+    imputation_dict: dict[str, float] | None = declare(None, group="table", scope="prepare", needs=(conditions.NUMBERS,),
+        about="Imputation values given by hand, per column; the rest are fitted.")
+    risk_tables: dict[str, dict[str, Any]] | None = declare(None, group="table", scope="prepare", needs=(conditions.CATEGORIES,),
+        about="Risk tables given by hand, per column, in the form of risk_table_map.json; the rest are fitted.")
+    category_embedding_dim: int = declare(0, group="table", scope="prepare", ge=0,
+        about="A trained vector of this width for each category of cat_field_list, beside its risk values; 0 = none. For columns of many values, e.g. products.")
+    category_embedding_min_count: int = declare(5, group="table", scope="prepare", ge=1, needs=(conditions.EMBEDS_CATEGORIES,),
+        about="Categories with fewer rows in train share the vector of those that train did not have.")
+    numeric_transform: Literal["standard", "quantile", "none"] = declare("standard", group="table", scope="prepare", needs=(conditions.TABLE,),
+        about="Scaling of the tabular inputs between imputation and the model, fitted on train, part of model.pth and model.onnx.")
+    numeric_embedding: Literal["none", "piecewise_linear", "periodic"] = declare("none", group="table", scope="prepare",
+        about="A vector for each tabular input instead of the number itself: how far it has come through each of its bins, which are quantiles of train, or sines and cosines of trained frequencies (Gorishniy et al. 2022); then a linear layer per input, and ReLU.")
+    numeric_embedding_dim: int = declare(16, group="table", scope="train", ge=1, needs=(conditions.chosen("numeric_embedding", "piecewise_linear", "periodic"),),
+        about="Width of each input's vector.")
+    numeric_embedding_bins: int = declare(16, group="table", scope="prepare", ge=1, needs=(conditions.chosen("numeric_embedding", "piecewise_linear"),),
+        about="Bins of each input; fewer where its quantiles coincide.")
+    numeric_embedding_frequencies: int = declare(16, group="table", scope="train", ge=1, needs=(conditions.chosen("numeric_embedding", "periodic"),),
+        about="Frequencies of each input.")
+    numeric_embedding_sigma: float = declare(0.1, group="table", scope="train", gt=0, needs=(conditions.chosen("numeric_embedding", "periodic"),),
+        about="Standard deviation of the first frequencies, in periods per unit of the scaled input.")
 
-    batch_size: int = _field(32, group="training", about="Records per data-parallel rank and forward pass; a pipeline cuts them into num_microbatches.", ge=1)
-    max_epochs: int = _field(10, group="training", about="Passes over train at most.", ge=1)
-    lr: float = _field(2e-5, group="training", about="Peak learning rate.", gt=0)
-    head_lr: float | None = _field(None, group="training", about="Peak learning rate of everything but the encoders' backbones. Default: lr. Beside a pretrained encoder about 1e-3 is usually much better.", gt=0)
-    layer_lr_decay: float = _field(1.0, group="training", about="Factor on lr for each encoder layer between a weight and the top of its encoder; the embeddings learn slowest. 1 = every layer learns at lr.", only=TRANSFORMER_CLASSES, gt=0, le=1)
-    optimizer: Literal["SGD", "Adam", "AdamW"] = _field("AdamW", group="training", about="Optimizer; no weight decay on biases and norms.")
-    momentum: float = _field(0.9, group="training", about="Momentum of SGD.", only=("SGD",), ge=0, lt=1)
-    weight_decay: float = _field(0.0, group="training", about="Weight decay (decoupled with AdamW, L2 otherwise).", ge=0)
-    adam_epsilon: float = _field(1e-8, group="training", about="Epsilon of Adam and AdamW.", only=("Adam", "AdamW"), gt=0)
-    loss: Literal["cross_entropy", "focal"] = _field("cross_entropy", group="training", about="What is minimised; focal gives less weight to records that are classified well already. val/loss is the log loss with class_weights in any case, so that runs can be compared.")
-    focal_gamma: float = _field(2.0, group="training", about="Exponent of the focal loss; 0 is cross entropy.", only=("focal",), ge=0, le=10)
-    label_smoothing: float = _field(0.0, group="training", about="Share of each label that is spread evenly over all classes in the training loss.", ge=0, lt=1)
-    class_weights: list[float] | Literal["balanced"] | None = _field(None, group="training", about="Weight of each class in the loss, in the order of the class ids; balanced: rows of train / (classes * rows of the class). Default: all 1.")
-    ema_decay: float = _field(0.0, group="training", about="Decay of an exponential moving average of the weights, which is what is validated, evaluated and saved; 0 = none. E.g. 0.999. Early steps are forgotten faster, so short runs are no average of their beginnings.", ge=0, lt=1)
-    gradient_clip_val: float = _field(1.0, group="training", about="Largest global gradient norm; 0 = no clipping.", ge=0)
-    accumulate_grad_batches: int = _field(1, group="training", about="Forward passes per optimizer step and rank.", ge=1)
-    warmup_steps: int = _field(300, group="training", about="Optimizer steps of linear warmup. The default shrinks to a tenth of a short run; a number that you set is kept.", ge=0)
-    run_scheduler: bool = _field(True, group="training", about="After the warmup decay the rate linearly; otherwise keep it constant.")
-    lr_decay: float = _field(0.05, group="training", about="Fraction of lr that the linear decay ends at.", ge=0, le=1)
-    fp16: bool = _field(False, group="training", about="Autocast to float16, with gradient scaling.")
-    bf16: bool = _field(False, group="training", about="Autocast to bfloat16. A CPU without AMX (amx_bf16) is faster in float32.")
-    seed: int = _field(42, group="training", about="Seed of the initial weights, the order of records, the folds and dropout.", ge=0, lt=2**63)
+    batch_size: int = declare(32, group="training", scope="run", ge=1,
+        about="Records per data-parallel rank and forward pass; a pipeline cuts them into num_microbatches.")
+    max_epochs: int = declare(10, group="training", scope="run", ge=1, about="Passes over train at most.")
+    lr: float = declare(2e-5, group="training", scope="train", gt=0, about="Peak learning rate.")
+    head_lr: float | None = declare(None, group="training", scope="train", gt=0,
+        about="Peak learning rate of everything but the encoders' backbones. Default: lr. Beside a pretrained encoder about 1e-3 is usually much better.")
+    layer_lr_decay: float = declare(1.0, group="training", scope="train", gt=0, le=1, classes=TRANSFORMER_CLASSES,
+        about="Factor on lr for each encoder layer between a weight and the top of its encoder; the embeddings learn slowest. 1 = every layer learns at lr.")
+    optimizer: Literal["SGD", "Adam", "AdamW"] = declare("AdamW", group="training", scope="train",
+        about="Optimizer; no weight decay on biases and norms.")
+    momentum: float = declare(0.9, group="training", scope="train", ge=0, lt=1, needs=(conditions.chosen("optimizer", "SGD"),),
+        about="Momentum of SGD.")
+    weight_decay: float = declare(0.0, group="training", scope="train", ge=0,
+        about="Weight decay (decoupled with AdamW, L2 otherwise).")
+    adam_epsilon: float = declare(1e-8, group="training", scope="train", gt=0, needs=(conditions.chosen("optimizer", "Adam", "AdamW"),),
+        about="Epsilon of Adam and AdamW.")
+    loss: Literal["cross_entropy", "focal"] = declare("cross_entropy", group="training", scope="train",
+        about="What is minimised; focal gives less weight to records that are classified well already. val/loss is the log loss with class_weights in any case, so that runs can be compared.")
+    focal_gamma: float = declare(2.0, group="training", scope="train", ge=0, le=10, needs=(conditions.chosen("loss", "focal"),),
+        about="Exponent of the focal loss; 0 is cross entropy.")
+    label_smoothing: float = declare(0.0, group="training", scope="train", ge=0, lt=1,
+        about="Share of each label that is spread evenly over all classes in the training loss.")
+    class_weights: list[float] | Literal["balanced"] | None = declare(None, group="training", scope="train",
+        about="Weight of each class in the loss, in the order of the class ids; balanced: rows of train / (classes * rows of the class). Default: all 1.")
+    ema_decay: float = declare(0.0, group="training", scope="train", ge=0, lt=1,
+        about="Decay of an exponential moving average of the weights, which is what is validated, evaluated and saved; 0 = none. E.g. 0.999. Early steps are forgotten faster, so short runs are no average of their beginnings.")
+    gradient_clip_val: float = declare(1.0, group="training", scope="train", ge=0,
+        about="Largest global gradient norm; 0 = no clipping.")
+    accumulate_grad_batches: int = declare(1, group="training", scope="run", ge=1, about="Forward passes per optimizer step and rank.")
+    warmup_steps: int = declare(300, group="training", scope="train", ge=0,
+        about="Optimizer steps of linear warmup. The default shrinks to a tenth of a short run; any other number is kept.")
+    run_scheduler: bool = declare(True, group="training", scope="train",
+        about="After the warmup decay the rate linearly; otherwise keep it constant.")
+    lr_decay: float = declare(0.05, group="training", scope="train", ge=0, le=1, needs=(conditions.DECAYS,),
+        about="Fraction of lr that the linear decay ends at.")
+    fp16: bool = declare(False, group="training", scope="train", about="Autocast to float16, with gradient scaling.")
+    bf16: bool = declare(False, group="training", scope="train",
+        about="Autocast to bfloat16. A CPU without AMX (amx_bf16) is faster in float32.")
+    seed: int = declare(42, group="training", scope="prepare", ge=0, lt=2**63,
+        about="Seed of the initial weights, the order of records, the folds and dropout.")
 
-    early_stop_metric: str = _field("val/f1_score", group="control", about="Metric that decides which weights are best and when to stop: val/loss or val/ and a metric.")
-    early_stop_patience: int = _field(3, group="control", about="Epochs without a better early_stop_metric before training stops.", ge=1)
-    val_check_interval: float = _field(0.25, group="control", about="Validate every this fraction of an epoch (up to 1), or every this many optimizer steps (above 1).", gt=0)
-    metric_choices: list[Metric] = _field(["auroc", "f1_score"], group="control", about="Metrics of each validation during training; the final evaluation has all of them.", min_length=1)
-    load_ckpt: bool = _field(True, group="control", about="Evaluate and save the best weights; false: the last.")
-    resume: bool = _field(True, group="control", about="Go on from the newest complete checkpoint in checkpoints/.")
-    keep_checkpoints: int = _field(2, group="control", about="Checkpoints kept, the newest ones; the best is kept beside them.", ge=1)
-    checkpoint_every_n_steps: int = _field(0, group="control", about="Also save a checkpoint every n optimizer steps; 0: at validations only.", ge=0)
-    log_every_n_steps: int = _field(20, group="control", about="Optimizer steps between progress lines.", ge=1)
-    max_nonfinite_steps: int = _field(5, group="control", about="Consecutive optimizer steps with a non-finite loss or gradient before the job fails; such steps are skipped.", ge=1)
+    early_stop_metric: str = declare("val/f1_score", group="control", scope="train",
+        about="Metric that decides which weights are best and when to stop: val/loss or val/ and a metric.")
+    early_stop_patience: int = declare(3, group="control", scope="run", ge=1,
+        about="Epochs without a better early_stop_metric before training stops.")
+    val_check_interval: float = declare(0.25, group="control", scope="run", gt=0,
+        about="Validate every this fraction of an epoch (up to 1), or every this many optimizer steps (above 1).")
+    metric_choices: list[Metric] = declare(["auroc", "f1_score"], group="control", scope="run", min_length=1,
+        about="Metrics of each validation during training; the final evaluation has all of them.")
+    load_ckpt: bool = declare(True, group="control", scope="after", about="Evaluate and save the best weights; false: the last.")
+    resume: bool = declare(True, group="control", scope="run", about="Go on from the newest complete checkpoint in checkpoints/.")
+    keep_checkpoints: int = declare(2, group="control", scope="run", ge=1,
+        about="Checkpoints kept, the newest ones; the best is kept beside them.")
+    checkpoint_every_n_steps: int = declare(0, group="control", scope="run", ge=0,
+        about="Also save a checkpoint every n optimizer steps; 0: at validations only.")
+    log_every_n_steps: int = declare(20, group="control", scope="run", ge=1, about="Optimizer steps between progress lines.")
+    max_nonfinite_steps: int = declare(5, group="control", scope="run", ge=1,
+        about="Consecutive optimizer steps with a non-finite loss or gradient before the job fails; such steps are skipped.")
 
-    calibration: Literal["none", "temperature", "isotonic"] = _field("none", group="outcome", about="How probabilities are calibrated, fitted on val after training: temperature divides the logits by one number and keeps the order of records; isotonic bends each class's probability by a rising line and wants some thousand val records. A temperature cannot undo class_weights: with two classes, set target_prior too. Part of model.onnx and of the Predictor.")
-    target_prior: float | None = _field(None, group="outcome", about="Two classes: the share of class 1 where the model will be used, if it differs from training's; probabilities are corrected for it.", gt=0, lt=1)
-    decision_threshold: float | str = _field(0.5, group="outcome", about="Two classes: a record is decided to be of class 1 from this probability on. A number, or what to reach on val: best_f1, precision>=x (with the highest recall), recall>=x (with the highest precision), or cost.")
-    explain: int = _field(500, group="outcome", about="Measure on this many val records what each column and modality is worth (permutation importance, ablation), within about a minute, on a slow machine five; true = 500, false or 0 = not at all.", ge=0)
-    onnx_variants: list[OnnxVariant] = _field([], group="outcome", about="Also write model.fused.onnx (fused operators, the same arithmetic) or model.int8.onnx (fused, 8-bit weights), each only if its AUROC on val falls by at most 0.002.")
-    false_positive_cost: float = _field(1.0, group="outcome", about="What deciding class 1 wrongly costs, with decision_threshold=cost.", gt=0)
-    false_negative_cost: float = _field(1.0, group="outcome", about="What missing a record of class 1 costs, with decision_threshold=cost.", gt=0)
+    calibration: Literal["none", "temperature", "isotonic"] = declare("none", group="outcome", scope="after",
+        about="How probabilities are calibrated, fitted on val after training: temperature divides the logits by one number and keeps the order of records; isotonic bends each class's probability by a rising line and wants some thousand val records. A temperature cannot undo class_weights: with two classes, set target_prior too. Part of model.onnx and of the Predictor.")
+    target_prior: float | None = declare(None, group="outcome", scope="after", gt=0, lt=1,
+        about="Two classes: the share of class 1 where the model will be used, if it differs from training's; probabilities are corrected for it.")
+    decision_threshold: float | str = declare(0.5, group="outcome", scope="after",
+        about="Two classes: a record is decided to be of class 1 from this probability on. A number, or what to reach on val: best_f1, precision>=x (with the highest recall), recall>=x (with the highest precision), or cost.")
+    explain: int = declare(500, group="outcome", scope="after", ge=0,
+        about="Measure on this many val records what each column and modality is worth (permutation importance, ablation), within about a minute, on a slow machine five; true = 500, false or 0 = not at all.")
+    onnx_variants: list[OnnxVariant] = declare([], group="outcome", scope="after",
+        about="Also write model.fused.onnx (fused operators, the same arithmetic) or model.int8.onnx (fused, 8-bit weights), each only if its AUROC on val falls by at most 0.002.")
+    false_positive_cost: float = declare(1.0, group="outcome", scope="after", gt=0, needs=(conditions.COSTS,),
+        about="What deciding class 1 wrongly costs, with decision_threshold=cost.")
+    false_negative_cost: float = declare(1.0, group="outcome", scope="after", gt=0, needs=(conditions.COSTS,),
+        about="What missing a record of class 1 costs, with decision_threshold=cost.")
 
-    nproc_per_node: int | None = _field(None, group="processes", about="Worker processes per host. Default: number of GPUs, or 1.", ge=1)
-    preprocess_workers: int | None = _field(None, group="processes", about="Processes that prepare data. Default: number of cores.", ge=1)
-    strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp", "pp", "branch"] = _field("auto", group="processes", about="How the work is shared out: ddp replicas, fsdp shards, hsdp shards inside and replicas outside, tp slices of layers, pp stages, branch one text encoder per rank; auto: as the sizes below say, replicas of what is left.")
-    dp_replicate_size: int = _field(-1, group="processes", about="Replicas; -1 = what is left.", ge=-1)
-    dp_shard_size: int = _field(1, group="processes", about="Ranks that share one sharded copy; -1 = what is left.", ge=-1)
-    pp_size: int = _field(1, group="processes", about="Ranks of a pipeline; -1 = what is left.", ge=-1)
-    tp_size: int = _field(1, group="processes", about="Ranks that share each layer; -1 = what is left.", ge=-1)
-    branch_size: int = _field(1, group="processes", about="Ranks that share the text encoders; -1 = one for each.", ge=-1)
-    pp_schedule: Literal["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"] = _field("1F1B", group="processes", about="Pipeline schedule; the last three give each rank two shorter stages.", only=("pp",))
-    num_microbatches: int = _field(4, group="processes", about="Microbatches in flight in a pipeline, of batch_size / num_microbatches records each.", only=("pp",), ge=1)
-    sharding_strategy: Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"] = _field("FULL_SHARD", group="processes", about="What dp_shard splits: everything; gradients and optimizer state, with the parameters gathered from forward to backward; or nothing, which makes fsdp's ranks replicas.", only=("dp_shard",))
-    fsdp_wrap: Literal["layer", "size"] = _field("layer", group="processes", about="What is gathered and freed as one: each encoder layer, or modules of at least fsdp_min_params.", only=("fsdp",))
-    fsdp_min_params: int = _field(1_000_000, group="processes", about="Parameters of a unit with fsdp_wrap=size.", only=("fsdp",), ge=1)
-    fsdp_reduce_dtype: Literal["float32", "bfloat16"] = _field("float32", group="processes", about="What gradients are summed in with bf16 or fp16.", only=("fsdp",))
-    cpu_offload: bool = _field(False, group="processes", about="Keep shards of parameters, gradients and optimizer state in the host's memory; slow, for models that fit in no other way.", only=("fsdp",))
-    bucket_cap_mb: int = _field(25, group="processes", about="MiB of gradients that travel together.", only=("ddp",), ge=1)
-    gradient_as_bucket_view: bool = _field(True, group="processes", about="Gradients live in the buckets that travel instead of in copies: less memory.", only=("ddp",))
-    gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = _field("none", group="processes", about="How gradients are compressed on their way; powersgd sends low-rank approximations. Results differ from one process's.", only=("ddp",))
-    powersgd_rank: int = _field(1, group="processes", about="Rank of the approximation with gradient_compression=powersgd.", only=("ddp",), ge=1)
-    sequence_parallel: bool = _field(False, group="processes", about="Also share out, over tp, what lies between the sliced matrix products (norms, dropout): less memory.", only=("tp",))
-    activation_checkpointing: int = _field(0, group="processes", about="Compute every n-th encoder layer again in the backward pass instead of keeping its activations; 1 = every layer, 0 = none.", only=TRANSFORMER_CLASSES, ge=0)
-    compile: bool = _field(False, group="processes", about="Compile encoder layers with torch.compile; the first steps take longer.", only=TRANSFORMER_CLASSES)
-    max_restarts: int = _field(3, group="processes", about="Times that workers killed by a signal are started again from the newest checkpoint. An error that names its cause is not tried again.", ge=0)
-    profile: bool = _field(False, group="processes", about="Trace some steps: output/data/profile/ gets the trace and a table of the ten costliest operations.")
+    nproc_per_node: int | None = declare(None, group="processes", scope="run", ge=1,
+        about="Worker processes per host. Default: number of GPUs, or 1.")
+    preprocess_workers: int | None = declare(None, group="processes", scope="run", ge=1,
+        about="Processes that prepare data. Default: number of cores.")
+    strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp", "pp", "branch"] = declare("auto", group="processes", scope="run", needs=(conditions.PROCESSES,),
+        about="How the work is shared out: ddp replicas, fsdp shards, hsdp shards inside and replicas outside, tp slices of layers, pp stages, branch one text encoder per rank; auto: as the sizes below say, replicas of what is left.")
+    dp_replicate_size: int = declare(-1, group="processes", scope="run", ge=-1, about="Replicas; -1 = what is left.")
+    dp_shard_size: int = declare(1, group="processes", scope="run", ge=-1,
+        about="Ranks that share one sharded copy; -1 = what is left.")
+    pp_size: int = declare(1, group="processes", scope="run", ge=-1, about="Ranks of a pipeline; -1 = what is left.")
+    tp_size: int = declare(1, group="processes", scope="run", ge=-1, about="Ranks that share each layer; -1 = what is left.")
+    branch_size: int = declare(1, group="processes", scope="run", ge=-1,
+        about="Ranks that share the text encoders; -1 = one for each.")
+    pp_schedule: Literal["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"] = declare("1F1B", group="processes", scope="run", features=("pp",),
+        about="Pipeline schedule; the last three give each rank two shorter stages.")
+    num_microbatches: int = declare(4, group="processes", scope="run", ge=1, features=("pp",),
+        about="Microbatches in flight in a pipeline, of batch_size / num_microbatches records each.")
+    sharding_strategy: Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"] = declare("FULL_SHARD", group="processes", scope="run", needs=(conditions.SHARDS,),
+        about="What dp_shard splits: everything; gradients and optimizer state, with the parameters gathered from forward to backward; or nothing, which makes fsdp's ranks replicas.")
+    fsdp_wrap: Literal["layer", "size"] = declare("layer", group="processes", scope="run", features=("fsdp",),
+        about="What is gathered and freed as one: each encoder layer, or modules of at least fsdp_min_params.")
+    fsdp_min_params: int = declare(1_000_000, group="processes", scope="run", ge=1, features=("fsdp",), needs=(conditions.chosen("fsdp_wrap", "size"),),
+        about="Parameters of a unit with fsdp_wrap=size.")
+    fsdp_reduce_dtype: Literal["float32", "bfloat16"] = declare("float32", group="processes", scope="run", features=("fsdp",), needs=(conditions.AUTOCAST,),
+        about="What gradients are summed in with bf16 or fp16.")
+    cpu_offload: bool = declare(False, group="processes", scope="run", features=("fsdp",),
+        about="Keep shards of parameters, gradients and optimizer state in the host's memory; slow, for models that fit in no other way.")
+    bucket_cap_mb: int = declare(25, group="processes", scope="run", ge=1, features=("ddp",),
+        about="MiB of gradients that travel together.")
+    gradient_as_bucket_view: bool = declare(True, group="processes", scope="run", features=("ddp",),
+        about="Gradients live in the buckets that travel instead of in copies: less memory.")
+    gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = declare("none", group="processes", scope="run", features=("ddp",),
+        about="How gradients are compressed on their way; powersgd sends low-rank approximations. Results differ from one process's.")
+    powersgd_rank: int = declare(1, group="processes", scope="run", ge=1, features=("ddp",), needs=(conditions.chosen("gradient_compression", "powersgd"),),
+        about="Rank of the approximation with gradient_compression=powersgd.")
+    sequence_parallel: bool = declare(False, group="processes", scope="run", features=("tp",),
+        about="Also share out, over tp, what lies between the sliced matrix products (norms, dropout): less memory.")
+    activation_checkpointing: int = declare(0, group="processes", scope="run", ge=0, classes=TRANSFORMER_CLASSES,
+        about="Compute every n-th encoder layer again in the backward pass instead of keeping its activations; 1 = every layer, 0 = none.")
+    compile: bool = declare(False, group="processes", scope="run", classes=TRANSFORMER_CLASSES,
+        about="Compile encoder layers with torch.compile; the first steps take longer.")
+    max_restarts: int = declare(3, group="processes", scope="run", ge=0,
+        about="Times that workers killed by a signal are started again from the newest checkpoint. An error that names its cause is not tried again.")
+    process_group_timeout_minutes: float = declare(10, group="processes", scope="run", gt=0, needs=(conditions.PROCESSES,),
+        about="Minutes that a collective operation waits for the other processes before the job fails.")
+    log_all_ranks: bool = declare(False, group="processes", scope="run", needs=(conditions.PROCESSES,),
+        about="Log the progress of every process, with its rank in front; by default ranks above 0 log warnings only.")
+    profile: bool = declare(False, group="processes", scope="run",
+        about="Trace some steps: output/data/profile/ gets the trace and a table of the ten costliest operations.")
     # fmt: on
 
     @field_validator("decision_threshold")
@@ -237,6 +329,26 @@ class Hyperparameters(BaseModel):
         switched = {"true": True, "false": False}.get(str(value).strip().lower())
         return value if switched is None else cls.model_fields["explain"].default * switched
 
+    @model_validator(mode="after")
+    def _forget_defaults(self) -> Self:
+        """Count a value that equals its default as not set, so that a configuration written with its defaults filled
+        in (model/hyperparameters.json) is the same configuration."""
+        fields = type(self).model_fields
+        self.model_fields_set.difference_update(
+            [name for name, field in fields.items() if getattr(self, name) == field.default]
+        )
+        return self
+
+    @classmethod
+    def declarations(cls) -> dict[str, Declaration]:
+        """Return the declaration of every hyperparameter."""
+        return {name: declaration_of(field) for name, field in cls.model_fields.items()}
+
+    @classmethod
+    def names_of(cls, *scopes: Scope) -> list[str]:
+        """Return the hyperparameters whose change invalidates what `scopes` say."""
+        return [name for name, declaration in cls.declarations().items() if declaration.scope in scopes]
+
     @property
     def architecture(self) -> ModelClass:
         return model_class(self.model_class)
@@ -245,7 +357,7 @@ class Hyperparameters(BaseModel):
     def text_fields(self) -> tuple[TextField, ...]:
         """The text columns the model reads, in order, with overrides resolved."""
         roles = ("text",) if self.architecture.num_texts == 1 else ("primary", "secondary")
-        return tuple(self._text_field(role) for role in roles)
+        return tuple(resolve_text_field(self, role) for role in roles)
 
     @property
     def has_table(self) -> bool:
@@ -275,29 +387,6 @@ class Hyperparameters(BaseModel):
     @property
     def conv_channels(self) -> list[int]:
         """Channels of each convolutional layer."""
-        if "num_layers" in self.model_fields_set and "num_channels" not in self.model_fields_set:
+        if "num_channels" not in self.model_fields_set:
             return [self.num_channels[0]] * self.num_layers
         return list(self.num_channels)
-
-    def _text_field(self, role: str) -> TextField:
-        def pick(name: str) -> Any:
-            override = getattr(self, f"{role}_{name}", None) if role != "text" else None
-            return getattr(self, name, None) if override is None else override
-
-        prefix = "" if role == "text" else f"{role}_"
-        default_steps = EVENT_TEXT_STEPS if role == "secondary" else FULL_TEXT_STEPS
-        column = getattr(self, "text_name" if role == "text" else f"{role}_text_name")
-        assert column is not None, "check_consistency requires the column"
-        return TextField(
-            role=role,
-            column=column,
-            tokenizer=pick("tokenizer"),
-            steps=tuple(getattr(self, f"{prefix}text_processing_steps") or default_steps),
-            max_sen_len=pick("max_sen_len"),
-            max_chunks=self.max_total_chunks if self.chunk_trancate else None,
-            reinit_pooler=pick("reinit_pooler"),
-            reinit_layers=pick("reinit_layers"),
-            is_embeddings_trainable=pick("is_embeddings_trainable"),
-            input_ids_key=prefix + self.text_input_ids_key,
-            attention_mask_key=prefix + self.text_attention_mask_key,
-        )

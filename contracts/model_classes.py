@@ -6,6 +6,8 @@ from typing import Literal
 
 from contracts.errors import ContractError
 
+FROM_SCRATCH = "from_scratch"  # the tokenizer of an encoder that is made for a job, with random weights
+
 
 @dataclass(frozen=True)
 class ModelClass:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
+from contracts.declaration import Declaration, declaration_of
 from contracts.hyperparameter_files import ALIASES
 from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import ALIASES as CLASS_ALIASES
@@ -30,7 +31,23 @@ Generated from contracts/hyperparameters.py by `make docs`.
 
 Read from `code/hyperparams/hyperparameters.json`, then from `input/config/hyperparameters.json`, which wins. Values may
 be strings (`"[1, 2]"`, `"0.1"`, `"true"`). An unknown key is an error that names the nearest known one; `sagemaker_*`,
-`_tuning_objective_metric` and `_comments` are dropped. A setting that has no effect in a job is named in the log.
+`_tuning_objective_metric` and `_comments` are dropped. A value that
+equals its default counts as not set, so a file with the defaults filled in, such as `model/hyperparameters.json`, is
+the same configuration.
+
+The scope of a setting says what a change of it invalidates:
+
+| scope | what a change invalidates | resume from a checkpoint |
+| --- | --- | --- |
+| `prepare` | the prepared data, and all that follows: the job prepares the data again | refused |
+| `train` | the training, and all that follows | refused |
+| `after` | only what follows training: predictions, decisions, reports, exports | allowed |
+| `run` | nothing: how the job runs, and for how long | allowed |
+
+The last column says when a setting has no effect. The log of a job names the settings that were set without effect.
+"""
+HEADER = """| name | type | default | scope | what | no effect |
+| --- | --- | --- | --- | --- | --- |
 """
 
 
@@ -38,20 +55,23 @@ def render() -> str:
     """The page as Markdown."""
     parts = [INTRODUCTION]
     for group, title in GROUPS.items():
-        parts.append(f"\n## {title}\n\n| name | type | default | what |\n| --- | --- | --- | --- |\n")
+        parts.append(f"\n## {title}\n\n{HEADER}")
         for name, field in Hyperparameters.model_fields.items():
-            extra = typing.cast(dict[str, Any], field.json_schema_extra)
-            if extra["group"] != group:
+            declaration = declaration_of(field)
+            if declaration.group != group:
                 continue
-            only = f" Only: {', '.join(extra['only'])}." if extra["only"] else ""
             limits = ", ".join(
                 f"{word} {getattr(rule, attribute)}"
                 for rule in field.metadata
                 for attribute, word in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
                 if getattr(rule, attribute, None) is not None
             )
-            about = (field.description or "") + (f" ({limits})" if limits else "") + only
-            parts.append(f"| `{name}` | {_type(field.annotation)} | {_default(field.default)} | {_cell(about)} |\n")
+            about = (field.description or "") + (f" ({limits})" if limits else "")
+            cells = (
+                f"`{name}`", _type(field.annotation), _default(field.default), declaration.scope, _cell(about),
+                _cell(_obstacles(declaration)),
+            )  # fmt: skip
+            parts.append(f"| {' | '.join(cells)} |\n")
     classes = "".join(
         f"| `{entry.name}` | {entry.num_texts} | {'yes' if entry.uses_table else 'no'} | "
         f"{', '.join(f'`{alias}`' for alias, name in CLASS_ALIASES.items() if name == entry.name)} |\n"
@@ -61,6 +81,16 @@ def render() -> str:
     spelled = "".join(f"| `{alias}` | `{name}` |\n" for alias, name in ALIASES.items())
     parts.append(f"\n## Other spellings\n\n| accepted | means |\n| --- | --- |\n{spelled}")
     return "".join(parts)
+
+
+def _obstacles(declaration: Declaration) -> str:
+    """Return the cases in which a hyperparameter has no effect."""
+    cases = []
+    if declaration.classes:
+        cases.append(f"model classes other than {', '.join(declaration.classes)}")
+    if declaration.features:
+        cases.append(f"without {' or '.join(declaration.features)}")
+    return "; ".join([*cases, *(need.reason for need in declaration.needs)])
 
 
 def _type(annotation: Any) -> str:

@@ -95,8 +95,7 @@ ONE_PROCESS = Strategy("one process", 1)
 
 
 def about_processes(name: str) -> bool:
-    extra = Hyperparameters.model_fields[name].json_schema_extra
-    return name == "accumulate_grad_batches" or (isinstance(extra, dict) and extra["group"] == "processes")
+    return name == "accumulate_grad_batches" or Hyperparameters.declarations()[name].group == "processes"
 
 
 @dataclass(frozen=True)

@@ -115,9 +115,16 @@ def test_a_size_of_zero_is_refused(name):
     assert name in refusal(4, **{name: 0})
 
 
-@pytest.mark.parametrize(("strategy", "axis"), [("fsdp", "dp_shard"), ("tp", "tp"), ("pp", "pp"), ("branch", "branch")])
+@pytest.mark.parametrize(("strategy", "axis"), [("ddp", "dp_replicate"), ("hsdp", "dp_replicate")])
 def test_a_strategy_whose_own_axis_is_set_to_one_is_refused(strategy, axis):
     assert f"{axis}_size: is 1, with strategy '{strategy}'" in refusal(4, strategy=strategy, **{f"{axis}_size": 1})
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "tp", "pp", "branch"])
+def test_sizes_that_are_written_down_at_their_default_are_not_given(strategy):
+    written = {f"{axis}_size": Hyperparameters.model_fields[f"{axis}_size"].default for axis in AXES}
+    asked = {"strategy": strategy, "pp_schedule": "GPipe"}
+    assert resolve(2, **asked, **written) == resolve(2, **asked)
 
 
 def test_branches_need_two_texts_and_exactly_two_ranks():
@@ -201,7 +208,7 @@ def test_replicas_are_ddp_s_only_where_nothing_else_is_at_work(world_size, asked
         (4, {"gradient_compression": "bf16", "powersgd_rank": 4}, ["powersgd_rank"]),
         (4, {"gradient_compression": "powersgd", "powersgd_rank": 4}, []),
         (4, {"strategy": "tp", "sequence_parallel": False}, []),
-        (4, {"strategy": "pp", "sequence_parallel": False}, ["sequence_parallel"]),
+        (4, {"strategy": "pp", "sequence_parallel": False}, []),  # a default that is written down is not set
     ],
 )  # fmt: skip
 def test_settings_of_what_is_not_at_work_are_named(world_size, asked, unused):

@@ -186,6 +186,8 @@ ELSEWHERE = {
     "activation_checkpointing": "test_data_parallel.py",
     "compile": "test_data_parallel.py",
     "max_restarts": "test_interruptions.py",
+    "process_group_timeout_minutes": "test_process_settings.py",
+    "log_all_ranks": "test_process_settings.py",
     "profile": "test_profiling.py",
     "calibration": "test_decision.py",
     "target_prior": "test_decision.py",
@@ -196,7 +198,7 @@ ELSEWHERE = {
     "false_negative_cost": "test_decision.py",
 }
 WITHOUT_EFFECT = {
-    "fixed_tokenizer_length": True,
+    "fixed_tokenizer_length": False,
 }
 
 

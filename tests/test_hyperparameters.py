@@ -149,7 +149,7 @@ def test_overrides_per_field_reach_only_their_field():
 
 
 def test_a_setting_without_effect_is_named():
-    hp = parse(kernel_size=[3], max_total_chunks=2, fixed_tokenizer_length=True, momentum=0.5)
+    hp = parse(kernel_size=[3], max_total_chunks=2, fixed_tokenizer_length=False, momentum=0.5)
     said = " ".join(unused_settings(hp))
     for name in ("kernel_size", "max_total_chunks", "fixed_tokenizer_length", "momentum"):
         assert f"{name} is set and has no effect" in said
@@ -182,7 +182,7 @@ NO_TABLE = {"tab_field_list": [], "cat_field_list": []}
             {
                 **TWO_TEXTS, "tokenizer": "some/encoder", "primary_tokenizer": "from_scratch", "pooling": "mean",
                 **{f"{role}reinit_layers": 1 for role in ("", "primary_", "secondary_")},
-                **{f"{role}reinit_pooler": True for role in ("", "primary_", "secondary_")},
+                "reinit_pooler": False, **{f"{role}reinit_pooler": True for role in ("primary_", "secondary_")},
             },
         ),
         (["max_sen_len"], {**TWO_TEXTS, "max_sen_len": 64, "primary_max_sen_len": 32, "secondary_max_sen_len": 16}),

@@ -113,7 +113,7 @@ def test_it_is_refused_under_tensor_parallelism_with_what_works_instead():
 
 
 def test_what_has_no_effect_beside_it_or_without_it_is_named():
-    hp = parse_hyperparameters({**CONFIGURATION, **LORA, "is_embeddings_trainable": True})
+    hp = parse_hyperparameters({**CONFIGURATION, **LORA, "is_embeddings_trainable": False})
     assert unused_settings(hp) == [
         "is_embeddings_trainable is set and has no effect here: lora_rank freezes the encoders."
     ]

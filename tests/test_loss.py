@@ -111,5 +111,5 @@ def test_another_word_than_balanced_is_refused():
 
 def test_the_exponent_without_the_focal_loss_has_no_effect_and_the_log_says_so():
     (sentence,) = unused_settings(hyperparameters(focal_gamma=3.0))
-    assert sentence == "focal_gamma is set and has no effect here: it belongs to focal."
+    assert sentence == "focal_gamma is set and has no effect here: loss is not focal."
     assert not unused_settings(hyperparameters(focal_gamma=3.0, loss="focal"))

@@ -146,6 +146,10 @@ def test_without_a_table_it_is_refused(other):
 
 def test_settings_of_the_other_embedding_have_no_effect_and_the_log_says_so():
     hp = settings(numeric_embedding="piecewise_linear", numeric_embedding_sigma=1.0, numeric_embedding_bins=8)
-    assert unused_settings(hp) == ["numeric_embedding_sigma is set and has no effect here: it belongs to periodic."]
+    assert unused_settings(hp) == [
+        "numeric_embedding_sigma is set and has no effect here: numeric_embedding is not periodic."
+    ]
     (sentence,) = unused_settings(settings(numeric_embedding_dim=8))
-    assert sentence == "numeric_embedding_dim is set and has no effect here: it belongs to piecewise_linear, periodic."
+    assert sentence == (
+        "numeric_embedding_dim is set and has no effect here: numeric_embedding is not piecewise_linear or periodic."
+    )

@@ -24,6 +24,7 @@ class Setting:
 def settings(hyperparameters: Mapping[str, Any]) -> list[Setting]:
     """Every hyperparameter in the order of the contract; those without a default count as changed."""
     found = []
+    declarations = Hyperparameters.declarations()
     for name, field in Hyperparameters.model_fields.items():
         if name not in hyperparameters:
             continue
@@ -33,7 +34,7 @@ def settings(hyperparameters: Mapping[str, Any]) -> list[Setting]:
         found.append(
             Setting(
                 name=name,
-                group=field.json_schema_extra["group"],
+                group=declarations[name].group,
                 about=field.description or "",
                 value=_text(value),
                 default=None if required else _text(default),

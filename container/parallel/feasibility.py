@@ -78,7 +78,7 @@ def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegree
         _check_whole(hp, degrees)
         return
     of_layers = [name for name in ("activation_checkpointing", "compile") if getattr(hp, name)]
-    if "fsdp_wrap" in hp.model_fields_set and hp.fsdp_wrap == "layer" and "fsdp" in degrees.features(hp):
+    if hp.fsdp_wrap == "layer" and "fsdp" in degrees.features(hp):
         of_layers.append("fsdp_wrap")
     if not of_layers and degrees.pp == degrees.tp == 1:
         return
@@ -91,7 +91,7 @@ def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegree
         if encoder.model_type not in FAMILIES_WITH_LAYERS:
             for name in of_layers:
                 logger.warning(
-                    "%s is set and has no effect on the encoder of %s: the layers of %s are not known one by one.",
+                    "%s has no effect on the encoder of %s: the layers of %s are not known one by one.",
                     name, encoder.role, encoder.model_type,
                 )  # fmt: skip
 

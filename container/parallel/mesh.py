@@ -12,8 +12,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from container.parallel.degrees import ParallelDegrees
 from contracts.errors import ContractError
 
-COLLECTIVE_TIMEOUT = timedelta(minutes=10)
-
 
 @dataclass(frozen=True)
 class RankMesh:
@@ -95,8 +93,12 @@ class RankMesh:
             dist.barrier()
 
 
-def init_distributed() -> None:
-    """Join the process group that torchrun's environment describes, and choose this rank's device."""
+def init_distributed(*, timeout_minutes: float) -> None:
+    """Join the process group that torchrun's environment describes, and choose this rank's device.
+
+    Args:
+        timeout_minutes: how long a collective waits for the other ranks.
+    """
     cuda = torch.cuda.is_available()
     if cuda:
         local_rank, devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
@@ -108,7 +110,7 @@ def init_distributed() -> None:
         torch.cuda.set_device(local_rank)
     # Both: counts that the host needs travel over gloo, so that they never wait for the device's queue.
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-    dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+    dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
 
 
 def build_mesh(degrees: ParallelDegrees) -> RankMesh:

@@ -284,7 +284,7 @@ def _keep_gathered(stage: Stage, hp: Hyperparameters) -> None:
     """
     if isinstance(stage, FSDPModule):
         stage.set_reshard_after_forward(False)
-        if "sharding_strategy" in hp.model_fields_set and hp.sharding_strategy == "FULL_SHARD":
+        if hp.sharding_strategy == "FULL_SHARD":
             _say_once("FULL_SHARD: a pipeline stage's parameters stay gathered from its first microbatch to its last")
 
 

@@ -15,11 +15,13 @@ from contracts.paths import JobPaths
 FORMAT_VERSION = 4
 EDGE_BYTES = 1 << 16
 TOKENIZER_SUFFIXES = (".json", ".txt", ".model")
-SETTINGS = (
-    "id_name", "label_name", "full_field_list", "tab_field_list", "categorical_features_to_encode", "cat_field_list",
-    "drop_unlabelled", "encoder_config", "num_classes", "is_binary", "multiclass_categories", "smooth_factor",
-    "count_threshold", "risk_table_folds", "imputation_strategy", "imputation_dict", "risk_tables", "numeric_transform",
-    "numeric_embedding", "numeric_embedding_bins", "category_embedding_dim", "category_embedding_min_count",
+# Settings that enter the hash as facts resolved from them, so that only what the data depend on counts.
+RESOLVED = frozenset(
+    {
+        "train_filename", "val_filename", "model_class", "seed", "chunk_trancate", "max_total_chunks",
+        *(f"{role}{name}" for role in ("", "primary_", "secondary_")
+          for name in ("tokenizer", "max_sen_len", "text_processing_steps", "text_name")),
+    }
 )  # fmt: skip
 FLAGS = (artifacts.USE_PRECOMPUTED_IMPUTATION, artifacts.USE_PRECOMPUTED_RISK_TABLES)
 
@@ -49,7 +51,7 @@ def input_fingerprint(
             split: [_describe(path, paths.channel(split), content=contents.get(path)) for path in found]
             for split, found in files.items()
         },
-        "settings": {name: getattr(hp, name) for name in SETTINGS},
+        "settings": {name: getattr(hp, name) for name in hp.names_of("prepare") if name not in RESOLVED},
         "seed": hp.seed if random else None,
         "uses_table": hp.architecture.uses_table,
         "texts": [[field.role, field.column, field.tokenizer, field.steps, field.max_sen_len, field.max_chunks]

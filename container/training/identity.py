@@ -10,26 +10,10 @@ from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
 
-# Changing these continues the same training; changing any other would silently make another one of it. How the work is
-# spread over processes, and what is made of the trained weights, are free as a whole.
-FREE = frozenset(
-    {
-        "max_epochs", "early_stop_patience", "val_check_interval", "metric_choices", "load_ckpt", "resume",
-        "keep_checkpoints", "checkpoint_every_n_steps", "log_every_n_steps", "max_nonfinite_steps", "batch_size",
-        "accumulate_grad_batches", "fixed_tokenizer_length", "text_input_ids_key", "text_attention_mask_key",
-        "test_filename",
-    }
-    | {
-        name
-        for name, field in Hyperparameters.model_fields.items()
-        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["group"] in ("processes", "outcome")
-    }
-)  # fmt: skip
-
 
 def identity(hp: Hyperparameters, preprocessing_fingerprint: str, digests: Mapping[str, str]) -> dict[str, Any]:
     """The settings, the fitted preprocessing and the rows of train and val that a checkpoint depends on."""
-    settings = {name: value for name, value in hp.model_dump(mode="json").items() if name not in FREE}
+    settings = hp.model_dump(mode="json", include=set(hp.names_of("prepare", "train")))
     rows = {split: digests[split] for split in ("train", "val")}
     return {"preprocessing": preprocessing_fingerprint, "rows": rows, "hyperparameters": settings}
 
@@ -37,7 +21,9 @@ def identity(hp: Hyperparameters, preprocessing_fingerprint: str, digests: Mappi
 def check_identity(saved: dict[str, Any], current: dict[str, Any], *, folder: str) -> None:
     """Raise ContractError when the run that saved a checkpoint differs from the one that would resume it."""
     # What a checkpoint of an earlier version does not name was as its default says: that is off.
-    defaults = {name: field.default for name, field in Hyperparameters.model_fields.items() if name not in FREE}
+    defaults = {
+        name: Hyperparameters.model_fields[name].default for name in Hyperparameters.names_of("prepare", "train")
+    }
     old, new = {**defaults, **saved["hyperparameters"]}, current["hyperparameters"]
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     fix = "Undo the change, or start over with resume=false, which removes the checkpoints."

@@ -1,5 +1,6 @@
 """What training says while it runs: plain lines, a bar on a terminal, TensorBoard scalars."""
 
+import json
 import logging
 import math
 import sys
@@ -8,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
 from tqdm import tqdm
+
+from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +80,16 @@ class Progress:
         self.restart()
         return rates
 
+    def hyperparameters(self, hp: Hyperparameters) -> None:
+        """Write the hyperparameters for TensorBoard's HPARAMS tab, which shows them with the validation metrics."""
+        if self._writer is None:
+            return
+        values = {name: _hparam(value) for name, value in hp.model_dump(mode="json").items()}
+        metrics = {f"val/{name}": math.nan for name in ("loss", *hp.metric_choices)}
+        for summary in hparams(values, metrics):
+            self._writer.file_writer.add_summary(summary)  # type: ignore[union-attr]  # open until close()
+        self._writer.flush()
+
     def scalars(self, step: int, values: dict[str, Any]) -> None:
         if self._writer is None:
             return
@@ -89,6 +103,11 @@ class Progress:
             self._writer.close()
         if self._bar is not None:
             self._bar.close()
+
+
+def _hparam(value: Any) -> bool | int | float | str:
+    """Return `value` as one of the types that TensorBoard takes."""
+    return value if isinstance(value, bool | int | float | str) else json.dumps(value)
 
 
 def _number(value: Any) -> str:

@@ -72,7 +72,7 @@ def run(job: Job, stop: StopFlag) -> None:
     """
     hp = job.hp
     arrived = time.time()
-    init_distributed()
+    init_distributed(timeout_minutes=hp.process_group_timeout_minutes)
     per_host = int(os.environ["LOCAL_WORLD_SIZE"])
     ranks = build_mesh(ParallelDegrees.resolve(hp, dist.get_world_size(), per_host=per_host))
     data = open_prepared(job.prepared)
@@ -232,6 +232,7 @@ def _train(
         step=state.step,
         tensorboard=job.paths.tensorboard,
     )
+    progress.hyperparameters(hp)
     trainer = Trainer(
         hp,
         execution,
@@ -339,8 +340,8 @@ def main(arguments: Sequence[str]) -> int:
     """Entry point under torchrun; the only argument is job.json."""
     die_with_parent()
     rank = int(os.environ["RANK"])
-    set_up_logging(rank=rank)
     job = Job.read(Path(arguments[0]))
+    set_up_logging(rank=rank, all_ranks=job.hp.log_all_ranks)
     stop = StopFlag()
     stop.listen(job.stop_file)
     write_json_aside(job.pid_file(rank), os.getpid())  # from here on a SIGTERM is heard

@@ -1,0 +1,60 @@
+"""The text columns that a model reads, each with its settings resolved."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+TextStep = Literal[
+    "dialogue_splitter", "html_normalizer", "emoji_remover", "text_normalizer", "dialogue_chunker", "tokenizer"
+]
+FULL_TEXT_STEPS: tuple[TextStep, ...] = (
+    "dialogue_splitter", "html_normalizer", "emoji_remover", "text_normalizer", "dialogue_chunker", "tokenizer",
+)  # fmt: skip
+EVENT_TEXT_STEPS: tuple[TextStep, ...] = ("dialogue_splitter", "text_normalizer", "dialogue_chunker", "tokenizer")
+
+
+@dataclass(frozen=True)
+class TextField:
+    """One text column, every setting that has a per-field override resolved.
+
+    Attributes:
+        role: text (the only one), primary or secondary; prefixes artifacts and ONNX inputs.
+        column: the column's name in the table.
+    """
+
+    role: str
+    column: str
+    tokenizer: str
+    steps: tuple[str, ...]
+    max_sen_len: int
+    max_chunks: int | None
+    reinit_pooler: bool
+    reinit_layers: int
+    is_embeddings_trainable: bool
+    input_ids_key: str
+    attention_mask_key: str
+
+
+def resolve_text_field(hp: Any, role: str) -> TextField:
+    """Return the text field of `role` under the hyperparameters `hp`, whose overrides for the role apply."""
+
+    def pick(name: str) -> Any:
+        override = getattr(hp, f"{role}_{name}", None)
+        return getattr(hp, name) if override is None else override
+
+    prefix = "" if role == "text" else f"{role}_"
+    default_steps = EVENT_TEXT_STEPS if role == "secondary" else FULL_TEXT_STEPS
+    column = hp.text_name if role == "text" else getattr(hp, f"{role}_text_name")
+    assert column is not None, "check_consistency requires the column"
+    return TextField(
+        role=role,
+        column=column,
+        tokenizer=pick("tokenizer"),
+        steps=tuple(getattr(hp, f"{prefix}text_processing_steps") or default_steps),
+        max_sen_len=pick("max_sen_len"),
+        max_chunks=hp.max_total_chunks if hp.chunk_trancate else None,
+        reinit_pooler=pick("reinit_pooler"),
+        reinit_layers=pick("reinit_layers"),
+        is_embeddings_trainable=pick("is_embeddings_trainable"),
+        input_ids_key=prefix + hp.text_input_ids_key,
+        attention_mask_key=prefix + hp.text_attention_mask_key,
+    )

@@ -1,0 +1,117 @@
+"""A hyperparameter declares what a change of it invalidates; one that says nothing invalidates everything."""
+
+import pytest
+
+from container.preprocessing.fingerprint import RESOLVED
+from container.preprocessing.prepare import prepare_data
+from container.training.identity import check_identity, identity
+from contracts.declaration import declare
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import load_hyperparameters
+from contracts.hyperparameters import Hyperparameters
+from contracts.unused_settings import unused_settings, unused_with_precomputed_risks
+from docs.generate_hyperparameters import GROUPS
+from tests.jobs import CONFIGURATION, TWO_TEXTS, write_job
+
+ROWS = {"train": "1", "val": "2", "test": "9"}
+
+
+class Undeclared(Hyperparameters):
+    """A field that says nothing of its scope, with a declaration and without one."""
+
+    rounding: int = declare(0, group="table", about="Digits that numbers are rounded to.")
+    lower_case: bool = False
+
+
+class Declared(Hyperparameters):
+    learns: int = declare(0, group="model", scope="train", about="Changes the training.")
+    reports: int = declare(0, group="outcome", scope="after", about="Changes what follows training.")
+    logs: int = declare(0, group="control", scope="run", about="Changes nothing.")
+
+
+def configuration(kind=Hyperparameters, **values):
+    given = {**CONFIGURATION, **values}
+    return kind(**{name: value for name, value in given.items() if value is not None})
+
+
+@pytest.mark.parametrize("change", [{"rounding": 2}, {"lower_case": True}])
+def test_a_new_setting_that_says_nothing_has_the_data_prepared_anew(tmp_path, change):
+    paths = write_job(tmp_path)
+    values = load_hyperparameters(paths).model_dump()
+    first = prepare_data(paths, Undeclared(**values))
+    assert prepare_data(paths, Undeclared(**values)).reused
+    changed = prepare_data(paths, Undeclared(**{**values, **change}))
+    assert not changed.reused
+    assert changed.folder != first.folder
+
+
+def refuses_resume(kind, **change):
+    before, after = (identity(configuration(kind, **more), "abc", ROWS) for more in ({}, change))
+    try:
+        check_identity(before, after, folder="c")
+    except ContractError as error:
+        return error.cause.startswith(next(iter(change)))
+    return False
+
+
+@pytest.mark.parametrize("change", [{"rounding": 2}, {"lower_case": True}])
+def test_a_new_setting_that_says_nothing_refuses_a_resume(change):
+    assert refuses_resume(Undeclared, **change)
+
+
+@pytest.mark.parametrize(("name", "refused"), [("learns", True), ("reports", False), ("logs", False)])
+def test_a_resume_is_refused_after_a_change_in_training_alone(name, refused):
+    assert refuses_resume(Declared, **{name: 1}) == refused
+
+
+def test_training_settings_leave_the_prepared_data_as_they_are(tmp_path):
+    paths = write_job(tmp_path)
+    values = load_hyperparameters(paths).model_dump()
+    prepare_data(paths, Declared(**values))
+    assert prepare_data(paths, Declared(**{**values, "learns": 1, "reports": 1, "logs": 1})).reused
+
+
+def test_every_setting_that_is_resolved_for_the_hash_of_the_data_has_the_scope_prepare():
+    assert set(Hyperparameters.names_of("prepare")) >= RESOLVED
+
+
+def test_every_setting_is_in_a_group_of_the_reference_page():
+    assert {declaration.group for declaration in Hyperparameters.declarations().values()} == set(GROUPS)
+
+
+RISKS = ("smooth_factor", "count_threshold", "risk_table_folds")
+FIT = {"smooth_factor": 0.1, "count_threshold": 2, "risk_table_folds": 3}
+GIVEN = {"risk_tables": {"color": {"risk": {}, "default": 0.5}}}
+
+
+def named(**values):
+    return [sentence.split()[0] for sentence in unused_settings(configuration(**values))]
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({**TWO_TEXTS, "text_processing_steps": ["tokenizer"]}, ["text_processing_steps"]),
+        ({"text_processing_steps": ["tokenizer"]}, []),
+        ({"model_class": "multimodal_cnn", "dropout": 0.3, "tab_field_list": [], "cat_field_list": []}, ["dropout"]),
+        ({"model_class": "multimodal_cnn", "dropout": 0.3}, []),
+        ({**FIT, **GIVEN}, list(RISKS)),
+        ({**FIT, **GIVEN, "cat_field_list": ["color", "size"]}, []),
+        ({"imputation_strategy": "mode", "imputation_dict": {"price": 1.0, "quantity": 1.0}}, ["imputation_strategy"]),
+        ({"imputation_strategy": "mode", "imputation_dict": {"price": 1.0}}, []),
+    ],
+)
+def test_a_setting_that_is_ignored_is_named(values, names):
+    assert named(**values) == names
+
+
+def test_settings_of_the_fit_of_risk_tables_are_named_where_all_tables_are_precomputed():
+    assert [sentence.split()[0] for sentence in unused_with_precomputed_risks(configuration(**FIT))] == list(RISKS)
+    assert unused_with_precomputed_risks(configuration()) == []
+
+
+def test_categories_that_do_not_enter_the_model_are_named():
+    (sentence,) = unused_settings(
+        configuration(cat_field_list=["color", "size"], categorical_features_to_encode=["color"])
+    )
+    assert "['size'] do not enter the model: categorical_features_to_encode leaves them out" in sentence

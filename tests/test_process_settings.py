@@ -1,0 +1,83 @@
+"""Settings of the processes' communication and log, and how a job reports its configuration."""
+
+import subprocess
+import sys
+
+import pytest
+import torch.distributed as dist
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import plugin_data_pb2
+
+from container.parallel.mesh import init_distributed
+from container.training.progress import Progress
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import describe_hyperparameters, parse_hyperparameters
+from tests.jobs import CONFIGURATION, REPOSITORY
+
+
+def test_the_process_group_waits_for_process_group_timeout_minutes(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, timeout: seen.update(timeout=timeout))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    hp = parse_hyperparameters({**CONFIGURATION, "process_group_timeout_minutes": 2.5})
+    init_distributed(timeout_minutes=hp.process_group_timeout_minutes)
+    assert seen["timeout"].total_seconds() == 150
+
+
+QUIET, LOUD = ["[rank 3] careful"], ["[rank 3] hello", "[rank 3] careful"]
+
+
+@pytest.mark.parametrize(("all_ranks", "lines"), [(False, QUIET), (True, LOUD)])
+def test_log_all_ranks_has_every_rank_log_its_progress(all_ranks, lines):
+    program = (
+        "import logging; from container.processes import set_up_logging\n"
+        f"set_up_logging(rank=3, all_ranks={all_ranks})\n"
+        "logging.getLogger('x').info('hello'); logging.getLogger('x').warning('careful')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert [line.split(" ", 1)[1] for line in done.stdout.splitlines()] == lines
+
+
+def test_the_log_has_what_differs_from_the_defaults_and_counts_the_rest():
+    hp = parse_hyperparameters({**CONFIGURATION, "lr": 0.5, "dropout": 0.1, "imputation_dict": {"price": 1.0}})
+    text = "\n".join(describe_hyperparameters(hp))
+    assert "hyperparameters (training): batch_size=8 max_epochs=2 lr=0.5\n" in text
+    assert 'imputation_dict={"price": 1.0}' in text
+    assert " dropout=" not in text
+    assert f"{len(type(hp).model_fields) - len(hp.model_fields_set)} others have their default" in text
+
+
+def test_a_long_value_is_cut_in_the_log():
+    hp = parse_hyperparameters({**CONFIGURATION, "encoder_config": {f"name_{i}": i for i in range(99)}})
+    assert max(map(len, describe_hyperparameters(hp))) < 400
+
+
+def test_tensorboard_has_the_hyperparameters_and_the_metrics_to_show_with_them(tmp_path):
+    hp = parse_hyperparameters({**CONFIGURATION, "lr": 0.5})
+    progress = Progress(reports=True, total_steps=1, max_epochs=1, step=0, tensorboard=tmp_path)
+    progress.hyperparameters(hp)
+    progress.scalars(1, {"val/loss": 0.25})
+    progress.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    started = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info
+    assert started.hparams["lr"].number_value == 0.5
+    assert started.hparams["tab_field_list"].string_value == '["price", "quantity"]'
+    content = events.summary_metadata["_hparams_/experiment"].plugin_data.content
+    metrics = plugin_data_pb2.HParamsPluginData.FromString(content).experiment.metric_infos
+    assert {info.name.tag for info in metrics} == {"val/loss", "val/auroc", "val/f1_score"}
+
+
+def test_all_missing_settings_are_named_at_once():
+    values = {name: value for name, value in CONFIGURATION.items() if name not in ("id_name", "model_class")}
+    with pytest.raises(ContractError) as refused:
+        parse_hyperparameters(values)
+    assert refused.value.cause.startswith("id_name, model_class: missing; nothing else is missing")
+    assert f"the other {len(values)} settings are valid" in refused.value.cause
+    assert refused.value.fix.startswith("Add id_name and model_class.")
+
+
+def test_a_wrong_value_beside_a_missing_one_is_not_called_valid():
+    with pytest.raises(ContractError) as refused:
+        parse_hyperparameters({**{name: v for name, v in CONFIGURATION.items() if name != "id_name"}, "lr": "fast"})
+    assert "valid" not in refused.value.cause
