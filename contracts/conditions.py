@@ -8,9 +8,9 @@ from contracts.model_classes import FROM_SCRATCH
 from contracts.threshold_targets import COST
 
 
-def _when(holds: Callable[[Any], bool], *, otherwise: str) -> Need:
+def _when(holds: Callable[[Any], object], *, otherwise: str) -> Need:
     """Return a condition on hyperparameters alone."""
-    return Need(lambda hp, _features: holds(hp), otherwise)
+    return Need(lambda hp, _features: bool(holds(hp)), otherwise)
 
 
 def chosen(name: str, *values: str) -> Need:

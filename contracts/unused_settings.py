@@ -33,9 +33,11 @@ def _sentence(name: str, reason: str) -> str:
 
 
 def _unlisted_columns(hp: Hyperparameters) -> list[str]:
-    sentences = []
+    sentences: list[str] = []
     listed = hp.full_field_list
-    for role, columns in used_columns(hp).items() if listed is not None else ():
+    if listed is None:
+        return sentences
+    for role, columns in used_columns(hp).items():
         for column in columns:
             if column not in listed:
                 near = difflib.get_close_matches(column, listed, n=1)

@@ -97,7 +97,8 @@ def test_a_world_that_the_sizes_do_not_divide_is_refused_with_the_nearest_on_bot
 @pytest.mark.parametrize("first", AXES)
 @pytest.mark.parametrize("second", AXES)
 def test_two_axes_that_both_take_what_is_left_are_refused(first, second):
-    if first < second and "branch" not in (first, second):
+    # -1 is dp_replicate's default, so it is not given.
+    if first < second and not {"branch", "dp_replicate"} & {first, second}:
         said = refusal(8, **{f"{first}_size": -1, f"{second}_size": -1})
         assert f"{first}_size" in said
         assert f"{second}_size" in said
@@ -289,7 +290,9 @@ def torch_can_schedule(name: str, count: int, ranks: int) -> bool:
 
 
 def test_a_world_in_which_the_strategy_would_be_refused_is_not_suggested():
-    assert refusal(1, strategy="pp", pp_size=1, tp_size=2).splitlines()[1] == "Set tp_size=1."
+    assert refusal(1, strategy="hsdp", dp_replicate_size=1, dp_shard_size=2).splitlines()[1] == (
+        "Set dp_replicate_size=1, dp_shard_size=1."
+    )
 
 
 def test_a_large_world_is_answered_at_once():
