@@ -112,13 +112,13 @@ class Hyperparameters(BaseModel):
     pooling: Literal["first", "mean"] = declare("first", group="model", scope="train", classes=POOLED_CLASSES,
         about="Vector of a chunk: a pooler over its first token, or the mean of its tokens, as sentence encoders (MiniLM, mpnet, e5) are trained with.")
     reinit_pooler: bool = declare(True, group="model", scope="train", classes=POOLED_CLASSES, needs=(conditions.POOLER, conditions.not_overridden("reinit_pooler"), conditions.pretrained("reinit_pooler")),
-        about="Redraw the pooler of a pretrained encoder.")
+        about="Reinitialize the pooler of a pretrained encoder.")
     primary_reinit_pooler: bool | None = declare(None, group="model", scope="train", classes=_POOLED_TWO_TEXT_CLASSES, needs=(conditions.POOLER, conditions.pretrained("primary_reinit_pooler")),
         about="Override for the primary text.")
     secondary_reinit_pooler: bool | None = declare(None, group="model", scope="train", classes=_POOLED_TWO_TEXT_CLASSES, needs=(conditions.POOLER, conditions.pretrained("secondary_reinit_pooler")),
         about="Override for the secondary text.")
     reinit_layers: int = declare(2, group="model", scope="train", ge=0, classes=TRANSFORMER_CLASSES, needs=(conditions.not_overridden("reinit_layers"), conditions.pretrained("reinit_layers")),
-        about="Redraw the last n layers of a pretrained encoder.")
+        about="Reinitialize the last n layers of a pretrained encoder.")
     primary_reinit_layers: int | None = declare(None, group="model", scope="train", ge=0, classes=TWO_TEXT_CLASSES, needs=(conditions.pretrained("primary_reinit_layers"),),
         about="Override for the primary text.")
     secondary_reinit_layers: int | None = declare(None, group="model", scope="train", ge=0, classes=TWO_TEXT_CLASSES, needs=(conditions.pretrained("secondary_reinit_layers"),),
@@ -240,7 +240,7 @@ class Hyperparameters(BaseModel):
     metric_choices: list[Metric] = declare(["auroc", "f1_score"], group="control", scope="run", min_length=1,
         about="Metrics of each validation during training; the final evaluation has all of them.")
     load_ckpt: bool = declare(True, group="control", scope="after", about="Evaluate and save the best weights; false: the last.")
-    resume: bool = declare(True, group="control", scope="run", about="Go on from the newest complete checkpoint in checkpoints/.")
+    resume: bool = declare(True, group="control", scope="run", about="Resume from the newest complete checkpoint in checkpoints/.")
     keep_checkpoints: int = declare(2, group="control", scope="run", ge=1,
         about="Checkpoints kept, the newest ones; the best is kept beside them.")
     checkpoint_every_n_steps: int = declare(0, group="control", scope="run", ge=0,
@@ -269,12 +269,12 @@ class Hyperparameters(BaseModel):
     preprocess_workers: int | None = declare(None, group="processes", scope="run", ge=1,
         about="Processes that prepare data. Default: number of cores.")
     strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp", "pp", "branch"] = declare("auto", group="processes", scope="run", needs=(conditions.PROCESSES,),
-        about="How the work is shared out: ddp replicas, fsdp shards, hsdp shards inside and replicas outside, tp slices of layers, pp stages, branch one text encoder per rank; auto: as the sizes below say, replicas of what is left.")
-    dp_replicate_size: int = declare(-1, group="processes", scope="run", ge=-1, about="Replicas; -1 = what is left.")
+        about="How the work is parallelized: ddp replicas, fsdp shards, hsdp shards inside and replicas outside, tp slices of layers, pp stages, branch one text encoder per rank; auto: the sizes below, and replicas on the remaining processes.")
+    dp_replicate_size: int = declare(-1, group="processes", scope="run", ge=-1, about="Number of replicas; -1 = all remaining processes.")
     dp_shard_size: int = declare(1, group="processes", scope="run", ge=-1,
-        about="Ranks that share one sharded copy; -1 = what is left.")
-    pp_size: int = declare(1, group="processes", scope="run", ge=-1, about="Ranks of a pipeline; -1 = what is left.")
-    tp_size: int = declare(1, group="processes", scope="run", ge=-1, about="Ranks that share each layer; -1 = what is left.")
+        about="Ranks that share one sharded copy; -1 = all remaining processes.")
+    pp_size: int = declare(1, group="processes", scope="run", ge=-1, about="Ranks of a pipeline; -1 = all remaining processes.")
+    tp_size: int = declare(1, group="processes", scope="run", ge=-1, about="Ranks that share each layer; -1 = all remaining processes.")
     branch_size: int = declare(1, group="processes", scope="run", ge=-1,
         about="Ranks that share the text encoders; -1 = one for each.")
     pp_schedule: Literal["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"] = declare("1F1B", group="processes", scope="run", features=("pp",),
@@ -292,15 +292,15 @@ class Hyperparameters(BaseModel):
     cpu_offload: bool = declare(False, group="processes", scope="run", features=("fsdp",),
         about="Keep shards of parameters, gradients and optimizer state in the host's memory; slow, for models that fit in no other way.")
     bucket_cap_mb: int = declare(25, group="processes", scope="run", ge=1, features=("ddp",),
-        about="MiB of gradients that travel together.")
+        about="Size in MiB of a gradient bucket, which is reduced in one operation.")
     gradient_as_bucket_view: bool = declare(True, group="processes", scope="run", features=("ddp",),
-        about="Gradients live in the buckets that travel instead of in copies: less memory.")
+        about="Store gradients in the buckets instead of in copies, to save memory.")
     gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = declare("none", group="processes", scope="run", features=("ddp",),
-        about="How gradients are compressed on their way; powersgd sends low-rank approximations. Results differ from one process's.")
+        about="How gradients are compressed for communication; powersgd sends low-rank approximations. Results differ from one process's.")
     powersgd_rank: int = declare(1, group="processes", scope="run", ge=1, features=("ddp",), needs=(conditions.chosen("gradient_compression", "powersgd"),),
         about="Rank of the approximation with gradient_compression=powersgd.")
     sequence_parallel: bool = declare(False, group="processes", scope="run", features=("tp",),
-        about="Also share out, over tp, what lies between the sliced matrix products (norms, dropout): less memory.")
+        about="Also shard the operations between the sliced matrix products (norms, dropout) over tp, to save memory.")
     activation_checkpointing: int = declare(0, group="processes", scope="run", ge=0, classes=TRANSFORMER_CLASSES,
         about="Compute every n-th encoder layer again in the backward pass instead of keeping its activations; 1 = every layer, 0 = none.")
     compile: bool = declare(False, group="processes", scope="run", classes=TRANSFORMER_CLASSES,
