@@ -217,8 +217,7 @@ def _check_convolutions(hp: Hyperparameters) -> None:
             raise ContractError(f"{name}: {getattr(hp, name)} has {smallest}", "Use numbers of at least 1.")
     if len(set(hp.kernel_size)) != len(hp.kernel_size):
         raise ContractError(f"kernel_size: {hp.kernel_size} names a size twice", "Name each size once.")
-    both = {"num_layers", "num_channels"} <= hp.model_fields_set
-    if both and len(hp.num_channels) != hp.num_layers:
+    if len(hp.num_channels) != hp.num_layers:
         raise ContractError(
             f"num_layers: is {hp.num_layers}, but num_channels {hp.num_channels} names {len(hp.num_channels)} layers",
             "Give num_channels one number per layer, or leave num_layers out.",

@@ -134,7 +134,7 @@ class Hyperparameters(BaseModel):
     num_channels: list[int] = declare([100, 100], group="model", scope="train", min_length=1, classes=("multimodal_cnn",),
         about="Channels of each convolutional layer. Default: 100 for each of num_layers.")
     num_layers: int = declare(2, group="model", scope="train", ge=1, classes=("lstm", "multimodal_cnn"),
-        about="Recurrent or convolutional layers; num_channels, where it is set, must name as many.")
+        about="Recurrent or convolutional layers. Default with num_channels: its length.")
     dropout_keep: float = declare(0.5, group="model", scope="train", gt=0, le=1, classes=("lstm", "multimodal_cnn"), needs=(conditions.DROPS_BETWEEN_LAYERS,),
         about="Share that dropout keeps: between recurrent layers, and of what the convolutions found.")
 
@@ -330,10 +330,19 @@ class Hyperparameters(BaseModel):
         return value if switched is None else cls.model_fields["explain"].default * switched
 
     @model_validator(mode="after")
-    def _forget_defaults(self) -> Self:
-        """Count a value that equals its default as not set, so that a configuration written with its defaults filled
-        in (model/hyperparameters.json) is the same configuration."""
+    def _normalize(self) -> Self:
+        """Derive num_layers and num_channels from each other, then count a value that equals its default as not set.
+
+        A configuration that was written with its defaults filled in (model/hyperparameters.json) is therefore the same
+        configuration when it is read again.
+        """
         fields = type(self).model_fields
+        if self.model_class.endswith("_cnn"):
+            if "num_layers" not in self.model_fields_set:
+                object.__setattr__(self, "num_layers", len(self.num_channels))
+            elif "num_channels" not in self.model_fields_set:
+                object.__setattr__(self, "num_channels", self.num_channels[:1] * self.num_layers)
+            self.model_fields_set.update(("num_layers", "num_channels"))
         self.model_fields_set.difference_update(
             [name for name, field in fields.items() if getattr(self, name) == field.default]
         )
@@ -383,10 +392,3 @@ class Hyperparameters(BaseModel):
         if self.architecture.fusion in ("concat_mlp", "cross_attention_texts"):
             default = max(128, 3 * self.hidden_common_dim // 2)
         return self.fusion_hidden_dim or default
-
-    @property
-    def conv_channels(self) -> list[int]:
-        """Channels of each convolutional layer."""
-        if "num_channels" not in self.model_fields_set:
-            return [self.num_channels[0]] * self.num_layers
-        return list(self.num_channels)

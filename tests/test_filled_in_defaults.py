@@ -102,7 +102,7 @@ def test_a_configuration_written_with_its_defaults_is_the_same(values, world_siz
     again = written(hp)
     assert again == hp
     assert again.model_fields_set == hp.model_fields_set
-    assert (again.text_fields, again.conv_channels) == (hp.text_fields, hp.conv_channels)
+    assert (again.text_fields, again.num_channels) == (hp.text_fields, hp.num_channels)
     assert degrees(again, world_size) == degrees(hp, world_size)
     assert unused_settings(again) == unused_settings(hp)
 
@@ -113,7 +113,14 @@ def test_a_configuration_written_with_its_defaults_is_the_same(values, world_siz
 )
 def test_layers_or_channels_alone_are_read_back(values, channels):
     hp = parse_hyperparameters({**COLUMNS, "text_name": "a", "model_class": "multimodal_cnn", **values})
-    assert written(hp).conv_channels == hp.conv_channels == channels
+    assert written(hp).num_channels == hp.num_channels == channels
+
+
+def test_a_number_of_layers_contradicts_channels_also_when_it_is_the_default():
+    with pytest.raises(ContractError, match="num_layers: is 2"):
+        parse_hyperparameters(
+            {**COLUMNS, "text_name": "a", "model_class": "bimodal_cnn", "num_layers": 2, "num_channels": [8]}
+        )
 
 
 def test_hyperparameters_of_a_model_are_the_input_of_a_job_with_another_strategy(tmp_path):

@@ -163,7 +163,7 @@ def _encoder(
         return RecurrentEncoder(
             words, width=hp.hidden_common_dim, num_layers=hp.num_layers, dropout=1 - hp.dropout_keep
         )
-    return ConvolutionalEncoder(words, kernel_sizes=hp.kernel_size, channels=hp.conv_channels)
+    return ConvolutionalEncoder(words, kernel_sizes=hp.kernel_size, channels=hp.num_channels)
 
 
 def _projection(hp: Hyperparameters, encoder: TextEncoder | WordEncoder) -> nn.Module:
