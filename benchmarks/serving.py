@@ -127,7 +127,7 @@ def _feed(model: Path, record: Mapping[str, Any]) -> tuple[dict[str, np.ndarray]
 
     preprocessor = Preprocessor.load(model)
     field = preprocessor.fitted.text_fields[0]
-    arrays = RecordArrays.from_batch(preprocessor.transform(records_to_table([record])), [field.role])
+    arrays = RecordArrays.from_batch(preprocessor.transform(records_to_table([record])).batch, [field.role])
     packed = pack_text(arrays.texts, [0])
     ids, mask = pad_text(packed, 1)
     feed = {field.input_ids_key: ids, field.attention_mask_key: mask, "tabular": arrays.tabular}

@@ -125,10 +125,10 @@ class Predictor:
         """
         # A label, if there is one, must not matter: not even one that training never saw.
         fitted = self._preprocessor.fitted
-        prepared = self._preprocessor.transform(
-            table.select([name for name in table.column_names if name in fitted.feature_inputs])
+        inputs = table.select([name for name in table.column_names if name in fitted.feature_inputs])
+        return RecordArrays.from_batch(
+            self._preprocessor.transform(inputs).batch, [field.role for field in fitted.text_fields]
         )
-        return RecordArrays.from_batch(prepared, [field.role for field in fitted.text_fields])
 
     def compute(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
         """Class probabilities of record indices[i] of records[i], i = 0..N-1; safe in several threads. [N, K]"""

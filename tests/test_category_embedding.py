@@ -28,7 +28,7 @@ def test_frequent_categories_have_codes_of_their_own_and_rare_unseen_and_other_o
     preprocessor = fitted_on(tmp_path, ["a"] * 10 + ["b"] * 10 + ["rare"] * 2 + [None] * 3)
     assert preprocessor.fitted.embedded_categories == {"c": ("", "a", "b")}
     assert preprocessor.fitted.num_codes == (4,)
-    prepared = preprocessor.transform(table(6, c=["b", "rare", None, "never seen", "", "a"]))
+    prepared = preprocessor.transform(table(6, c=["b", "rare", None, "never seen", "", "a"])).batch
     assert [row[-1] for row in prepared["tabular"].to_pylist()] == [3, 0, 1, 0, 1, 2]
 
 

@@ -22,7 +22,7 @@ def summary(values: list[float]) -> NumericSummary:
 
 
 def tabular(preprocessor: Preprocessor, found: object, **kwargs: object) -> np.ndarray:
-    batch = preprocessor.transform(found, **kwargs)
+    batch = preprocessor.transform(found, **kwargs).batch
     return batch.column("tabular").flatten().to_numpy().reshape(batch.num_rows, -1)
 
 

@@ -67,10 +67,8 @@ def test_a_row_of_the_file_and_the_same_record_served_are_the_same(paths: JobPat
     preprocessor = Preprocessor.load(prepared.folder)
     found = read(prepared, "test").select(FEATURES[2:]).to_pylist()
     records = table(20, start=200).drop(["label"]).to_pylist()
-    served = [
-        preprocessor.transform(pa.Table.from_pylist([record])).select(FEATURES[2:]).to_pylist()[0] for record in records
-    ]
-    assert served == found
+    served = [preprocessor.transform(pa.Table.from_pylist([record])).batch for record in records]
+    assert [batch.select(FEATURES[2:]).to_pylist()[0] for batch in served] == found
 
 
 def test_training_rows_have_out_of_fold_risks_and_others_the_full_table(paths: JobPaths) -> None:
@@ -84,7 +82,7 @@ def test_training_rows_have_out_of_fold_risks_and_others_the_full_table(paths: J
     preprocessor = Preprocessor.load(folded.folder)
     assert (
         read(folded, "val")["tabular"].to_pylist()
-        == preprocessor.transform(table(20, start=100))["tabular"].to_pylist()
+        == preprocessor.transform(table(20, start=100)).batch["tabular"].to_pylist()
     )
 
 

@@ -85,10 +85,10 @@ def test_a_rows_own_label_does_not_reach_its_risk(tmp_path: Path) -> None:
     """Each row its own category: in-sample the risk is the label, out of fold it is the others' prior."""
     found = table(40, c=[f"only {i}" for i in range(40)])
     preprocessor, folds = fit(tmp_path, found)
-    in_sample = preprocessor.transform(found)
+    in_sample = preprocessor.transform(found).batch
     label = in_sample.column("label").to_numpy()
     risks = [batch.column("tabular").flatten().to_numpy().reshape(40, 3)[:, 2] for batch in
-             (in_sample, preprocessor.transform(found, folds=folds))]  # fmt: skip
+             (in_sample, preprocessor.transform(found, folds=folds).batch)]  # fmt: skip
     np.testing.assert_array_equal(risks[0], label)
     row_folds = folds.folds(np.arange(40))
     for fold in range(5):
@@ -171,5 +171,5 @@ def test_a_table_given_by_hand_wins(tmp_path: Path) -> None:
     given_table = {"c": {"risk": {"a": 0.9}, "default_risk": 0.1}}
     preprocessor, folds = fit(tmp_path, table(), settings(risk_tables=given_table))
     assert folds is None
-    tabular = preprocessor.transform(table(9)).column("tabular").to_pylist()
+    tabular = preprocessor.transform(table(9)).batch.column("tabular").to_pylist()
     assert [row[2] for row in tabular] == [np.float32(0.9 if c == "a" else 0.1) for c in table(9)["c"].to_pylist()]

@@ -43,7 +43,7 @@ def fitted_preprocessor() -> Preprocessor:
 
 
 def features(found: Any, **kwargs: Any) -> list[dict[str, Any]]:
-    return fitted_preprocessor().transform(records_to_table(found), **kwargs).select(FEATURES).to_pylist()
+    return fitted_preprocessor().transform(records_to_table(found), **kwargs).batch.select(FEATURES).to_pylist()
 
 
 @given(RECORDS)
@@ -74,7 +74,7 @@ def test_a_file_is_prepared_as_its_records_are(records: list[dict[str, Any]]) ->
 @given(RECORDS)
 @QUICK
 def test_nothing_is_lost_and_nothing_is_null(records: list[dict[str, Any]]) -> None:
-    batch = fitted_preprocessor().transform(records_to_table(records), first_row=100)
+    batch = fitted_preprocessor().transform(records_to_table(records), first_row=100).batch
     assert batch.column("row").to_pylist() == list(range(100, 100 + len(records)))
     assert not any(batch.column(name).null_count for name in ("row", "label", *FEATURES))
     assert np.isfinite(batch.column("tabular").flatten().to_numpy()).all()
@@ -85,7 +85,7 @@ def test_nothing_is_lost_and_nothing_is_null(records: list[dict[str, Any]]) -> N
 
 
 def test_the_columns_are_those_of_the_documents() -> None:
-    schema = fitted_preprocessor().transform(table(3)).schema
+    schema = fitted_preprocessor().transform(table(3)).batch.schema
     assert {field.name: str(field.type) for field in schema} == {
         "row": "int64",
         "id": "string",
@@ -98,12 +98,12 @@ def test_the_columns_are_those_of_the_documents() -> None:
 
 
 def test_label_and_id_may_be_absent_or_null_at_prediction_time() -> None:
-    bare = fitted_preprocessor().transform(table(3).drop(["label", "id"]))
+    bare = fitted_preprocessor().transform(table(3).drop(["label", "id"])).batch
     assert bare.column("label").to_pylist() == [-100] * 3
     assert "raw_label" not in bare.schema.names
     assert bare.column("id").null_count == 3
     assert features(table(3)) == features(table(3).drop(["label", "id"]))
-    null = fitted_preprocessor().transform(table(3, label=[1, None, 0]))
+    null = fitted_preprocessor().transform(table(3, label=[1, None, 0])).batch
     assert null.column("label").to_pylist() == [1, -100, 0]
 
 
@@ -114,7 +114,7 @@ def test_columns_are_known_by_name_and_others_are_ignored() -> None:
 
 
 def test_ids_and_labels_are_kept_as_they_are() -> None:
-    batch = fitted_preprocessor().transform(table(2, id=["007", "x"], label=["1.0", ""]))
+    batch = fitted_preprocessor().transform(table(2, id=["007", "x"], label=["1.0", ""])).batch
     assert batch.column("id").to_pylist() == ["007", "x"]
     assert batch.column("raw_label").to_pylist() == ["1.0", ""]
     assert batch.column("label").to_pylist() == [1, -100]
@@ -122,11 +122,11 @@ def test_ids_and_labels_are_kept_as_they_are() -> None:
 
 def test_unlabelled_rows_are_dropped_on_request_and_the_rest_keep_their_numbers() -> None:
     found = table(4, label=[None, 1, None, 0], x=[None, None, 1.0, 2.0])
-    batch, counts = fitted_preprocessor().transform_counted(found, first_row=10, drop_unlabelled=True)
+    batch, counts = fitted_preprocessor().transform(found, first_row=10, drop_unlabelled=True)
     assert batch.column("row").to_pylist() == [11, 13]
     assert batch.select(FEATURES).to_pylist() == [features(found)[1], features(found)[3]]
     assert (counts.rows, counts.dropped, counts.imputed["x"]) == (2, 2, 1)
-    nothing, counts = fitted_preprocessor().transform_counted(table(2, label=[None, None]), drop_unlabelled=True)
+    nothing, counts = fitted_preprocessor().transform(table(2, label=[None, None]), drop_unlabelled=True)
     assert (nothing.num_rows, counts.dropped) == (0, 2)
     with pytest.raises(ContractError, match="record 1, column 'label': has no label"):
         fitted_preprocessor().transform(found, require_label=True)
@@ -156,7 +156,7 @@ def test_a_missing_feature_is_named_with_the_nearest() -> None:
 
 def test_what_was_imputed_and_unseen_is_counted() -> None:
     found = table(4, x=["", "NA", "1", "2"], c=["a", "new", "newer", None])
-    _, counts = fitted_preprocessor().transform_counted(found)
+    _, counts = fitted_preprocessor().transform(found)
     assert (counts.imputed["x"], counts.unseen["c"]) == (2, 2)
     twice = counts + counts
     assert (twice.rows, twice.imputed["x"], twice.unseen["c"]) == (8, 4, 4)
@@ -170,7 +170,7 @@ def test_saved_rules_load_and_prepare_the_same(tmp_path: Path) -> None:
     loaded = Preprocessor.load(tmp_path / "model")
     assert loaded.fitted == preprocessor.fitted
     assert loaded.fitted.fingerprint == preprocessor.fitted.fingerprint
-    assert loaded.transform(table(20)).equals(preprocessor.transform(table(20)))
+    assert loaded.transform(table(20)).batch.equals(preprocessor.transform(table(20)).batch)
     assert (tmp_path / "model" / "feature_columns.txt").read_text() == "x\ny\nc\n"
 
 
@@ -192,7 +192,7 @@ def test_many_classes_have_a_risk_column_each(tmp_path: Path) -> None:
     hp = settings(is_binary=False, num_classes=3, multiclass_categories=["low", "mid", "high"])
     preprocessor, _ = fit(tmp_path, found, hp)
     assert preprocessor.fitted.feature_columns == ["x", "y", "c_low", "c_mid", "c_high"]
-    batch = preprocessor.transform(found)
+    batch = preprocessor.transform(found).batch
     assert batch.column("label").to_pylist() == [0, 1, 2] * 20
     risks = batch.column("tabular").flatten().to_numpy().reshape(60, 5)[:, 2:]
     np.testing.assert_allclose(risks.sum(1), 1, rtol=1e-6)
@@ -201,7 +201,7 @@ def test_many_classes_have_a_risk_column_each(tmp_path: Path) -> None:
 def test_a_class_without_a_table_reads_no_table_columns(tmp_path: Path) -> None:
     hp = settings(model_class="bert")
     preprocessor, folds = fit(tmp_path, table(30).drop(["x", "y", "c"]), hp)
-    batch = preprocessor.transform(table(3).drop(["x", "y", "c"]))
+    batch = preprocessor.transform(table(3).drop(["x", "y", "c"])).batch
     assert folds is None
     assert batch.column("tabular").type.list_size == 0
     assert batch.column("tabular").to_pylist() == [[], [], []]

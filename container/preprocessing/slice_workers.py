@@ -17,8 +17,8 @@ from typing import Self
 import pyarrow as pa
 
 from container.preprocessing.risk_tables import FoldedRisks
-from container.preprocessing.tables import TableSlice
-from container.preprocessing.transform import Preprocessor, TransformCounts
+from container.preprocessing.tables import Origin, TableSlice
+from container.preprocessing.transform import Preprocessor, TransformCounts, Transformed
 from contracts.errors import ContractError
 
 logger = logging.getLogger(__name__)
@@ -65,9 +65,7 @@ class SliceWorkers:
         if self._pool is not None:
             self._pool.shutdown(wait=error is None, cancel_futures=True)
 
-    def transform(
-        self, slices: Iterator[TableSlice], settings: SliceSettings
-    ) -> Iterator[tuple[pa.RecordBatch, TransformCounts]]:
+    def transform(self, slices: Iterator[TableSlice], settings: SliceSettings) -> Iterator[Transformed]:
         """Prepared batches in the order of `slices`; a bounded number of slices is in memory.
 
         Raises:
@@ -76,7 +74,14 @@ class SliceWorkers:
         if self._pool is None:
             for part in slices:
                 start = time.monotonic()
-                yield _transform(self._preprocessor, self._folds, part, settings)
+                yield _transform(
+                    self._preprocessor,
+                    self._folds,
+                    part.table,
+                    first_row=part.first_row,
+                    origin=part.origin,
+                    settings=settings,
+                )
                 self._worked += time.monotonic() - start
                 if self._num_workers > 1 and self._worked > self._seconds_alone:
                     self._pool = self._start()
@@ -95,11 +100,11 @@ class SliceWorkers:
 
     def _in_pool(
         self, pool: ProcessPoolExecutor, slices: Iterator[TableSlice], settings: SliceSettings
-    ) -> Iterator[tuple[pa.RecordBatch, TransformCounts]]:
+    ) -> Iterator[Transformed]:
         running: deque[Future[tuple[bytes, TransformCounts]]] = deque()
         try:
             for part in slices:
-                running.append(pool.submit(_work, _to_bytes(part.table), _place(part), settings))
+                running.append(pool.submit(_work, _to_bytes(part.table), part.first_row, part.origin, settings))
                 if len(running) > SLICES_PER_WORKER * self._num_workers:
                     yield _received(running.popleft())
             while running:
@@ -109,13 +114,6 @@ class SliceWorkers:
                 "preprocessing: a process that prepared data died; most likely the machine ran out of memory",
                 "Set preprocess_workers to a smaller number, or use a machine with more memory.",
             ) from error
-
-
-@dataclass(frozen=True)
-class _Place:
-    first_row: int
-    file: Path
-    first_row_in_file: int
 
 
 _worker: tuple[Preprocessor, FoldedRisks | None] | None = None
@@ -136,28 +134,30 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(table: bytes, place: _Place, settings: SliceSettings) -> tuple[bytes, TransformCounts]:
+def _work(data: bytes, first_row: int, origin: Origin, settings: SliceSettings) -> tuple[bytes, TransformCounts]:
     assert _worker is not None, "the initializer has run"
-    part = TableSlice(pa.ipc.open_stream(table).read_all(), place.first_row, place.file, place.first_row_in_file)
-    batch, counts = _transform(*_worker, part, settings)
+    table = pa.ipc.open_stream(data).read_all()
+    batch, counts = _transform(*_worker, table, first_row=first_row, origin=origin, settings=settings)
     return _to_bytes(pa.Table.from_batches([batch])), counts
 
 
 def _transform(
-    preprocessor: Preprocessor, folds: FoldedRisks | None, part: TableSlice, settings: SliceSettings
-) -> tuple[pa.RecordBatch, TransformCounts]:
-    return preprocessor.transform_counted(
-        part.table,
-        first_row=part.first_row,
-        origin=part.origin,
+    preprocessor: Preprocessor,
+    folds: FoldedRisks | None,
+    table: pa.Table,
+    *,
+    first_row: int,
+    origin: Origin,
+    settings: SliceSettings,
+) -> Transformed:
+    return preprocessor.transform(
+        table,
+        first_row=first_row,
+        origin=origin,
         folds=folds if settings.is_train else None,
         require_label=settings.is_train and not settings.drop_unlabelled,
         drop_unlabelled=settings.is_train and settings.drop_unlabelled,
     )
-
-
-def _place(part: TableSlice) -> _Place:
-    return _Place(part.first_row, part.file, part.first_row_in_file)
 
 
 def _to_bytes(table: pa.Table) -> bytes:
@@ -168,8 +168,8 @@ def _to_bytes(table: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _received(future: Future[tuple[bytes, TransformCounts]]) -> tuple[pa.RecordBatch, TransformCounts]:
+def _received(future: Future[tuple[bytes, TransformCounts]]) -> Transformed:
     data, counts = future.result()
     table = pa.ipc.open_stream(data).read_all().combine_chunks()
     batches = table.to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema), counts
+    return Transformed(batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema), counts)

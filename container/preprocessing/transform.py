@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +46,13 @@ class TransformCounts:
         return TransformCounts(self.rows + other.rows, self.dropped + other.dropped, imputed, unseen, merged)
 
 
+class Transformed(NamedTuple):
+    """Prepared rows, and what was imputed, cut and dropped on the way."""
+
+    batch: pa.RecordBatch
+    counts: TransformCounts
+
+
 class Preprocessor:
     """The fitted rules with their tokenizers.
 
@@ -80,7 +87,7 @@ class Preprocessor:
         folds: FoldedRisks | None = None,
         require_label: bool = False,
         drop_unlabelled: bool = False,
-    ) -> pa.RecordBatch:
+    ) -> Transformed:
         """The prepared columns of docs/architecture.md, "Prepared split", for R raw rows; other columns are ignored.
 
         Args:
@@ -94,26 +101,6 @@ class Preprocessor:
         Raises:
             ContractError: a missing column; a number, category, label or text of a wrong kind, with its row.
         """
-        return self.transform_counted(
-            table,
-            first_row=first_row,
-            origin=origin,
-            folds=folds,
-            require_label=require_label,
-            drop_unlabelled=drop_unlabelled,
-        )[0]
-
-    def transform_counted(
-        self,
-        table: pa.Table | pa.RecordBatch,
-        *,
-        first_row: int = 0,
-        origin: Origin | None = None,
-        folds: FoldedRisks | None = None,
-        require_label: bool = False,
-        drop_unlabelled: bool = False,
-    ) -> tuple[pa.RecordBatch, TransformCounts]:
-        """`transform`, with what was imputed, cut and dropped."""
         origin = origin or Origin()
         fitted = self.fitted
         for name in fitted.feature_inputs:
@@ -150,7 +137,9 @@ class Preprocessor:
             columns[f"{text.role}_tokens"] = _lists(encoded.tokens, encoded.token_counts)
             columns[f"{text.role}_chunk_lengths"] = _lists(encoded.chunk_lengths, encoded.chunk_counts)
             counts[text.role] = encoded.counts
-        return pa.RecordBatch.from_pydict(columns), TransformCounts(len(rows), dropped, imputed, unseen, counts)
+        return Transformed(
+            pa.RecordBatch.from_pydict(columns), TransformCounts(len(rows), dropped, imputed, unseen, counts)
+        )
 
     def _tabular(
         self,

@@ -174,9 +174,9 @@ class _Measured:
         self._tabular = (
             np.concatenate([batch.tabular.cpu().numpy() for _, batch in self._batches]) if len(sample) else None
         )
-        neutral = Preprocessor.load(data.folder).transform(records_to_table([dict.fromkeys(fitted.feature_inputs)]))
+        blank = records_to_table([dict.fromkeys(fitted.feature_inputs)])
         roles = [field.role for field in fitted.text_fields]
-        self._neutral = RecordArrays.from_batch(neutral, roles)
+        self._neutral = RecordArrays.from_batch(Preprocessor.load(data.folder).transform(blank).batch, roles)
         texts = [field.column for field in fitted.text_fields]
         self._text_place = {column: place for place, column in enumerate(texts)}
         self._table_places = fitted.tabular_places if model.tabular is not None else {}
