@@ -148,6 +148,44 @@ def test_selected_features_leave_the_others_out(paths: JobPaths) -> None:
     assert prepare(paths).tabular_dim == 0
 
 
+def test_precomputed_tables_of_a_column_that_was_mapped_already_are_refused(
+    paths: JobPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USE_PRECOMPUTED_RISK_TABLES", "true")
+    paths.precomputed_artifacts.mkdir()
+    (paths.precomputed_artifacts / "risk_table_map.json").write_text(
+        '{"c": {"bins": {"red": 0.75, "blue": 0.25}, "default_bin": 0.5}}'
+    )
+    mapped = table(60, c=[0.75 if i % 2 else 0.25 for i in range(60)])
+    write_table(paths.channel("train") / "data.csv", mapped)
+    with pytest.raises(
+        ContractError, match="risk_table_map: risk table of column 'c': .* looks already mapped"
+    ) as caught:
+        prepare(paths)
+    assert "set USE_PRECOMPUTED_RISK_TABLES to false" in caught.value.fix
+
+
+def test_settings_of_fits_that_are_precomputed_are_logged_as_without_effect(
+    paths: JobPaths, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths.precomputed_artifacts.mkdir()
+    (paths.precomputed_artifacts / "impute_dict.json").write_text('{"x": 0, "y": 0}')
+    (paths.precomputed_artifacts / "risk_table_map.json").write_text('{"c": {"risk": {"a": 0.5}, "default_risk": 0.5}}')
+    caplog.set_level("INFO")
+    given = {"imputation_strategy": "median", "smooth_factor": 0.2, "count_threshold": 3, "risk_table_folds": 4}
+    prepare(paths, **given)
+    assert "no effect" not in caplog.text
+    monkeypatch.setenv("USE_PRECOMPUTED_IMPUTATION", "true")
+    monkeypatch.setenv("USE_PRECOMPUTED_RISK_TABLES", "true")
+    prepare(paths, **given)
+    for name in given:
+        assert f"{name} is set and has no effect here: the values of every column are precomputed." in caplog.text
+    assert "rows (66.7%) have a category that the risk table lacks and get its default." in caplog.text
+    caplog.clear()
+    prepare(paths)
+    assert "no effect" not in caplog.text
+
+
 def test_an_unfinished_folder_is_nobodys_and_a_failure_leaves_none(paths: JobPaths) -> None:
     (paths.prepared / "tmp-other").mkdir(parents=True)
     write_table(paths.channel("test") / "data.csv", table(3, x=["1", "many", "2"]))

@@ -1,6 +1,7 @@
 """Categories as smoothed class frequencies, out of fold on train."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -173,3 +174,31 @@ def test_a_table_given_by_hand_wins(tmp_path: Path) -> None:
     assert folds is None
     tabular = preprocessor.transform(table(9)).batch.column("tabular").to_pylist()
     assert [row[2] for row in tabular] == [np.float32(0.9 if c == "a" else 0.1) for c in table(9)["c"].to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ([0.9, 0.1, None, 0.9], "such as '0.1'; every row would get the default. The column looks already mapped"),
+        (
+            ["x", "y", None, "x"],
+            "none of the column's 2 categories in train, such as 'x'; every row would get the default",
+        ),
+    ],
+)
+def test_a_given_table_without_a_category_of_train_is_refused(
+    tmp_path: Path, cells: list[object], message: str
+) -> None:
+    given_table = {"c": {"risk": {"a": 0.9, "": 0.2}, "default_risk": 0.1}}
+    with pytest.raises(ContractError) as caught:
+        fit(tmp_path, table(4, c=pa.array(cells), label=[0, 1, 0, 1]), settings(risk_tables=given_table))
+    assert re.search(message, caught.value.cause)
+    assert "take the column out of risk_tables" in caught.value.fix
+    assert ("tab_field_list" in caught.value.fix) == (cells[0] == 0.9)
+
+
+def test_a_given_table_may_lack_some_categories_or_meet_a_column_without_any(tmp_path: Path) -> None:
+    given_table = {"c": {"risk": {"a": 0.9}, "default_risk": 0.1}}
+    for cells in (["a", "b", None, "b"], [None] * 4):
+        columns = {"c": pa.array(cells, pa.string()), "label": [0, 1, 0, 1]}
+        fit(tmp_path, table(4, **columns), settings(risk_tables=given_table))

@@ -68,11 +68,12 @@ def log_split(split: str, summary: Mapping[str, Any]) -> None:
     for name, category in summary["categories"].items():
         if category["unseen_rows"]:
             logger.info(
-                "%s: column %r: %d of %d rows have a category that the risk table lacks; they get its default.",
+                "%s: column %r: %d of %d rows (%.1f%%) have a category that the risk table lacks and get its default.",
                 split,
                 name,
                 category["unseen_rows"],
                 summary["rows"],
+                100 * category["unseen_rows"] / summary["rows"],
             )
     for text in summary["texts"].values():
         length = text["tokens_per_record"]

@@ -24,6 +24,7 @@ from container.preprocessing.risk_tables import (
 )
 from container.preprocessing.tables import TableSlice, iter_tables
 from container.preprocessing.values import numbers
+from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 
@@ -221,7 +222,7 @@ def fit_preprocessing(
         given={**(precomputed.imputation or {}), **(hp.imputation_dict or {})},
         where=where,
     )
-    _name_unread(hp, columns)
+    _name_unused(hp, columns, precomputed)
     tables, folds = _risk_tables(statistics, hp, labels, precomputed.risk_tables or {})
     inputs = [InputDistribution.of_numbers(statistics.numeric[name], imputation[name]) for name in columns.numeric]
     for name in columns.categorical:
@@ -282,10 +283,13 @@ def _risk_tables(
     order = _label_indices(statistics, labels)
     totals = np.stack([statistics.totals[:, i] if i >= 0 else 0 * statistics.totals[:, 0] for i in order], axis=-1)
     tables, folds = {}, {}
+    by_hand = hp.risk_tables or {}
     for name, counts in statistics.categories.items():
-        if name in (hp.risk_tables or {}):
-            tables[name] = parse_risk_table(name, hp.risk_tables[name], num_values=num_values, source="risk_tables")
+        if name in by_hand:
+            source, fix = "risk_tables", "take the column out of risk_tables"
+            tables[name] = parse_risk_table(name, by_hand[name], num_values=num_values, source=source)
         elif name in precomputed:
+            source, fix = artifacts.RISK_TABLE_MAP, f"set {artifacts.USE_PRECOMPUTED_RISK_TABLES} to false"
             tables[name] = precomputed[name]
         else:
             tables[name], values = fit_risk_table(
@@ -298,6 +302,7 @@ def _risk_tables(
             if values is not None:
                 folds[name] = values
             continue
+        tables[name].check_matches(name, counts.index, source=source, fix=fix)
         logger.info(
             "Risk table of column %r: %d categories, given; no out-of-fold values.", name, len(tables[name].risk)
         )
@@ -317,8 +322,16 @@ def _risk_inputs(
     return [InputDistribution.of_risks(values[..., v].T.ravel(), rows.ravel()) for v in range(values.shape[-1])]
 
 
-def _name_unread(hp: Hyperparameters, columns: TableColumns) -> None:
+def _name_unused(hp: Hyperparameters, columns: TableColumns, precomputed: Precomputed) -> None:
+    """Log what was given and has no effect: values of columns that are not read, settings of fits that are not made."""
     for setting, read in (("imputation_dict", columns.numeric), ("risk_tables", columns.categorical)):
         unread = sorted(set(getattr(hp, setting) or {}) - set(read))
         if unread:
             logger.warning("%s: %s is given and has no effect: the model does not read the column.", setting, unread)
+    for settings, read, loaded in (
+        (("imputation_strategy",), columns.numeric, precomputed.imputation),
+        (("smooth_factor", "count_threshold", "risk_table_folds"), columns.categorical, precomputed.risk_tables),
+    ):
+        for setting in settings:
+            if read and loaded is not None and setting in hp.model_fields_set:
+                logger.warning("%s is set and has no effect here: the values of every column are precomputed.", setting)

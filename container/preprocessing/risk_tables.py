@@ -1,11 +1,12 @@
 """Risk tables: a category becomes the smoothed frequency of each class among the training rows that have it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -42,6 +43,27 @@ class RiskTable:
         """Row of `values` for each cell. [R] int64"""
         found = pc.index_in(category_keys(column), value_set=self.categories)
         return pc.fill_null(found, len(self.risk)).to_numpy(zero_copy_only=False).astype(np.int64)
+
+    def check_matches(self, column: str, categories: Collection[str], *, source: str, fix: str) -> None:
+        """Raise ContractError where the table has no category of train, so that every row would get the default.
+
+        Args:
+            categories: of the column in train; a missing one does not count.
+            source: setting or artifact that holds the table.
+            fix: how to train without it.
+        """
+        named = sorted(set(categories) - {MISSING})
+        if not named or not self.risk.keys().isdisjoint(named):
+            return
+        cause = (
+            f"{source}: risk table of column {column!r}: has none of the column's {len(named)} categories in train, "
+            f"such as {named[0]!r}; every row would get the default"
+        )
+        risks = pd.to_numeric(pd.Series(named), errors="coerce").to_numpy(np.float64)
+        if np.isin(risks.round(4), self.values.round(4)).all():
+            cause += ". The column looks already mapped: its values are risk values of the table"
+            fix = f"move the column to tab_field_list, or {fix}"
+        raise ContractError(cause, f"Give raw values that are categories of the table, or {fix}.")
 
     def frequent(self, min_count: int) -> tuple[str, ...]:
         """Categories with at least `min_count` training rows; all of a table that was given without counts."""
