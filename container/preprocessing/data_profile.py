@@ -142,7 +142,7 @@ def describe(column: pa.ChunkedArray, name: str) -> dict[str, Any]:
         lengths = {"mean": round(float(characters.mean()), 1), "max": int(characters.max())}
         return {"kind": "text", **known, "characters": lengths, "example": _shown(distinct.dictionary[0].as_py())}
     frequent = np.argsort(-counts, kind="stable")[:FREQUENT_VALUES]
-    shares = {_shown(distinct.dictionary[int(i)].as_py()): round(counts[i] / len(present), 4) for i in frequent}
+    shares = {_shown(distinct.dictionary[int(i)].as_py()): round(float(counts[i]) / len(present), 4) for i in frequent}
     return {"kind": "category", **known, "frequent": shares}
 
 

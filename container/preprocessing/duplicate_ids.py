@@ -1,8 +1,8 @@
 """Counts ids that occur more than once, in bounded memory and in one pass."""
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
+from pandas.util import hash_array
 
 from container.preprocessing.values import plain_array
 
@@ -31,7 +31,8 @@ class DuplicateIds:
         ids = plain_array(column).cast(pa.string()).drop_null()
         if not len(ids):
             return
-        hashes = pd.util.hash_array(ids.to_numpy(zero_copy_only=False).astype(object), categorize=False)
+        cells = ids.to_numpy(zero_copy_only=False).astype(object)
+        hashes = hash_array(cells, categorize=False)  # pyright: ignore[reportCallIssue] - pandas.util loads it without a type
         self._pending.append((hashes, ids))
         self._num_pending += len(ids)
         if self._num_pending > max(PENDING_LIMIT, len(self._seen) // 8):

@@ -2,10 +2,11 @@
 
 import codecs
 import gzip
+import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 
@@ -96,7 +97,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
             ) from error
 
 
-def _objects(stream: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
+def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
     text = codecs.getreader("utf-8-sig")(stream)
     buffer, at, number, in_array, ended = "", 0, 0, False, False
     one_a_line = True  # until a line is no object

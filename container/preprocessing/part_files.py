@@ -103,7 +103,7 @@ def open_part_files(
     found: Sequence[Path], *, folder: Path, signature: Sequence[str] | None = None, scratch: Path
 ) -> PartFiles:
     """Those of `found`, files below `folder`, that are part files; as `find_part_files` otherwise."""
-    known = {path: FORMATS[suffix] for path in found if (suffix := _suffix(path)) in FORMATS}
+    known: dict[Path, PartFormat] = {path: FORMATS[suffix] for path in found if (suffix := _suffix(path)) in FORMATS}
     for path in found:
         if path not in known:
             logger.info("%s is not read: its name ends with none of %s, or .gz after it.", path, ", ".join(FORMATS))

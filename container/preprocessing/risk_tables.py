@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -59,8 +58,11 @@ class RiskTable:
             f"{source}: risk table of column {column!r}: has none of the column's {len(named)} categories in train, "
             f"such as {named[0]!r}; every row would get the default"
         )
-        risks = pd.to_numeric(pd.Series(named), errors="coerce").to_numpy(np.float64)
-        if np.isin(risks.round(4), self.values.round(4)).all():
+        try:
+            is_mapped = np.isin(np.array(named, np.float64).round(4), self.values.round(4)).all()
+        except ValueError:  # a category that is no number
+            is_mapped = False
+        if is_mapped:
             cause += ". The column looks already mapped: its values are risk values of the table"
             fix = f"move the column to tab_field_list, or {fix}"
         raise ContractError(cause, f"Give raw values that are categories of the table, or {fix}.")

@@ -8,13 +8,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from pandas.util import hash_array, hash_pandas_object
 
 from container.preprocessing.values import keys
 
 
 def key_hashes(column: pa.Array | pa.ChunkedArray, *, seed: int) -> np.ndarray:
     """The hash of each cell: 1, 1.0 and "1" have the same; a missing cell has that of the empty text. [R] uint64"""
-    return pd.util.hash_array(_texts(column), hash_key=_hash_key(seed), categorize=False)
+    settings = {"hash_key": _hash_key(seed), "categorize": False}
+    return hash_array(_texts(column), **settings)  # pyright: ignore[reportCallIssue] - pandas.util loads it without a type
 
 
 def row_hashes(table: pa.Table, *, seed: int) -> np.ndarray:
@@ -22,7 +24,8 @@ def row_hashes(table: pa.Table, *, seed: int) -> np.ndarray:
     assert table.num_columns, "a row has cells"
     cells = {name: _texts(table[name]) for name in sorted(table.column_names)}
     frame = pd.DataFrame(cells, dtype=object)
-    return pd.util.hash_pandas_object(frame, index=False, hash_key=_hash_key(seed), categorize=False).to_numpy()
+    settings = {"hash_key": _hash_key(seed), "categorize": False}
+    return hash_pandas_object(frame, index=False, **settings).to_numpy()  # pyright: ignore[reportCallIssue] - pandas.util loads it without a type
 
 
 def unit_interval(hashes: np.ndarray) -> np.ndarray:

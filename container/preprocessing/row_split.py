@@ -47,6 +47,7 @@ class RowSplit(Protocol):
         Returns:
             [R] int8
         """
+        ...
 
 
 @dataclass(frozen=True)
@@ -130,4 +131,4 @@ def _in_order(values: np.ndarray, train_end: np.ndarray | float, test_end: np.nd
 
 def _end(ordered: np.ndarray, count: int) -> np.uint64:
     """The lowest value that is not among the first `count`."""
-    return ordered[count] if count < len(ordered) else np.iinfo(np.uint64).max
+    return ordered[count] if count < len(ordered) else np.uint64(np.iinfo(np.uint64).max)

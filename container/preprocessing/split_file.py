@@ -49,7 +49,7 @@ class RowsDigest:
     """Hashes prepared rows column by column, so that the cut into batches does not matter."""
 
     def __init__(self) -> None:
-        self._hashes: dict[str, hashlib._Hash] = {}
+        self._hashes: dict[str, hashlib.blake2b] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         """The next rows."""

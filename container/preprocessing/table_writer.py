@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from container.preprocessing.tables import DELIMITERS
 from contracts.errors import ContractError
 
 ROWS_PER_GROUP = 65_536
 BYTES_PER_GROUP = 16 << 20
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
 class TableWriter:
@@ -43,7 +43,7 @@ class TableWriter:
             if file_format == "parquet":
                 self._writer: pq.ParquetWriter | pa_csv.CSVWriter = pq.ParquetWriter(self._aside, schema)
             else:
-                options = pa_csv.WriteOptions(delimiter=_DELIMITERS[file_format], quoting_style="needed")
+                options = pa_csv.WriteOptions(delimiter=DELIMITERS[file_format], quoting_style="needed")
                 self._writer = pa_csv.CSVWriter(self._aside, schema, write_options=options)
         except pa.ArrowException as error:
             raise ContractError(

@@ -108,13 +108,13 @@ def find_data_files(folder: Path, filename: str | None = None) -> list[Path]:
 
 def format_of(path: Path) -> DataFormat:
     """The format that a file's name claims."""
-    suffix = _suffix(path)
-    if suffix not in SUFFIXES:
+    data_format = SUFFIXES.get(_suffix(path))
+    if data_format is None:
         raise ContractError(
             f"{path}: the name does not say which format it has",
             f"Name data files so that they end with one of {', '.join(SUFFIXES)}.",
         )
-    return SUFFIXES[suffix]
+    return data_format
 
 
 def input_format(files: Sequence[Path]) -> DataFormat:
@@ -123,7 +123,7 @@ def input_format(files: Sequence[Path]) -> DataFormat:
     Raises:
         ContractError: they are of several formats.
     """
-    formats = {format_of(path): path for path in files}
+    formats: dict[DataFormat, Path] = {format_of(path): path for path in files}
     if len(formats) != 1:
         raise ContractError(
             f"{files[0].parent}: holds files of several formats: "

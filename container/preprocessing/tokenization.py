@@ -70,9 +70,9 @@ class EncodedTexts:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A message or a chunk: its text (None where no later step reads it), its token ids once a chunker encoded it."""
+    """A message or a chunk: its text ("" where no later step reads it), its token ids once a chunker encoded it."""
 
-    text: str | None
+    text: str
     tokens: list[int] | None = None
 
 
@@ -111,10 +111,11 @@ class TextProcessor:
         """Pack each record's messages into chunks; with_text finds the text of each chunk, too."""
         separator = self.tokenizer.separator
         texts = [separator * (place > 0) + piece.text for record in records for place, piece in enumerate(record)]
+        encoded: list[tuple[list[int], list[int] | None]] = []
         if with_text:
-            encoded = [self.tokenizer.encode_with_starts(text) for text in texts]
+            encoded.extend(map(self.tokenizer.encode_with_starts, texts))
         else:
-            encoded = [(tokens, None) for tokens in self.tokenizer.encode_batch(texts)]
+            encoded.extend((tokens, None) for tokens in self.tokenizer.encode_batch(texts))
         chunked, end = [], 0
         for record in records:
             begin, end = end, end + len(record)
@@ -133,7 +134,7 @@ class TextProcessor:
                 for index, start, stop in spans
                 if (starts := encoded[index][1]) is not None
             ]
-            pieces.append(Piece(" ".join(parts) if parts else None, tokens))
+            pieces.append(Piece(" ".join(parts), tokens))
         return pieces
 
     def _encode(self, records: list[Record]) -> EncodedTexts:

@@ -7,9 +7,10 @@ tokenizer SOURCE TARGET        converts the tokenizer files of folder SOURCE to 
 import inspect
 import json
 import sys
+from typing import Any
 
 
-def describe_config(model_type: str, values: dict[str, object]) -> dict[str, object]:
+def describe_config(model_type: str, values: dict[str, Any]) -> dict[str, Any]:
     """The keys of a config class with their defaults, its aliases, and the error that `values` raise, if any."""
     from transformers import CONFIG_MAPPING, PreTrainedConfig
 
