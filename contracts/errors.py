@@ -1,4 +1,6 @@
-"""The error a user caused and can mend: a cause in their words, and what to change."""
+"""The error that a user caused and can correct: its cause and what to change."""
+
+_LONGEST_LINE = 300
 
 
 class ContractError(ValueError):
@@ -16,3 +18,8 @@ class ContractError(ValueError):
 
     def __str__(self) -> str:
         return f"{self.cause}\n{self.fix}" if self.fix else self.cause
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, at most 300 characters; its type's name where there is none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:_LONGEST_LINE]

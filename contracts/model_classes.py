@@ -1,10 +1,10 @@
 """The model classes a job can name, and what each takes. How they compute is container/models."""
 
-import difflib
 from dataclasses import dataclass
 from typing import Literal
 
 from contracts.errors import ContractError
+from contracts.spelling import did_you_mean
 
 FROM_SCRATCH = "from_scratch"  # the tokenizer of an encoder that is made for a job, with random weights
 
@@ -69,10 +69,8 @@ def model_class(name: str) -> ModelClass:
     canonical = ALIASES.get(name, name)
     if canonical not in MODEL_CLASSES:
         known = sorted([*MODEL_CLASSES, *ALIASES])
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ContractError(
-            f"model_class: {name!r} is not a model class{hint}",
+            f"model_class: {name!r} is not a model class{did_you_mean(name, known)}",
             f"Set model_class to one of: {', '.join(known)}.",
         )
     return MODEL_CLASSES[canonical]

@@ -1,6 +1,5 @@
 """Reads a pipeline's configuration, YAML or JSON; an error names the file, the key and the value."""
 
-import difflib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from contracts.errors import ContractError
+from contracts.spelling import did_you_mean
 from pipeline.config import PipelineConfig
 
 
@@ -65,8 +65,7 @@ def _refused(path: Path, error: ValidationError) -> ContractError:
     key = ".".join(keys) or "configuration"
     if first["type"] == "extra_forbidden":
         known = _fields_at(keys[:-1])
-        near = difflib.get_close_matches(keys[-1], known, n=1, cutoff=0.4)
-        hint = f"; the nearest known one is {near[0]!r}" if near else ""
+        hint = did_you_mean(keys[-1], known)
         return ContractError(f"{key}: unknown key in {path}{hint}", f"Use one of: {', '.join(known)}.")
     if first["type"] == "missing":
         return ContractError(f"{key}: is missing in {path}", "docs/pipeline.md says what it is.")

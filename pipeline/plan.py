@@ -1,6 +1,5 @@
 """From a configuration to steps: command line, environment, hyperparameters; checked before anything runs."""
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pydantic import ValidationError
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import ALIASES, DROPPED, cast_value, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
+from contracts.spelling import did_you_mean
 from contracts.step_contract import StepContract
 from contracts.steps import DATA_LOADING, MODEL_METRICS, PYTORCH_TRAINING, TABULAR_PREPROCESSING
 from pipeline.config import PipelineConfig
@@ -153,9 +153,9 @@ def _require_known(where: str, given: Iterable[str], known: Iterable[str], what:
     names = list(known)
     for key in given:
         if key not in names:
-            near = difflib.get_close_matches(key, names, n=1, cutoff=0.4)
-            hint = f"; the nearest known one is {near[0]!r}" if near else ""
-            raise ContractError(f"{where}.{key}: unknown {what}{hint}", f"Use one of: {', '.join(names)}.")
+            raise ContractError(
+                f"{where}.{key}: unknown {what}{did_you_mean(key, names)}", f"Use one of: {', '.join(names)}."
+            )
 
 
 assert all(contract in ORDER for contract in (PYTORCH_TRAINING, MODEL_METRICS, TABULAR_PREPROCESSING))

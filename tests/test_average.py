@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 
 from container.data.split import PreparedSplit
+from container.decision.softmax import softmax
 from container.evaluation.metrics import classification_metrics
 from container.preprocessing.prepare import prepare_data
 from container.training.average import WeightAverage
 from container.training.checkpoint import CheckpointStore, complete_checkpoints, load_weights
-from container.training.predict import softmax
 from contracts.errors import ContractError
 from tests.encoder_families import packed_batch, write_config
 from tests.jobs import write_job

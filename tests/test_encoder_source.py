@@ -235,7 +235,7 @@ def test_impossible_sizes_are_refused_by_name(tmp_path: Path, encoder_config: di
 
 
 def test_an_unknown_model_type_is_refused_with_the_nearest_known(tmp_path: Path) -> None:
-    with pytest.raises(ContractError, match="'roberto' is unknown to transformers; the nearest is 'roberta'"):
+    with pytest.raises(ContractError, match="'roberto' is unknown to transformers; did you mean 'roberta'"):
         learn_vocabulary(TEXTS, tmp_path, encoder_config={"model_type": "roberto"}, seed=1)
 
 
@@ -274,7 +274,7 @@ def test_overrides_that_keep_every_shape_are_written(tmp_path: Path, learned: Pa
     ("override", "cause"),
     [
         ({"hidden_size": 256}, "hidden_size is 256, but the pretrained encoder's weights are for 128"),
-        ({"hidden_droput_prob": 0.1}, "the nearest is 'hidden_dropout_prob'"),
+        ({"hidden_droput_prob": 0.1}, "did you mean 'hidden_dropout_prob'"),
         ({"hidden_dropout_prob": "much"}, "hidden_dropout_prob"),
     ],
 )

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from container.data.split import PreparedSplit
+from container.decision.softmax import softmax
 from container.evaluation.metrics import classification_metrics
 from container.export.onnx import input_names
 from container.job import Job
@@ -18,7 +19,6 @@ from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.preprocessing.prepare import prepare_data
 from container.training.checkpoint import clear_checkpoints, load_weights
-from container.training.predict import softmax
 from container.training.stop import StopFlag
 from container.training.worker import build_model, train_and_predict
 from contracts.errors import ContractError

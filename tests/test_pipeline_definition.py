@@ -302,7 +302,7 @@ REFUSED = {
     "an unknown step": ({"settings": {"Preprocess": {}}}, "settings.Preprocess: unknown step"),
     "an unknown setting": (
         {"settings": {**CONFIG["settings"], "TabularPreprocessing": {"train_ration": 0.5}}},
-        "settings.TabularPreprocessing.train_ration: unknown setting; the nearest known one is 'train_ratio'",
+        "settings.TabularPreprocessing.train_ration: unknown setting; did you mean 'train_ratio'",
     ),
     "a refused setting": (
         {"settings": {**CONFIG["settings"], "TabularPreprocessing": {"train_ratio": 2}}},
@@ -319,7 +319,7 @@ REFUSED = {
     "no data": ({"settings": {}}, "inputs.input_data: is missing, and so is settings.DataLoading.generate_rows"),
     "an unknown input": (
         {"aws": {**configuration().aws.model_dump(), "inputs": {"inptu_data": "s3://raw/x"}}},
-        "inputs.inptu_data: unknown input from outside; the nearest known one is 'input_data'",
+        "inputs.inptu_data: unknown input from outside; did you mean 'input_data'",
     ),
     "several instances of one": (
         {"aws": {**configuration().aws.model_dump(), "steps": {"Package": {"instance_count": 2}}}},

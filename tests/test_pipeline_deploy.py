@@ -139,7 +139,7 @@ def test_starting_what_does_not_exist_says_how_to_create_it(service):
 @pytest.mark.parametrize(
     ("overrides", "cause"),
     [
-        ({"Treshold": "0.5"}, "parameter Treshold: unknown; the nearest known one is 'Threshold'"),
+        ({"Treshold": "0.5"}, "parameter Treshold: unknown; did you mean 'Threshold'"),
         ({"Threshold": "high"}, "parameter Threshold: 'high' is no float"),
         ({"ApprovalStatus": "Maybe"}, "parameter ApprovalStatus: 'Maybe' is refused"),
         ({"Hp_batch_size": "0"}, "batch_size: '0' is refused"),

@@ -306,7 +306,7 @@ def test_operating_points_are_chosen_on_val_and_held_on_test(tmp_path: Path) -> 
     [
         (scored(20).drop(columns="id"), {}, "column 'id' is missing"),
         (scored(20).drop(columns="prob_class_1"), {}, "have no columns prob_class_0, prob_class_1, ..."),
-        (scored(20), {"SCORE_FIELDS": "prob_clas_1"}, "column 'prob_clas_1' is missing; the nearest there is"),
+        (scored(20), {"SCORE_FIELDS": "prob_clas_1"}, "column 'prob_clas_1' is missing; did you mean"),
         (scored(20).assign(prob_class_1=1.2), {}, "row 1, column 'prob_class_1': '1.2' is no probability"),
         (scored(20).assign(prob_class_0=0.5, prob_class_1=0.9), {}, "row 1: the probabilities prob_class_0, "),
         (scored(20).assign(prob_class_0=np.nan), {}, "row 1, column 'prob_class_0': '' is no probability"),

@@ -110,7 +110,7 @@ def test_a_header_that_fits_the_signature_is_no_row(tmp_path: Path) -> None:
 
 def test_a_header_that_nearly_fits_the_signature_is_refused(tmp_path: Path) -> None:
     write(orders(10).rename(columns={"label": "lable"}), tmp_path / "part-0.csv")
-    with pytest.raises(ContractError, match="column 'label' of the signature is missing; the nearest there is 'lable'"):
+    with pytest.raises(ContractError, match="column 'label' of the signature is missing; did you mean 'lable'"):
         read(tmp_path, tmp_path, signature=list(orders(1).columns))
 
 

@@ -231,7 +231,7 @@ def test_an_input_that_is_wrong_is_named_in_the_message(package, trained_job, tm
 @pytest.mark.parametrize(
     ("settings", "named"),
     [({"CONTENT_TYPES": "application/json,image/png"}, "CONTENT_TYPES: 'image/png' is not served"),
-     ({"FIELD_DEFAULTS": '{"prise": 1}'}, "FIELD_DEFAULTS: 'prise' is no column that the model needs; the nearest"),
+     ({"FIELD_DEFAULTS": '{"prise": 1}'}, "FIELD_DEFAULTS: 'prise' is no column that the model needs; did you mean"),
      ({"FIELD_DEFAULTS": '{"price": "dear"}'}, "column 'price': 'dear' is not a number"),
      ({"TOLERANCE": "2"}, "TOLERANCE: '2' is refused")],
 )  # fmt: skip

@@ -267,7 +267,7 @@ def test_a_row_without_an_id_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"LABEL_FIELD": "lable"}, "column 'lable' is missing; the nearest there is 'label'"),
+        ({"LABEL_FIELD": "lable"}, "column 'lable' is missing; did you mean 'label'"),
         ({"ID_FIELD": "id"}, "column 'id' is missing"),
         ({"SPLIT_BY": "time", "TIME_FIELD": "when"}, "column 'when' is missing"),
         ({"SPLIT_BY": "time", "TIME_FIELD": "chat"}, "column 'chat': "),

@@ -83,7 +83,7 @@ def test_a_missing_column_is_named_with_its_file_and_the_nearest(tmp_path: Path)
     files = [write_table(tmp_path / "a.csv", table(2)), write_table(tmp_path / "b.csv", table(2).drop(["label"]))]
     with pytest.raises(ContractError, match=r"b\.csv: column 'label' is missing"):
         read(files, ["id", "label"])
-    with pytest.raises(ContractError, match=r"a\.csv: column 'labels' is missing; the nearest there is 'label'"):
+    with pytest.raises(ContractError, match=r"a\.csv: column 'labels' is missing; did you mean 'label'"):
         read(files, ["labels"])
 
 

@@ -150,7 +150,7 @@ def test_a_missing_feature_is_named_with_the_nearest() -> None:
     renamed = found.rename_columns(
         ["ids" if name == "id" else "txt" if name == "text" else name for name in found.column_names]
     )
-    with pytest.raises(ContractError, match="records: column 'text' is missing; the nearest there is 'txt'"):
+    with pytest.raises(ContractError, match="records: column 'text' is missing; did you mean 'txt'"):
         fitted_preprocessor().transform(renamed)
 
 

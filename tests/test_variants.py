@@ -13,6 +13,7 @@ import pytest
 
 from container.data.split import PreparedSplit
 from container.decision.decision import Decision
+from container.decision.softmax import softmax
 from container.evaluation.evaluate import write_evaluation
 from container.evaluation.variants import VariantReport, judge
 from container.export import onnx as export
@@ -21,7 +22,6 @@ from container.export.variants import WRITERS, write_fused
 from container.models.build import build_classifier
 from container.preprocessing.prepare import prepare_data
 from container.training import variants as module
-from container.training.predict import softmax
 from container.training.variants import write_variants
 from container.training.worker import build_model
 from contracts.errors import ContractError

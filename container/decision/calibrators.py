@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from container.decision.softmax import log_softmax
 from contracts.errors import ContractError
 
 
@@ -89,12 +90,6 @@ def read_calibrator(method: str, found: Mapping[str, Any], *, source: str) -> Ca
     raise ContractError(
         f"{source}: calibration method {method!r} is not known", "Use the version of this project that wrote it."
     )
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Logarithms of the softmax. [N, K] float64 -> [N, K]"""
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
 
 def log_odds(logits: np.ndarray) -> np.ndarray:

@@ -5,7 +5,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logit
 from sklearn.isotonic import IsotonicRegression
 
-from container.decision.calibrators import Calibrator, Isotonic, RisingLine, Temperature, log_odds, log_softmax
+from container.decision.calibrators import Calibrator, Isotonic, RisingLine, Temperature, log_odds
+from container.decision.softmax import log_softmax
 
 # A line may rise by this many log-odds per unit of log-odds (the softmax itself: by 1): two records whose logits differ
 # by rounding must not get different probabilities, and ONNX must agree with PyTorch.

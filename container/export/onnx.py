@@ -25,7 +25,7 @@ from container.data.records import PackedArrays, pad_text
 from container.decision.decision import Decision
 from container.export.decision_layer import DecisionLayer
 from container.models.classifier import Classifier
-from contracts.errors import ContractError
+from contracts.errors import ContractError, first_line
 from contracts.hyperparameters import Hyperparameters
 
 AS_THEY_ARE = Decision()
@@ -208,7 +208,7 @@ def _write(model: Classifier, hp: Hyperparameters, path: Path, *, decision: Deci
     except Exception as error:
         families = sorted({branch.encoder.kind for branch in model.branches.values()})
         raise ContractError(
-            f"model.onnx: an encoder of the family {' or '.join(families)} cannot be exported: {_first_line(error)}",
+            f"model.onnx: an encoder of the family {' or '.join(families)} cannot be exported: {first_line(error)}",
             "Use an encoder of another family (bert, roberta, distilbert, electra, albert, modernbert, mpnet).",
         ) from error
     # The tracer leaves a stack trace, with paths of this machine, at every node.
@@ -264,10 +264,6 @@ def _feed(
 def _on_cpu(model: Classifier) -> Classifier:
     """A float32 copy on the CPU, in evaluation mode; the model given stays as it is."""
     return copy.deepcopy(model).to("cpu", torch.float32).eval()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 @contextmanager

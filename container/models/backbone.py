@@ -24,7 +24,7 @@ from container.models.families import (
     first_position,
     longest_chunk,
 )
-from contracts.errors import ContractError
+from contracts.errors import ContractError, first_line
 from contracts.hyperparameters import TextField
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ def _read_config(folder: Path) -> PretrainedConfig:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise ContractError(
-            f"{folder}/config.json: not the configuration of a Hugging Face encoder: {_first_line(error)}",
+            f"{folder}/config.json: not the configuration of a Hugging Face encoder: {first_line(error)}",
             "Give a folder with the model's config.json.",
         ) from error
     for name in _ATTENTION_DROPOUTS:
@@ -140,7 +140,7 @@ def _random_backbone(config: PretrainedConfig, family: EncoderFamily, folder: Pa
         return AutoModel.from_config(config, dtype=torch.float32, **_attention(family))
     except Exception as error:  # each family checks its sizes in its own way
         raise ContractError(
-            f"{folder}/config.json: no encoder can be built with these sizes: {_first_line(error)}",
+            f"{folder}/config.json: no encoder can be built with these sizes: {first_line(error)}",
             "Correct encoder_config, e.g. make hidden_size a multiple of num_attention_heads.",
         ) from error
 
@@ -159,7 +159,7 @@ def _pretrained_backbone(config: PretrainedConfig, family: EncoderFamily, folder
             )
     except (OSError, ValueError, RuntimeError) as error:
         raise ContractError(
-            f"{folder}: the encoder's weights cannot be read with its config.json: {_first_line(error)}",
+            f"{folder}: the encoder's weights cannot be read with its config.json: {first_line(error)}",
             "Give the folder as it was saved; overrides in encoder_config must keep every shape.",
         ) from error
     missing = sorted(name for name in found["missing_keys"] if "pooler" not in name)
@@ -266,7 +266,7 @@ def _prove(backbone: PreTrainedModel, *, source: Path) -> None:
             alone.sum().backward()
     except Exception as error:  # whatever an unknown model raises
         raise ContractError(
-            f"{source}: an encoder of the family {kind} cannot be run on token ids and a mask: {_first_line(error)}",
+            f"{source}: an encoder of the family {kind} cannot be run on token ids and a mask: {first_line(error)}",
             f"Use an encoder of one of these families: {', '.join(FAMILIES)}.",
         ) from error
     if not torch.allclose(alone, padded[:, : tokens.shape[1]], atol=1e-3):
@@ -290,10 +290,6 @@ def _key(field: TextField, name: str, chosen: set[str]) -> str:
 
 def _std(config: PretrainedConfig) -> float:
     return getattr(config, "initializer_range", 0.02)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 @lru_cache

@@ -22,7 +22,7 @@ from container.models.word_encoders import ConvolutionalEncoder, RecurrentEncode
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from contracts.artifacts import HYPERPARAMETERS, MODEL_STATE, tokenizer_folder
-from contracts.errors import ContractError
+from contracts.errors import ContractError, first_line
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters, TextField
 
@@ -90,7 +90,7 @@ def load_state(model: nn.Module, path: Path) -> None:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
         raise ContractError(
-            f"{path}: cannot be read as a state dict of tensors: {_first_line(error)}",
+            f"{path}: cannot be read as a state dict of tensors: {first_line(error)}",
             "Give the model.pth that a training job wrote, unchanged.",
         ) from error
     try:
@@ -176,10 +176,6 @@ def _load_hyperparameters(path: Path) -> Hyperparameters:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ContractError(
-            f"{path}: cannot be read: {_first_line(error)}", "Give the model/ folder of a training job, complete."
+            f"{path}: cannot be read: {first_line(error)}", "Give the model/ folder of a training job, complete."
         ) from error
     return parse_hyperparameters(values)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,6 +1,5 @@
 """config.json of an encoder: sizes for random weights, overrides for pretrained ones, unknown keys refused."""
 
-import difflib
 import json
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from typing import Any
 
 from contracts.errors import ContractError
 from contracts.hyperparameters import ENCODER_SIZES
+from contracts.spelling import did_you_mean
 
 # Their position ids begin after the padding id, so the position table is longer than the longest chunk.
 _OFFSET_POSITIONS = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text"}
@@ -188,19 +188,16 @@ def _ask(model_type: str, values: Mapping[str, Any]) -> _Schema:
     """What transformers knows of a model type, after it accepted `values`."""
     answer = json.loads(run_transformers("config", model_type, json.dumps(dict(values))))
     if "model_types" in answer:
-        near = difflib.get_close_matches(model_type, answer["model_types"], n=1)
         raise ContractError(
             f"encoder_config: model_type {model_type!r} is unknown to transformers"
-            + (f"; the nearest is {near[0]!r}" if near else ""),
+            + did_you_mean(model_type, answer["model_types"]),
             "Use a model type such as bert, roberta, distilbert, electra, albert or modernbert.",
         )
     known = [*answer["defaults"], *answer["aliases"]]
     for key in values:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.3)
             raise ContractError(
-                f"encoder_config: {key!r} is no setting of a {model_type} encoder"
-                + (f"; the nearest is {near[0]!r}" if near else ""),
+                f"encoder_config: {key!r} is no setting of a {model_type} encoder{did_you_mean(key, known)}",
                 f"Known are: {', '.join(sorted(answer['defaults']))}.",
             )
     if answer["error"]:

@@ -1,7 +1,6 @@
 """Part files of one table in CSV, TSV, JSON, JSON Lines or Parquet, gzipped or not, as a stream of slices."""
 
 import csv
-import difflib
 import gzip
 import json
 import logging
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 from container.preprocessing.json_tables import json_batches, json_column_names
 from container.preprocessing.tables import TableSlice, column_names, iter_tables, text_batches, text_header
 from contracts.errors import ContractError
+from contracts.spelling import did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -212,8 +212,7 @@ def _check_same(
     missing = [name for name in expected if name not in names]
     extra = [name for name in names if name not in expected]
     if missing and not missing_is_null:
-        near = difflib.get_close_matches(missing[0], names, n=1, cutoff=0.5)
-        hint = f"; the nearest there is {near[0]!r}" if near else ""
+        hint = did_you_mean(missing[0], names)
         raise ContractError(
             f"{path}: column {missing[0]!r} of {of} is missing{hint}", "Give every part file the same columns."
         )

@@ -1,7 +1,6 @@
 """Reads a channel's CSV, TSV and Parquet files as a stream of slices."""
 
 import csv
-import difflib
 import gzip
 import io
 import logging
@@ -14,7 +13,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from contracts.errors import ContractError
+from contracts.errors import ContractError, first_line
+from contracts.spelling import did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -156,10 +156,8 @@ def check_columns(files: Iterable[Path], columns: Sequence[str]) -> None:
 
 
 def missing_column(column: str, present: Sequence[str], where: str) -> ContractError:
-    near = difflib.get_close_matches(column, present, n=1, cutoff=0.5)
-    hint = f"; the nearest there is {near[0]!r}" if near else ""
     return ContractError(
-        f"{where}: column {column!r} is missing{hint}",
+        f"{where}: column {column!r} is missing{did_you_mean(column, present)}",
         f"The columns there are {', '.join(map(repr, present))}. Add it, or correct the setting that names it.",
     )
 
@@ -208,7 +206,7 @@ def _parquet_file(path: Path) -> pq.ParquetFile:
         return pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
     except (pa.ArrowException, OSError) as error:
         raise ContractError(
-            f"{path}: cannot be read as Parquet: {_first_line(error)}",
+            f"{path}: cannot be read as Parquet: {first_line(error)}",
             "Write it again, or name it for the format that it has.",
         ) from error
 
@@ -218,7 +216,7 @@ def _parquet_batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[
         with _parquet_file(path) as file:
             yield from file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False)
     except (pa.ArrowException, OSError) as error:
-        raise ContractError(f"{path}: damaged Parquet data: {_first_line(error)}", "Write the file again.") from error
+        raise ContractError(f"{path}: damaged Parquet data: {first_line(error)}", "Write the file again.") from error
 
 
 def _common_schema(files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
@@ -277,7 +275,7 @@ def _as_plain(column: pa.ChunkedArray, field: pa.Field, path: Path) -> pa.Chunke
             ) from error
         raise ContractError(
             f"{path}: column {field.name!r} is {column.type} and cannot be read as {field.type}, as the column's types "
-            f"over all files are taken: {_first_line(error)}",
+            f"over all files are taken: {first_line(error)}",
             "Write the column with one type in every file; as text if these are names.",
         ) from error
 
@@ -366,10 +364,6 @@ def text_batches(
                 "Write quotes inside of a field twice; hand over larger rows as Parquet.",
             ) from error
         raise ContractError(
-            f"{path}: cannot be read as {format_of(path).upper()}: {_first_line(error)}",
+            f"{path}: cannot be read as {format_of(path).upper()}: {first_line(error)}",
             "Write it in UTF-8 with one header line and the same number of fields in every row.",
         ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

@@ -16,7 +16,7 @@ from container.preprocessing.tables import missing_column
 from container.preprocessing.values import written_float
 from container.serving.errors import RequestError
 from container.serving.media_types import request_type
-from contracts.errors import ContractError
+from contracts.errors import ContractError, first_line
 from contracts.serving import CSV, JSON, JSON_LINES, ServingSettings
 
 
@@ -169,7 +169,7 @@ def _read_csv(body: bytes, header: bool | None) -> Request:
         count = _parse_csv(body, None).num_columns
         table = _parse_csv(body, [str(place) for place in range(count)])
     except (pa.ArrowException, UnicodeError) as error:
-        cause = _first_line(error)
+        cause = first_line(error)
         if "Empty CSV" in cause:
             cause = "a quote that opens a field is never closed"
         raise RequestError(
@@ -232,7 +232,7 @@ def _read_parquet(body: bytes, limits: ServingSettings) -> pa.Table:
         table.validate(full=True)  # that its texts are UTF-8
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise RequestError(
-            HTTPStatus.BAD_REQUEST, f"the request is not Parquet: {_first_line(error)}",
+            HTTPStatus.BAD_REQUEST, f"the request is not Parquet: {first_line(error)}",
             "Write the table again.",
         ) from error  # fmt: skip
     if len(set(names)) != len(names):
@@ -259,10 +259,6 @@ def _check_decoded(num_bytes: int, limits: ServingSettings) -> None:
             "taken",
             "Send the records in several requests.",
         )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 def _list(columns: Sequence[str]) -> str:

@@ -1,7 +1,6 @@
 """Payload: the package in; sample requests out, after the package was loaded and asked in a fresh process."""
 
 import base64
-import difflib
 import hashlib
 import json
 import logging
@@ -38,6 +37,7 @@ from contracts.serving import (
     REQUEST_TYPES,
     ServingSettings,
 )
+from contracts.spelling import did_you_mean
 from contracts.steps import ARCHIVED_MODEL, PAYLOAD_ARCHIVE, PAYLOAD_CHECK, PayloadSettings
 
 logger = logging.getLogger(__name__)
@@ -182,10 +182,9 @@ def _sample(fitted: FittedPreprocessing, settings: PayloadSettings) -> Record:
     """One record of every column that the model needs."""
     for name in settings.field_defaults:
         if name not in fitted.feature_inputs:
-            near = difflib.get_close_matches(name, fitted.feature_inputs, n=1)
-            hint = f"; the nearest is {near[0]!r}" if near else ""
             raise ContractError(
-                f"FIELD_DEFAULTS: {name!r} is no column that the model needs{hint}",
+                f"FIELD_DEFAULTS: {name!r} is no column that the model needs"
+                + did_you_mean(name, fitted.feature_inputs),
                 f"Those are {', '.join(fitted.feature_inputs)}.",
             )
     numeric = set(fitted.numeric_columns)

@@ -13,6 +13,7 @@ from torch import Tensor
 from container.data.batch import PackedBatch, PackedText
 from container.data.records import RecordArrays
 from container.data.split import PreparedSplit, pack_records
+from container.decision.softmax import softmax
 from container.evaluation.explanation import (
     METRIC,
     Explanation,
@@ -25,7 +26,7 @@ from container.models.classifier import Classifier
 from container.preprocessing.in_memory import records_to_table
 from container.preprocessing.prepare import PreparedData
 from container.preprocessing.transform import Preprocessor
-from container.training.predict import softmax
+from contracts.errors import first_line
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ def explain(
         return nothing(str(slow))
     except Exception as error:  # out of memory, say: the metrics and predictions of a finished training come first
         logger.exception("explain: the job goes on without an explanation")
-        return nothing(f"{type(error).__name__}: {error}".splitlines()[0][:300])
+        return nothing(f"{type(error).__name__}: {first_line(error)}")
     seconds = time.perf_counter() - began
     logger.info(
         "explained in %.1f s: %d columns shuffled %d times over %d val records, %d modalities left out",

@@ -14,6 +14,7 @@ from container.data.batch import PackedBatch
 from container.data.loader import Prefetched, step_batches
 from container.data.sampler import Slots, epoch_order
 from container.data.split import PreparedSplit
+from container.decision.softmax import softmax
 from container.evaluation.metrics import classification_metrics
 from container.parallel.execution import Execution
 from container.parallel.mesh import RankMesh
@@ -21,7 +22,7 @@ from container.training.average import WeightAverage
 from container.training.checkpoint import CheckpointStore
 from container.training.objective import Penalised, WeightedCrossEntropy
 from container.training.optimizer import effective_warmup, learning_rate
-from container.training.predict import predict_split, softmax, weighted_log_loss
+from container.training.predict import predict_split, weighted_log_loss
 from container.training.profiling import StepProfiler, log_memory, return_freed_memory
 from container.training.progress import Progress, metric_line
 from container.training.scaler import LossScaler

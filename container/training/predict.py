@@ -8,6 +8,7 @@ import torch
 from container.data.loader import Prefetched, step_batches
 from container.data.sampler import Slots
 from container.data.split import PreparedSplit
+from container.decision.softmax import log_softmax
 from container.parallel.execution import Execution
 
 
@@ -48,21 +49,12 @@ def predict_split(
     return logits.cpu().numpy()
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities in float64. [N, K] -> [N, K]"""
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    exp = np.exp(shifted)
-    return exp / exp.sum(axis=1, keepdims=True)
-
-
 def weighted_log_loss(logits: np.ndarray, labels: np.ndarray, class_weights: list[float]) -> float | None:
     """sum(w_y * nll) / sum(w_y) over the labelled records; None where none is. [N, K], [N] -> scalar"""
     known = labels >= 0
     if not known.any():
         return None
-    shifted = logits[known].astype(np.float64)
-    shifted -= shifted.max(axis=1, keepdims=True)
-    log_probabilities = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    log_probabilities = log_softmax(logits[known])
     weights = np.asarray(class_weights)[labels[known]]
     nll = -log_probabilities[np.arange(len(log_probabilities)), labels[known]]
     return float((weights * nll).sum() / weights.sum())

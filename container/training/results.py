@@ -9,6 +9,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from container.data.split import PreparedSplit
 from container.decision.decision import Decision
+from container.decision.softmax import softmax
 from container.evaluation.evaluate import write_evaluation
 from container.evaluation.evaluation_input import EvaluationInput
 from container.evaluation.explanation import Explanation
@@ -18,7 +19,7 @@ from container.job import Job
 from container.preprocessing.class_weights import resolve_class_weights
 from container.preprocessing.prepare import PreparedData
 from container.training.loop import merge_history
-from container.training.predict import softmax, weighted_log_loss
+from container.training.predict import weighted_log_loss
 from container.training.state import TrainingState
 from contracts import artifacts
 

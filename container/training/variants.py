@@ -14,6 +14,7 @@ from container.export.onnx import OUTPUT, feed_of
 from container.export.variants import WRITERS
 from container.models.classifier import Classifier
 from contracts import artifacts
+from contracts.errors import first_line
 from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ def write_variants(
             WRITERS[name](folder / artifacts.MODEL_ONNX, path, model)
             found = _probabilities(path, model, hp, val=val, positions=sample, batch=_BATCH[name])
         except Exception as error:  # whatever the tools raise on a graph that they do not expect
-            report = VariantReport(name, False, reason=f"{type(error).__name__}: {error}".splitlines()[0][:300])
+            report = VariantReport(name, False, reason=f"{type(error).__name__}: {first_line(error)}")
         else:
             report = judge(
                 name,

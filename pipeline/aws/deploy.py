@@ -1,12 +1,12 @@
 """Creates or updates the pipeline on AWS, and starts it."""
 
-import difflib
 import hashlib
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 from contracts.errors import ContractError
+from contracts.spelling import did_you_mean
 from pipeline.aws.definition import aws_plan, build_pipeline, checkpoint_key, specs_of
 from pipeline.aws.parameters import (
     CHECKPOINT_KEY,
@@ -76,9 +76,9 @@ def parse_overrides(
     for name, text in overrides.items():
         spec = specs.get(name)
         if spec is None:
-            near = difflib.get_close_matches(name, specs, n=1, cutoff=0.4)
-            hint = f"; the nearest known one is {near[0]!r}" if near else ""
-            raise ContractError(f"parameter {name}: unknown{hint}", f"Use one of: {', '.join(specs)}.")
+            raise ContractError(
+                f"parameter {name}: unknown{did_you_mean(name, specs)}", f"Use one of: {', '.join(specs)}."
+            )
         try:
             values[name] = spec.kind(text)
         except ValueError:
