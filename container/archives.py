@@ -2,13 +2,13 @@
 
 import gzip
 import io
-import os
 import shutil
 import tarfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 
+from contracts.atomic_files import AtomicFile
 from contracts.errors import ContractError
 
 _LEVEL = 1  # weights hardly compress, and a higher level takes three times as long
@@ -21,9 +21,9 @@ def write_archive(path: Path, members: Mapping[str, Path | bytes]) -> None:
     Args:
         members: name inside the archive -> a file, or its content.
     """
-    aside = path.with_name(f".{path.name}")
     with (
-        aside.open("wb") as file,
+        AtomicFile(path) as temporary,
+        temporary.open("wb") as file,
         gzip.GzipFile("", "wb", compresslevel=_LEVEL, fileobj=file, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
@@ -36,7 +36,6 @@ def write_archive(path: Path, members: Mapping[str, Path | bytes]) -> None:
             else:
                 with content.open("rb") as source:
                     archive.addfile(entry, source)
-    os.replace(aside, path)
 
 
 def extract_archive(archive: Path, target: Path, *, wanted: Callable[[str], bool] = lambda _name: True) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from contracts.atomic_files import AtomicFile
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
@@ -137,8 +138,7 @@ class Job:
         return time.time() - self.started
 
 
-def write_json_aside(path: Path, content: Any) -> None:
-    """Write JSON under another name and rename, so that nobody reads half of it."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps(content, indent=2))
-    os.replace(aside, path)
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON that no other process reads in part; several may write `path` at once."""
+    with AtomicFile(path, temporary=path.with_name(f".{path.name}.{os.getpid()}")) as temporary:
+        temporary.write_text(json.dumps(content, indent=2))

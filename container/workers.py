@@ -17,7 +17,7 @@ from pathlib import Path
 from container.failure import Failure, root_cause
 from container.hosts.control import STOP, Control, HostTrouble
 from container.hosts.network import network_environment
-from container.job import Attempt, Job, Restart, write_json_aside
+from container.job import Attempt, Job, Restart, write_json
 from container.processes import PARENT_PID, available_cores
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class Workers:
         return any(one["failure"] for host, one in said.items() if host != self._control.topology.current)
 
     def _announce(self, restart: Restart) -> None:
-        write_json_aside(self._job.restart_file, asdict(restart))
+        write_json(self._job.restart_file, asdict(restart))
         last = self._job.paths.checkpoints / "last.ckpt"
         where = f"checkpoint {last.read_text().strip()}" if last.is_file() else "the beginning: there is no checkpoint"
         logger.warning("%s; restart %d of %d, from %s", restart.cause, restart.number, restart.of, where)

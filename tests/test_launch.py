@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from container.failure import Failure, PeerFailed
-from container.job import Job, Restart, write_json_aside
+from container.job import Job, Restart, write_json
 from container.training.launch import Ended, failure_of
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
@@ -25,7 +25,7 @@ def job(tmp_path):
 
 def said(job: Job, error: Exception, *, rank: int, at: float) -> None:
     failure = {**asdict(Failure.from_exception(error, rank=rank)), "at": at}
-    write_json_aside(job.error_file(rank), failure)
+    write_json(job.error_file(rank), failure)
 
 
 def run(tmp_path: Path, program: str, num_workers: int) -> list[Ended]:
@@ -87,8 +87,8 @@ def test_the_cause_is_the_rank_that_failed_not_the_one_that_was_told_of_it(job):
 
 def test_what_an_attempt_left_is_not_taken_for_the_next_one_s(job):
     said(job, ValueError("old"), rank=0, at=1.0)
-    write_json_aside(job.pid_file(0), 7)
-    write_json_aside(job.restart_file, asdict(Restart(1, of=3, cause="a crash", at=2.0)))
+    write_json(job.pid_file(0), 7)
+    write_json(job.restart_file, asdict(Restart(1, of=3, cause="a crash", at=2.0)))
     job.forget_workers()
     assert (job.error_files(), job.pid_files()) == ([], [])
     assert job.restart == Restart(1, of=3, cause="a crash", at=2.0)

@@ -308,7 +308,7 @@ def served(tmp_path):
 
 def fetch(server, one, tmp_path, *, token=None):
     with PartClient("127.0.0.1", server.port, token or server.token) as client:
-        client.fetch(one, tmp_path / "target", aside=tmp_path / "aside", on_bytes=lambda _: None)
+        client.fetch(one, tmp_path / "target", temporary=tmp_path / "temporary", on_bytes=lambda _: None)
 
 
 def left(tmp_path):

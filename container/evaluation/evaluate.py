@@ -1,7 +1,6 @@
 """The evaluation of a job, written: predictions, metrics.json, curves and the report."""
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ from container.evaluation.plots import write_curves
 from container.evaluation.predictions import write_predictions
 from container.evaluation.report import render_report
 from contracts import artifacts
+from contracts.atomic_files import write_text_atomically
 
 
 def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
     """Write {val,test}_predictions, metrics.json, tensorboard_eval/{roc,pr}_curve.png and report.html into `out`.
 
-    Each file is written aside and renamed. Returns what metrics.json holds: `val/auroc` and the like, None where
+    Each file appears complete or not at all. Returns what metrics.json holds: `val/auroc` and the like, None where
     undefined, the reasons under `undefined`, and details.
     """
     plots = out / artifacts.TENSORBOARD_EVAL
@@ -46,18 +46,12 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
         "explanation": evaluation.explanation and evaluation.explanation.to_json(),
     }
     written = json.dumps(metrics, indent=2, allow_nan=False)
-    _write_aside(out / artifacts.METRICS, written)
+    write_text_atomically(out / artifacts.METRICS, written)
     write_curves(plots, analyses, class_labels=evaluation.class_labels)
-    _write_aside(out / artifacts.REPORT, render_report(evaluation, analyses, threshold=threshold))
+    write_text_atomically(out / artifacts.REPORT, render_report(evaluation, analyses, threshold=threshold))
     return json.loads(written)
 
 
 def decided_from(decision: Decision) -> float:
     """The threshold of two classes; without a decision about it, 0.5."""
     return 0.5 if decision.threshold is None else decision.threshold.value
-
-
-def _write_aside(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}")
-    aside.write_text(text, encoding="utf-8")
-    os.replace(aside, path)

@@ -1,6 +1,5 @@
 """The plots of the metrics step: calibration, scores, thresholds, recall under budgets, slices, the previous model."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from container.evaluation.charts import shorten
 from container.evaluation.findings import METRIC_NAMES
 from container.evaluation.model_metrics import ModelMetrics, SplitMetrics
 from container.evaluation.plots import write_curves
+from contracts.atomic_files import AtomicFile
 
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # Okabe and Ito's
 _SHOWN_GROUPS = 15
@@ -137,9 +137,8 @@ def _finish(axes: Axes, title: str) -> None:
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    aside = path.with_name(f".{path.name}")
-    FigureCanvasAgg(figure).print_png(str(aside))
-    os.replace(aside, path)
+    with AtomicFile(path) as temporary:
+        FigureCanvasAgg(figure).print_png(str(temporary))
     return path
 
 

@@ -1,6 +1,5 @@
 """roc_curve.png and pr_curve.png: the curves of val and test, for TensorBoard and for slides."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from matplotlib.ticker import PercentFormatter
 
 from container.evaluation.analysis import ClassCurves, SplitAnalysis
 from container.evaluation.charts import shorten
+from contracts.atomic_files import AtomicFile
 
 NAMED_CLASSES = 7
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart.
@@ -27,10 +27,8 @@ def write_curves(folder: Path, analyses: Mapping[str, SplitAnalysis], *, class_l
     """
     for name, kind in (("roc_curve", "roc"), ("pr_curve", "precision_recall")):
         figure = _draw(kind, list(analyses.values()), class_labels)
-        path = folder / f"{name}.png"
-        aside = path.with_name(f".{path.name}")
-        FigureCanvasAgg(figure).print_png(str(aside))
-        os.replace(aside, path)
+        with AtomicFile(folder / f"{name}.png") as temporary:
+            FigureCanvasAgg(figure).print_png(str(temporary))
 
 
 def hardest_first(analyses: Iterable[SplitAnalysis]) -> list[int]:

@@ -1,6 +1,5 @@
 """Predictions in the input's format: id, label, prob_class_0..K-1; N rows in, N rows out, in order."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+
+from contracts.atomic_files import AtomicFile
 
 _ROWS_AT_ONCE = 65_536
 
@@ -47,11 +48,11 @@ def write_predictions(
         columns[f"prob_class_{k}"] = pa.array(np.ascontiguousarray(predictions.probabilities[:, k]))
     table = pa.table(columns)
     path = folder / f"{predictions.split}_predictions.{file_format}"
-    aside = path.with_name(f".{path.name}")
-    if file_format == "parquet":
-        pyarrow.parquet.write_table(table, aside, row_group_size=_ROWS_AT_ONCE)
-    else:
-        options = pyarrow.csv.WriteOptions(delimiter={"csv": ",", "tsv": "\t"}[file_format], quoting_style="needed")
-        pyarrow.csv.write_csv(table, aside, options)
-    os.replace(aside, path)
+    with AtomicFile(path) as temporary:
+        if file_format == "parquet":
+            pyarrow.parquet.write_table(table, temporary, row_group_size=_ROWS_AT_ONCE)
+        else:
+            delimiter = {"csv": ",", "tsv": "\t"}[file_format]
+            options = pyarrow.csv.WriteOptions(delimiter=delimiter, quoting_style="needed")
+            pyarrow.csv.write_csv(table, temporary, options)
     return path

@@ -151,8 +151,8 @@ def _fetch_all(
     needed = sum(part.size for parts in missing.values() for part in parts)
     if not missing:
         return
-    aside = paths.gathered_channel(_ASIDE)
-    folder = aside.parent
+    temporary = paths.gathered_channel(_ASIDE)
+    folder = temporary.parent
     check_room(folder, needed)
     count = sum(map(len, missing.values()))
     files = f"{count} file{'s' if count > 1 else ''} ({_amount(needed)})"
@@ -164,7 +164,7 @@ def _fetch_all(
             with PartClient(said[host]["address"], said[host]["port"], said[host]["token"]) as client:
                 for part in parts:
                     target = paths.gathered_channel(part.channel) / part.name
-                    client.fetch(part, target, aside=aside, on_bytes=progress)
+                    client.fetch(part, target, temporary=temporary, on_bytes=progress)
         except TransferError as error:
             if isinstance(error, BrokenOff):
                 _await_trouble(control)

@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import secrets
 import socket
 import threading
@@ -17,6 +16,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from contracts.atomic_files import AtomicFile
 from contracts.errors import ContractError
 
 logger = logging.getLogger(__name__)
@@ -194,16 +194,16 @@ class PartClient:
         self._answers.close()
         self._connection.close()
 
-    def fetch(self, part: Part, target: Path, *, aside: Path, on_bytes: Callable[[int], None]) -> None:
-        """Write the part to `target`: to `aside` first, which is renamed once its content is what was announced.
+    def fetch(self, part: Part, target: Path, *, temporary: Path, on_bytes: Callable[[int], None]) -> None:
+        """Write the part to `temporary`, and rename it to `target` once its digest is the announced one.
 
         Raises:
             TransferError: it broke off, stalled, could not be read there, or its content is another.
             OSError: it cannot be written.
         """
         self._ask(part)
-        try:
-            with aside.open("wb") as file:
+        with AtomicFile(target, temporary=temporary):
+            with temporary.open("wb") as file:
                 digest = hashlib.sha256()
                 for block in self._blocks(part):
                     file.write(block)
@@ -212,9 +212,6 @@ class PartClient:
             if digest.hexdigest() != part.digest:
                 raise TransferError(f"its content is not what it was when that host hashed it ({part.digest[:12]})")
             target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(aside, target)
-        finally:
-            aside.unlink(missing_ok=True)
 
     def _ask(self, part: Part) -> None:
         try:

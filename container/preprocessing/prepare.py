@@ -35,6 +35,7 @@ from container.preprocessing.tokenization import clean_texts
 from container.preprocessing.values import texts
 from container.processes import available_cores
 from contracts.artifacts import tokenizer_folder
+from contracts.atomic_files import atomic_folder
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters, TextField
 from contracts.paths import SPLITS, JobPaths
@@ -116,15 +117,8 @@ def prepare_data(paths: JobPaths, hp: Hyperparameters, *, contents: Mapping[Path
         for stale in paths.prepared.glob(f"{UNFINISHED}*"):
             shutil.rmtree(stale)
         if not reused:
-            aside = paths.prepared / f"{UNFINISHED}{folder.name}"
-            try:
-                _prepare(aside, paths, hp, files=files, sources=sources)
-            except BaseException:
-                shutil.rmtree(aside, ignore_errors=True)
-                raise
-            if folder.exists():
-                shutil.rmtree(folder)
-            aside.rename(folder)
+            with atomic_folder(folder, temporary=paths.prepared / f"{UNFINISHED}{folder.name}") as temporary:
+                _prepare(temporary, paths, hp, files=files, sources=sources)
         for other in paths.prepared.iterdir():
             if other.is_dir() and other != folder:
                 shutil.rmtree(other)

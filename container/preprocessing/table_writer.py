@@ -1,6 +1,5 @@
 """Writes a table piece by piece as CSV, TSV or Parquet: complete under its name, or not at all."""
 
-import os
 from pathlib import Path
 from typing import Self
 
@@ -9,6 +8,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from container.preprocessing.tables import DELIMITERS
+from contracts.atomic_files import AtomicFile
 from contracts.errors import ContractError
 
 ROWS_PER_GROUP = 65_536
@@ -37,14 +37,14 @@ class TableWriter:
         self._pending_rows = 0
         self._pending_bytes = 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._aside = path.with_name(f".{path.name}")
+        self._file = AtomicFile(path)
         file_format = path.suffix[1:]
         try:
             if file_format == "parquet":
-                self._writer: pq.ParquetWriter | pa_csv.CSVWriter = pq.ParquetWriter(self._aside, schema)
+                self._writer: pq.ParquetWriter | pa_csv.CSVWriter = pq.ParquetWriter(self._file.temporary, schema)
             else:
                 options = pa_csv.WriteOptions(delimiter=DELIMITERS[file_format], quoting_style="needed")
-                self._writer = pa_csv.CSVWriter(self._aside, schema, write_options=options)
+                self._writer = pa_csv.CSVWriter(self._file.temporary, schema, write_options=options)
         except pa.ArrowException as error:
             raise ContractError(
                 f"{path.name}: cannot hold the columns as {file_format.upper()}: {error}",
@@ -66,12 +66,12 @@ class TableWriter:
         """Finish the file."""
         self._flush()
         self._writer.close()
-        os.replace(self._aside, self.path)
+        self._file.commit()
 
     def abandon(self) -> None:
         """Leave nothing behind."""
         self._writer.close()
-        self._aside.unlink(missing_ok=True)
+        self._file.discard()
 
     def __enter__(self) -> Self:
         return self

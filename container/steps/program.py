@@ -20,6 +20,7 @@ from typing import Any
 from container.failure import Failure
 from container.processes import set_up_logging
 from container.steps.hosts import is_sharded, read_hosts
+from contracts.atomic_files import temporary_path
 from contracts.errors import ContractError
 from contracts.step_contract import StepContract, StepFolder, StepSettings, message_file
 from contracts.steps import PROCESSING_STEPS, ProcessingSettings
@@ -180,11 +181,11 @@ def _check_outputs(contract: StepContract, root: Path) -> None:
 
 
 def _remove_outputs(contract: StepContract, root: Path) -> None:
-    """Remove what fits an output, and what is still under way to become one; nothing else that lies in its folder."""
+    """Remove what fits an output, and what is not yet complete; nothing else that lies in its folder."""
     for folder in contract.outputs:
         for pattern in folder.files:
-            under_way = str(PurePath(pattern).with_name(f".{PurePath(pattern).name}"))  # as TableWriter names it
-            for path in [*folder.path(root).glob(pattern), *folder.path(root).glob(under_way)]:
+            incomplete = str(temporary_path(PurePath(pattern)))
+            for path in [*folder.path(root).glob(pattern), *folder.path(root).glob(incomplete)]:
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path, ignore_errors=True)
                 else:

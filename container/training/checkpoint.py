@@ -43,6 +43,7 @@ from torch.optim import Optimizer
 
 from container.failure import PeerFailed
 from container.training.host_folders import HostFolders
+from contracts.atomic_files import write_text_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -233,9 +234,7 @@ class CheckpointStore:
         clear_unfinished(self._folder)
 
     def _point(self, pointer: str, name: str) -> None:
-        aside = self._folder / f".{pointer}"
-        aside.write_text(name + "\n")
-        os.replace(aside, self._folder / pointer)
+        write_text_atomically(self._folder / pointer, name + "\n")
 
 
 def clear_unfinished(folder: Path) -> None:

@@ -19,7 +19,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from container.failure import Failure, root_cause
-from container.job import Attempt, Job, write_json_aside
+from container.job import Attempt, Job, write_json
 from container.processes import PARENT_PID, die_with_parent, set_up_logging
 from container.training.checkpoint import clear_checkpoints, clear_unfinished
 from container.training.stop import LEFT_ALONE
@@ -65,7 +65,7 @@ def main(job_file: Path, num_workers: int) -> int:
         if failure is not None:
             job.forget_workers()  # from here on a stop request finds no worker, or a new one
             clear_unfinished(job.paths.checkpoints)  # what a rank that raised left of a save under way
-        write_json_aside(job.attempt_file(attempt.number), asdict(failure) if failure else None)
+        write_json(job.attempt_file(attempt.number), asdict(failure) if failure else None)
         for path in job.pid_files():
             path.unlink()
     return 0

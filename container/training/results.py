@@ -22,6 +22,7 @@ from container.training.loop import merge_history
 from container.training.predict import weighted_log_loss
 from container.training.state import TrainingState
 from contracts import artifacts
+from contracts.atomic_files import AtomicFile
 
 
 def write_results(
@@ -94,9 +95,8 @@ def _write_predict_results(path: Any, *, labels: dict[str, np.ndarray], probabil
         scores = torch.from_numpy(probabilities[name])
         content[f"{prefix}y_true"] = torch.from_numpy(np.array(labels[name]))
         content[f"{prefix}y_pred"] = scores[:, 1] if scores.shape[1] == 2 else scores
-    aside = path.with_name(f".{path.name}")
-    torch.save(content, aside)
-    aside.replace(path)
+    with AtomicFile(path) as temporary:
+        torch.save(content, temporary)
 
 
 def _write_tensorboard(folder: Any, metrics: dict[str, float | None], *, state: TrainingState) -> None:

@@ -20,7 +20,7 @@ from container.evaluation.variants import VariantReport
 from container.export.artifacts import export_model
 from container.export.rehearsal import rehearse_export
 from container.failure import Failure
-from container.job import Job, write_json_aside
+from container.job import Job, write_json
 from container.models.build import EncoderConfigOnly, build_classifier
 from container.models.classifier import Classifier
 from container.models.encoder import TextEncoder
@@ -133,7 +133,7 @@ def run(job: Job, stop: StopFlag) -> None:
         run=_run_facts(job, ranks, outcome, parameters=sum(parameter.numel() for parameter in model.parameters())),
     )
     logger.info("%s", metric_line(metrics))
-    write_json_aside(job.result_file, {"status": "completed", "model": files, "output": written, "metrics": metrics})
+    write_json(job.result_file, {"status": "completed", "model": files, "output": written, "metrics": metrics})
 
 
 def build_model(hp: Hyperparameters, data: PreparedData, *, pretrained: bool = True) -> Classifier:
@@ -344,17 +344,17 @@ def main(arguments: Sequence[str]) -> int:
     set_up_logging(rank=rank, all_ranks=job.hp.log_all_ranks)
     stop = StopFlag()
     stop.listen(job.stop_file)
-    write_json_aside(job.pid_file(rank), os.getpid())  # from here on a SIGTERM is heard
+    write_json(job.pid_file(rank), os.getpid())  # from here on a SIGTERM is heard
     try:
         run(job, stop)
     except StopRequested:
         if rank == 0:
-            write_json_aside(job.result_file, {"status": "stopped"})
+            write_json(job.result_file, {"status": "stopped"})
     except BaseException as error:
         try:
             failure = Failure.from_exception(error, rank=rank)
             print(f"[rank {rank}] {failure.cause}", flush=True)  # first: the disk may be full
-            write_json_aside(job.error_file(rank), asdict(failure))
+            write_json(job.error_file(rank), asdict(failure))
             logging.shutdown()
         finally:
             os._exit(1)  # a collective in flight must not hold up the end of the job

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from contracts.atomic_files import write_text_atomically
 from contracts.step_contract import StepContract
 from pipeline.local.digests import ContentDigests, digest_of, files_in
 
@@ -79,9 +80,8 @@ class StepFolderOnDisk:
             seconds=round(seconds, 3),
             result=result,
         )
-        aside = self.folder / f"{RECORD}.aside"
-        aside.write_text(json.dumps({"completed": asdict(record), "told": told}, indent=1, sort_keys=True))
-        aside.replace(self.folder / RECORD)
+        content = json.dumps({"completed": asdict(record), "told": told}, indent=1, sort_keys=True)
+        write_text_atomically(self.folder / RECORD, content)
         return record
 
     def _stamps(self, names: Any) -> dict[str, list[int]]:

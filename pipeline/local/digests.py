@@ -10,6 +10,8 @@ from pathlib import Path
 from re import match
 from typing import Any
 
+from contracts.atomic_files import write_text_atomically
+
 DISTRIBUTION = "text-table-trainer"
 
 
@@ -35,9 +37,7 @@ class ContentDigests:
         """Remember what was asked for in this run; files that are gone are forgotten."""
         kept = {**self._known, **self._seen}
         kept = {path: entry for path, entry in kept.items() if path in self._seen or os.path.exists(path)}
-        aside = self._memory.with_suffix(".aside")
-        aside.write_text(json.dumps(kept))
-        aside.replace(self._memory)
+        write_text_atomically(self._memory, json.dumps(kept))
 
     def _file(self, path: Path) -> str:
         real = path.resolve()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from contracts.atomic_files import atomic_folder
 from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
 from contracts.steps import ARCHIVED_MODEL, REGISTRATION
 from pipeline.card import model_card
@@ -16,7 +17,6 @@ from pipeline.decision import Decision, read_decision_value
 from pipeline.package import DOMAIN, TASK
 
 PACKAGE_FILE = "model_package.json"
-_UNFINISHED = ".unfinished"
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,7 @@ class LocalRegistry:
         package_digest: str,
         decision: Decision,
     ) -> RegisteredModel:
-        """Add a version: its files are collected aside and appear under their number at once."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        aside = self.folder / _UNFINISHED
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        for folder in REGISTRATION.inputs:
-            for path in sorted(inputs[folder.name].iterdir()):
-                if path.is_file():
-                    _place(path, aside / path.name)
+        """Add a version, which appears complete or not at all."""
         version = max((model.version for model in self.versions()), default=0) + 1
         own = config.registration
         package = {
@@ -114,14 +106,19 @@ class LocalRegistry:
             },
             "ModelCard": json.loads(model_card(config, hyperparameters, image=None, decision=decision)),
         }
-        (aside / PACKAGE_FILE).write_text(json.dumps(package, indent=1))
-        folder = self.folder / str(version)
-        aside.rename(folder)
-        return RegisteredModel(folder, version, own.approval, config.condition.metric, package_digest)
+        target = self.folder / str(version)
+        with atomic_folder(target) as temporary:
+            temporary.mkdir(parents=True)
+            for folder in REGISTRATION.inputs:
+                for path in sorted(inputs[folder.name].iterdir()):
+                    if path.is_file():
+                        _link_or_copy(path, temporary / path.name)
+            (temporary / PACKAGE_FILE).write_text(json.dumps(package, indent=1))
+        return RegisteredModel(target, version, own.approval, config.condition.metric, package_digest)
 
 
-def _place(source: Path, target: Path) -> None:
-    """One file on the disk under two names where that is possible."""
+def _link_or_copy(source: Path, target: Path) -> None:
+    """Make a hard link, or a copy where the file system refuses the link."""
     try:
         os.link(source.resolve(), target)
     except OSError:
