@@ -4,11 +4,11 @@ import json
 from collections.abc import Mapping
 
 from pipeline.config import PipelineConfig
-from pipeline.decision import Decision
+from pipeline.decision import ConditionOutcome
 
 
 def model_card(
-    config: PipelineConfig, hyperparameters: Mapping[str, str], *, image: str | None, decision: Decision | None
+    config: PipelineConfig, hyperparameters: Mapping[str, str], *, image: str | None, decision: ConditionOutcome | None
 ) -> str:
     """The card as JSON, byte-stable.
 
@@ -41,7 +41,7 @@ def model_card(
     return json.dumps(_without_empty(said), sort_keys=True)
 
 
-def _evaluation(config: PipelineConfig, decision: Decision | None) -> dict[str, object]:
+def _evaluation(config: PipelineConfig, decision: ConditionOutcome | None) -> dict[str, object]:
     condition = config.condition
     word = "at least" if condition.higher_is_better else "at most"
     asked = f"{condition.metric} {word} {condition.threshold:g}"

@@ -25,7 +25,7 @@ class Requirement:
 
 
 @dataclass(frozen=True)
-class Decision:
+class ConditionOutcome:
     """The outcome.
 
     Attributes:
@@ -70,7 +70,7 @@ def limit_to_beat(condition: Condition, registered: float) -> float:
     return registered + (condition.margin if condition.higher_is_better else -condition.margin)
 
 
-def decide(condition: Condition, value: float | None, registered: float | None) -> Decision:
+def decide(condition: Condition, value: float | None, registered: float | None) -> ConditionOutcome:
     """Hold a metric against the condition; an undefined metric meets nothing."""
     needed = requirements(condition, registered)
 
@@ -79,7 +79,7 @@ def decide(condition: Condition, value: float | None, registered: float | None) 
             return False
         return value >= requirement.limit if condition.higher_is_better else value <= requirement.limit
 
-    return Decision(
+    return ConditionOutcome(
         condition.metric, value, condition.higher_is_better, needed, tuple(each for each in needed if not met(each))
     )
 

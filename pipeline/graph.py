@@ -69,6 +69,12 @@ def source(step: StepContract, folder: StepFolder) -> Source | None:
     return EDGES.get((step.name, folder.name))
 
 
+def upstream(step: StepContract) -> set[StepContract]:
+    """Return `step` and every step whose outputs reach it, directly or through others."""
+    origins = [origin for folder in step.inputs if (origin := source(step, folder)) is not None]
+    return {step}.union(*(upstream(origin.step) for origin in origins))
+
+
 def outside_inputs() -> dict[str, tuple[StepContract, StepFolder]]:
     """The inputs that no step writes, by logical name: what a user may hand over."""
     found: dict[str, tuple[StepContract, StepFolder]] = {}

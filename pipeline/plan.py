@@ -12,7 +12,7 @@ from contracts.hyperparameter_files import ALIASES, DROPPED, cast_value, parse_h
 from contracts.hyperparameters import Hyperparameters
 from contracts.spelling import did_you_mean
 from contracts.step_contract import StepContract
-from contracts.steps import DATA_LOADING, MODEL_METRICS, PYTORCH_TRAINING, TABULAR_PREPROCESSING
+from contracts.steps import DATA_LOADING, MODEL_METRICS, TABULAR_PREPROCESSING
 from pipeline.config import PipelineConfig
 from pipeline.graph import ORDER, outside_inputs, source
 
@@ -156,6 +156,3 @@ def _require_known(where: str, given: Iterable[str], known: Iterable[str], what:
             raise ContractError(
                 f"{where}.{key}: unknown {what}{did_you_mean(key, names)}", f"Use one of: {', '.join(names)}."
             )
-
-
-assert all(contract in ORDER for contract in (PYTORCH_TRAINING, MODEL_METRICS, TABULAR_PREPROCESSING))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from contracts.errors import ContractError
-from contracts.steps import DATA_LOADING, MODEL_METRICS, REGISTRATION
+from contracts.steps import MODEL_METRICS, PYTORCH_TRAINING, REGISTRATION
 from pipeline.aws.jobs import DECISION_FILE, Build, processing_step, training_step
 from pipeline.aws.parameters import (
     HYPERPARAMETER_PREFIX,
@@ -14,14 +14,16 @@ from pipeline.aws.parameters import (
     THRESHOLD,
     TO_BEAT,
     ParameterSpec,
+    machine_of,
     parameter_specs,
     sdk_parameters,
 )
+from pipeline.aws.registration import registration_step
 from pipeline.aws.session import offline_session, sagemaker_sdk
 from pipeline.config import Aws, PipelineConfig
 from pipeline.decision import VALUE_PATH
-from pipeline.graph import AFTER_CONDITION, BEFORE_CONDITION, CONDITION, FAIL, ORDER, SEVERAL_INSTANCES
-from pipeline.plan import Plan, make_plan
+from pipeline.graph import AFTER_CONDITION, BEFORE_CONDITION, CONDITION, FAIL, ORDER, SEVERAL_INSTANCES, upstream
+from pipeline.plan import Plan, StepPlan, make_plan
 
 ONE_INSTANCE = tuple(step.name for step in ORDER if step.name not in SEVERAL_INSTANCES and step is not REGISTRATION)
 
@@ -45,8 +47,7 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
                 f"aws.steps.{name}.instance_count: is {machine.instance_count}, but this step runs on one instance",
                 f"Only {' and '.join(SEVERAL_INSTANCES)} can share their work out.",
             )
-    training = config.aws.steps.get("PyTorchTraining")
-    runtime = training.max_runtime_seconds if training else 86_400
+    runtime = machine_of(config, PYTORCH_TRAINING.name).max_runtime_seconds
     if config.aws.spot.enabled and config.aws.spot.max_wait_seconds < runtime:
         raise ContractError(
             f"aws.spot.max_wait_seconds: is {config.aws.spot.max_wait_seconds}, less than the {runtime} seconds that "
@@ -94,7 +95,7 @@ def _build(config: PipelineConfig, plan: Plan, session: Any, *, local: bool) -> 
     build = Build(config, plan, session, parameters, {}, local)
     afterwards = [step for step in AFTER_CONDITION if not (local and step is REGISTRATION)]
     for contract in (*BEFORE_CONDITION, *afterwards):
-        build.steps[contract.name] = _step(build, plan, contract.name)
+        build.steps[contract.name] = _step(build, plan.step(contract))
     decide = ConditionStep(
         name=CONDITION,
         description="Whether the model is registered.",
@@ -124,10 +125,11 @@ def checkpoint_key(
         data: what identifies the data beyond its URI, e.g. entity tags.
     """
     assert config.aws is not None
+    trained_from = [plan.step(contract) for contract in upstream(PYTORCH_TRAINING)]
     told = {
         "image": config.aws.image,
         "hyperparameters": dict(plan.hyperparameters),
-        "steps": {step.contract.name: [dict(step.environment), dict(step.outside)] for step in plan.steps[:3]},
+        "steps": {step.contract.name: [dict(step.environment), dict(step.outside)] for step in trained_from},
         "overrides": {
             # Of the parameters these alone say what is trained: a job goes on, on other machines too.
             name: str(value)
@@ -139,10 +141,7 @@ def checkpoint_key(
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _step(build: Build, plan: Plan, name: str) -> Any:
-    from pipeline.aws.registration import registration_step
-
-    step = next(step for step in plan.steps if step.contract.name == name)
+def _step(build: Build, step: StepPlan) -> Any:
     if step.contract.kind == "registration":
         return registration_step(build)
     return training_step(build, step) if step.contract.kind == "training" else processing_step(build, step)
@@ -179,6 +178,3 @@ def _reason(build: Build) -> Any:
         said += [f" and {word} ", build.parameters[TO_BEAT], f" ({TO_BEAT}: the {condition.beat} registered model)"]
     said.append(f". {MODEL_METRICS.name}'s metrics_summary.txt says more.")
     return Join(on="", values=said)
-
-
-assert DATA_LOADING in BEFORE_CONDITION

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.config import PipelineConfig
+from pipeline.config import Machine, PipelineConfig
 from pipeline.graph import SEVERAL_INSTANCES
 from pipeline.plan import Plan
 
@@ -87,10 +87,8 @@ def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) 
     return {spec.name: spec for spec in specs}
 
 
-def machine_of(config: PipelineConfig, step: str) -> Any:
+def machine_of(config: PipelineConfig, step: str) -> Machine:
     """The machine of a step, as configured or by default."""
-    from pipeline.config import Machine
-
     assert config.aws is not None
     return config.aws.steps.get(step, Machine())
 

@@ -44,7 +44,8 @@ def sagemaker_sdk(region: str) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Running within a PipelineSession")
             _import_sdk()
-            yield
+            with _validated_once():
+                yield
     finally:
         boto3.DEFAULT_SESSION = session
         for name, value in environment.items():
@@ -63,6 +64,19 @@ def _import_sdk() -> None:
         import sagemaker.train  # noqa: F401
     except ImportError as error:
         raise _not_installed(error) from None
+
+
+@contextmanager
+def _validated_once() -> Iterator[None]:
+    """Skip the SDK's validation of SDK_CONFIG at each lookup, about 90 times a definition; a session validates it."""
+    from sagemaker.core.config.config_manager import SageMakerConfig
+
+    validate = SageMakerConfig.validate_sagemaker_config
+    SageMakerConfig.validate_sagemaker_config = staticmethod(lambda _config=None: None)
+    try:
+        yield
+    finally:
+        SageMakerConfig.validate_sagemaker_config = staticmethod(validate)
 
 
 def _not_installed(error: ImportError) -> ContractError:

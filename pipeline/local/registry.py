@@ -13,7 +13,7 @@ from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
 from contracts.steps import ARCHIVED_MODEL, REGISTRATION
 from pipeline.card import model_card
 from pipeline.config import PipelineConfig
-from pipeline.decision import Decision, read_decision_value
+from pipeline.decision import ConditionOutcome, read_decision_value
 from pipeline.package import DOMAIN, TASK
 
 PACKAGE_FILE = "model_package.json"
@@ -80,7 +80,7 @@ class LocalRegistry:
         *,
         inputs: Mapping[str, Path],
         package_digest: str,
-        decision: Decision,
+        decision: ConditionOutcome,
     ) -> RegisteredModel:
         """Add a version, which appears complete or not at all."""
         version = max((model.version for model in self.versions()), default=0) + 1

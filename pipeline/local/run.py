@@ -12,7 +12,7 @@ from contracts.errors import ContractError
 from contracts.step_contract import StepContract
 from contracts.steps import MODEL_METRICS, PACKAGE, PYTORCH_TRAINING, REGISTRATION
 from pipeline.config import PipelineConfig
-from pipeline.decision import Decision, decide, read_decision_value
+from pipeline.decision import ConditionOutcome, decide, read_decision_value
 from pipeline.graph import AFTER_CONDITION, BEFORE_CONDITION, CONDITION, source
 from pipeline.local.cache import Completed, step_folder
 from pipeline.local.digests import ContentDigests, code_digest
@@ -146,7 +146,7 @@ def _told(state: Run, plan: StepPlan, inputs: Mapping[str, Path]) -> dict[str, A
     return told
 
 
-def _decide(state: Run) -> Decision:
+def _decide(state: Run) -> ConditionOutcome:
     """Hold the metric against the condition; there is nothing to run, so nothing is cached."""
     metrics = state.places[MODEL_METRICS.name].output(MODEL_METRICS, "metrics_output")
     registry = LocalRegistry(state.root, state.config.group)

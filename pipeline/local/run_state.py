@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.config import PipelineConfig
-from pipeline.decision import Decision
+from pipeline.decision import ConditionOutcome
 from pipeline.local.cache import Completed, StepFolderOnDisk
 from pipeline.local.digests import ContentDigests
 from pipeline.local.progress import Progress
@@ -28,4 +28,4 @@ class Run:
     progress: Progress
     places: dict[str, StepFolderOnDisk] = field(default_factory=dict)
     records: dict[str, Completed] = field(default_factory=dict)
-    decision: Decision | None = None
+    decision: ConditionOutcome | None = None
