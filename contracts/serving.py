@@ -33,22 +33,28 @@ CALIBRATION = "calibration.json"  # of the package: a map of class 1's probabili
 class ServingSettings(StepSettings):
     """Environment variables of the served model, in its own image and in any other."""
 
-    serving_max_bytes: int = Field(25 << 20, ge=1, description="Largest request, in bytes; a larger one is refused.")
-    serving_max_records: int = Field(10_000, ge=1, description="Most records in one request.")
+    serving_max_bytes: int = Field(
+        default=25 << 20, ge=1, description="Largest request, in bytes; a larger one is refused."
+    )
+    serving_max_records: int = Field(default=10_000, ge=1, description="Most records in one request.")
     serving_max_decoded_bytes: int = Field(
-        256 << 20, ge=1, description="Largest Parquet request once it is decompressed, in bytes."
+        default=256 << 20, ge=1, description="Largest Parquet request once it is decompressed, in bytes."
     )
-    serving_batch_size: int = Field(32, ge=1, description="Most records computed at once, of however many requests.")
+    serving_batch_size: int = Field(
+        default=32, ge=1, description="Most records computed at once, of however many requests."
+    )
     serving_onnx_variant: Literal["fused", "int8"] | None = Field(
-        None, description="Serve model.fused.onnx or model.int8.onnx, where the job kept it."
+        default=None, description="Serve model.fused.onnx or model.int8.onnx, where the job kept it."
     )
-    serving_threads: int | None = Field(None, ge=1, description="Threads of ONNX Runtime. Default: one per core.")
+    serving_threads: int | None = Field(
+        default=None, ge=1, description="Threads of ONNX Runtime. Default: one per core."
+    )
     serving_concurrency: int = Field(
-        256, ge=1, description="Most requests worked on at once; of more, the rest wait. A thread each."
+        default=256, ge=1, description="Most requests worked on at once; of more, the rest wait. A thread each."
     )
     serving_timeout_seconds: float = Field(
-        55.0, gt=0, description="A request that waits longer is answered 503; the service gives up after 60 s."
+        default=55.0, gt=0, description="A request that waits longer is answered 503; the service gives up after 60 s."
     )
     serving_grace_seconds: float = Field(
-        25.0, ge=0, description="After SIGTERM, the time for requests under way; the service kills after 30 s."
+        default=25.0, ge=0, description="After SIGTERM, the time for requests under way; the service kills after 30 s."
     )

@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, about in (
-        ("definition", "print the SageMaker pipeline's definition as JSON; calls nobody"),
+        ("definition", "print the SageMaker pipeline's definition as JSON; makes no AWS calls"),
         ("upsert", "create the pipeline on AWS or bring it up to date; prints its ARN"),
         ("start", "start an execution on AWS; prints its ARN"),
         ("run", "run the steps here, as processes; what has not changed is taken from the cache"),

@@ -19,16 +19,18 @@ class Condition(Section):
     """What a model must reach to be registered."""
 
     metric: str = Field(
-        "test/auroc", pattern=r"^[^/]+/[^/]+$", description="The metric that decides: split/metric, as in metrics.json."
+        default="test/auroc",
+        pattern=r"^[^/]+/[^/]+$",
+        description="The metric that decides: split/metric, as in metrics.json.",
     )
-    minimum: float | None = Field(None, description="The metric must be at least this.")
-    maximum: float | None = Field(None, description="Instead of minimum, where lower is better: at most this.")
+    minimum: float | None = Field(default=None, description="The metric must be at least this.")
+    maximum: float | None = Field(default=None, description="Instead of minimum, where lower is better: at most this.")
     beat: Literal["nothing", "approved", "newest"] = Field(
-        "nothing",
+        default="nothing",
         description="Also be at least as good as a registered model of the group: the newest approved one, or the "
         "newest. Where none is registered yet, the threshold alone decides.",
     )
-    margin: float = Field(0.0, ge=0, description="With beat: by how much it must be better.")
+    margin: float = Field(default=0.0, ge=0, description="With beat: by how much it must be better.")
 
     @model_validator(mode="after")
     def _one_threshold(self) -> Self:
@@ -52,49 +54,57 @@ class Condition(Section):
 class Registration(Section):
     """The model package and its card."""
 
-    group: Name | None = Field(None, description="Model package group. Default: the pipeline's name.")
-    approval: Approval = Field("PendingManualApproval", description="Approval status of a new package.")
-    creator: str = Field("", description="Model card: who made the model.")
-    problem: str = Field("", description="Model card: the business problem it solves.")
-    intended_uses: str = Field("", description="Model card: what it may be used for.")
-    risk_rating: Literal["High", "Medium", "Low", "Unknown"] = Field("Unknown", description="Model card: risk.")
-    caveats: str = Field("", description="Model card: what to know before using it.")
+    group: Name | None = Field(default=None, description="Model package group. Default: the pipeline's name.")
+    approval: Approval = Field(default="PendingManualApproval", description="Approval status of a new package.")
+    creator: str = Field(default="", description="Model card: who made the model.")
+    problem: str = Field(default="", description="Model card: the business problem it solves.")
+    intended_uses: str = Field(default="", description="Model card: what it may be used for.")
+    risk_rating: Literal["High", "Medium", "Low", "Unknown"] = Field(default="Unknown", description="Model card: risk.")
+    caveats: str = Field(default="", description="Model card: what to know before using it.")
     inference_instances: tuple[str, ...] = Field(
-        ("ml.m5.large", "ml.m5.xlarge", "ml.c5.xlarge"), min_length=1, description="Instance types for endpoints."
+        default=("ml.m5.large", "ml.m5.xlarge", "ml.c5.xlarge"),
+        min_length=1,
+        description="Instance types for endpoints.",
     )
     transform_instances: tuple[str, ...] = Field(
-        ("ml.m5.xlarge",), min_length=1, description="Instance types for batch transform."
+        default=("ml.m5.xlarge",), min_length=1, description="Instance types for batch transform."
     )
 
 
 class Machine(Section):
     """The instances of a step."""
 
-    instance_type: str = Field("ml.m5.xlarge", pattern=r"^ml\.", description="Instance type.")
+    instance_type: str = Field(default="ml.m5.xlarge", pattern=r"^ml\.", description="Instance type.")
     instance_count: int = Field(
-        1, ge=1, le=100, description="Instances; more than one for TabularPreprocessing and PyTorchTraining only."
+        default=1,
+        ge=1,
+        le=100,
+        description="Instances; more than one for TabularPreprocessing and PyTorchTraining only.",
     )
-    volume_gb: int = Field(30, ge=1, le=16384, description="Size of the storage volume, in GiB.")
+    volume_gb: int = Field(default=30, ge=1, le=16384, description="Size of the storage volume, in GiB.")
     max_runtime_seconds: int = Field(
-        86_400, ge=60, le=2_419_200, description="The job is stopped after this long (5 days at most but for training)."
+        default=86_400,
+        ge=60,
+        le=2_419_200,
+        description="The job is stopped after this long (5 days at most but for training).",
     )
 
 
 class Spot(Section):
     """Managed spot training: cheaper, may be interrupted; the job goes on from its checkpoints."""
 
-    enabled: bool = Field(False, description="Train on spot instances.")
+    enabled: bool = Field(default=False, description="Train on spot instances.")
     max_wait_seconds: int = Field(
-        172_800, ge=60, le=2_419_200, description="Waiting and running together; at least max_runtime_seconds."
+        default=172_800, ge=60, le=2_419_200, description="Waiting and running together; at least max_runtime_seconds."
     )
 
 
 class Retries(Section):
     """What is tried again: capacity, limits, throttling and faults of the service; never an error of the job's own."""
 
-    max_attempts: int = Field(3, ge=1, le=20, description="Attempts.")
-    interval_seconds: int = Field(30, ge=1, description="Pause before the second attempt.")
-    backoff_rate: float = Field(2.0, ge=1, description="Growth of the pause.")
+    max_attempts: int = Field(default=3, ge=1, le=20, description="Attempts.")
+    interval_seconds: int = Field(default=30, ge=1, description="Pause before the second attempt.")
+    backoff_rate: float = Field(default=2.0, ge=1, description="Growth of the pause.")
 
 
 class Aws(Section):
@@ -107,22 +117,26 @@ class Aws(Section):
         description="The image, by digest: REPOSITORY@sha256:..., so that a new image is a new job to the step cache.",
     )
     bucket: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", description="Bucket of everything written.")
-    prefix: str = Field("pipelines", pattern=r"^[^/].*[^/]$", description="Key prefix in the bucket.")
-    inputs: dict[str, S3Folder] = Field({}, description="S3 URIs of the inputs from outside, by logical name.")
-    steps: dict[str, Machine] = Field({}, description="Machines by step name. Default: one ml.m5.xlarge.")
-    spot: Spot = Field(Spot(), description="Spot training.")
-    retries: Retries = Field(Retries(), description="Attempts of each step.")
+    prefix: str = Field(default="pipelines", pattern=r"^[^/].*[^/]$", description="Key prefix in the bucket.")
+    inputs: dict[str, S3Folder] = Field(default={}, description="S3 URIs of the inputs from outside, by logical name.")
+    steps: dict[str, Machine] = Field(default={}, description="Machines by step name. Default: one ml.m5.xlarge.")
+    spot: Spot = Field(default=Spot(), description="Spot training.")
+    retries: Retries = Field(default=Retries(), description="Attempts of each step.")
     cache_expires: str | None = Field(
-        "P30D",
+        default="P30D",
         pattern=r"^P(\d+D)?(T(\d+H)?(\d+M)?)?$",
         description="Age at which a cached step is run again; null: no step cache.",
     )
-    kms_key: str | None = Field(None, description="KMS key of volumes and outputs. Default: the services' own keys.")
-    subnets: tuple[str, ...] = Field((), description="VPC subnets; with security_groups.")
-    security_groups: tuple[str, ...] = Field((), description="VPC security groups; with subnets.")
-    network_isolation: bool = Field(True, description="Jobs have no network; traffic between a job's hosts remains.")
-    encrypt_traffic: bool = Field(False, description="Encrypt traffic between a job's hosts.")
-    tags: dict[str, str] = Field({}, max_length=50, description="Tags of the pipeline and of its jobs.")
+    kms_key: str | None = Field(
+        default=None, description="KMS key of volumes and outputs. Default: the services' own keys."
+    )
+    subnets: tuple[str, ...] = Field(default=(), description="VPC subnets; with security_groups.")
+    security_groups: tuple[str, ...] = Field(default=(), description="VPC security groups; with subnets.")
+    network_isolation: bool = Field(
+        default=True, description="Jobs have no network; traffic between a job's hosts remains."
+    )
+    encrypt_traffic: bool = Field(default=False, description="Encrypt traffic between a job's hosts.")
+    tags: dict[str, str] = Field(default={}, max_length=50, description="Tags of the pipeline and of its jobs.")
 
     @model_validator(mode="after")
     def _belong_together(self) -> Self:
@@ -136,19 +150,21 @@ class PipelineConfig(Section):
 
     name: Name = Field(description="Name of the pipeline.")
     inputs: dict[str, str] = Field(
-        {},
+        default={},
         description="Local folders (or one file) of the inputs from outside, by logical name, relative to this file.",
     )
     hyperparameters_file: str | None = Field(
-        None, description="A JSON file of hyperparameters, relative to this file, e.g. one of hyperparams/."
+        default=None, description="A JSON file of hyperparameters, relative to this file, e.g. one of hyperparams/."
     )
     hyperparameters: dict[str, Any] = Field(
-        {}, description="Hyperparameters; they go before those of hyperparameters_file."
+        default={}, description="Hyperparameters; they go before those of hyperparameters_file."
     )
-    settings: dict[str, dict[str, Any]] = Field({}, description="Settings by step name, as in the tables below.")
+    settings: dict[str, dict[str, Any]] = Field(
+        default={}, description="Settings by step name, as in the tables below."
+    )
     condition: Condition = Field(description="What a model must reach to be registered.")
-    registration: Registration = Field(Registration(), description="The model package and its card.")
-    aws: Aws | None = Field(None, description="Where and how it runs on AWS.")
+    registration: Registration = Field(default=Registration(), description="The model package and its card.")
+    aws: Aws | None = Field(default=None, description="Where and how it runs on AWS.")
 
     @property
     def group(self) -> str:

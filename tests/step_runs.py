@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from contracts.step_contract import message_file
+from contracts.step_contract import StepContract, message_file
 from contracts.steps import PROCESSING_STEPS
 from tests.jobs import REPOSITORY
 
@@ -32,6 +33,12 @@ def run_step(root: Path, command: str, *arguments: str, expect: int = 0, **setti
     return log
 
 
+def failure_of(root: Path, command: str, **settings: Any) -> str:
+    """Run a step that must fail; returns the first line of its message."""
+    run_step(root, command, expect=1, **settings)
+    return message(root)
+
+
 def environment(**settings: Any) -> dict[str, str]:
     """Ours without any step's variables, and with these."""
     kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
@@ -42,6 +49,23 @@ def environment(**settings: Any) -> dict[str, str]:
 def message(root: Path) -> str:
     """The first line that SageMaker would show of a failed step."""
     return message_file(root).read_text().splitlines()[0]
+
+
+def give(root: Path, contract: StepContract, **inputs: Path | dict[str, bytes | str]) -> Path:
+    """Lay inputs out by logical name: copies of a folder or file, or files by name; returns the root."""
+    for name, content in inputs.items():
+        folder = contract.input(name).path(root)
+        if isinstance(content, dict):
+            for file, text in content.items():
+                path = folder / file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(text.encode() if isinstance(text, str) else text)
+        elif content.is_dir():
+            shutil.copytree(content, folder)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(content, folder)
+    return root
 
 
 def input_folder(root: Path, command: str, name: str) -> Path:

@@ -6,17 +6,25 @@ import subprocess
 import sys
 
 import pytest
-
-pytest.importorskip("sagemaker", reason="the SageMaker SDK has an environment of its own: make test-sdk")
-
 from botocore.session import Session
 from botocore.validate import ParamValidator
 
 from contracts.errors import ContractError
 from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
-from contracts.steps import DATA_LOADING, PROCESSING_STEPS, PYTORCH_TRAINING, REGISTRATION, STEPS
-from pipeline.aws.definition import definition
-from pipeline.graph import EDGES, source
+from contracts.step_contract import StepContract, StepFolder
+from contracts.steps import (
+    DATA_LOADING,
+    PROCESSING_STEPS,
+    PYTORCH_TRAINING,
+    REGISTRATION,
+    STEPS,
+    TABULAR_PREPROCESSING,
+    ProcessingSettings,
+)
+from pipeline import graph, plan
+from pipeline.aws import definition as aws_definition
+from pipeline.aws.definition import definition, specs_of
+from pipeline.graph import EDGES, Source, source
 from tests.jobs import REPOSITORY
 from tests.pipelines import (
     CONFIG,
@@ -39,6 +47,10 @@ def built(config):
     return {**json.loads(text), "text": text}
 
 
+def split_by(method):
+    return {**CONFIG["settings"], "TabularPreprocessing": {"split_by": method}}
+
+
 ENVIRONMENT = {"AWS_PROFILE": "mine", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "mine"}
 COLUMNS = [f"column_{number:03d}" for number in range(120)]
 
@@ -50,16 +62,17 @@ def small():
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
         before = dict(os.environ)
-        pipeline = built(configuration())
+        pipeline = built(configuration(settings=split_by("hash")))
         pipeline["environment_changed"] = dict(os.environ) != before
     return pipeline
 
 
 @pytest.fixture(scope="module")
 def other():
-    """Lower is better, no step cache, and a hyperparameter of 1800 characters."""
+    """Lower is better, all rows decide the split, no step cache, and a hyperparameter of 1800 characters."""
     return built(
         configuration(
+            settings=split_by("stratified"),
             condition={"metric": "test/loss", "maximum": 0.4},
             aws={**configuration().aws.model_dump(), "cache_expires": None},
             hyperparameters={**CONFIG["hyperparameters"], "tab_field_list": COLUMNS},
@@ -97,16 +110,15 @@ def test_the_arguments_of_a_step_are_what_the_service_takes(which, contract, req
     assert not ParamValidator().validate(sent, shape).generate_report()
 
 
-@pytest.mark.parametrize(("split_by", "expected"), [("hash", "ShardedByS3Key"), ("stratified", "FullyReplicated")])
-def test_instances_share_the_part_files_out_unless_all_rows_decide_the_split(split_by, expected):
-    settings = {**CONFIG["settings"], "TabularPreprocessing": {"split_by": split_by}}
-    step = all_steps(built(configuration(settings=settings)))["TabularPreprocessing"]
-    found = {each["InputName"]: each["S3Input"] for each in step["Arguments"]["ProcessingInputs"]}
+@pytest.mark.parametrize(("which", "expected"), [("small", "ShardedByS3Key"), ("other", "FullyReplicated")])
+def test_instances_share_the_part_files_out_unless_all_rows_decide_the_split(which, expected, request):
+    sent = arguments(request.getfixturevalue(which), TABULAR_PREPROCESSING.name)
+    found = {each["InputName"]: each["S3Input"] for each in sent["ProcessingInputs"]}
     assert found["DATA"]["S3DataDistributionType"] == expected
     assert found["SIGNATURE"]["S3DataDistributionType"] == "FullyReplicated"
 
 
-def test_another_process_prints_the_same_bytes_and_calls_nobody(tmp_path, full):
+def test_another_process_prints_the_same_bytes_and_makes_no_aws_calls(tmp_path, full):
     path = write_config(tmp_path, everything().model_dump(mode="json", exclude_none=True))
     code = (
         "import sys; from tests.pipelines import loopback_only; from pipeline.__main__ import main\n"
@@ -123,6 +135,56 @@ def test_another_process_prints_the_same_bytes_and_calls_nobody(tmp_path, full):
     )
     assert printed.stdout == full["text"]
     assert printed.stderr == ""
+
+
+def insert_a_step_before_training(patch):
+    """Put the step Enrichment between DataLoading and TabularPreprocessing."""
+    enrichment = StepContract(
+        "Enrichment",
+        "processing",
+        "enrich",
+        "Adds columns.",
+        inputs=(StepFolder("DATA", "processing/input/data", ("*",), "The table."),),
+        outputs=(StepFolder("ENRICHED", "processing/output/data", ("*",), "The table with more columns."),),
+        settings=ProcessingSettings,
+    )
+    before = (DATA_LOADING, enrichment, *graph.BEFORE_CONDITION[1:])
+    for module in (graph, plan, aws_definition):
+        patch.setattr(module, "ORDER", (*before, *graph.AFTER_CONDITION))
+    patch.setattr(aws_definition, "BEFORE_CONDITION", before)
+    patch.setitem(EDGES, (enrichment.name, "DATA"), Source(DATA_LOADING, "DATA"))
+    patch.setitem(EDGES, (TABULAR_PREPROCESSING.name, "DATA"), Source(enrichment, "ENRICHED"))
+
+
+def test_a_step_inserted_before_training_is_defined_and_joined(monkeypatch):
+    insert_a_step_before_training(monkeypatch)
+    pipeline = built(configuration())
+    assert [step["Name"] for step in pipeline["Steps"]][:4] == [
+        "DataLoading", "Enrichment", "TabularPreprocessing", "PyTorchTraining"
+    ]  # fmt: skip
+    uris = {
+        each["InputName"]: each["S3Input"]["S3Uri"]
+        for each in arguments(pipeline, TABULAR_PREPROCESSING.name)["ProcessingInputs"]
+    }
+    assert "Steps.Enrichment." in json.dumps(uris["DATA"])
+    assert "Steps.DataLoading." in json.dumps(uris["SIGNATURE"])
+
+
+@pytest.mark.parametrize(
+    ("step", "changes_it"),
+    [
+        ({"Enrichment": {"data_key": "other"}}, True),
+        ({"PyTorchTraining": {"use_precomputed_imputation": True}}, True),
+        ({"Payload": {"check_rows": 7}}, False),
+    ],
+)
+def test_a_training_behind_an_inserted_step_has_checkpoints_by_what_it_follows_from(step, changes_it, monkeypatch):
+    insert_a_step_before_training(monkeypatch)
+    settings = CONFIG["settings"]
+    first, other = (
+        specs_of(configuration(settings=given))["CheckpointKey"].default for given in (settings, {**settings, **step})
+    )
+    assert (first != other) is changes_it
 
 
 def test_building_a_definition_leaves_the_environment_as_it_was(small):

@@ -2,11 +2,8 @@
 
 import json
 
-import pytest
-
-pytest.importorskip("sagemaker", reason="the SageMaker SDK has an environment of its own: make test-sdk")
-
 import boto3
+import pytest
 from moto.server import ThreadedMotoServer
 
 from contracts.errors import ContractError

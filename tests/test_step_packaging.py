@@ -20,7 +20,7 @@ from contracts.artifacts import MODEL_ONNX
 from contracts.errors import ContractError
 from contracts.steps import ARCHIVED_MODEL, PACKAGE
 from tests.jobs import table
-from tests.steps import give, run_step
+from tests.step_runs import failure_of, give, run_step
 
 
 def package_of(root: Path) -> Path:
@@ -28,7 +28,7 @@ def package_of(root: Path) -> Path:
 
 
 def packed(root: Path, **environment: str) -> Path:
-    run_step(PACKAGE, root, **environment)
+    run_step(root, "package", **environment)
     return package_of(root)
 
 
@@ -245,7 +245,7 @@ def test_a_model_that_cannot_be_served_is_named_in_the_message(trained_job, tmp_
     spoil, named = BAD_MODELS[case]
     root = give(tmp_path, PACKAGE, model_input=trained_job.model)
     spoil(PACKAGE.input("model_input").path(root))
-    assert named in run_step(PACKAGE, root, expect=1)
+    assert named in failure_of(root, "package")
     assert not package_of(root).exists()
 
 
@@ -258,7 +258,7 @@ def test_a_model_that_cannot_be_served_is_named_in_the_message(trained_job, tmp_
 )  # fmt: skip
 def test_an_archive_that_holds_no_model_is_named_in_the_message(tmp_path, content, named):
     root = give(tmp_path, PACKAGE, model_input={ARCHIVED_MODEL: content})
-    assert named in run_step(PACKAGE, root, expect=1)
+    assert named in failure_of(root, "package")
 
 
 @pytest.mark.slow
@@ -272,17 +272,17 @@ def test_an_archive_that_holds_no_model_is_named_in_the_message(tmp_path, conten
 def test_a_script_that_would_not_work_is_named_in_the_message(trained_job, tmp_path, scripts, named):
     scripts = {name: text or "x = 1" for name, text in scripts.items()}
     root = give(tmp_path, PACKAGE, model_input=trained_job.model, inference_scripts_input=scripts)
-    assert named in run_step(PACKAGE, root, expect=1)
+    assert named in failure_of(root, "package")
 
 
 @pytest.mark.slow
 def test_a_calibration_that_is_refused_is_named_in_the_message(trained_job, tmp_path):
     wrong = {"calibration.json": '{"scores": [1, 0], "probabilities": [0, 1]}'}
     root = give(tmp_path, PACKAGE, model_input=trained_job.model, calibration_model=wrong)
-    assert "calibration.json: scores has 0 after 1" in run_step(PACKAGE, root, expect=1)
+    assert "calibration.json: scores has 0 after 1" in failure_of(root, "package")
 
 
 @pytest.mark.slow
 def test_a_setting_that_is_refused_is_named_in_the_message(trained_job, tmp_path):
     root = give(tmp_path, PACKAGE, model_input=trained_job.model)
-    assert "INCLUDE_WEIGHTS: 'perhaps'" in run_step(PACKAGE, root, expect=1, INCLUDE_WEIGHTS="perhaps")
+    assert "INCLUDE_WEIGHTS: 'perhaps'" in failure_of(root, "package", INCLUDE_WEIGHTS="perhaps")

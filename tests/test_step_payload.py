@@ -13,7 +13,7 @@ from container.steps.sample_requests import request_body
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET
 from contracts.steps import ARCHIVED_MODEL, PACKAGE, PAYLOAD, PAYLOAD_ARCHIVE, PAYLOAD_CHECK
 from tests.jobs import TWO_TEXTS, run_train, table, write_job
-from tests.steps import give, run_step
+from tests.step_runs import failure_of, give, run_step
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ EVERY_TYPE = ",".join((JSON, CSV, JSON_LINES, PARQUET))
 @pytest.fixture(scope="module")
 def package(trained_job, tmp_path_factory):
     root = give(tmp_path_factory.mktemp("package"), PACKAGE, model_input=trained_job.model)
-    run_step(PACKAGE, root)
+    run_step(root, "package")
     return PACKAGE.output("packaged_model").path(root) / ARCHIVED_MODEL
 
 
@@ -63,7 +63,7 @@ def samples(root: Path) -> dict[str, bytes]:
 
 def test_a_sample_of_json_and_one_of_csv_are_written_and_were_answered(package, tmp_path):
     root = give(tmp_path, PAYLOAD, model_input=package)
-    run_step(PAYLOAD, root, DEFAULT_NUMERIC_VALUE="3.5", FIELD_DEFAULTS='{"color": "red", "quantity": 2}')
+    run_step(root, "payload", DEFAULT_NUMERIC_VALUE="3.5", FIELD_DEFAULTS='{"color": "red", "quantity": 2}')
     expected = {"chat": "DEFAULT_TEXT", "price": 3.5, "quantity": 2, "color": "red"}
     found = samples(root)
     assert list(found) == ["payload_application_json_0.json", "payload_text_csv_1.csv"]
@@ -80,7 +80,7 @@ def test_a_sample_of_json_and_one_of_csv_are_written_and_were_answered(package, 
 def test_answers_in_every_format_are_held_against_the_training_jobs_predictions(package, trained_job, tmp_path):
     given = {"model_input": package, "processed_data": processed(), "eval_output": trained_job.output_data}
     root = give(tmp_path, PAYLOAD, **given)
-    log = run_step(PAYLOAD, root, CONTENT_TYPES=EVERY_TYPE, CHECK_ROWS="20")
+    log = run_step(root, "payload", CONTENT_TYPES=EVERY_TYPE, CHECK_ROWS="20")
     assert "in a fresh process" in log
     assert [entry["content_type"] for entry in check(root)["compared"]] == EVERY_TYPE.split(",")
     for entry in check(root)["compared"]:
@@ -94,11 +94,11 @@ def test_two_texts_and_three_classes_are_packaged_and_answer_as_training_did(tmp
     job = write_job(tmp_path / "job", overrides={**TWO_TEXTS, **classes}, file_format="tsv", classes=3)
     run_train(job)
     root = give(tmp_path / "package", PACKAGE, model_input=job.model)
-    run_step(PACKAGE, root)
+    run_step(root, "package")
     package = PACKAGE.output("packaged_model").path(root) / ARCHIVED_MODEL
     data = {"test/test_processed_data.tsv": table(24, seed=2, classes=3).to_csv(index=False, sep="\t")}
     root = give(tmp_path / "root", PAYLOAD, model_input=package, processed_data=data, eval_output=job.output_data)
-    run_step(PAYLOAD, root, CONTENT_TYPES=EVERY_TYPE)
+    run_step(root, "payload", CONTENT_TYPES=EVERY_TYPE)
     assert len(json.loads(check(root)["samples"][0]["answer"])["predictions"][0]["probabilities"]) == 3
     assert [entry["max_difference"] < 1e-6 for entry in check(root)["compared"]] == [True] * 4
 
@@ -108,7 +108,7 @@ def test_the_same_inputs_give_the_same_files(package, trained_job, tmp_path):
     for name in ("first", "second"):
         given = {"model_input": package, "processed_data": processed(), "eval_output": trained_job.output_data}
         root = give(tmp_path / name, PAYLOAD, **given)
-        run_step(PAYLOAD, root)
+        run_step(root, "payload")
         contents.append([output(root, file).read_bytes() for file in (PAYLOAD_ARCHIVE, PAYLOAD_CHECK)])
     assert contents[0] == contents[1]
 
@@ -123,7 +123,7 @@ def test_parquet_tables_and_the_output_archive_are_read(package, trained_job, tm
     data = {"test/test_processed_data.parquet": (tmp_path / "test.parquet").read_bytes()}
     archive = tmp_path / "output.tar.gz"
     root = give(tmp_path / "root", PAYLOAD, model_input=package, processed_data=data, eval_output=archive)
-    run_step(PAYLOAD, root)
+    run_step(root, "payload")
     assert check(root)["compared"][0]["max_difference"] < 1e-6
 
 
@@ -132,7 +132,7 @@ def test_a_packages_calibration_is_applied_to_what_is_expected(package, trained_
     changed = changed_package(package, tmp_path / "changed", calibration__json=points)
     given = {"processed_data": processed(), "eval_output": trained_job.output_data}
     root = give(tmp_path / "root", PAYLOAD, model_input=changed, **given)
-    run_step(PAYLOAD, root)
+    run_step(root, "payload")
     assert check(root)["compared"][0]["max_difference"] < 1e-6
 
 
@@ -144,7 +144,7 @@ def test_an_inference_py_of_the_users_own_is_asked_and_not_compared(package, tra
     changed = changed_package(package, tmp_path / "changed", code__inference__py=script)
     given = {"processed_data": processed(), "eval_output": trained_job.output_data}
     root = give(tmp_path / "root", PAYLOAD, model_input=changed, **given)
-    run_step(PAYLOAD, root)
+    run_step(root, "payload")
     assert check(root)["samples"][0]["answer"] == "as you like it"
     assert check(root)["compared"][0]["max_difference"] is None
 
@@ -155,30 +155,30 @@ def test_a_package_that_answers_otherwise_than_training_did_is_refused(package, 
     frame.loc[7, "prob_class_1"] -= 0.01
     altered = {"test_predictions.csv": frame.to_csv(index=False)}
     root = give(tmp_path, PAYLOAD, model_input=package, processed_data=processed(), eval_output=altered)
-    message = run_step(PAYLOAD, root, expect=1)
+    message = failure_of(root, "payload")
     assert "record '00007' of test, sent as application/json" in message
     assert "differ by 0.01, more than TOLERANCE=0.0001" in message
     assert not output(root, PAYLOAD_ARCHIVE).exists()
-    run_step(PAYLOAD, root, TOLERANCE="0.02")
+    run_step(root, "payload", TOLERANCE="0.02")
 
 
 def test_a_package_that_imports_torch_is_refused(package, tmp_path):
     changed = changed_package(package, tmp_path / "changed", code__emoji__py="import torch\n")
     root = give(tmp_path / "root", PAYLOAD, model_input=changed)
-    message = run_step(PAYLOAD, root, expect=1)
+    message = failure_of(root, "payload")
     assert "model.tar.gz: does not answer: ImportError: the package imports torch" in message
 
 
 def test_a_package_that_uses_the_network_is_refused(package, tmp_path):
     script = "import socket\nsocket.create_connection(('127.0.0.1', 9))\n"
     root = give(tmp_path / "root", PAYLOAD, model_input=changed_package(package, tmp_path, code__emoji__py=script))
-    assert "uses the network" in run_step(PAYLOAD, root, expect=1)
+    assert "uses the network" in failure_of(root, "payload")
 
 
 def test_a_package_that_lacks_a_module_is_refused(package, tmp_path):
     changed = changed_package(package, tmp_path / "changed", code__container__data__records__py=None)
     root = give(tmp_path / "root", PAYLOAD, model_input=changed)
-    assert "No module named 'container.data.records'" in run_step(PAYLOAD, root, expect=1)
+    assert "No module named 'container.data.records'" in failure_of(root, "payload")
 
 
 BAD_INPUTS = {
@@ -224,7 +224,7 @@ def test_an_input_that_is_wrong_is_named_in_the_message(package, trained_job, tm
     }
     changes, named = BAD_INPUTS[case]
     root = give(tmp_path, PAYLOAD, **given | changes)
-    assert named in run_step(PAYLOAD, root, expect=1)
+    assert named in failure_of(root, "payload")
     assert not output(root, PAYLOAD_ARCHIVE).exists()
 
 
@@ -237,7 +237,7 @@ def test_an_input_that_is_wrong_is_named_in_the_message(package, trained_job, tm
 )  # fmt: skip
 def test_a_setting_that_is_wrong_is_named_in_the_message(package, tmp_path, settings, named):
     root = give(tmp_path, PAYLOAD, model_input=package)
-    assert named in run_step(PAYLOAD, root, expect=1, **settings)
+    assert named in failure_of(root, "payload", **settings)
 
 
 def test_text_with_commas_quotes_and_lines_survives_every_format():

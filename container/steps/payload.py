@@ -78,18 +78,25 @@ class Expected:
     probabilities: np.ndarray | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Question:
-    """A request that is sent.
+    """A request, its expected answer and its result.
 
     Attributes:
-        number: of records in it.
+        file: holds the request's body.
+        records: number of records in it.
+        expected: the records of a split that are sent; None for a sample request, whose answer nothing is known of.
+        answer: the body that came back.
+        max_difference: of the answer's probabilities from the expected ones; None where they were not compared.
     """
 
     content_type: str
     media_type: str
     file: Path
-    number: int
+    records: int
+    expected: Expected | None = None
+    answer: bytes = b""
+    max_difference: float | None = None
 
     @property
     def accept(self) -> str:
@@ -111,7 +118,8 @@ def run(step: StepRun) -> None:
     package = _unpack(step.required_input("model_input") / ARCHIVED_MODEL, step.scratch / "package")
     sample = _sample(package.fitted, settings)
     expected = _expected(step, package)
-    samples, checks = [], []
+    samples: list[Question] = []
+    checks: list[Question] = []
     for number, (content_type, media_type) in enumerate(media_types.items()):
         file = step.scratch / sample_name(content_type, media_type, number)
         file.write_bytes(request_body([sample], media_type))
@@ -119,17 +127,13 @@ def run(step: StepRun) -> None:
         if expected is not None:
             file = step.scratch / f"check_{number}"
             file.write_bytes(request_body(expected.records, media_type))
-            checks.append(Question(content_type, media_type, file, len(expected.records)))
-    answers = _ask(package, [*samples, *checks], step.scratch)
+            checks.append(Question(content_type, media_type, file, len(expected.records), expected))
+    _ask(package, [*samples, *checks], step.scratch)
     if package.is_ours:
-        found = [_probabilities(question, answer, package) for question, answer in zip([*samples, *checks], answers)]
-        differences = [
-            _difference(question, probabilities, expected, settings.tolerance)
-            for question, probabilities in zip(checks, found[len(samples) :])
-        ]
+        for question in (*samples, *checks):
+            _check(question, package, settings.tolerance)
     else:
         logger.info("code/%s was handed over: its answers came, and are not compared", ENTRY_POINT)
-        differences = [None] * len(checks)
     output = step.output("payload_sample")
     write_archive(output / PAYLOAD_ARCHIVE, {question.file.name: question.file for question in samples})
     report = {
@@ -138,23 +142,25 @@ def run(step: StepRun) -> None:
             {
                 "file": question.file.name,
                 "content_type": question.content_type,
-                "answer": answer.decode(errors="replace"),
+                "answer": question.answer.decode(errors="replace"),
             }
-            for question, answer in zip(samples, answers)
+            for question in samples
         ],
         "compared": [
             {
                 "content_type": question.content_type,
-                "split": expected.split if expected else None,
-                "records": question.number,
-                "max_difference": difference,
+                "split": question.expected and question.expected.split,
+                "records": question.records,
+                "max_difference": question.max_difference,
                 "tolerance": settings.tolerance,
             }
-            for question, difference in zip(checks, differences)
+            for question in checks
         ],
     }
     (output / PAYLOAD_CHECK).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    _log(samples, checks, differences, expected)
+    logger.info("answered: %s", ", ".join(question.file.name for question in samples))
+    for question in checks:
+        _log(question)
 
 
 def _media_types(content_types: Sequence[str]) -> dict[str, str]:
@@ -281,8 +287,8 @@ def _records(table: pa.Table, fitted: FittedPreprocessing, origin: Origin) -> li
     return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
 
-def _ask(package: Package, questions: Sequence[Question], scratch: Path) -> list[bytes]:
-    """The answers, from a process in which nothing of the house can be imported but the package's own."""
+def _ask(package: Package, questions: Sequence[Question], scratch: Path) -> None:
+    """Fill in the answers, from a process that can import none of this project's code but the package's own."""
     task, answers = scratch / "task.json", scratch / "answers.json"
     content: Mapping[str, Any] = {
         "package": str(package.folder),
@@ -313,17 +319,18 @@ def _ask(package: Package, questions: Sequence[Question], scratch: Path) -> list
         logger.error("%s", found["detail"])
         raise ContractError(f"{package.archive}: does not answer: {found['error']}", "The log has the whole traceback.")
     logger.info("the package was loaded in %.1f s in a fresh process", found["load_seconds"])
-    return [base64.b64decode(answer["body"]) for answer in found["answers"]]
+    for question, answer in zip(questions, found["answers"], strict=True):
+        question.answer = base64.b64decode(answer["body"])
 
 
-def _probabilities(question: Question, answer: bytes, package: Package) -> np.ndarray:
-    """An answer's probabilities, after a look at its form. [N, K]"""
+def _probabilities(question: Question, package: Package) -> np.ndarray:
+    """Return an answer's probabilities, after a check of its form. [N, K]"""
     if question.accept == CSV:
-        rows = [line.split(",")[-len(package.fitted.class_labels) :] for line in answer.decode().splitlines()]
+        rows = [line.split(",")[-len(package.fitted.class_labels) :] for line in question.answer.decode().splitlines()]
     else:
-        rows = [entry[PROBABILITIES] for entry in json.loads(answer)["predictions"]]
+        rows = [entry[PROBABILITIES] for entry in json.loads(question.answer)["predictions"]]
     found = np.array(rows, np.float64)
-    shape = (question.number, len(package.fitted.class_labels))
+    shape = (question.records, len(package.fitted.class_labels))
     if found.shape != shape or not np.all(np.abs(found.sum(axis=1) - 1) < _SUM_TOLERANCE):
         raise ContractError(
             f"{package.archive}: answers {question.content_type} with {found.shape[0]} rows that are not probabilities "
@@ -333,10 +340,11 @@ def _probabilities(question: Question, answer: bytes, package: Package) -> np.nd
     return found
 
 
-def _difference(question: Question, found: np.ndarray, expected: Expected | None, tolerance: float) -> float | None:
-    """The largest difference from the training job's probabilities."""
+def _check(question: Question, package: Package, tolerance: float) -> None:
+    """Check an answer's form, and its difference from the training job's probabilities where they are known."""
+    found, expected = _probabilities(question, package), question.expected
     if expected is None or expected.probabilities is None:
-        return None
+        return
     apart = np.abs(found - expected.probabilities).max(axis=1)  # [N]
     worst = int(apart.argmax())
     if not apart[worst] <= tolerance:  # NaN is no agreement
@@ -346,7 +354,7 @@ def _difference(question: Question, found: np.ndarray, expected: Expected | None
             f"they differ by {apart[worst]:.2g}, more than TOLERANCE={tolerance:g}",
             "Hand over the package of the model that made the predictions, and the data that they are of.",
         )
-    return float(apart[worst])
+    question.max_difference = float(apart[worst])
 
 
 def _figures(probabilities: np.ndarray) -> str:
@@ -358,14 +366,9 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _log(
-    samples: Sequence[Question],
-    checks: Sequence[Question],
-    differences: Sequence[float | None],
-    expected: Expected | None,
-) -> None:
-    logger.info("answered: %s", ", ".join(question.file.name for question in samples))
-    for question, difference in zip(checks, differences):
-        assert expected is not None
-        agreed = "answered" if difference is None else f"differ from the training job's by at most {difference:.1e}"
-        logger.info("%d records of %s as %s: %s", question.number, expected.split, question.content_type, agreed)
+def _log(check: Question) -> None:
+    assert check.expected is not None
+    agreed = "answered"
+    if check.max_difference is not None:
+        agreed = f"differ from the training job's by at most {check.max_difference:.1e}"
+    logger.info("%d records of %s as %s: %s", check.records, check.expected.split, check.content_type, agreed)

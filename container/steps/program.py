@@ -96,7 +96,7 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
         if _all_files_are_elsewhere(contract, root):
             logger.info("%s: no file fell to this host.", contract.name)
             return COMPLETED
-        _run(contract, root, settings, arguments)
+        _run(command, root, settings, arguments)
         _check_outputs(contract, root)
     except SystemExit:
         _remove_outputs(contract, root)
@@ -112,13 +112,14 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
     return COMPLETED
 
 
-def _run(contract: StepContract, root: Path, settings: StepSettings, arguments: Mapping[str, str]) -> None:
+def _run(command: str, root: Path, settings: StepSettings, arguments: Mapping[str, str]) -> None:
+    contract = PROCESSING_STEPS[command]
     for folder in contract.inputs:
         _input_folder(contract, folder, root)
     volume = root / "processing"  # the job's storage; what is outside of it may be small
     volume.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".scratch-", dir=volume) as scratch:
-        program = import_module(PROGRAMS[contract.command])
+        program = import_module(PROGRAMS[command])
         program.run(StepRun(contract, root, settings, arguments, Path(scratch)))
 
 

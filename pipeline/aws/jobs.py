@@ -105,7 +105,7 @@ def training_step(build: Build, plan: StepPlan) -> Any:
     )
     from sagemaker.core.workflow.functions import Join
     from sagemaker.mlops.workflow.steps import TrainingStep
-    from sagemaker.train import ModelTrainer
+    from sagemaker.train.model_trainer import ModelTrainer
 
     contract, aws, machine = plan.contract, build.aws, machine_of(build.config, plan.contract.name)
     kms = {"volume_kms_key_id": aws.kms_key} if aws.kms_key else {}
@@ -265,7 +265,10 @@ def _network(aws: Aws) -> Any:
 def _cache(aws: Aws) -> Any:
     from sagemaker.mlops.workflow.steps import CacheConfig
 
-    return CacheConfig(enable_caching=aws.cache_expires is not None, expire_after=aws.cache_expires)
+    return CacheConfig(
+        enable_caching=aws.cache_expires is not None,
+        expire_after=aws.cache_expires,  # pyright: ignore[reportCallIssue]  # assigned without an annotation there
+    )
 
 
 def _retries(aws: Aws) -> list[Any]:

@@ -97,12 +97,9 @@ def sdk_parameters(specs: Mapping[str, ParameterSpec]) -> dict[str, Any]:
     """The same as the SDK's objects."""
     from sagemaker.core.workflow.parameters import ParameterFloat, ParameterInteger, ParameterString
 
+    kinds: dict[type, Any] = {str: ParameterString, int: ParameterInteger, float: ParameterFloat}
     made: dict[str, Any] = {}
     for spec in specs.values():
-        if spec.kind is str:
-            choices = list(spec.choices) or None
-            made[spec.name] = ParameterString(name=spec.name, default_value=spec.default, enum_values=choices)
-        else:
-            kind = ParameterInteger if spec.kind is int else ParameterFloat
-            made[spec.name] = kind(name=spec.name, default_value=spec.default)
+        choices = {"enum_values": list(spec.choices)} if spec.choices else {}
+        made[spec.name] = kinds[spec.kind](name=spec.name, default_value=spec.default, **choices)
     return made

@@ -1,4 +1,4 @@
-"""Sessions of the SageMaker SDK: one that calls nobody, for the definition, and one for AWS.
+"""Sessions of the SageMaker SDK: one that makes no AWS calls, for the definition, and one for AWS.
 
 The SDK is used within `sagemaker_sdk()` only: importing it, and building some of its steps, creates sessions of its
 own, which want a region and look for credentials in places that include the network.
@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from contracts.errors import ContractError
 
@@ -71,18 +72,14 @@ def _validated_once() -> Iterator[None]:
     """Skip the SDK's validation of SDK_CONFIG at each lookup, about 90 times a definition; a session validates it."""
     from sagemaker.core.config.config_manager import SageMakerConfig
 
-    validate = SageMakerConfig.validate_sagemaker_config
-    SageMakerConfig.validate_sagemaker_config = staticmethod(lambda _config=None: None)
-    try:
+    with patch.object(SageMakerConfig, "validate_sagemaker_config"):
         yield
-    finally:
-        SageMakerConfig.validate_sagemaker_config = staticmethod(validate)
 
 
 def _not_installed(error: ImportError) -> ContractError:
     return ContractError(
         f"the SageMaker SDK is not installed ({error})",
-        "Install it in an environment of its own: pip install 'sagemaker>=3,<4'",
+        "Install it: pip install '.[aws]'",
     )
 
 

@@ -237,23 +237,11 @@ def _fetch(s3: Any, contract: StepContract, properties: Any, place: StepFolderOn
         home, _, model = properties["ModelArtifacts"]["S3ModelArtifacts"].rpartition("/")
         for name, folder in ((model, paths.model), ("output.tar.gz", paths.output_data.parent)):
             _download(s3, f"{home}/{name}", folder)
-            _unpack(folder / name)
+            with tarfile.open(folder / name) as archive:
+                archive.extractall(folder, filter="data")
         return
     for name, output in properties["ProcessingOutputConfig"]["Outputs"].items():
         _download(s3, output["S3Output"]["S3Uri"], place.output(contract, name))
-
-
-def _unpack(path: Path) -> None:
-    """Unpack a tar.gz beside itself."""
-    with tarfile.open(path) as archive:
-        for member in archive:
-            source, target = archive.extractfile(member), path.parent / member.name
-            if source is None:
-                continue
-            assert target.resolve().is_relative_to(path.parent.resolve()), f"{path}: {member.name} leads out of it"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with source, target.open("wb") as file:
-                shutil.copyfileobj(source, file)
 
 
 def _download(s3: Any, uri: str, folder: Path) -> None:
@@ -289,7 +277,7 @@ def _service(root: Path) -> Iterator[Any]:
         from moto.server import ThreadedMotoServer
     except ImportError:
         raise ContractError(
-            "moto is not installed", "It plays S3: pip install 'moto[server]' beside the SageMaker SDK."
+            "moto is not installed", "It serves S3 on this machine. Install it: pip install 'moto[server]'"
         ) from None
     import boto3
 

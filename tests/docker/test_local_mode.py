@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -13,7 +14,6 @@ import torch
 from contracts import artifacts
 from tests.jobs import CONFIGURATION, NO_DROPOUT, REPOSITORY, write_job
 
-SDK_PYTHON = Path(os.environ.get("SDK_PYTHON", REPOSITORY / ".venv-sdk" / "bin" / "python"))
 SETTINGS = {**CONFIGURATION, **NO_DROPOUT, "max_epochs": 1}
 GLOBAL_BATCH = 8
 
@@ -23,9 +23,8 @@ def run_local_mode(image: str, work: Path, *, instances: int) -> tuple[str, dict
     paths = write_job(work / "job")
     settings = work / "hyperparameters.json"
     settings.write_text(json.dumps({**SETTINGS, "batch_size": GLOBAL_BATCH // instances}))
-    assert SDK_PYTHON.is_file(), f"{SDK_PYTHON}: no Python with the SageMaker SDK; make test-docker makes one"
     command = [
-        SDK_PYTHON, "examples/local_mode.py", "--image", image, "--work", work / "local",
+        sys.executable, "examples/local_mode.py", "--image", image, "--work", work / "local",
         "--data", paths.channel("train").parent, "--hyperparameters", settings, "--instances", instances,
     ]  # fmt: skip
     done = subprocess.run(

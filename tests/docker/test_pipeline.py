@@ -4,23 +4,22 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docker.engine import docker
-from tests.docker.test_local_mode import SDK_PYTHON
 from tests.jobs import REPOSITORY
 from tests.pipelines import CONFIG, write_config
 
 
 def run(image: str, folder: Path, **changes) -> subprocess.CompletedProcess:
-    assert SDK_PYTHON.is_file(), f"{SDK_PYTHON}: no Python with the SageMaker SDK; make test-docker makes one"
     config = write_config(folder, {**CONFIG, **changes})
-    command = [SDK_PYTHON, "-m", "pipeline", "run", "--config", config, "--root", folder / "root", "--docker", image]
+    arguments = ["run", "--config", config, "--root", folder / "root", "--docker", image]
     return subprocess.run(
-        list(map(str, command)), cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True, text=True, timeout=900,
+        [sys.executable, "-m", "pipeline", *map(str, arguments)], cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
 
 
