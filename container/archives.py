@@ -1,4 +1,4 @@
-"""tar.gz files: written with the same bytes for the same content, read member by member with a check of each."""
+"""Writes tar.gz files whose bytes depend on their content alone, and extracts them after a check of each member."""
 
 import gzip
 import io
@@ -39,10 +39,10 @@ def write_archive(path: Path, members: Mapping[str, Path | bytes]) -> None:
 
 
 def extract_archive(archive: Path, target: Path, *, wanted: Callable[[str], bool] = lambda _name: True) -> list[str]:
-    """Unpack a tar.gz below `target`; only files and folders, none of which leads out of it.
+    """Extract the files and folders of a tar.gz below `target`; refuse every other kind of member.
 
     Args:
-        wanted: by its name, whether a member is unpacked.
+        wanted: says by its name whether a member is extracted.
 
     Returns:
         Names of the files, sorted.
@@ -59,19 +59,19 @@ def extract_archive(archive: Path, target: Path, *, wanted: Callable[[str], bool
                 if not wanted(member.name):
                     continue
                 name = _checked_name(archive, member)
-                place = target / name
+                path = target / name
                 if member.isdir():
-                    place.mkdir(parents=True, exist_ok=True)
+                    path.mkdir(parents=True, exist_ok=True)
                     continue
                 if name in names:
                     raise _refused(archive, member, "is there twice")
                 free = shutil.disk_usage(target).free
                 if member.size > free:
                     raise _refused(archive, member, f"has {member.size} bytes, and {target} has room for {free}")
-                place.parent.mkdir(parents=True, exist_ok=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
                 source = tar.extractfile(member)
                 assert source is not None, "a regular file has content"
-                with source, place.open("wb") as file:
+                with source, path.open("wb") as file:
                     shutil.copyfileobj(source, file, _CHUNK)
                 names.add(name)
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -48,21 +48,21 @@ def _run(options: argparse.Namespace) -> int:
 def _pairs(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         if "=" not in text:
-            raise ContractError(f"--set {text}: is no NAME=VALUE", "Write for example --set Threshold=0.8")
+            raise ContractError(f"--set {text}: is not NAME=VALUE", "Write for example --set Threshold=0.8")
     return dict(text.split("=", 1) for text in texts)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pipeline",
-        description="Load, preprocess, train, measure, decide, package, test and register: on SageMaker, or here.",
+        description="Load, preprocess, train, measure, decide, package, test and register, on SageMaker or locally.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, about in (
         ("definition", "print the SageMaker pipeline's definition as JSON; makes no AWS calls"),
         ("upsert", "create the pipeline on AWS or bring it up to date; prints its ARN"),
         ("start", "start an execution on AWS; prints its ARN"),
-        ("run", "run the steps here, as processes; what has not changed is taken from the cache"),
+        ("run", "run the steps on this machine as processes; unchanged steps come from the cache"),
     ):
         command = commands.add_parser(name, help=about, description=about)
         command.add_argument("--config", type=Path, required=True, help="YAML or JSON; docs/pipeline.md lists the keys")

@@ -1,4 +1,4 @@
-"""The model card: what a reviewer reads beside the metrics, in the form that SageMaker prescribes."""
+"""Writes the model card for reviewers, in the JSON format of SageMaker model cards."""
 
 import json
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from pipeline.decision import ConditionOutcome
 def model_card(
     config: PipelineConfig, hyperparameters: Mapping[str, str], *, image: str | None, decision: ConditionOutcome | None
 ) -> str:
-    """The card as JSON, byte-stable.
+    """Return the card as JSON; the same arguments give the same bytes.
 
     Args:
         image: the image that trained and serves; None for a local run.
         decision: the outcome of the condition, where it is known when the card is written.
     """
     own = config.registration
-    said = {
+    card = {
         "model_overview": {"model_creator": own.creator},
         "business_details": {"business_problem": own.problem},
         "intended_uses": {
@@ -38,7 +38,7 @@ def model_card(
         "evaluation_details": [_evaluation(config, decision)],
         "additional_information": {"caveats_and_recommendations": own.caveats},
     }
-    return json.dumps(_without_empty(said), sort_keys=True)
+    return json.dumps(_without_empty(card), sort_keys=True)
 
 
 def _evaluation(config: PipelineConfig, decision: ConditionOutcome | None) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What a user decides about a pipeline; docs/pipeline.md lists it, config_file.py reads it."""
+"""The configuration of a pipeline. docs/pipeline.md lists its keys; config_file.py reads it."""
 
 from typing import Annotated, Any, Literal, Self
 

@@ -13,7 +13,7 @@ from pipeline.config import PipelineConfig
 
 
 def load_config(path: Path) -> PipelineConfig:
-    """The configuration of a file; relative folders in it are taken from the file's own folder.
+    """Read a configuration; relative paths in it start at the file's own folder.
 
     Raises:
         ContractError: the file is missing or no mapping, a key is unknown, a value is refused.
@@ -53,7 +53,9 @@ def _read_mapping(path: Path, what: str) -> dict[str, Any]:
         content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (ValueError, yaml.YAMLError) as error:
         kind = "JSON" if path.suffix == ".json" else "YAML"
-        raise ContractError(f"{what}: {path} is not {kind}: {' '.join(str(error).split())}", "Mend the file.") from None
+        raise ContractError(
+            f"{what}: {path} is not {kind}: {' '.join(str(error).split())}", "Correct the file."
+        ) from None
     if not isinstance(content, dict):
         raise ContractError(f"{what}: {path} holds a {type(content).__name__}, not a mapping", "Write name: value.")
     return content
@@ -75,7 +77,7 @@ def _refused(path: Path, error: ValidationError) -> ContractError:
 
 
 def _fields_at(keys: list[str]) -> list[str]:
-    """The fields of the section that a path of keys leads to."""
+    """Return the fields of the section that a path of keys leads to."""
     section: type[BaseModel] = PipelineConfig
     for key in keys:
         for candidate in _models(section.model_fields[key].annotation) if key in section.model_fields else ():

@@ -1,4 +1,4 @@
-"""Whether a model is registered: the condition, and what a person is told when it does not hold."""
+"""Decides whether a model is registered, and says why not."""
 
 import json
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Requirement:
     """One side of the condition.
 
     Attributes:
-        limit: what the metric is held against.
+        limit: what the metric is compared with.
         because: where the limit comes from, for a person.
     """
 
@@ -26,7 +26,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class ConditionOutcome:
-    """The outcome.
+    """The outcome of the condition for one model.
 
     Attributes:
         value: the metric; None where it is undefined.
@@ -44,7 +44,7 @@ class ConditionOutcome:
         return not self.missed
 
     def sentence(self) -> str:
-        """The condition and the metric's value in one line."""
+        """Return the condition and the metric's value in one sentence."""
         word = "at least" if self.higher_is_better else "at most"
         value = "undefined" if self.value is None else f"{self.value:.6g}"
         asked = " and ".join(f"{word} {each.limit:.6g} ({each.because})" for each in self.requirements)
@@ -54,7 +54,7 @@ class ConditionOutcome:
 
 
 def requirements(condition: Condition, registered: float | None) -> tuple[Requirement, ...]:
-    """What the metric must meet.
+    """Return the requirements that the metric must meet.
 
     Args:
         registered: the metric of the registered model that must be beaten; None where there is none.
@@ -66,12 +66,12 @@ def requirements(condition: Condition, registered: float | None) -> tuple[Requir
 
 
 def limit_to_beat(condition: Condition, registered: float) -> float:
-    """The registered model's metric, and the margin on top of it."""
+    """Return the registered model's metric, moved by the margin."""
     return registered + (condition.margin if condition.higher_is_better else -condition.margin)
 
 
 def decide(condition: Condition, value: float | None, registered: float | None) -> ConditionOutcome:
-    """Hold a metric against the condition; an undefined metric meets nothing."""
+    """Compare a metric with the condition; an undefined metric meets no requirement."""
     needed = requirements(condition, registered)
 
     def met(requirement: Requirement) -> bool:
@@ -85,7 +85,7 @@ def decide(condition: Condition, value: float | None, registered: float | None) 
 
 
 def decision_value(evaluation: str, *, where: str) -> float | None:
-    """The metric that evaluation.json repeats for the condition.
+    """Return the metric of the condition, as evaluation.json has it.
 
     Raises:
         ContractError: it is not there.
@@ -99,6 +99,6 @@ def decision_value(evaluation: str, *, where: str) -> float | None:
 
 
 def read_decision_value(metrics: Path) -> float | None:
-    """The same from a metrics_output folder."""
+    """Return the same from a metrics_output folder."""
     path = metrics / EVALUATION
     return decision_value(path.read_text(encoding="utf-8"), where=str(path))

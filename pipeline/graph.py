@@ -1,4 +1,4 @@
-"""How the steps are joined: which output each input takes. The definition, the local run and the picture read it."""
+"""The pipeline's graph: the output that each input takes. The definition, the local run and docs/ read it."""
 
 from dataclasses import dataclass
 
@@ -65,7 +65,7 @@ SEVERAL_INSTANCES = (TABULAR_PREPROCESSING.name, PYTORCH_TRAINING.name)
 
 
 def source(step: StepContract, folder: StepFolder) -> Source | None:
-    """What an input takes; None where it comes from outside."""
+    """Return the output that an input takes; None for an input from outside the pipeline."""
     return EDGES.get((step.name, folder.name))
 
 
@@ -76,7 +76,7 @@ def upstream(step: StepContract) -> set[StepContract]:
 
 
 def outside_inputs() -> dict[str, tuple[StepContract, StepFolder]]:
-    """The inputs that no step writes, by logical name: what a user may hand over."""
+    """Return the inputs that no step writes and a user may give, by logical name."""
     found: dict[str, tuple[StepContract, StepFolder]] = {}
     for step in ORDER:
         for folder in step.inputs:
@@ -86,4 +86,4 @@ def outside_inputs() -> dict[str, tuple[StepContract, StepFolder]]:
     return found
 
 
-assert set(ORDER) == set(STEPS), "every step of the contract has its place"
+assert set(ORDER) == set(STEPS), "ORDER has every step of the contract"

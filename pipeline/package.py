@@ -1,4 +1,4 @@
-"""What every model package says of itself, here and on AWS, beside the media types of contracts/serving.py."""
+"""Domain and task of every model package, in the local registry and on AWS."""
 
 DOMAIN = "NATURAL_LANGUAGE_PROCESSING"
 TASK = "CLASSIFICATION"

@@ -1,4 +1,4 @@
-"""From a configuration to steps: command line, environment, hyperparameters; checked before anything runs."""
+"""Checks a configuration and derives each step's command line, environment and hyperparameters from it."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ from pipeline.graph import ORDER, outside_inputs, source
 LONGEST_VALUE = 2500  # characters of one hyperparameter; the service's limits
 MOST_HYPERPARAMETERS = 100
 
-# Settings that another part of the configuration decides: one place to say a thing.
+# Settings that another part of the configuration decides: each is set in one place only.
 _FROM_HYPERPARAMETERS = {
     (TABULAR_PREPROCESSING.name, "label_field"): "label_name",
     (TABULAR_PREPROCESSING.name, "id_field"): "id_name",
@@ -87,7 +87,7 @@ def _plan_step(
         where = "condition" if (step, field) in _FROM_CONDITION else "hyperparameters"
         if field in given:
             raise ContractError(
-                f"settings.{step}.{field}: is what {where}.{name} says already",
+                f"settings.{step}.{field}: repeats {where}.{name}",
                 f"Remove it, and set {where}.{name}.",
             )
         if where == "condition":
@@ -121,7 +121,7 @@ def _plan_step(
 
 
 def _checked_hyperparameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """As training will read them; nulls, comments and aliases resolved."""
+    """Return the hyperparameters as training reads them, without nulls, comments and aliases."""
     values: dict[str, Any] = {}
     for key, value in given.items():
         if key in DROPPED or key.startswith("sagemaker_"):

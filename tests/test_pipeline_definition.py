@@ -372,7 +372,7 @@ REFUSED = {
     ),
     "a setting said twice": (
         {"settings": {**CONFIG["settings"], "TabularPreprocessing": {"label_field": "label"}}},
-        "settings.TabularPreprocessing.label_field: is what hyperparameters.label_name says already",
+        "settings.TabularPreprocessing.label_field: repeats hyperparameters.label_name",
     ),
     "an unknown hyperparameter": (
         {"hyperparameters": {**CONFIG["hyperparameters"], "bacth_size": 8}},

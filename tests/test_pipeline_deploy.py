@@ -137,7 +137,7 @@ def test_starting_what_does_not_exist_says_how_to_create_it(service):
     ("overrides", "cause"),
     [
         ({"Treshold": "0.5"}, "parameter Treshold: unknown; did you mean 'Threshold'"),
-        ({"Threshold": "high"}, "parameter Threshold: 'high' is no float"),
+        ({"Threshold": "high"}, "parameter Threshold: 'high' is not of type float"),
         ({"ApprovalStatus": "Maybe"}, "parameter ApprovalStatus: 'Maybe' is refused"),
         ({"Hp_batch_size": "0"}, "batch_size: '0' is refused"),
     ],

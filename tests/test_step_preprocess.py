@@ -337,7 +337,7 @@ def test_several_instances_split_as_one_does(tmp_path: Path, distribution: str, 
 
 def test_an_instance_without_a_file_is_done(tmp_path: Path) -> None:
     hosts(tmp_path, "algo-2", ["algo-1", "algo-2"], distribution="ShardedByS3Key")
-    assert "no file fell to this host" in preprocess(tmp_path)
+    assert "no input file was assigned to this host" in preprocess(tmp_path)
 
 
 def test_an_instance_with_a_share_of_the_files_cannot_split_by_all_rows(tmp_path: Path) -> None:

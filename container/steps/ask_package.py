@@ -1,4 +1,4 @@
-"""Loads an unpacked package and asks it, in a process of its own that has nothing of the house but what is packed.
+"""Loads an unpacked package and sends it requests, in a process that can import no project code but the packaged.
 
 Run as a script, `python -I ask_package.py TASK`. TASK is a JSON file:
     package: the folder; guarded: whether training's libraries and the network are out of reach;
@@ -20,15 +20,15 @@ TRAINING_ONLY = ("torch", "transformers", "onnx", "onnxscript", "sklearn", "pand
 
 
 class _Blocked:
-    """A finder that refuses what serving must do without."""
+    """A finder that refuses the packages that serving has to work without."""
 
     def find_spec(self, name: str, *_: Any) -> None:
         if name.partition(".")[0] in TRAINING_ONLY:
-            raise ImportError(f"the package imports {name}, which serving has to do without")
+            raise ImportError(f"the package imports {name}, which is not installed where the model is served")
 
 
 def _no_network(*_: Any, **__: Any) -> NoReturn:
-    raise OSError("the package uses the network, which an isolated endpoint does not have")
+    raise OSError("the package uses the network, which an endpoint with network isolation does not have")
 
 
 def _ask(task: dict[str, Any]) -> dict[str, Any]:

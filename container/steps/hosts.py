@@ -1,4 +1,4 @@
-"""The hosts of a processing job, and how its input is shared out among them."""
+"""The hosts of a processing job, and how its input files are divided among them."""
 
 import json
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Hosts:
 
 
 def read_hosts(root: Path) -> Hosts:
-    """The hosts that SageMaker names; one where it names none, as on one's own machine."""
+    """Return the hosts that SageMaker names, or one where it names none, as in a local run."""
     path = processing_resources(root)
     if not path.is_file():
         return Hosts(("localhost",), "localhost")
@@ -37,7 +37,7 @@ def read_hosts(root: Path) -> Hosts:
 
 
 def is_sharded(root: Path, input_name: str) -> bool:
-    """Whether each host has some of an input's files, rather than all of them."""
+    """Return whether each host has a part of an input's files instead of all of them."""
     path = processing_config(root)
     if not path.is_file():
         return False

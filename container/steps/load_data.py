@@ -61,7 +61,7 @@ def run(step: StepRun) -> None:
 
 
 def _generated(rows: int, seed: int) -> Iterator[pa.Table]:
-    """The demo's claims, some at a time; ids go on."""
+    """Yield the demo's claims in blocks with consecutive ids."""
     for block, start in enumerate(range(0, rows, GENERATED_AT_ONCE)):
         frame = demo_table(min(GENERATED_AT_ONCE, rows - start), seed=seed + block)
         frame["order_id"] = [f"A-{row:06d}" for row in range(start, start + len(frame))]
@@ -71,7 +71,7 @@ def _generated(rows: int, seed: int) -> Iterator[pa.Table]:
 def _write(
     tables: Iterator[pa.Table], folder: Path, settings: DataLoadingSettings
 ) -> tuple[dict[str, int], pa.Schema | None]:
-    """Rows by file name, and the columns; None where there was no table."""
+    """Return the number of rows by file name, and the schema; None where there was no table."""
     written: dict[str, int] = {}
     schema: pa.Schema | None = None
     writer: TableWriter | None = None

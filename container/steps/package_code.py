@@ -1,4 +1,4 @@
-"""code/ of a package: our entry point, and of the house what it imports, with the versions of everything else."""
+"""code/ of a package: the entry point, every project module that it imports, and the versions of other packages."""
 
 import ast
 import sys
@@ -12,11 +12,11 @@ import contracts
 from container.serving import inference
 from contracts.serving import ENTRY_POINT
 
-_HOUSE = {package.__name__: Path(str(package.__file__)).parent.parent for package in (container, contracts)}
+_PROJECT = {package.__name__: Path(str(package.__file__)).parent.parent for package in (container, contracts)}
 _ENTRY_MODULE = "container.serving.handler"
 # Imported when the model is loaded; whatever else is imported only inside of functions serves training.
 _IMPORTED_LATER = ("onnxruntime",)
-_BROUGHT_ALONG = ("pydantic_core",)  # pinned by a package that is itself pinned
+_INSTALLED_BY_OTHERS = ("pydantic_core",)  # pinned by a package that is itself pinned
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ServingCode:
 
 
 def serving_code() -> ServingCode:
-    """The entry point and every module of the house that it imports, directly or not."""
+    """The entry point and every project module that it imports, directly or not."""
     files = {ENTRY_POINT: Path(inference.__file__)}
     others: set[str] = set(_IMPORTED_LATER)
     waiting, seen = [_ENTRY_MODULE], set[str]()
@@ -44,15 +44,15 @@ def serving_code() -> ServingCode:
         seen.add(module)
         path = _file(module)
         assert path is not None, f"{module} is a module"
-        files[str(path.relative_to(_HOUSE[module.split(".")[0]]))] = path
+        files[str(path.relative_to(_PROJECT[module.split(".")[0]]))] = path
         if "." in module:
             waiting.append(module.rpartition(".")[0])
         for name in _imports(path):
             root = name.split(".")[0]
-            if root in _HOUSE:
+            if root in _PROJECT:
                 if _file(name) is not None:
                     waiting.append(name)
-            elif root not in sys.stdlib_module_names and root not in _BROUGHT_ALONG:
+            elif root not in sys.stdlib_module_names and root not in _INSTALLED_BY_OTHERS:
                 others.add(root)
     return ServingCode(files, tuple(f"{name}=={version(name)}" for name in sorted(others)))
 
@@ -71,7 +71,7 @@ def bound_names(tree: ast.Module) -> set[str]:
 
 
 def _file(module: str) -> Path | None:
-    root = _HOUSE[module.split(".", maxsplit=1)[0]]
+    root = _PROJECT[module.split(".", maxsplit=1)[0]]
     path = root.joinpath(*module.split("."))
     return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
 

@@ -52,8 +52,8 @@ class Package:
     """An unpacked package.
 
     Attributes:
-        archive: the file it came in, for messages.
-        is_ours: code/inference.py is the house's, so that the form of its answers is known.
+        archive: the file it came in, for error messages.
+        is_ours: whether code/inference.py is this project's, so that the form of its answers is known.
     """
 
     archive: Path
@@ -85,7 +85,7 @@ class Question:
     Attributes:
         file: holds the request's body.
         records: number of records in it.
-        expected: the records of a split that are sent; None for a sample request, whose answer nothing is known of.
+        expected: the records of a split that are sent; None for a sample request.
         answer: the body that came back.
         max_difference: of the answer's probabilities from the expected ones; None where they were not compared.
     """
@@ -185,7 +185,7 @@ def _unpack(archive: Path, folder: Path) -> Package:
 
 
 def _sample(fitted: FittedPreprocessing, settings: PayloadSettings) -> Record:
-    """One record of every column that the model needs."""
+    """Return one record with every column that the model needs."""
     for name in settings.field_defaults:
         if name not in fitted.feature_inputs:
             raise ContractError(
@@ -202,7 +202,7 @@ def _sample(fitted: FittedPreprocessing, settings: PayloadSettings) -> Record:
 
 
 def _expected(step: StepRun, package: Package) -> Expected | None:
-    """The first rows of a split; None where processed_data was not handed over."""
+    """Return the first rows of a split; None where processed_data was not given."""
     data = step.input("processed_data")
     predictions = _predictions_folder(step)
     if data is None:
@@ -266,7 +266,7 @@ def _first_rows(split: str, data: Path, predictions: Sequence[Path], package: Pa
 
 
 def _head(files: Sequence[Path], columns: Sequence[str], count: int) -> tuple[pa.Table, Path]:
-    """The first rows, at most `count`, and the file of the first one."""
+    """Return the first rows, at most `count`, and the file of the first one."""
     for part in iter_tables(files, columns, rows_per_batch=count):
         if part.table.num_rows:
             return part.table, part.file
@@ -274,7 +274,7 @@ def _head(files: Sequence[Path], columns: Sequence[str], count: int) -> tuple[pa
 
 
 def _records(table: pa.Table, fitted: FittedPreprocessing, origin: Origin) -> list[Record]:
-    """Rows as a client has them: numbers as numbers, nothing as null."""
+    """Return rows as a client sends them: numbers as numbers, missing values as null."""
     columns: dict[str, list[Any]] = {}
     for name in fitted.feature_inputs:
         if name in fitted.numeric_columns:

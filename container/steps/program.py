@@ -1,4 +1,4 @@
-"""Runs a step's program by its contract: inputs checked before, outputs checked after, the cause of a failure said.
+"""Runs a step's program by its contract: checks inputs before and outputs after, and reports the cause of a failure.
 
 A program is a module of this package with a function `run(step: StepRun) -> None`, named in PROGRAMS.
 """
@@ -41,7 +41,7 @@ assert PROGRAMS.keys() == PROCESSING_STEPS.keys(), "every step that is a process
 
 @dataclass(frozen=True)
 class StepRun:
-    """What a program is handed.
+    """The run of a step, as its program receives it.
 
     Attributes:
         settings: of the contract's type.
@@ -56,17 +56,17 @@ class StepRun:
     scratch: Path
 
     def input(self, name: str) -> Path | None:
-        """The folder of an input that holds at least one of its files; None for an optional one that is not there."""
+        """Return the folder of an input that holds at least one of its files; None for a missing optional one."""
         return _input_folder(self.contract, self.contract.input(name), self.root)
 
     def required_input(self, name: str) -> Path:
-        """The folder of a required input."""
+        """Return the folder of a required input."""
         folder = self.input(name)
         assert folder is not None, f"{name} is not required by the contract of {self.contract.name}"
         return folder
 
     def output(self, name: str) -> Path:
-        """The folder of an output; it exists."""
+        """Return the folder of an output, created if necessary."""
         folder = self.contract.output(name).path(self.root)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -76,15 +76,15 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
     """Run the program of `command` under `root`.
 
     A failure's cause is the first line of output/message; files of the outputs that an earlier run left are removed
-    first, and those of a run that fails afterwards, so that nothing partial is taken up.
+    first, and those of a run that fails afterwards, so that no other step reads incomplete outputs.
 
     Returns:
         0 completed, 1 failed, 143 stopped by SIGTERM.
     """
     set_up_logging()
     if os.getuid() == 0:
-        os.umask(0)  # what a root container writes, the user outside can read and remove
-    signal.signal(signal.SIGTERM, _stop)  # as the first process of a container it would not end by itself
+        os.umask(0)  # so that the user outside the container can read and remove its files
+    signal.signal(signal.SIGTERM, _stop)  # process 1 of a container ignores SIGTERM by default
     contract = PROCESSING_STEPS[command]
     message = message_file(root)
     message.unlink(missing_ok=True)
@@ -94,7 +94,7 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
         if isinstance(settings, ProcessingSettings) and settings.data_key:
             logger.info("data key: %s", settings.data_key)
         if _all_files_are_elsewhere(contract, root):
-            logger.info("%s: no file fell to this host.", contract.name)
+            logger.info("%s: no input file was assigned to this host.", contract.name)
             return COMPLETED
         _run(command, root, settings, arguments)
         _check_outputs(contract, root)
@@ -105,8 +105,8 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
     except Exception as error:
         failure = Failure.from_exception(error)
         if isinstance(error, ContractError):
-            failure = replace(failure, detail="")  # a traceback says nothing to who can mend the input
-        _say(message, failure)
+            failure = replace(failure, detail="")  # a traceback does not help whoever corrects the input
+        _report(message, failure)
         _remove_outputs(contract, root)
         return FAILED
     return COMPLETED
@@ -124,7 +124,7 @@ def _run(command: str, root: Path, settings: StepSettings, arguments: Mapping[st
 
 
 def _input_folder(contract: StepContract, folder: StepFolder, root: Path) -> Path | None:
-    """The folder where one of its files is; None for an optional one without any file.
+    """Return the input's folder where it holds one of its files; None for an optional one without files.
 
     Raises:
         ContractError: a required input is missing, or the files of an input are all of other kinds, or all empty.
@@ -157,7 +157,7 @@ def _input_folder(contract: StepContract, folder: StepFolder, root: Path) -> Pat
 
 
 def _walk(folder: Path) -> list[Path]:
-    """All entries below a folder but hidden ones, sorted."""
+    """Return all entries below a folder except hidden ones, sorted."""
     return sorted(
         path
         for path in folder.rglob("*")
@@ -166,7 +166,7 @@ def _walk(folder: Path) -> list[Path]:
 
 
 def _all_files_are_elsewhere(contract: StepContract, root: Path) -> bool:
-    """Whether this is one of several hosts, and there were fewer files than hosts."""
+    """Return whether this is one of several hosts and received no file, as there were fewer files than hosts."""
     sharded = [folder for folder in contract.inputs if folder.sharded and is_sharded(root, folder.name)]
     if not sharded or not read_hosts(root).several:
         return False
@@ -182,7 +182,7 @@ def _check_outputs(contract: StepContract, root: Path) -> None:
 
 
 def _remove_outputs(contract: StepContract, root: Path) -> None:
-    """Remove what fits an output, and what is not yet complete; nothing else that lies in its folder."""
+    """Remove what fits an output, and what is not yet complete; nothing else in its folder."""
     for folder in contract.outputs:
         for pattern in folder.files:
             incomplete = str(temporary_path(PurePath(pattern)))
@@ -193,7 +193,7 @@ def _remove_outputs(contract: StepContract, root: Path) -> None:
                     path.unlink(missing_ok=True)
 
 
-def _say(message: Path, failure: Failure) -> None:
+def _report(message: Path, failure: Failure) -> None:
     print(failure.text(), file=sys.stderr, flush=True)
     try:
         message.parent.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ ONE_INSTANCE = tuple(step.name for step in ORDER if step.name not in SEVERAL_INS
 
 
 def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
-    """The configuration checked for AWS.
+    """Check the configuration for AWS, and return its section `aws` and the plan.
 
     Raises:
         ContractError: there is no section `aws`, or the configuration contradicts itself.
@@ -45,7 +45,7 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
         if name in ONE_INSTANCE and machine.instance_count != 1:
             raise ContractError(
                 f"aws.steps.{name}.instance_count: is {machine.instance_count}, but this step runs on one instance",
-                f"Only {' and '.join(SEVERAL_INSTANCES)} can share their work out.",
+                f"Only {' and '.join(SEVERAL_INSTANCES)} can run on several instances.",
             )
     runtime = machine_of(config, PYTORCH_TRAINING.name).max_runtime_seconds
     if config.aws.spot.enabled and config.aws.spot.max_wait_seconds < runtime:
@@ -58,13 +58,13 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
 
 
 def specs_of(config: PipelineConfig) -> dict[str, ParameterSpec]:
-    """The pipeline's parameters by name."""
+    """Return the pipeline's parameters by name."""
     _, plan = aws_plan(config)
     return parameter_specs(config, plan, checkpoint_key=checkpoint_key(config, plan, {}, data=()))
 
 
 def definition(config: PipelineConfig) -> str:
-    """The definition as indented JSON, keys sorted, with a last line feed.
+    """Return the definition as indented JSON with sorted keys and a final line feed.
 
     Raises:
         ContractError: the configuration is refused.
@@ -76,10 +76,10 @@ def definition(config: PipelineConfig) -> str:
 
 
 def build_pipeline(config: PipelineConfig, session: Any, *, local: bool = False) -> Any:
-    """The SDK's Pipeline.
+    """Return the SDK's Pipeline.
 
     Args:
-        local: leave out what the SDK's local pipelines cannot do: registering, and sharing files out.
+        local: leave out registration and sharded inputs, which the SDK's local pipelines do not support.
     """
     aws, plan = aws_plan(config)
     with sagemaker_sdk(aws.region):
@@ -115,7 +115,7 @@ def _build(config: PipelineConfig, plan: Plan, session: Any, *, local: bool) -> 
 def checkpoint_key(
     config: PipelineConfig, plan: Plan, overrides: Mapping[str, object], *, data: tuple[str, ...]
 ) -> str:
-    """A name for one training: the same settings, image and data give the same checkpoints folder, others another.
+    """Return the name of a training's checkpoint folder, a digest of its settings, image and data.
 
     The folder takes part in the step cache's key, so it must not change with each execution; and a training refuses
     the checkpoints of another one, so it must change with what is trained.
@@ -126,7 +126,7 @@ def checkpoint_key(
     """
     assert config.aws is not None
     trained_from = [plan.step(contract) for contract in upstream(PYTORCH_TRAINING)]
-    told = {
+    identity = {
         "image": config.aws.image,
         "hyperparameters": dict(plan.hyperparameters),
         "steps": {step.contract.name: [dict(step.environment), dict(step.outside)] for step in trained_from},
@@ -138,7 +138,7 @@ def checkpoint_key(
         },
         "data": sorted(data),
     }
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _step(build: Build, step: StepPlan) -> Any:
@@ -167,7 +167,7 @@ def _reason(build: Build) -> Any:
 
     condition = build.config.condition
     word = "at least" if condition.higher_is_better else "at most"
-    said = [
+    parts = [
         f"The model was not registered: {condition.metric} is ",
         _measured(),
         f", but must be {word} ",
@@ -175,6 +175,6 @@ def _reason(build: Build) -> Any:
         f" ({THRESHOLD})",
     ]
     if TO_BEAT in build.parameters:
-        said += [f" and {word} ", build.parameters[TO_BEAT], f" ({TO_BEAT}: the {condition.beat} registered model)"]
-    said.append(f". {MODEL_METRICS.name}'s metrics_summary.txt says more.")
-    return Join(on="", values=said)
+        parts += [f" and {word} ", build.parameters[TO_BEAT], f" ({TO_BEAT}: the {condition.beat} registered model)"]
+    parts.append(f". {MODEL_METRICS.name}'s metrics_summary.txt has the details.")
+    return Join(on="", values=parts)

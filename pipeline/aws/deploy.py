@@ -82,7 +82,7 @@ def parse_overrides(
         try:
             values[name] = spec.kind(text)
         except ValueError:
-            raise ContractError(f"parameter {name}: {text!r} is no {spec.kind.__name__}", spec.about) from None
+            raise ContractError(f"parameter {name}: {text!r} is not of type {spec.kind.__name__}", spec.about) from None
         if spec.choices and text not in spec.choices:
             raise ContractError(f"parameter {name}: {text!r} is refused", f"Use one of: {', '.join(spec.choices)}.")
     hyperparameters = {
@@ -98,7 +98,7 @@ def parse_overrides(
 
 
 def registered_metric(config: PipelineConfig, sagemaker: Any, s3: Any) -> float | None:
-    """The condition's metric of the registered model that must be beaten; None, said aloud, where there is none."""
+    """Return the metric of the registered model to beat; print a line and return None where there is none."""
     asked = {"ModelApprovalStatus": "Approved"} if config.condition.beat == "approved" else {}
     found = sagemaker.list_model_packages(
         ModelPackageGroupName=config.group, SortBy="CreationTime", SortOrder="Descending", **asked
@@ -108,20 +108,20 @@ def registered_metric(config: PipelineConfig, sagemaker: Any, s3: Any) -> float 
         measured_by = package.get("CustomerMetadataProperties", {}).get("condition_metric")
         uri = package.get("ModelMetrics", {}).get("ModelQuality", {}).get("Statistics", {}).get("S3Uri")
         if uri is None or measured_by != config.condition.metric:
-            _say(f"{summary['ModelPackageArn']} was not decided by {config.condition.metric}; looking further back.")
+            _print(f"{summary['ModelPackageArn']} was not decided by {config.condition.metric}; looking further back.")
             continue
         bucket, key = uri.removeprefix("s3://").split("/", 1)
         text = s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode()
         value = decision_value(text, where=uri)
         if value is not None:
-            _say(f"To beat: {config.condition.metric} {value:.6g} of {summary['ModelPackageArn']}.")
+            _print(f"To beat: {config.condition.metric} {value:.6g} of {summary['ModelPackageArn']}.")
             return value
-    _say(f"No {config.condition.beat} model to beat in {config.group}: the threshold alone decides.")
+    _print(f"No {config.condition.beat} model to beat in {config.group}: the threshold alone decides.")
     return None
 
 
 def _entity_tags(s3: Any, config: PipelineConfig, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """What lies under the inputs from outside, so that new data is a new training."""
+    """Return keys, entity tags and sizes of the objects under the inputs, so that new data starts a new training."""
     assert config.aws is not None
     tags: list[str] = []
     for name, default in config.aws.inputs.items():
@@ -131,5 +131,5 @@ def _entity_tags(s3: Any, config: PipelineConfig, values: Mapping[str, Any]) -> 
     return tuple(tags)
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(line, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The steps that are jobs: a contract and a plan in, a ProcessingStep or TrainingStep of the SDK out."""
+"""Builds the SDK's ProcessingStep or TrainingStep from a step's contract and plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from pipeline.config import Aws, PipelineConfig
 from pipeline.graph import SEVERAL_INSTANCES, SHARDED, source
 from pipeline.plan import Plan, StepPlan
 
-ENTRYPOINT = ("python", "-m", "container")  # the image's own; local pipelines want it said
+ENTRYPOINT = ("python", "-m", "container")  # the image's own; local pipelines require it
 DECISION_FILE = "decision"
 _NUMBER = r"([0-9.eE+-]+|nan)"
 
@@ -54,7 +54,7 @@ class Build:
 
 
 def processing_step(build: Build, plan: StepPlan) -> Any:
-    """A contract of kind processing as a step."""
+    """Return the processing step of a contract."""
     from sagemaker.core.processing import Processor
     from sagemaker.core.workflow.properties import PropertyFile
     from sagemaker.mlops.workflow.steps import ProcessingStep
@@ -93,7 +93,7 @@ def processing_step(build: Build, plan: StepPlan) -> Any:
 
 
 def training_step(build: Build, plan: StepPlan) -> Any:
-    """The training step."""
+    """Return the training step."""
     from sagemaker.core.shapes import MetricDefinition, Tag
     from sagemaker.core.training.configs import (
         CheckpointConfig,

@@ -1,4 +1,4 @@
-"""What may be set anew for each execution: the pipeline's parameters, with the configuration's values as defaults."""
+"""The pipeline's parameters, which each execution may set; the configuration gives their defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,17 +36,17 @@ class ParameterSpec:
 
 
 def instance_type_parameter(step: str) -> str:
-    """Name of the parameter that says on which machines a step runs."""
+    """Return the name of the parameter with a step's instance type."""
     return f"{step}InstanceType"
 
 
 def instance_count_parameter(step: str) -> str:
-    """Name of the parameter that says on how many."""
+    """Return the name of the parameter with a step's number of instances."""
     return f"{step}InstanceCount"
 
 
 def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) -> dict[str, ParameterSpec]:
-    """Every parameter by name, in a fixed order."""
+    """Return every parameter by name, in a fixed order."""
     assert config.aws is not None
     specs: list[ParameterSpec] = []
     for step in plan.steps:
@@ -88,13 +88,13 @@ def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) 
 
 
 def machine_of(config: PipelineConfig, step: str) -> Machine:
-    """The machine of a step, as configured or by default."""
+    """Return the configured or default machine of a step."""
     assert config.aws is not None
     return config.aws.steps.get(step, Machine())
 
 
 def sdk_parameters(specs: Mapping[str, ParameterSpec]) -> dict[str, Any]:
-    """The same as the SDK's objects."""
+    """Return the parameters as objects of the SDK."""
     from sagemaker.core.workflow.parameters import ParameterFloat, ParameterInteger, ParameterString
 
     kinds: dict[type, Any] = {str: ParameterString, int: ParameterInteger, float: ParameterFloat}

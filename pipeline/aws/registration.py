@@ -11,7 +11,7 @@ from pipeline.package import DOMAIN, TASK
 
 
 def registration_step(build: Build) -> Any:
-    """The step; the SDK's own register() would contact S3 while the definition is built."""
+    """Return the step. The SDK's register() is not used: it calls S3 while the definition is built."""
     from sagemaker.core.model_metrics import MetricsSource, ModelMetrics
     from sagemaker.core.model_registry import create_model_package_from_containers, get_model_package_args
     from sagemaker.core.shapes import ModelPackageModelCard
@@ -65,7 +65,7 @@ def registration_step(build: Build) -> Any:
 
 
 class _Model:
-    """What a ModelStep asks of a model whose request is made already."""
+    """The attributes that a ModelStep reads from a model whose request exists already."""
 
     def __init__(self, session: Any) -> None:
         self.sagemaker_session = session

@@ -34,7 +34,7 @@ class ContentDigests:
         return digest_of(sorted([str(path.relative_to(place)), self._file(path)] for path in files_in(place)))
 
     def save(self) -> None:
-        """Remember what was asked for in this run; files that are gone are forgotten."""
+        """Save the digests for the next run, without those of deleted files."""
         kept = {**self._known, **self._seen}
         kept = {path: entry for path, entry in kept.items() if path in self._seen or os.path.exists(path)}
         write_text_atomically(self._memory, json.dumps(kept))
@@ -60,12 +60,12 @@ def files_in(folder: Path) -> Iterable[Path]:
 
 
 def digest_of(value: Any) -> str:
-    """Digest of a JSON value."""
+    """Return the digest of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def code_digest() -> str:
-    """What stands in for the image's digest: the code that steps run, and the versions of what it imports."""
+    """Return a digest of the code that steps run and the versions of its dependencies; it replaces the image's."""
     parts: list[list[str]] = []
     for package in ("contracts", "container"):
         spec = find_spec(package)

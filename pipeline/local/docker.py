@@ -74,7 +74,7 @@ def run_in_docker(config: PipelineConfig, root: Path, *, image: str) -> int:
 
 
 def _nowhere(config: PipelineConfig, image: str) -> Aws:
-    """A section aws for a service that is not there; the image is named as the engine has it."""
+    """Return a section aws for the local service, with the image as the engine names it."""
     inputs = {name: f"s3://{BUCKET}/inputs/{name}" for name in config.inputs}
     role = "arn:aws:iam::123456789012:role/local"
     return Aws.model_construct(region=REGION, role=role, image=image, bucket=BUCKET, inputs=inputs, cache_expires=None)
@@ -222,7 +222,7 @@ def _remove_containers(folder: Path) -> None:
 
 
 def _cause(log: Path) -> str | None:
-    """The program's own word; local mode removes the file that has it before anybody can read it."""
+    """Return the cause that the program printed; local mode removes the message file."""
     lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
     for number, line in enumerate(lines):
         if line.startswith(_FIX) and number:

@@ -1,4 +1,4 @@
-"""Runs one step's program, `python -m container ...`, over its own root, and says why it failed."""
+"""Runs one step's program, `python -m container ...`, over its own root, and reports why it failed."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def run_step(
 
 
 def last_line(log: Path) -> str:
-    """The newest line of a step's log, for a person who waits."""
+    """Return the last line of a step's log, for the progress table."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 4000))
@@ -98,14 +98,14 @@ def _lay_out(
 
 
 def _environment(plan: StepPlan) -> dict[str, str]:
-    """Ours, without what a step's variables are called, and with this step's."""
+    """Return this process's variables, with those of every step replaced by this step's."""
     named = {variable for step in STEPS for variable in step.settings.variables()}
     kept = {name: value for name, value in os.environ.items() if name not in named}
     spec = find_spec("container")
     assert spec is not None
     assert spec.submodule_search_locations, "the steps' programs are beside us"
-    house = str(Path(next(iter(spec.submodule_search_locations))).parent)
-    kept["PYTHONPATH"] = os.pathsep.join(part for part in (house, kept.get("PYTHONPATH", "")) if part)
+    repository = str(Path(next(iter(spec.submodule_search_locations))).parent)
+    kept["PYTHONPATH"] = os.pathsep.join(part for part in (repository, kept.get("PYTHONPATH", "")) if part)
     return {**kept, **plan.environment}
 
 
@@ -145,7 +145,7 @@ def _terminating_raises() -> Iterator[None]:
 
 
 def _cause(contract: StepContract, place: StepFolderOnDisk, exit_code: int) -> str:
-    """The program's own word, as the service would show it."""
+    """Return the cause that the program wrote, as the service would show it."""
     spoken = JobPaths(place.ml).failure_files[0] if contract.kind == "training" else message_file(place.ml)
     if spoken.is_file() and (text := spoken.read_text(encoding="utf-8", errors="replace").strip()):
         return "\n".join(text.splitlines()[:2])

@@ -27,7 +27,7 @@ COMPLETED, NOT_REGISTERED, STOPPED = 0, 1, 130
 
 
 def run(config: PipelineConfig, root: Path) -> int:
-    """Run the pipeline under `root`; what has not changed since an earlier run is not run again.
+    """Run the pipeline under `root`; steps whose inputs have not changed are taken from the cache.
 
     Returns:
         0 registered (now or before), 1 a step failed or the condition does not hold, 130 stopped: the same command
@@ -115,7 +115,7 @@ def _step(state: Run, plan: StepPlan) -> None:
 
 
 def _inputs(state: Run, plan: StepPlan) -> dict[str, Path]:
-    """Where each input that is there lies."""
+    """Return the folder or file of each input that exists."""
     found = {}
     for folder in plan.contract.inputs:
         origin = source(plan.contract, folder)
@@ -128,7 +128,7 @@ def _inputs(state: Run, plan: StepPlan) -> dict[str, Path]:
 
 
 def _told(state: Run, plan: StepPlan, inputs: Mapping[str, Path]) -> dict[str, Any]:
-    """Everything that a step's outputs follow from."""
+    """Return everything that a step's outputs depend on."""
     told: dict[str, Any] = {
         "step": plan.contract.name,
         "code": state.code,
@@ -147,7 +147,7 @@ def _told(state: Run, plan: StepPlan, inputs: Mapping[str, Path]) -> dict[str, A
 
 
 def _decide(state: Run) -> ConditionOutcome:
-    """Hold the metric against the condition; there is nothing to run, so nothing is cached."""
+    """Compare the metric with the condition; nothing runs, so nothing is cached."""
     metrics = state.places[MODEL_METRICS.name].output(MODEL_METRICS, "metrics_output")
     registry = LocalRegistry(state.root, state.config.group)
     rival = registry.to_beat(state.config, package_digest=_packaged_already(state))
@@ -155,7 +155,7 @@ def _decide(state: Run) -> ConditionOutcome:
 
 
 def _packaged_already(state: Run) -> str | None:
-    """Digest of the package of this very model, if an earlier run made it."""
+    """Return the digest of this model's package, if an earlier run made it."""
     plan = state.plan.step(PACKAGE)
     place = step_folder(state.root, PACKAGE.name, _told(state, plan, _inputs(state, plan)))
     record = place.completed()
