@@ -5,9 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# a file's tests stay together: they share trained jobs
-SDK ?= .venv-sdk# the SageMaker SDK forces versions of its own: an environment for it alone
 
-.PHONY: help setup demo pipeline image lock scan engine test test-docker test-sdk test-fast test-long faults host-faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving
+.PHONY: help setup demo pipeline image lock scan engine test test-docker test-fast test-long faults host-faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -35,19 +34,11 @@ test-long: setup ## the tests that are not in make test: whole grids, faults, be
 test-fast: setup ## the tests that take seconds
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not docker'
 
-$(SDK)/.installed: Makefile
-	$(PYTHON) -m venv $(SDK)
-	$(SDK)/bin/python -m pip install --quiet 'sagemaker>=3,<4' pandas pyyaml 'moto[server]>=5' pytest
-	touch $@
-
-test-sdk: $(SDK)/.installed ## the SageMaker pipeline's definition, and its deployment to a service on loopback
-	$(SDK)/bin/python -m pytest tests/test_pipeline_definition.py tests/test_pipeline_deploy.py
-
 engine:
 	@docker info > /dev/null 2>&1 || { echo 'no Docker engine answers: start one, or set DOCKER_HOST' >&2; exit 1; }
 
-test-docker: engine setup $(SDK)/.installed ## build the image and run it: alone, stopped, over two hosts (needs a Docker engine)
-	SDK_PYTHON=$(abspath $(SDK))/bin/python $(BIN)/python -m pytest -m docker -s tests/docker
+test-docker: engine setup ## build the image and run it: alone, stopped, over two hosts (needs a Docker engine)
+	$(BIN)/python -m pytest -m docker -s tests/docker
 
 image:           ## build the image (IMAGE=text-table-trainer)
 	docker build --network host --build-arg REVISION=$$(git rev-parse HEAD) --tag $(or $(IMAGE),text-table-trainer) .
