@@ -60,8 +60,10 @@ host-faults: setup ## kill a random host or worker of one or two hosts, 20 trial
 parity: setup    ## every parallel strategy and product beside one process (20 to 40 minutes)
 	$(BIN)/python -m benchmarks.parity $(PARITY)
 
-lint: setup      ## style
+lint: setup      ## style, format and types
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: setup      ## regenerate docs/hyperparameters.md and parts of docs/pipeline.md
 	$(BIN)/python docs/generate_hyperparameters.py
