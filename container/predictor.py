@@ -28,7 +28,8 @@ class Backend(Protocol):
     """Computes prepared records."""
 
     def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
-        """Class probabilities of record indices[i] of records[i], i = 0..B-1. [B, K]"""
+        """Return the class probabilities of record indices[i] of records[i], i = 0..B-1. [B, K]"""
+        ...
 
 
 class Predictor:
@@ -202,7 +203,7 @@ class OnnxBackend:
             feeds[field.input_ids_key], feeds[field.attention_mask_key] = ids, mask
         if "tabular" in self._inputs:
             feeds["tabular"] = np.stack([part.tabular[i] for part, i in zip(records, indices)])  # [B, K]
-        return self._session.run(["probabilities"], feeds)[0]
+        return np.asarray(self._session.run(["probabilities"], feeds)[0])
 
 
 class TorchBackend:

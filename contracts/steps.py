@@ -347,4 +347,4 @@ STEPS = (
     PAYLOAD,
     REGISTRATION,
 )
-PROCESSING_STEPS = {step.command: step for step in STEPS if step.kind == "processing"}
+PROCESSING_STEPS = {step.command: step for step in STEPS if step.kind == "processing" and step.command is not None}

@@ -13,6 +13,7 @@ from container.data.split import PreparedSplit
 from container.decision.decision import Decision
 from container.export.onnx import export_onnx
 from container.job import Job
+from container.models.classifier import Classifier
 from container.preprocessing.prepare import PreparedData
 from contracts import artifacts
 from contracts.hyperparameters import ONNX_VARIANTS
@@ -24,7 +25,7 @@ _PARITY_RECORDS = 24
 
 def export_model(
     job: Job,
-    model: nn.Module,
+    model: Classifier,
     *,
     data: PreparedData,
     samples: PreparedSplit,

@@ -10,6 +10,8 @@ from container.decision.decision import Decision
 class DecisionLayer(nn.Module):
     """Logits -> calibrated and corrected probabilities, as Decision.probabilities computes them."""
 
+    log_ratios: Tensor  # [2], where the prior is corrected
+
     def __init__(self, decision: Decision) -> None:
         super().__init__()
         calibrator = decision.calibrator
@@ -21,7 +23,7 @@ class DecisionLayer(nn.Module):
         self.corrects_prior = decision.prior is not None
         if decision.prior is not None:
             ratios = torch.tensor(decision.prior.ratios, dtype=torch.float64)
-            self.register_buffer("log_ratios", ratios.log().to(torch.float32))  # [2]
+            self.register_buffer("log_ratios", ratios.log().to(torch.float32))
 
     def forward(self, logits: Tensor) -> Tensor:
         """[B, K] -> [B, K]"""
@@ -45,7 +47,13 @@ class TemperatureScale(nn.Module):
 class IsotonicLines(nn.Module):
     """Lines between knots as a sum of ramps: first height + sum of rises, each clamped to its stretch; all in log-odds.
 
-    What comes out are logarithms of probabilities up to a constant per record."""
+    The outputs are logarithms of probabilities up to a constant per record.
+    """
+
+    first: Tensor  # [L]
+    starts: Tensor  # [L, M - 1], as widths and rises
+    widths: Tensor
+    rises: Tensor
 
     def __init__(self, isotonic: Isotonic) -> None:
         super().__init__()

@@ -26,6 +26,8 @@ from container.decision.decision import Decision
 from container.export.decision_layer import DecisionLayer
 from container.models.classifier import Classifier
 from contracts.errors import ContractError, first_line
+from container.models.encoder import TextEncoder
+from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 
 AS_THEY_ARE = Decision()
@@ -206,11 +208,12 @@ def _write(model: Classifier, hp: Hyperparameters, path: Path, *, decision: Deci
                 verbose=False,
             )
     except Exception as error:
-        families = sorted({branch.encoder.kind for branch in model.branches.values()})
+        families = sorted({module.kind for module in model.modules() if isinstance(module, TextEncoder)})
         raise ContractError(
             f"model.onnx: an encoder of the family {' or '.join(families)} cannot be exported: {first_line(error)}",
             "Use an encoder of another family (bert, roberta, distilbert, electra, albert, modernbert, mpnet).",
         ) from error
+    assert program is not None
     # The tracer leaves a stack trace, with paths of this machine, at every node.
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()

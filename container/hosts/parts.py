@@ -13,8 +13,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from contracts.atomic_files import AtomicFile
 from contracts.errors import ContractError
@@ -184,7 +185,7 @@ class PartClient:
         except OSError as error:
             raise BrokenOff(f"{address}:{port} cannot be reached: {error}") from error
         self._connection.settimeout(STALLED)
-        self._answers = self._connection.makefile("rb", buffering=_BLOCK)
+        self._answers = cast(BufferedReader, self._connection.makefile("rb", buffering=_BLOCK))
         self._block = memoryview(bytearray(_BLOCK))
 
     def __enter__(self) -> "PartClient":

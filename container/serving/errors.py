@@ -7,14 +7,16 @@ from typing import Any
 from contracts.errors import ContractError
 
 try:  # in the inference images of SageMaker, whose toolkit answers with the status of its own kind of errors alone
-    from sagemaker_inference.errors import BaseInferenceToolkitError as _ToolkitError
+    from sagemaker_inference.errors import (  # pyright: ignore[reportMissingImports]  # not in our environment
+        BaseInferenceToolkitError as _ToolkitError,
+    )
 except ImportError:
 
     class _ToolkitError(Exception):
         """Elsewhere: nothing."""
 
 
-class RequestError(ContractError, _ToolkitError):
+class RequestError(ContractError, _ToolkitError):  # pyright: ignore[reportGeneralTypeIssues]  # so unknown
     """A request that cannot be answered, by the client's doing.
 
     Args:

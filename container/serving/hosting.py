@@ -27,6 +27,7 @@ class Host(Protocol):
             RequestError, ContractError: the client's doing.
             TimeoutError: it took too long.
         """
+        ...
 
     def close(self) -> None: ...
 

@@ -244,11 +244,11 @@ def _read_parquet(body: bytes, limits: ServingSettings) -> pa.Table:
 def _decoded_bytes(column: pa.ChunkedArray) -> int:
     if not (pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)):
         return column.nbytes
-    found = 0
+    num_bytes = 0
     for chunk in column.chunks:
-        lengths = pc.binary_length(chunk.dictionary).take(chunk.indices)
-        found += pc.sum(pc.cast(lengths, pa.int64())).as_py() or 0
-    return found
+        lengths = pc.call_function("binary_length", [chunk.dictionary]).take(chunk.indices)
+        num_bytes += pc.call_function("sum", [pc.cast(lengths, pa.int64())]).as_py() or 0
+    return num_bytes
 
 
 def _check_decoded(num_bytes: int, limits: ServingSettings) -> None:

@@ -8,11 +8,11 @@ import time
 from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-import waitress
 from waitress import wasyncore
 from waitress.channel import HTTPChannel
-from waitress.server import BaseWSGIServer
+from waitress.server import BaseWSGIServer, create_server
 from waitress.task import ErrorTask, WSGITask
 
 from container.processes import available_cores, set_up_logging
@@ -36,7 +36,8 @@ class _AnswerTask(WSGITask):
     """Closes the connection after an answer once the server is stopping."""
 
     def execute(self) -> None:
-        if self.channel.server.application.draining:
+        application: Any = self.channel.server.application  # ours
+        if application.draining:
             self.set_close_on_finish()
         super().execute()
 
@@ -45,11 +46,11 @@ class _RefusalTask(ErrorTask):
     """What the server refuses before the application sees it, in JSON too."""
 
     def execute(self) -> None:
-        error = self.request.error
+        error: Any = self.request.error  # pyright: ignore[reportAttributeAccessIssue]  # typeshed leaves it out
         status = HTTPStatus(error.code)
         body = error_body(status, str(error.body))
         self.status = f"{status.value} {status.phrase}"
-        self.response_headers.append(("Content-Type", JSON))
+        self.response_headers = [("Content-Type", JSON)]
         self.set_close_on_finish()
         self.content_length = len(body)
         self.write(body)
@@ -79,15 +80,18 @@ def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
         settings = handler.settings()
         host = load_host(model)
         application = Application(host, settings)
-        sockets: dict[int, object] = {}
+        sockets: dict[int, Any] = {}
         server = _open(application, sockets, settings, address=address, port=port)
     except ContractError as error:
         logger.error("%s", error)
         return FAILED
     logger.info(
-        "serving %s on port %s after %.1f s, %d cores", model, server.effective_port, time.monotonic() - began,
+        "serving %s on port %s after %.1f s, %d cores",
+        model,
+        server.effective_port,  # pyright: ignore[reportAttributeAccessIssue]  # typeshed leaves it out
+        time.monotonic() - began,
         available_cores(),
-    )  # fmt: skip
+    )
     _run(server, application, sockets, settings.serving_grace_seconds)
     host.close()
     logger.info("stopped; %s", application.summary())
@@ -95,10 +99,10 @@ def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
 
 
 def _open(
-    application: Application, sockets: dict[int, object], settings: ServingSettings, *, address: str, port: int
+    application: Application, sockets: dict[int, Any], settings: ServingSettings, *, address: str, port: int
 ) -> BaseWSGIServer:
     try:
-        server = waitress.create_server(
+        server = create_server(
             application,
             sockets,
             host=address,
@@ -113,11 +117,12 @@ def _open(
         )
     except OSError as error:
         raise ContractError(f"port {port}: cannot be opened: {error}", "Free it, or give another --port.") from error
+    assert isinstance(server, BaseWSGIServer)  # one socket: `address` is an address, not a name
     server.channel_class = _Channel
     return server
 
 
-def _run(server: BaseWSGIServer, application: Application, sockets: dict[int, object], grace: float) -> None:
+def _run(server: BaseWSGIServer, application: Application, sockets: dict[int, Any], grace: float) -> None:
     """Serve until a signal; then answer what is under way, for at most `grace` seconds."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -133,8 +138,8 @@ def _run(server: BaseWSGIServer, application: Application, sockets: dict[int, ob
     # One quiet look is not enough: what was sent just before lies in the kernel until the next.
     while quiet < 2 and time.monotonic() < deadline:
         wasyncore.loop(_POLL_SECONDS, use_poll=True, map=sockets, count=1)
-        quiet = 0 if any(map(_busy, list(server.active_channels.values()))) else quiet + 1
-    left = sum(map(_busy, list(server.active_channels.values())))
+        quiet = 0 if any(map(_busy, _channels(server))) else quiet + 1
+    left = sum(map(_busy, _channels(server)))
     if left:
         logger.warning("%d requests were not answered within %g s", left, grace)
     server.task_dispatcher.shutdown(timeout=1)
@@ -144,9 +149,14 @@ def _run(server: BaseWSGIServer, application: Application, sockets: dict[int, ob
 def _accept_backlog(server: BaseWSGIServer) -> None:
     """Take up the connections that the kernel has accepted already."""
     known = -1
-    while known < len(server.active_channels):
-        known = len(server.active_channels)
+    while known < len(_channels(server)):
+        known = len(_channels(server))
         server.handle_accept()
+
+
+def _channels(server: BaseWSGIServer) -> list[HTTPChannel]:
+    by_descriptor: Any = server.active_channels  # a dict; typeshed takes it for a channel
+    return list(by_descriptor.values())
 
 
 def _busy(channel: HTTPChannel) -> bool:
