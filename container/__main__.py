@@ -12,15 +12,16 @@ from contracts.steps import PROCESSING_STEPS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the command line and run the command; returns the exit code."""
+    """Parse the command line, run the command and return its exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m container", description="Trains text + table classifiers over a folder laid out like /opt/ml."
+        prog="python -m container",
+        description="Train and serve text + table classifiers in a folder laid out like /opt/ml.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, about in (
-        ("train", "train, evaluate and export: input/ in, model/ and output/ out"),
-        ("serve", "answer GET /ping and POST /invocations by the model in model/, an unpacked package"),
-        ("demo", "write a small data set and train on it"),
+        ("train", "train, evaluate and export: read input/, write model/ and output/"),
+        ("serve", "answer GET /ping and POST /invocations with the model in model/, an unpacked package"),
+        ("demo", "generate a small data set and train on it"),
         *((name, f"a step of a pipeline: {step.about}") for name, step in PROCESSING_STEPS.items()),
     ):
         command = commands.add_parser(name, help=about, description=about)
@@ -56,9 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _stop_before_the_command(*_: object) -> None:
-    # Process 1 of a container does not hear a signal that it has no handler for: a stop that comes while the command is
-    # still being imported would be lost. There is nothing to save yet.
-    os.write(sys.stderr.fileno(), b"stopped on request before anything began: run the same job again\n")
+    # Linux ignores a signal to process 1 of a container unless it has a handler: a stop during the imports would be
+    # lost. There is nothing to save yet.
+    os.write(sys.stderr.fileno(), b"stopped on request before the command started; run the same job again\n")
     os._exit(128 + signal.SIGTERM)
 
 

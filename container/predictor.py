@@ -1,4 +1,4 @@
-"""The served model: raw records in, probabilities out, by the same preprocessing that training used."""
+"""The Predictor: raw records in, probabilities out, with the same preprocessing as training."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# Records share a run while padding them to one shape computes at most this many times their own tokens. On 2 cores, 64
-# reviews through MiniLM took 602 ms so, 572 to 608 ms at 1.05 and 1, and 917 ms padded to the longest of 32.
+# Records form a batch while padding them to one shape costs at most this factor of their own tokens. On 2 cores, 64
+# reviews through MiniLM took 602 ms at 1.1, 572 to 608 ms at 1.05 and 1, and 917 ms padded to the longest of 32.
 _MOST_PADDING = 1.1
 
 
@@ -33,11 +33,11 @@ class Backend(Protocol):
 
 
 class Predictor:
-    """A trained model as it is served.
+    """A trained model with its preprocessing and decision.
 
     Attributes:
         class_labels: the label of each probability column.
-        decision: what makes probabilities of logits, and decisions of probabilities.
+        decision: maps logits to probabilities, and probabilities to decisions.
     """
 
     def __init__(self, preprocessor: Preprocessor, backend: Backend, *, decision: Decision, batch_size: int) -> None:
@@ -62,9 +62,9 @@ class Predictor:
         Args:
             backend: onnx needs no torch.
             variant: serve model.fused.onnx or model.int8.onnx instead of model.onnx.
-            batch_size: most records computed at once. With int8 they are computed one by one: its scales depend on all
-                values of a run, and a record must not score differently in company.
-            threads: of ONNX Runtime; None = one per core.
+            batch_size: the most records in a batch. With int8 every batch has one record: its scales depend on all
+                values of a batch, and a record's score must not depend on other records.
+            threads: number of ONNX Runtime's threads; None = one per core.
 
         Raises:
             ContractError: a missing or damaged artifact, an unknown backend or variant.
@@ -89,25 +89,25 @@ class Predictor:
 
     @property
     def feature_inputs(self) -> tuple[str, ...]:
-        """The raw columns that a record needs, in order: texts, numbers, categories."""
+        """Return the raw columns that a record needs, in order: texts, numbers, categories."""
         return self._preprocessor.fitted.feature_inputs
 
     @property
     def other_columns(self) -> tuple[str, str]:
-        """Columns of the training data that a record does not need: the id and the label."""
+        """Return the columns of the training data that a record does not need: the id and the label."""
         return self._preprocessor.fitted.id_name, self._preprocessor.fitted.label_name
 
     def predict(self, records: "Sequence[Mapping[str, Any]] | pd.DataFrame | pa.Table | pa.RecordBatch") -> np.ndarray:
-        """Class probabilities of raw records.
+        """Return the class probabilities of raw records.
 
         Args:
             records: raw columns; the label and the id may be absent, other columns are ignored.
 
         Returns:
-            Probabilities, calibrated as the job was told, rows in the order of `records`. [N, K] float64
+            Probabilities, calibrated if the job was, in the order of `records`. [N, K] float64
 
         Raises:
-            ContractError: a missing column, or a value that is no number where one is needed.
+            ContractError: a missing column, or a value that is not a number in a numeric column.
         """
         table = records_to_table(records)
         if table.num_rows == 0:
@@ -116,7 +116,7 @@ class Predictor:
         return self.compute([prepared] * table.num_rows, range(table.num_rows))
 
     def prepare(self, table: "pa.Table") -> RecordArrays:
-        """Raw records as the model reads them. Not safe in two threads at once: the tokenizer remembers words.
+        """Preprocess raw records. Not safe in two threads at once: the tokenizer caches words.
 
         Args:
             table: as for `predict`; at least one row.
@@ -132,24 +132,24 @@ class Predictor:
         )
 
     def compute(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
-        """Class probabilities of record indices[i] of records[i], i = 0..N-1; safe in several threads. [N, K]"""
+        """Return the class probabilities of record indices[i] of records[i], i = 0..N-1; thread-safe. [N, K]"""
         probabilities = np.empty((len(indices), len(self.class_labels)))
-        for places in self._batches(records, indices):
-            batch = [records[i] for i in places]
-            probabilities[places] = self._backend.probabilities(batch, [indices[i] for i in places])
+        for rows in self._batches(records, indices):
+            batch = [records[i] for i in rows]
+            probabilities[rows] = self._backend.probabilities(batch, [indices[i] for i in rows])
         return probabilities
 
     def decide(
         self, records: "Sequence[Mapping[str, Any]] | pd.DataFrame | pa.Table | pa.RecordBatch"
     ) -> list[int | str]:
-        """The decided label of each raw record: by the job's threshold for two classes, else the most probable.
+        """Return the decided label of each raw record: by the job's threshold for two classes, else the most probable.
 
         Args, raises: as `predict`.
         """
         return [self.class_labels[k] for k in self.decision.decide(self.predict(records)).tolist()]
 
     def _batches(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> Iterator[list[int]]:
-        """Records of similar shape together, so that a backend that pads computes little padding."""
+        """Yield batches of records of similar shape, so that a backend computes little padding."""
         if len(indices) == 1:
             yield [0]
             return
@@ -169,7 +169,7 @@ class Predictor:
 
 
 class OnnxBackend:
-    """model.onnx, or a variant of it, on ONNX Runtime."""
+    """Run model.onnx, or a variant of it, on ONNX Runtime."""
 
     def __init__(
         self, folder: Path, text_fields: Sequence[TextField], *, variant: str | None, threads: int | None
@@ -189,7 +189,7 @@ class OnnxBackend:
             options.intra_op_num_threads = threads
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime raises bare exceptions of its own
+        except Exception as error:  # onnxruntime's exceptions derive from Exception only
             raise ContractError(f"{path}: cannot be loaded: {error}", "Copy the model folder again.") from error
         self._fields = text_fields
         self._inputs = {node.name for node in self._session.get_inputs()}
@@ -197,8 +197,8 @@ class OnnxBackend:
     def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
         """Class probabilities of record indices[i] of records[i], i = 0..B-1. [B, K]"""
         feeds: dict[str, np.ndarray] = {}
-        for place, field in enumerate(self._fields):
-            packed = pack_text([part.texts[place] for part in records], indices)
+        for i, field in enumerate(self._fields):
+            packed = pack_text([part.texts[i] for part in records], indices)
             ids, mask = pad_text(packed, len(indices))  # [B, C, T] each
             feeds[field.input_ids_key], feeds[field.attention_mask_key] = ids, mask
         if "tabular" in self._inputs:
@@ -207,7 +207,7 @@ class OnnxBackend:
 
 
 class TorchBackend:
-    """model.pth in PyTorch, packed as in training."""
+    """Run model.pth in PyTorch, packed as in training."""
 
     def __init__(self, folder: Path, decision: Decision) -> None:
         from container.models.build import load_classifier

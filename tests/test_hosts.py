@@ -176,7 +176,7 @@ def test_a_host_that_falls_silent_is_lost(monkeypatch):
     monkeypatch.setattr(made.controls[HOSTS[1]], "_send", lambda *_, **__: None)  # a host that hangs
     results = made.each(lambda control: control.gather("x", 1), hosts=(HOSTS[0], HOSTS[2]))
     for result in results.values():
-        assert result.failure.cause == "host 127.0.0.2 was lost: it said nothing for 1 s"
+        assert result.failure.cause == "host 127.0.0.2 was lost: it sent nothing for 1 s"
     made.each(lambda control: control.leave())
 
 
@@ -191,7 +191,8 @@ def test_a_host_that_never_comes_is_named_on_all_hosts(monkeypatch):
             raise
 
     results = made.each(come, hosts=HOSTS[:2])
-    cause = "host 127.0.0.10 did not come within 2 s (127.0.0.10: its name resolves to 127.0.0.10, but it never called)"
+    why = "127.0.0.10: its name resolves to 127.0.0.10, but it never connected"
+    cause = f"host 127.0.0.10 did not connect within 2 s ({why})"
     assert results[HOSTS[0]].cause == cause
     assert results[HOSTS[1]].failure.cause == cause
     made.each(lambda control: control.leave(), hosts=HOSTS[:2])
@@ -203,7 +204,7 @@ def test_a_host_that_never_comes_is_named_on_all_hosts(monkeypatch):
 def test_a_first_host_that_never_comes_is_named_with_how_far_one_gets(monkeypatch, leader, why):
     monkeypatch.setenv("CONTROL_PORT", str(free_port()))
     monkeypatch.setenv("HOST_WAIT_SECONDS", "1")
-    with pytest.raises(ContractError, match=f"host {leader}, which leads, could not be reached .*{why}"):
+    with pytest.raises(ContractError, match=f"host {leader}, the first host, could not be reached .*{why}"):
         Control(Topology((leader, "b"), "b"), print).connect({})
 
 

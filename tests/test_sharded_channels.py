@@ -86,7 +86,7 @@ def test_a_channel_that_hosts_which_do_not_train_have_parts_of_is_refused(tmp_pa
 @pytest.mark.parametrize("hosts", [("localhost",), HOSTS])
 def test_a_pipe_and_an_unknown_distribution_are_refused_with_the_reason(tmp_path, hosts):
     topology = Topology(hosts, hosts[0])
-    with pytest.raises(ContractError, match="channel train: comes in Pipe mode, .* read twice.*\n.*FastFile"):
+    with pytest.raises(ContractError, match="channel train: .* input mode Pipe, .*reads the data twice.*\n.*FastFile"):
         sharded_channels(configured(tmp_path, train=kind(mode="Pipe")), topology)
     with pytest.raises(ContractError, match="channel val: has the distribution 'ByHash'"):
         sharded_channels(configured(tmp_path, val=kind("ByHash")), topology)
@@ -247,7 +247,7 @@ def test_a_disk_that_fills_up_while_parts_are_fetched_is_named_and_leaves_no_hal
     monkeypatch.setattr(gather_module, "check_room", lambda *_: None)  # what fills the disk may come afterwards
     try:
         cause = shards.gather()[HOSTS[2]].cause
-        assert cause == f"{gathered}: the disk is full while parts of other hosts are fetched"
+        assert cause == f"{gathered}: the disk is full: files of other hosts could not be fetched"
         assert [path.name for path in gathered.rglob("*") if path.is_file()] == []
     finally:
         subprocess.run(["umount", str(gathered)], check=True)
@@ -258,7 +258,7 @@ def test_a_channel_that_no_host_got_a_file_of_is_named(shards):
     shards.deal([], [], None, channel="val")
     for result in shards.gather(("train", "val")).values():
         cause = result.failure.cause if isinstance(result, HostTrouble) else result.cause
-        assert cause.startswith("channel val: is sharded, but none of the 3 hosts got a file of it")
+        assert cause.startswith("channel val: is sharded, but none of the 3 hosts received a file of it")
 
 
 def test_different_files_of_one_name_end_all_hosts_with_the_same_cause(shards):
@@ -277,7 +277,8 @@ def test_a_host_that_is_alive_and_never_comes_to_the_exchange_is_named_on_all_ho
     results = shards.gather(absent=HOSTS[1])
     for host in (HOSTS[0], HOSTS[2]):
         cause = results[host].failure.cause if isinstance(results[host], HostTrouble) else results[host].cause
-        assert cause == f"host {HOSTS[1]} is alive, but has read and fetched nothing of the sharded channels for 1 s"
+        stuck = f"host {HOSTS[1]} is connected, but has read and fetched nothing of the sharded channels for 1 s"
+        assert cause == stuck
 
 
 def test_a_host_that_takes_long_but_moves_on_is_waited_for(shards, monkeypatch):
@@ -333,13 +334,13 @@ def test_a_stranger_gets_nothing(served, tmp_path):
 def test_a_file_that_changed_shrank_or_went_since_it_was_hashed_is_not_taken(served, tmp_path):
     server, folder, parts = served
     (folder / "part-1.csv").write_bytes(b"eno")
-    with pytest.raises(TransferError, match="its content is not what it was"):
+    with pytest.raises(TransferError, match="its content has changed"):
         fetch(server, parts[1], tmp_path)
     os.truncate(folder / "part-0.csv", 5_000_000)
     with pytest.raises(BrokenOff, match="the connection ended after 5000000 of 9000000 bytes"):
         fetch(server, parts[0], tmp_path)
     (folder / "part-10.csv").unlink()
-    with pytest.raises(TransferError, match="it cannot be read there: .*No such file"):
+    with pytest.raises(TransferError, match="that host cannot read it: .*No such file"):
         fetch(server, parts[2], tmp_path)
     assert left(tmp_path) == []
 

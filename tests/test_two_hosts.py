@@ -138,7 +138,7 @@ def test_a_host_that_hangs_ends_the_job_on_the_other_within_two_minutes(job):
         os.kill(pid, signal.SIGSTOP)
     try:
         assert pair.processes[0].wait(timeout=120) == 1
-        assert failure_line(pair.paths[0]) == f"host {HOSTS[1]} was lost: it said nothing for 30 s"
+        assert failure_line(pair.paths[0]) == f"host {HOSTS[1]} was lost: it sent nothing for 30 s"
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -155,7 +155,7 @@ def test_a_host_that_never_comes_is_named(job):
     pair.start()
     pair.processes[1].kill()
     assert pair.processes[0].wait(timeout=60) == 1
-    assert failure_line(pair.paths[0]).startswith(f"host {HOSTS[1]} did not come within 5 s")
+    assert failure_line(pair.paths[0]).startswith(f"host {HOSTS[1]} did not connect within 5 s")
 
 
 @pytest.mark.long
@@ -309,4 +309,4 @@ def test_a_host_that_dies_while_parts_are_fetched_ends_the_other_with_its_name(f
 def test_a_host_that_hangs_while_parts_are_fetched_ends_the_other_within_two_minutes(fetching):
     fetching.processes[0].send_signal(signal.SIGSTOP)
     assert fetching.processes[1].wait(timeout=120) == 1
-    assert failure_line(fetching.paths[1]) == f"host {HOSTS[0]} was lost: it said nothing for 30 s"
+    assert failure_line(fetching.paths[1]) == f"host {HOSTS[0]} was lost: it sent nothing for 30 s"

@@ -1,4 +1,4 @@
-"""Calibrators: logits in, logarithms of calibrated probabilities out; applied alike in training, ONNX and serving."""
+"""Calibrators: logits in, logarithms of calibrated probabilities out; the same in training, ONNX and serving."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Calibrator(Protocol):
 
 @dataclass(frozen=True)
 class Temperature:
-    """softmax(logits / temperature) (Guo et al., 2017, On Calibration of Modern Neural Networks); 1 = as they are."""
+    """softmax(logits / temperature) (Guo et al., 2017, On Calibration of Modern Neural Networks); 1 = unchanged."""
 
     temperature: float = 1.0
 
@@ -79,13 +79,13 @@ class Isotonic:
         return {"lines": [{"log_odds": list(line.x), "probability": list(line.y)} for line in self.lines]}
 
 
-def read_calibrator(method: str, found: Mapping[str, Any], *, source: str) -> Calibrator:
-    """What `to_json` wrote, by the method's name."""
+def read_calibrator(method: str, content: Mapping[str, Any], *, source: str) -> Calibrator:
+    """Read what `to_json` of the method wrote."""
     if method in ("none", "temperature"):
-        return Temperature(found["temperature"])
+        return Temperature(content["temperature"])
     if method == "isotonic":
         return Isotonic(
-            tuple(RisingLine(tuple(line["log_odds"]), tuple(line["probability"])) for line in found["lines"])
+            tuple(RisingLine(tuple(line["log_odds"]), tuple(line["probability"])) for line in content["lines"])
         )
     raise ContractError(
         f"{source}: calibration method {method!r} is not known", "Use the version of this project that wrote it."
@@ -93,7 +93,7 @@ def read_calibrator(method: str, found: Mapping[str, Any], *, source: str) -> Ca
 
 
 def log_odds(logits: np.ndarray) -> np.ndarray:
-    """log(p / (1 - p)) of each class's softmax p: its logit against the others together. [N, K] -> [N, K] float64"""
+    """Return log(p / (1 - p)) of each class's softmax p: its logit against all others. [N, K] -> [N, K] float64"""
     logits = logits.astype(np.float64)
     num_classes = logits.shape[1]
     others = np.where(np.eye(num_classes, dtype=bool), -np.inf, logits[:, None, :])  # [N, K, K]

@@ -1,4 +1,4 @@
-"""decision.json: how a trained model's logits become the probabilities and the class that it is asked for."""
+"""decision.json: how a trained model's logits become probabilities and a decided class."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _AS_IT_IS = Temperature()
 
 @dataclass(frozen=True)
 class PriorShift:
-    """Two classes: class 1 is rarer or commoner where the model is used than the probabilities assume.
+    """Two classes: class 1 is rarer or more frequent in use than the probabilities assume.
 
     p'(k | x) is proportional to p(k | x) * target(k) / source(k) (Saerens, Latinne & Decaestecker, 2002, Adjusting the
     Outputs of a Classifier to New a Priori Probabilities, equation 2.4).
@@ -33,7 +33,7 @@ class PriorShift:
 
     @property
     def ratios(self) -> tuple[float, float]:
-        """What class 0's and class 1's probability is multiplied by, before both are scaled to a sum of 1."""
+        """Return the factors of class 0's and class 1's probability, before both are scaled to a sum of 1."""
         return (1 - self.target_share) / (1 - self.source_share), self.target_share / self.source_share
 
 
@@ -42,8 +42,8 @@ class Threshold:
     """Two classes: a record is decided to be of class 1 from probability `value` on.
 
     Attributes:
-        target: `given`, or what it was chosen for on val.
-        met: whether it reaches on val what it was chosen for.
+        target: `given`, or the target that it was chosen for on val.
+        met: whether it reaches the target on val.
         reached: decisions at `value` by split: counts, precision, recall, F1.
     """
 
@@ -74,16 +74,16 @@ class Decision:
         return self.method != "none" or self.prior is not None
 
     def log_probabilities(self, logits: np.ndarray) -> np.ndarray:
-        """Logarithms of the probabilities that are served. [N, K] -> [N, K] float64"""
-        found = self.calibrator.log_probabilities(logits)
-        return found if self.prior is None else log_softmax(found + np.log(self.prior.ratios))
+        """Return logarithms of the served probabilities. [N, K] -> [N, K] float64"""
+        calibrated = self.calibrator.log_probabilities(logits)
+        return calibrated if self.prior is None else log_softmax(calibrated + np.log(self.prior.ratios))
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
-        """The probabilities that are served. [N, K] -> [N, K] float64"""
+        """Return the served probabilities. [N, K] -> [N, K] float64"""
         return np.exp(self.log_probabilities(logits))
 
     def decide(self, probabilities: np.ndarray) -> np.ndarray:
-        """Ids of the decided classes. [N, K] -> [N] int64"""
+        """Return ids of the decided classes. [N, K] -> [N] int64"""
         if self.threshold is None:
             return probabilities.argmax(axis=1)
         return (probabilities[:, 1] >= self.threshold.value).astype(np.int64)
@@ -106,25 +106,25 @@ class Decision:
         """Read what `save` wrote.
 
         Raises:
-            ContractError: the file is missing, is no JSON, or of another format version.
+            ContractError: the file is missing, is not JSON, or has another format version.
         """
         path = folder / artifacts.DECISION
         try:
-            found = json.loads(path.read_text("utf-8"))
+            content = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise ContractError(
-                f"{path}: cannot be read: {error}", "Give the model/ folder of a training job, complete."
+                f"{path}: cannot be read: {error}", "Pass the complete model/ folder of a training job."
             ) from error
-        if found.get("format_version") != FORMAT_VERSION:
+        if content.get("format_version") != FORMAT_VERSION:
             raise ContractError(
-                f"{path}: format_version is {found.get('format_version')!r}, but this code reads {FORMAT_VERSION}",
+                f"{path}: format_version is {content.get('format_version')!r}, but this code reads {FORMAT_VERSION}",
                 "Use the version of this project that wrote the folder.",
             )
-        calibration = found["calibration"]
+        calibration = content["calibration"]
         return cls(
             method=calibration["method"],
             calibrator=read_calibrator(calibration["method"], calibration, source=str(path)),
             fitted_on=calibration["fitted_on"],
-            prior=PriorShift(**found["prior"]) if found["prior"] else None,
-            threshold=Threshold(**found["threshold"]) if found["threshold"] else None,
+            prior=PriorShift(**content["prior"]) if content["prior"] else None,
+            threshold=Threshold(**content["threshold"]) if content["threshold"] else None,
         )

@@ -1,4 +1,4 @@
-"""Whether val holds what decisions are fitted on; asked before training, not after it."""
+"""Check before training that val has the labelled records that decisions are fitted on."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from contracts.threshold_targets import ThresholdTarget
 
 
 def check_decidable(hp: Hyperparameters, val_classes: Mapping[str, int]) -> None:
-    """Raise ContractError when a setting is fitted on records that val does not have.
+    """Raise ContractError if val lacks the records that a setting is fitted on.
 
     Args:
         val_classes: labelled val records of each class, by label.
@@ -33,6 +33,6 @@ def check_decidable(hp: Hyperparameters, val_classes: Mapping[str, int]) -> None
 
 
 def needed_classes(hp: Hyperparameters) -> int:
-    """How many classes val must have records of for the calibration: isotonic fits a line to each; a temperature that
-    is fitted on one class alone says only that it is that one."""
+    """Return the number of classes that val needs records of: isotonic calibration fits a line to each class, and a
+    temperature fitted on one class predicts only that class."""
     return {"none": 0, "temperature": 2, "isotonic": hp.num_classes}[hp.calibration]

@@ -1,1 +1,1 @@
-"""What is served: plain state, artifacts, ONNX."""
+"""The exported model: state dict, artifacts, ONNX."""

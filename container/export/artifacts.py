@@ -1,4 +1,4 @@
-"""Writes model/: complete or not at all."""
+"""Write model/, completely or not at all."""
 
 import json
 import logging
@@ -32,13 +32,13 @@ def export_model(
     decision: Decision,
     add: Callable[[Path], None],
 ) -> dict[str, int]:
-    """Write every artifact of the contract, check ONNX against PyTorch on records of `samples`, then put them in place.
+    """Write every artifact, check ONNX against PyTorch on records of `samples`, then move all into model/.
 
     Args:
-        add: adds files to the folder that it is given, before it is put in place.
+        add: writes further files into the given folder, before it becomes model/.
 
     Returns:
-        Size in bytes of each file, by its path relative to model/.
+        The size in bytes of each file, by its path relative to model/.
     """
     import numpy as np
 
@@ -66,12 +66,12 @@ def export_model(
 
 
 def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The state dict as plain contiguous CPU tensors under the plain model's names."""
+    """Return the state dict as contiguous CPU tensors, under the names of the model without parallelism."""
     return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
 
 
 def _model_artifacts(job: Job, model: nn.Module, data: PreparedData) -> dict[str, object]:
-    """What the documents name in model_artifacts.pth; plain values and tensors, so that weights_only loads it."""
+    """Return the content of model_artifacts.pth: plain values and tensors only, so that weights_only loads it."""
     labels = list(data.fitted.class_labels)
     first = job.hp.text_fields[0].role
     vocabulary = json.loads(
@@ -94,9 +94,9 @@ def _model_artifacts(job: Job, model: nn.Module, data: PreparedData) -> dict[str
 
 
 def _put_in_place(aside: Path, folder: Path) -> None:
-    """Replace what an earlier run left by the new artifacts.
+    """Replace the artifacts of an earlier run.
 
-    The old model.pth goes first and the new one comes last: while it is there, the files beside it are its own.
+    The old model.pth is removed first and the new one moved last: if it exists, all other files belong to it.
     """
     graphs = [artifacts.onnx_file(variant) for variant in ONNX_VARIANTS]
     for name in (artifacts.MODEL_STATE, f"{artifacts.MODEL_ONNX}.data", *graphs, *(f"{name}.data" for name in graphs)):

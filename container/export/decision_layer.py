@@ -1,4 +1,4 @@
-"""container.decision as a module, so that the exported graph gives the probabilities that are served."""
+"""container.decision as a module, so that the exported graph computes the calibrated probabilities."""
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ class DecisionLayer(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         """[B, K] -> [B, K]"""
-        # Everything happens to logarithms: 1 - p of a p near 1 would have no digits left in 32 bits.
+        # In logarithms throughout: near p = 1, 1 - p loses all precision in float32.
         scores = self.calibrator(logits)
         return (scores + self.log_ratios if self.corrects_prior else scores).softmax(-1)
 
@@ -45,7 +45,7 @@ class TemperatureScale(nn.Module):
 
 
 class IsotonicLines(nn.Module):
-    """Lines between knots as a sum of ramps: first height + sum of rises, each clamped to its stretch; all in log-odds.
+    """Lines between knots as a sum of ramps: first height + rises, each clamped to its interval; in log-odds.
 
     The outputs are logarithms of probabilities up to a constant per record.
     """
@@ -58,13 +58,13 @@ class IsotonicLines(nn.Module):
     def __init__(self, isotonic: Isotonic) -> None:
         super().__init__()
         lines = isotonic.lines
-        stretches = max(1, *(len(line.x) - 1 for line in lines))
-        starts, widths, rises = torch.zeros(3, len(lines), stretches, dtype=torch.float64)  # [L, M - 1] each
-        widths.fill_(1)  # lines with fewer knots end in stretches that do not rise
-        for place, line in enumerate(lines):
+        intervals = max(1, *(len(line.x) - 1 for line in lines))
+        starts, widths, rises = torch.zeros(3, len(lines), intervals, dtype=torch.float64)  # [L, M - 1] each
+        widths.fill_(1)  # lines with fewer knots are padded with level intervals
+        for i, line in enumerate(lines):
             x, y = torch.tensor(line.x, dtype=torch.float64), torch.from_numpy(line.heights)
             count = len(x) - 1
-            starts[place, :count], widths[place, :count], rises[place, :count] = x[:-1], x.diff(), y.diff()
+            starts[i, :count], widths[i, :count], rises[i, :count] = x[:-1], x.diff(), y.diff()
         first = torch.tensor([line.heights[0] for line in lines])
         for name, values in (("first", first), ("starts", starts), ("widths", widths), ("rises", rises)):
             self.register_buffer(name, values.to(torch.float32))

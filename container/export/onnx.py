@@ -35,7 +35,7 @@ OUTPUT = "probabilities"
 TABULAR = "tabular"
 OPSET = 18
 TOLERANCE = 1e-4
-# protobuf holds at most 2 GiB in one message; what is larger keeps its weights in a file beside it.
+# A protobuf message is limited to 2 GiB; the weights of a larger model go into a second file.
 LARGEST_FILE = 2**31 - 2**24
 
 Feed = dict[str, np.ndarray]
@@ -43,15 +43,15 @@ Feed = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class OnnxReport:
-    """What was exported and how it was checked.
+    """The exported file and the result of its check.
 
     Attributes:
         path: the model file.
         data_path: the file of its weights, where they do not fit into the model file.
-        num_bytes: of both.
+        num_bytes: size of both files.
         shapes: (B, C, T) of the first text in each comparison.
         max_difference: largest difference of a probability from PyTorch's.
-        seconds: that export and checks took.
+        seconds: duration of export and checks.
     """
 
     path: Path
@@ -76,7 +76,7 @@ def export_onnx(
     samples: Sequence[PackedBatch],
     decision: Decision = AS_THEY_ARE,
 ) -> OnnxReport:
-    """Export `model` to `path`, which appears only when the file is whole and agrees with PyTorch.
+    """Export `model` to `path`, which is created only when the file is complete and agrees with PyTorch.
 
     Inputs: per text field input_ids and attention_mask [B, C, T] int64, named by the field's keys, and "tabular"
     [B, n] float32 where the model has a table. Output: "probabilities" [B, num_classes]. B, and C and T of each field,
@@ -90,7 +90,7 @@ def export_onnx(
         ContractError: the encoder's family cannot be exported.
         RuntimeError: the graph is not valid, or its probabilities differ from PyTorch's by more than 1e-4.
     """
-    assert samples, "there is nothing to compare on"
+    assert samples, "a comparison needs at least one batch"
     began = time.perf_counter()
     model = _on_cpu(model)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def export_onnx(
         shapes, difference = check_parity(model, hp, aside, samples=samples, decision=decision)
         data = aside.with_name(f"{path.name}.data")
         data_path = path.with_name(data.name) if data.exists() else None
-        if data_path is not None:  # before the model, which is useless without it
+        if data_path is not None:  # before the model, which cannot be loaded without it
             os.replace(data, data_path)
         os.replace(aside, path)
     written = [path] if data_path is None else [path, data_path]
@@ -131,7 +131,7 @@ def check_parity(
         (B, C, T) of the first text in each comparison, and the largest difference.
 
     Raises:
-        RuntimeError: a difference above 1e-4, or a probability that is not a number.
+        RuntimeError: a difference above 1e-4, or a probability is NaN.
     """
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     shapes, largest = [], 0.0
@@ -142,8 +142,8 @@ def check_parity(
             num_records = len(texts[0][0])
             feed = _feed(model, hp, texts, sample.tabular[:num_records])
             shape = tuple(texts[0][0].shape)
-            found = session.run([OUTPUT], feed)[0]
-            difference = float(np.abs(found - expected[:num_records]).max())
+            computed = np.asarray(session.run([OUTPUT], feed)[0])  # [B, K]
+            difference = float(np.abs(computed - expected[:num_records]).max())
             if not difference <= TOLERANCE:
                 raise RuntimeError(
                     f"model.onnx: a probability differs from PyTorch's by {difference:.2e}, more than {TOLERANCE:.0e}, "
@@ -155,7 +155,7 @@ def check_parity(
 
 
 def feed_of(model: Classifier, hp: Hyperparameters, sample: PackedBatch) -> Feed:
-    """The graph's inputs for the records of `sample`, padded to the longest."""
+    """Return the graph's inputs for the records of `sample`, padded to the longest."""
     return _feed(model, hp, next(_arrangements(hp, sample)), sample.tabular)
 
 
@@ -175,7 +175,7 @@ class _Probabilities(nn.Module):
 
 
 def input_names(model: Classifier, hp: Hyperparameters) -> list[str]:
-    """Names of the graph's inputs, in order."""
+    """Return the names of the graph's inputs, in order."""
     names = [name for field in hp.text_fields for name in (field.input_ids_key, field.attention_mask_key)]
     return names if model.tabular is None else [*names, TABULAR]
 
@@ -185,8 +185,8 @@ def _write(model: Classifier, hp: Hyperparameters, path: Path, *, decision: Deci
     batch = Dim("batch")
     inputs: list[Tensor] = []
     dynamic: list[dict[int, Dim]] = []
-    for place, field in enumerate(hp.text_fields):
-        shape = (2, 3 + place, min(5 + place, field.max_sen_len))  # not 1: the tracer would take that for constant
+    for i, field in enumerate(hp.text_fields):
+        shape = (2, 3 + i, min(5 + i, field.max_sen_len))  # not 1: the tracer would take it for a constant
         mask = torch.ones(shape, dtype=torch.int64)
         inputs += [mask.clone(), mask]
         prefix = "" if field.role == "text" else f"{field.role}_"
@@ -214,13 +214,13 @@ def _write(model: Classifier, hp: Hyperparameters, path: Path, *, decision: Deci
             "Use an encoder of another family (bert, roberta, distilbert, electra, albert, modernbert, mpnet).",
         ) from error
     assert program is not None
-    # The tracer leaves a stack trace, with paths of this machine, at every node.
+    # The tracer stores a stack trace, with paths of this machine, in every node.
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()
     program.model.graph.metadata_props.clear()
     program.model.metadata_props.update(_metadata(hp, decision))
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
-    if hp.share_encoder:  # the exporter transposes a weight anew for each text that it is used for
+    if hp.share_encoder:  # the exporter stores a transposed weight once for each text that uses it
         DeduplicateInitializersPass(size_limit=num_bytes)(program.model)
     program.save(path, external_data=num_bytes > LARGEST_FILE)
 
@@ -235,7 +235,7 @@ def _metadata(hp: Hyperparameters, decision: Decision) -> dict[str, str]:
 
 
 def _arrangements(hp: Hyperparameters, sample: PackedBatch) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
-    """Padded forms of a sample: tight, with a chunk and tokens to spare, its first record alone."""
+    """Yield a sample padded tightly, then with an extra chunk and extra tokens, then only its first record."""
     tight = []
     for text in sample.texts:
         packed = PackedArrays(
@@ -265,13 +265,13 @@ def _feed(
 
 
 def _on_cpu(model: Classifier) -> Classifier:
-    """A float32 copy on the CPU, in evaluation mode; the model given stays as it is."""
+    """Return a float32 copy on the CPU, in evaluation mode; `model` is not changed."""
     return copy.deepcopy(model).to("cpu", torch.float32).eval()
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's notes on its own workings."""
+    """Silence the exporter's log lines and warnings."""
     names = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
     levels = {name: logging.getLogger(name).level for name in names}
     try:

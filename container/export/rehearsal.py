@@ -1,4 +1,4 @@
-"""Exports random weights before training, for a refusal then instead of after hours."""
+"""Export a model with random weights before training, to find an export error early."""
 
 import json
 import logging
@@ -16,25 +16,25 @@ from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
 
-_DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")  # what families call it
+_DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")  # the setting's names in different families
 _SHALLOW = 2
 
 
 def rehearse_export(hp: Hyperparameters, data: PreparedData, sample: PackedBatch) -> None:
-    """Export the model with two layers of its encoders, which takes seconds, and whole only where that fails: which
-    operators there are does not depend on the depth.
+    """Export the model with two layers per encoder, which takes seconds; the operators do not depend on the depth.
+    If that fails, export it at full depth.
 
     Raises:
-        ContractError: it cannot be exported.
+        ContractError: the model cannot be exported.
     """
-    whole = {field.role: data.encoders[field.role].config_folder for field in hp.text_fields}
+    full = {field.role: data.encoders[field.role].config_folder for field in hp.text_fields}
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
-        shallow = {role: _shallow(place, Path(folder) / role) for role, place in whole.items()}
+        shallow = {role: _shallow(source, Path(folder) / role) for role, source in full.items()}
         try:
             seconds = _export(hp, data, shallow, Path(folder), sample)
-        except Exception:  # of a depth that its configuration does not allow, perhaps
-            seconds = _export(hp, data, whole, Path(folder), sample)
-    logger.info("model.onnx can be exported with this encoder: tried in %.1f s", seconds)
+        except Exception:  # perhaps the configuration does not allow two layers
+            seconds = _export(hp, data, full, Path(folder), sample)
+    logger.info("checked in %.1f s that this model can be exported to model.onnx", seconds)
 
 
 def _export(
@@ -42,7 +42,7 @@ def _export(
 ) -> float:
     model = build_classifier(
         hp,
-        [EncoderConfigOnly(place) for place in encoders.values()],
+        [EncoderConfigOnly(source) for source in encoders.values()],
         tabular_dim=data.tabular_dim,
         numeric_transform=data.fitted.numeric_transform,
         num_codes=data.fitted.num_codes,
@@ -51,7 +51,7 @@ def _export(
 
 
 def _shallow(source: Path, target: Path) -> Path:
-    """The encoder's configuration and tokenizer, with fewer layers."""
+    """Copy the encoder's configuration and tokenizer, with fewer layers."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors", "*.bin", "*.onnx*", "*.h5"))
     path = target / "config.json"
     config = json.loads(path.read_text())

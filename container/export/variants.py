@@ -20,10 +20,10 @@ _QUANTIZED = ["MatMul", "Attention"]
 
 
 def write_fused(source: Path, target: Path, model: Classifier) -> None:
-    """Fuse attention, GELU and layer norms of `source` as onnxruntime.transformers knows them; the same arithmetic.
+    """Fuse attention, GELU and layer norms of `source` with onnxruntime.transformers; the results stay equal.
 
     Raises:
-        ValueError: the graph has none of them.
+        ValueError: the graph has no operator that can be fused.
     """
     _fuse(source, target, model)
     graph = onnx.load(str(target), load_external_data=False).graph
@@ -41,7 +41,7 @@ def _fuse(source: Path, target: Path, model: Classifier) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder, _quiet():
         prepared = Path(folder) / "prepared.onnx"
         graph = _prepared(onnx.load(str(source)))
-        # Norms without a bias (ModernBERT's) are more than its pattern for them takes: it looks for one all the same.
+        # The pattern for skip layer norms assumes a bias, which ModernBERT's norms do not have.
         norms = [node for node in graph.graph.node if node.op_type == "LayerNormalization"]
         options.enable_skip_layer_norm = all(len(node.input) == 3 for node in norms)
         large = _save(graph, prepared)
@@ -57,14 +57,14 @@ def _fuse(source: Path, target: Path, model: Classifier) -> None:
 
 
 def write_int8(source: Path, target: Path, model: Classifier) -> None:
-    """Fuse, then hold the weights of matrix products in 8 bits, a scale per column; activations are quantised as they
-    come (dynamic quantisation).
+    """Fuse, then store the weights of matrix products in 8 bits with a scale per column; activations are quantised at
+    run time (dynamic quantisation).
 
-    Weights use 7 of the 8 bits (reduce_range): on x86 without VNNI sums of 8-bit products overflow, and the file must
-    give the same numbers wherever it is taken. Embeddings stay as they are: looking up costs nothing.
+    Weights use 7 of the 8 bits (reduce_range): on x86 without VNNI, sums of 8-bit products overflow, and the file must
+    give the same numbers on every machine. Embeddings stay in float32: a lookup gains nothing.
 
     Raises:
-        ValueError: most of what is multiplied is in other layers, recurrent or convolutional ones.
+        ValueError: most weights belong to recurrent or convolutional layers, which stay in float32.
     """
     from onnxruntime.quantization import quantize_dynamic
 
@@ -91,7 +91,7 @@ def write_int8(source: Path, target: Path, model: Classifier) -> None:
 
 
 def _share_in_8_bits(path: Path) -> float:
-    """Of the weights in matrices that are not looked up, the share that the file at `path` holds in 8 bits."""
+    """Return the share of weights that the file at `path` stores in 8 bits, among matrices that are not looked up."""
     graph = onnx.load(str(path), load_external_data=False).graph
     looked_up = {node.input[0] for node in graph.node if node.op_type == "Gather"}
     matrices = [
@@ -103,8 +103,8 @@ def _share_in_8_bits(path: Path) -> float:
 
 
 def _products_of_stacks(path: Path) -> list[str]:
-    """Names of the products with a stack of matrices, as embeddings of numbers are: no kernel takes a scale per column
-    of each, and they are small."""
+    """Return the names of products with a stack of matrices, such as numeric embeddings: no kernel takes a scale per
+    column of each matrix, and they are small."""
     graph = onnx.load(str(path), load_external_data=False).graph
     ranks = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
     return [node.name for node in graph.node if node.op_type == "MatMul" and ranks.get(node.input[1], 2) != 2]
@@ -114,8 +114,8 @@ WRITERS = {"fused": write_fused, "int8": write_int8}
 
 
 def _attention_shape(model: Classifier) -> tuple[int, int]:
-    """(heads, width) of the encoders, which the graph does not say; (0, 0), which leaves attention as it is, where they
-    are not all of one shape."""
+    """Return (heads, width) of the encoders, which the graph does not contain. If encoders differ, return (0, 0), with
+    which attention is not fused."""
     configs = [getattr(getattr(branch.encoder, "backbone", None), "config", None) for branch in model.branches.values()]
     shapes = {
         (getattr(config, "num_attention_heads", 0), getattr(config, "hidden_size", 0)) for config in configs if config
@@ -124,25 +124,25 @@ def _attention_shape(model: Classifier) -> tuple[int, int]:
 
 
 def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph as the optimizer's patterns have it: without the exporter's shapes, which contradict its own, and with
-    the mask's two new axes (container/models/attention.py) added one after the other."""
+    """Rewrite the graph to match the optimizer's patterns: without the exporter's shapes, which contradict its own, and
+    with the mask's two new axes (container/models/attention.py) added one after the other."""
     graph = model.graph
     del graph.value_info[:]
     constants = {entry.name: entry for entry in graph.initializer}
-    for place, node in reversed(list(enumerate(graph.node))):
+    for position, node in reversed(list(enumerate(graph.node))):
         axes = constants.get(node.input[1]) if node.op_type == "Unsqueeze" else None
         if axes is None or onnx.numpy_helper.to_array(axes).tolist() != [1, 2]:
             continue
         halfway, first, second = (f"{node.output[0]}_{part}" for part in ("halfway", "axis_1", "axis_2"))
         for name, axis in ((first, 1), (second, 2)):
             graph.initializer.append(onnx.numpy_helper.from_array(np.array([axis]), name))
-        graph.node.insert(place, onnx.helper.make_node("Unsqueeze", [node.input[0], first], [halfway]))
+        graph.node.insert(position, onnx.helper.make_node("Unsqueeze", [node.input[0], first], [halfway]))
         node.input[0], node.input[1] = halfway, second
     return model
 
 
 def _save(model: onnx.ModelProto, path: Path) -> bool:
-    """Save, with the weights beside the file where one file cannot hold them; whether it could not."""
+    """Save; put the weights into a second file if one file cannot hold them, and return whether that was needed."""
     large = sum(len(tensor.raw_data) for tensor in model.graph.initializer) > export.LARGEST_FILE
     onnx.save(model, str(path), save_as_external_data=large, location=f"{path.name}.data")
     return large
@@ -150,7 +150,7 @@ def _save(model: onnx.ModelProto, path: Path) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the tools' notes on their own workings, some of which are printed."""
+    """Silence the tools' log lines and prints."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

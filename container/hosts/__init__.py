@@ -1,1 +1,1 @@
-"""The hosts of a job: who they are, how they keep in touch, what their workers are told."""
+"""The hosts of a job: their order, the connections between them, and the settings for their workers."""

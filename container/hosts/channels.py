@@ -1,4 +1,4 @@
-"""Which channels are shared out between the hosts, by input/config/inputdataconfig.json, and which cannot be."""
+"""Read from input/config/inputdataconfig.json which channels are sharded over hosts; refuse those that cannot be."""
 
 import json
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ REPLICATED, SHARDED = "FullyReplicated", "ShardedByS3Key"
 
 
 def sharded_channels(paths: JobPaths, topology: Topology) -> tuple[str, ...]:
-    """The splits of which each host got a part, in the order of SPLITS; none on a single host, which gets all.
+    """Return the splits of which each host got a part, in the order of SPLITS. A single host gets everything: none.
 
     Raises:
-        ContractError: not an input data configuration, or a channel that comes in a way that it cannot be read in.
+        ContractError: not an input data configuration, or a channel whose input mode or distribution cannot be used.
     """
     path = paths.config / "inputdataconfig.json"
     if not path.is_file():
@@ -34,8 +34,8 @@ def sharded_channels(paths: JobPaths, topology: Topology) -> tuple[str, ...]:
     for name in sharded:
         if name in read_whole:
             raise ContractError(
-                f"channel {name}: is {SHARDED} over {topology.size + len(topology.idle)} hosts, but its files are read "
-                f"together, and each host would have some of them ({path})",
+                f"channel {name}: is {SHARDED} over {topology.size + len(topology.idle)} hosts, but its files belong "
+                f"together, and each host would get only some of them ({path})",
                 f"Set its distribution to {REPLICATED}; only {', '.join(SPLITS)} can be sharded.",
             )
         if name in SPLITS and topology.idle:
@@ -50,13 +50,13 @@ def sharded_channels(paths: JobPaths, topology: Topology) -> tuple[str, ...]:
 def _check_readable(name: str, about: Mapping[str, Any], *, where: str) -> None:
     if about.get("TrainingInputMode") == "Pipe":
         raise ContractError(
-            f"channel {name}: comes in Pipe mode, a stream that can be read once, but data is read twice: to fit, and "
-            f"to transform ({where})",
+            f"channel {name}: has the input mode Pipe, a stream that can be read once, but preparing "
+            f"reads the data twice: to fit, and to transform ({where})",
             "Set its input mode to File, or to FastFile, which copies nothing beforehand.",
         )
     kind = about.get("S3DistributionType")
     if kind not in (None, REPLICATED, SHARDED):
         raise ContractError(
             f"channel {name}: has the distribution {kind!r}, which is neither {REPLICATED} nor {SHARDED} ({where})",
-            f"Set its distribution to {REPLICATED}: every host reads all rows, and ranks share them out.",
+            f"Set its distribution to {REPLICATED}: every host reads all rows, and each rank trains on its share.",
         )

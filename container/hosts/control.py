@@ -1,8 +1,8 @@
-"""How the hosts of a job keep in touch, from first to last: values that one publishes and every host sees.
+"""The connections between the hosts of a job: a host publishes values, and every host sees them.
 
-The first host listens, the others connect, and the first passes on what one says to all. That is enough for everything:
-to wait for each other, to agree on a decision, to hear that one of them failed, stopped or is gone. Lines of JSON over
-TCP: no host runs what another one sends. A host that is not heard of for SILENCE seconds is lost.
+The first host listens, the others connect, and the first forwards each message to all. Hosts use it to wait for each
+other, to agree on a decision, and to learn that one of them failed, stopped or was lost. Messages are lines of JSON
+over TCP: no host executes data from another one. A host that sends nothing for SILENCE seconds is lost.
 """
 
 import contextlib
@@ -24,15 +24,15 @@ logger = logging.getLogger(__name__)
 
 PORT_VARIABLE, DEFAULT_PORT = "CONTROL_PORT", 29400
 WAIT_VARIABLE, DEFAULT_WAIT = "HOST_WAIT_SECONDS", 90
-SILENCE = 30.0  # seconds; a host says something every _BEAT
+SILENCE = 30.0  # seconds; a host sends a heartbeat every _BEAT
 _BEAT = 3.0
 _RETRY = 0.5
-_LEAVING = 15.0  # seconds that a host which is done waits for the others to be
+_LEAVING = 15.0  # seconds that a finished host waits for the others to finish
 HELLO, FAILED, STOP, LEFT = "hello", "failed", "stop", "left"
 
 
 class HostTrouble(BaseException):
-    """Another host failed or is gone; `failure` is the cause. It interrupts anything: no handler shall swallow it."""
+    """Another host failed or was lost: `failure` is why. A BaseException, as `except Exception` must not catch it."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.cause)
@@ -40,10 +40,10 @@ class HostTrouble(BaseException):
 
 
 class Control:
-    """This host's connection with the others; of a job on one host, nothing but a place for its own values.
+    """This host's connection with the others. In a job on one host it only stores that host's values.
 
     Args:
-        on_news: called in a thread of the control's own with the key of each value of another host.
+        on_news: called in a separate thread with the key of each value that another host publishes.
     """
 
     def __init__(self, topology: Topology, on_news: Callable[[str], None]) -> None:
@@ -59,10 +59,10 @@ class Control:
         self._closed = False
 
     def connect(self, about: Mapping[str, Any]) -> dict[str, Any]:
-        """Come together: returns what every host says `about` itself.
+        """Connect all hosts; return what each host says `about` itself.
 
         Raises:
-            ContractError: a host did not come in time; says which, and how far one gets with it.
+            ContractError: a host did not connect in time; names the host, and the last step that worked.
             HostTrouble: another host has failed already.
         """
         if self.topology.size > 1:
@@ -76,24 +76,24 @@ class Control:
         return self.gather(HELLO, dict(about))
 
     def publish(self, key: str, value: Any) -> None:
-        """Have every host see `value` as this host's `key`. Does not wait."""
+        """Publish `value` to every host as this host's `key`, without waiting."""
         message = {"host": self.topology.current, "key": key, "value": value}
         self._note(message)
         self._send(message)
 
     def seen(self, key: str) -> dict[str, Any]:
-        """What the hosts that published `key` said, by host."""
+        """Return the published values of `key`, by host."""
         with self._changed:
             return dict(self._values.get(key, {}))
 
     def gather(self, key: str, value: Any, *, on_wait: Callable[[], None] = lambda: None) -> dict[str, Any]:
-        """Publish, and wait for every host to; returns all values by host, in the order of ranks.
+        """Publish, wait until every host has published, and return all values by host, in the order of ranks.
 
         Args:
-            on_wait: called several times a second while there is one to wait for; what it raises ends the wait.
+            on_wait: called several times a second during the wait; an exception in it ends the wait.
 
         Raises:
-            HostTrouble: a host failed or is gone before it published.
+            HostTrouble: a host failed or was lost before it published.
         """
         self.publish(key, value)
         with self._changed:
@@ -105,24 +105,24 @@ class Control:
 
     @property
     def trouble(self) -> Failure | None:
-        """The first failure that another host told of or that its silence is."""
+        """The first failure of another host: reported by it, or that it was lost."""
         for host, failure in self.seen(FAILED).items():
             if host != self.topology.current:
                 return Failure(**failure)
         return None
 
     def raise_trouble(self) -> None:
-        """Raise HostTrouble where there is trouble."""
+        """Raise HostTrouble if another host failed or was lost."""
         failure = self.trouble
         if failure is not None:
             raise HostTrouble(failure)
 
     def fail(self, failure: Failure) -> None:
-        """Tell the other hosts why this one ends."""
+        """Publish to the other hosts why this one fails."""
         self.publish(FAILED, asdict(failure))
 
     def leave(self) -> None:
-        """Say that this host is done, wait a little for the others to be, and close the connections."""
+        """Publish that this host has finished, wait briefly for the others to finish, and close the connections."""
         if self._connections:
             self.publish(LEFT, True)
             deadline = time.monotonic() + _LEAVING
@@ -141,7 +141,7 @@ class Control:
             one.close()
 
     def address(self) -> str:
-        """This host's address on the network that joins the hosts."""
+        """Return this host's address on the network between the hosts."""
         if self.topology.size == 1:
             return "127.0.0.1"
         with self._changed:
@@ -157,7 +157,7 @@ class Control:
         with self._changed:
             connections = [(host, one) for host, one in self._connections.items() if host != but]
         for _, connection in connections:
-            with self._sending, contextlib.suppress(OSError):  # the thread that reads it hears that it is closed
+            with self._sending, contextlib.suppress(OSError):  # the thread that reads handles a closed connection
                 connection.sendall(line)
 
     def _beat(self) -> None:
@@ -178,7 +178,7 @@ class Control:
         threading.Thread(target=accept, name="accept", daemon=True).start()
 
     def _welcome(self, connection: socket.socket) -> None:
-        """Read the name of a host that connects, and then what it says; strangers are sent away."""
+        """Read the name of a host that connects, then its messages; close the connection of an unknown host."""
         connection.settimeout(SILENCE)
         lines = connection.makefile("rb")
         try:
@@ -202,7 +202,7 @@ class Control:
         self._read(lines, host)
 
     def _read(self, lines: Any, peer: str) -> None:
-        """Note what `peer` says until it leaves; without a word of leaving it is lost."""
+        """Store the messages of `peer` until it leaves; a peer that ends without the message LEFT is lost."""
         why = "its connection was closed"
         try:
             for line in lines:
@@ -214,7 +214,7 @@ class Control:
                     self._send(message, but=peer)
                 self._on_news(message["key"])
         except TimeoutError:
-            why = f"it said nothing for {SILENCE:.0f} s"
+            why = f"it sent nothing for {SILENCE:.0f} s"
         except (OSError, ValueError, KeyError, TypeError) as error:
             why = f"its connection broke: {error}"
         with self._changed:
@@ -224,7 +224,8 @@ class Control:
         if gone_well:
             return
         lost = Failure(
-            f"host {peer} was lost: {why}", "Read that host's log: it was ended from outside, or cannot be reached.",
+            f"host {peer} was lost: {why}",
+            "Read that host's log: its process was killed, or its network does not reach this host.",
             killed=True, at=time.time(),
         )  # fmt: skip
         message = {"host": peer, "key": FAILED, "value": asdict(lost)}
@@ -243,10 +244,10 @@ class Control:
                 self._changed.wait(min(left, 0.2))
 
     def _never_came(self, missing: list[str]) -> ContractError:
-        said = "; ".join(f"{host}: {_resolved(host)}, but it never called" for host in missing)
+        said = "; ".join(f"{host}: {_resolved(host)}, but it never connected" for host in missing)
         return ContractError(
-            f"host {', '.join(missing)} did not come within {self._wait:.0f} s ({said})",
-            f"Look at that host's log. Hosts must reach {self.topology.current} on port {self._port}: the security "
+            f"host {', '.join(missing)} did not connect within {self._wait:.0f} s ({said})",
+            f"Read that host's log. Hosts must reach {self.topology.current} on port {self._port}: the security "
             f"group of the job must allow traffic within itself.",
         )
 
@@ -261,9 +262,9 @@ class Control:
                 time.sleep(_RETRY)
         else:
             raise ContractError(
-                f"host {leader}, which leads, could not be reached on port {self._port} within {self._wait:.0f} s "
+                f"host {leader}, the first host, could not be reached on port {self._port} within {self._wait:.0f} s "
                 f"({why})",
-                "Look at that host's log; the security group of the job must allow traffic within itself.",
+                "Read that host's log. The security group of the job must allow traffic within itself.",
             )
         connection.settimeout(SILENCE)
         with self._changed:

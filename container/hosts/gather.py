@@ -1,10 +1,10 @@
-"""Gives every host the whole of the channels that are shared out between them, before anything is prepared.
+"""Give every host all files of the sharded channels, before preparing starts.
 
-Every host hashes the files that it got, tells the others their names, sizes and hashes, and fetches what it lacks from
-the host that has it. A channel's folder then holds links to this host's own files and copies of the others', the same
-names on every host: what is fitted, the order of rows and what a checkpoint depends on are those of one host that has
-the whole channel, however the service shared it out. Copies stay for the next run, which keeps those whose content is
-still right.
+Every host hashes the files that it got, publishes their names, sizes and hashes, and fetches missing files from the
+host that has them. A channel's folder then holds links to this host's own files and copies of the others', under the
+same names on every host. Fitted values, the order of rows and checkpoints are therefore those of one host with the
+whole channel, however the service distributed the files. Copies stay for the next run, which keeps those with the same
+content.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)
 
-STUCK = 110.0  # seconds without a byte after which a host is given up; longer than one takes to give up a transfer
+STUCK = 110.0  # seconds without a byte after which a host counts as stuck; longer than STALLED, so transfers fail first
 _ASIDE = ".fetching"
 _PARTS, _MOVED, _HELD = "parts", "parts moved", "parts held"
 _SECONDS_BETWEEN_LINES = 15
@@ -49,10 +49,10 @@ _MORE_DISK = (
 
 @dataclass(frozen=True)
 class GatheredChannels:
-    """Where the whole of every channel is.
+    """The folders that hold complete channels.
 
     Attributes:
-        paths: of the job, which know the folders of gathered channels.
+        paths: the job's paths, with the folders of gathered channels.
         contents: hash of the content of each file of the gathered channels.
     """
 
@@ -61,16 +61,16 @@ class GatheredChannels:
 
 
 def gather_channels(control: Control, paths: JobPaths, channels: Sequence[str]) -> GatheredChannels:
-    """Have every host hold all files of `channels`; called by all hosts together.
+    """Fetch all files of `channels` to every host; all hosts call it together.
 
     Raises:
         ContractError: hosts have different files of one name, there is too little disk, a transfer failed.
-        HostTrouble: another host failed or is gone.
+        HostTrouble: another host failed or was lost.
     """
     if not channels:
         return GatheredChannels(paths, {})
     here = control.topology.current
-    progress = _Progress("reading this host's parts", control)
+    progress = _Progress("hashing this host's files", control)
     own = {part: path for name in channels
            for part, path in parts_of(name, paths.input_channel(name), on_bytes=progress).items()}  # fmt: skip
     with contextlib.closing(PartServer(control.address(), own)) as server:
@@ -82,29 +82,29 @@ def gather_channels(control: Control, paths: JobPaths, channels: Sequence[str]) 
             every = [held.part for held in whole if held.part.channel == name]
             if not every:
                 raise ContractError(
-                    f"channel {name}: is sharded, but none of the {control.topology.size} hosts got a file of it "
+                    f"channel {name}: is sharded, but none of the {control.topology.size} hosts received a file of it "
                     f"({paths.input_channel(name)})",
                     "Correct the channel's S3 URI, or put files there.",
                 )
             logger.info(
-                "channel %s is sharded: %d of its %d files (%s of %s) came to this host", name, len(mine), len(every),
+                "channel %s is sharded: this host received %d of its %d files (%s of %s)", name, len(mine), len(every),
                 _amount(sum(part.size for part in mine)), _amount(sum(part.size for part in every)),
             )  # fmt: skip
         missing = _lay_out(control, paths, channels, whole, own)
         _fetch_all(control, paths, _by_host(missing, control), said)
-        control.gather(_HELD, None, on_wait=_Patience(control, _HELD))  # a host serves until all have what they lack
-    logger.info("host %s holds all of %s", here, ", ".join(str(paths.gathered_channel(name)) for name in channels))
+        control.gather(_HELD, None, on_wait=_Patience(control, _HELD))  # a host serves until no host misses a file
+    logger.info("host %s has all files of %s", here, ", ".join(str(paths.gathered_channel(name)) for name in channels))
     contents = {paths.gathered_channel(held.part.channel) / held.part.name: held.part.digest for held in whole}
     return GatheredChannels(replace(paths, gathered=frozenset(channels)), contents)
 
 
 def check_room(folder: Path, needed: int) -> None:
-    """Raise ContractError where the disk of `folder` has less than `needed` bytes left."""
+    """Raise ContractError if the disk of `folder` has less than `needed` bytes free."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise ContractError(
-            f"{folder}: the parts of the other hosts take {_amount(needed)}, but the disk has {_amount(free)} left; "
-            f"every host holds the whole of a channel that is ShardedByS3Key",
+            f"{folder}: the files of the other hosts take {_amount(needed)}, but the disk has {_amount(free)} free; "
+            f"every host stores all files of a channel that is ShardedByS3Key",
             _MORE_DISK,
         )
 
@@ -112,9 +112,9 @@ def check_room(folder: Path, needed: int) -> None:
 def _lay_out(
     control: Control, paths: JobPaths, channels: Sequence[str], whole: Sequence[Held], own: Mapping[Part, Path]
 ) -> list[Held]:
-    """Link this host's files, keep copies whose content is right, remove what is no part; returns what is missing."""
-    progress = _Progress("checking parts of an earlier run", control)
-    places = {paths.gathered_channel(held.part.channel) / held.part.name: held for held in whole}
+    """Link this host's files, keep copies with the right content, remove other files; return the missing parts."""
+    progress = _Progress("checking files of an earlier run", control)
+    targets = {paths.gathered_channel(held.part.channel) / held.part.name: held for held in whole}
     missing = []
     paths.gathered_channel(_ASIDE).unlink(missing_ok=True)  # of a run that was killed
     for channel in channels:
@@ -124,9 +124,9 @@ def _lay_out(
             if path.is_dir() and not path.is_symlink():
                 with contextlib.suppress(OSError):
                     path.rmdir()  # where it is empty
-            elif path not in places:
+            elif path not in targets:
                 path.unlink()
-    for path, held in places.items():
+    for path, held in targets.items():
         if held.part in own:
             path.unlink(missing_ok=True)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,9 +138,9 @@ def _lay_out(
 
 
 def _by_host(missing: Sequence[Held], control: Control) -> dict[str, list[Part]]:
-    """What to fetch from each host, beginning behind this one, so that not all hosts ask the same one first."""
+    """Group by host, starting with the host after this one, so that hosts do not all ask the same one first."""
     hosts, rank = control.topology.hosts, control.topology.rank
-    order = {host: (place - rank) % len(hosts) for place, host in enumerate(hosts)}
+    order = {host: (other - rank) % len(hosts) for other, host in enumerate(hosts)}
     ordered = sorted(missing, key=lambda held: order[held.host])
     return {host: [held.part for held in some] for host, some in groupby(ordered, key=lambda held: held.host)}
 
@@ -157,7 +157,7 @@ def _fetch_all(
     count = sum(map(len, missing.values()))
     files = f"{count} file{'s' if count > 1 else ''} ({_amount(needed)})"
     logger.info("fetching %s from %s", files, ", ".join(missing))
-    started, progress = time.monotonic(), _Progress("fetching parts of other hosts", control, of=needed)
+    started, progress = time.monotonic(), _Progress("fetching files of other hosts", control, of=needed)
     for host, parts in missing.items():
         part = parts[0]
         try:
@@ -169,21 +169,21 @@ def _fetch_all(
             if isinstance(error, BrokenOff):
                 _await_trouble(control)
             raise ContractError(
-                f"channel {part.channel}: {part.name} did not come from host {host}: {error}",
-                "Look at that host's log. The security group of the job must allow traffic within itself; nothing may "
+                f"channel {part.channel}: {part.name} could not be fetched from host {host}: {error}",
+                "Read that host's log. The security group of the job must allow traffic within itself. Nothing may "
                 "write into a channel while the job runs.",
             ) from error
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            cause = f"{folder}: the disk is full while parts of other hosts are fetched"
+            cause = f"{folder}: the disk is full: files of other hosts could not be fetched"
             raise ContractError(cause, _MORE_DISK) from error
     seconds = time.monotonic() - started
     logger.info("fetched %s in %.1f s (%s/s)", _amount(needed), seconds, _amount(needed / max(seconds, 1e-9)))
 
 
 def _await_trouble(control: Control) -> None:
-    """Wait for as long as it takes to hear that a host is gone, and raise its HostTrouble; or a stop interrupts."""
+    """Wait until the control has had time to notice a lost host, and raise its HostTrouble."""
     deadline = time.monotonic() + SILENCE + 5
     while time.monotonic() < deadline:
         control.raise_trouble()
@@ -191,9 +191,9 @@ def _await_trouble(control: Control) -> None:
 
 
 class _Patience:
-    """Called while others are waited for: raises where one of them has read and fetched nothing for STUCK seconds.
+    """Raise during a wait if another host has read and fetched nothing for STUCK seconds.
 
-    A host that is gone or silent the control notices; this is one whose disk or mount never answers.
+    The control notices a host that is lost. This finds a host that is connected, but whose disk or mount hangs.
     """
 
     def __init__(self, control: Control, key: str) -> None:
@@ -208,13 +208,14 @@ class _Patience:
                 self._moved[host] = moved.get(host), now
             elif host not in done and now - before[1] > STUCK:
                 raise ContractError(
-                    f"host {host} is alive, but has read and fetched nothing of the sharded channels for {STUCK:.0f} s",
-                    "Look at that host's log and disk; run again.",
+                    f"host {host} is connected, but has read and fetched nothing of the sharded channels for "
+                    f"{STUCK:.0f} s",
+                    "Check that host's log and disk, and run again.",
                 )
 
 
 class _Progress:
-    """Counts bytes, and says now and then how far it is, in the log and to the other hosts."""
+    """Count bytes, and report progress from time to time, in the log and to the other hosts."""
 
     def __init__(self, what: str, control: Control, *, of: int | None = None) -> None:
         self._what, self._control, self._of = what, control, of

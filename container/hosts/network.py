@@ -1,4 +1,4 @@
-"""What the workers are told of the network between hosts, by what is there and not by the name of a machine type."""
+"""Network settings for the workers, derived from the devices that exist, not from the instance type."""
 
 import fcntl
 import logging
@@ -19,22 +19,21 @@ _OFI_PLUGINS = ("libnccl-net.so", "libnccl-net-ofi.so")
 
 
 def network_environment(topology: Topology, address: str) -> dict[str, str]:
-    """Variables for gloo, NCCL and libfabric; what the job sets itself is left alone.
+    """Return environment variables for gloo, NCCL and libfabric.
 
     Args:
-        address: this host's, on the network that joins the hosts.
+        address: this host's address on the network between the hosts.
     """
     if topology.size == 1:
-        return {"GLOO_SOCKET_IFNAME": "lo"}  # a proxy or another interface must not come between
+        return {"GLOO_SOCKET_IFNAME": "lo"}  # not through a proxy or another interface
     interface = _interface(topology.interface, address)
-    found = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
-    found["NCCL_SOCKET_IFNAME"] = interface or "^docker0,lo"
-    found |= _efa_environment(_EFA_DEVICES, os.environ)
-    return found
+    variables = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
+    variables["NCCL_SOCKET_IFNAME"] = interface or "^docker0,lo"
+    return variables | _efa_environment(_EFA_DEVICES, os.environ)
 
 
 def _interface(named: str | None, address: str) -> str | None:
-    """The interface that has `address`; the one that the service names may not exist (local mode's does not)."""
+    """Return the interface that has `address`; the one in resourceconfig.json may not exist (in local mode)."""
     by_address = next((name for _, name in socket.if_nameindex() if _address_of(name) == address), None)
     if address.startswith("127."):
         by_address = by_address or "lo"
@@ -42,7 +41,7 @@ def _interface(named: str | None, address: str) -> str | None:
         exists = (_INTERFACES / named).exists()
         logger.info(
             "network interface: %s, which has %s; resourceconfig.json names %s, which %s",
-            by_address, address, named, "is another one" if exists else "does not exist",
+            by_address, address, named, "has another address" if exists else "does not exist",
         )  # fmt: skip
         return by_address or (named if exists else None)
     return by_address
@@ -58,15 +57,15 @@ def _address_of(interface: str) -> str | None:
 
 
 def _efa_environment(devices: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """libfabric's settings where EFA devices are there, and NCCL's plugin for them is too."""
+    """Return libfabric's settings if the host has EFA devices and the image has NCCL's plugin for them."""
     if not any(devices.glob("uverbs*")):
         return {}
     folders = [folder for folder in environment.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
     folders += ["/opt/amazon/ofi-nccl/lib", "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu", "/opt/aws-ofi-nccl/lib"]
     if not any((Path(folder) / name).exists() for folder in folders for name in _OFI_PLUGINS):
         logger.warning(
-            "EFA devices are there, but NCCL's plugin for them (aws-ofi-nccl) is not in this image: NCCL uses sockets. "
-            "Build the image on a base that has it."
+            "This host has EFA devices, but the image lacks NCCL's plugin for them (aws-ofi-nccl): NCCL uses sockets. "
+            "Build the image on a base that has the plugin."
         )
         return {}
     # Huge pages of a process that forks are copied, and libfabric refuses or crashes.

@@ -1,7 +1,7 @@
-"""The files of a channel as parts that hosts have, and sending one from a host to another, in blocks over TCP.
+"""The files of a sharded channel ("parts"), and their transfer from host to host, in blocks over TCP.
 
-A part is asked for by a line of JSON with the token that only the job's hosts know, and comes as a line of JSON that
-says whether it can be read, followed by its bytes.
+A request is a line of JSON with the token that only the job's hosts know. The answer is a line of JSON that says
+whether the part can be read, followed by its bytes.
 """
 
 import contextlib
@@ -22,17 +22,17 @@ from contracts.errors import ContractError
 
 logger = logging.getLogger(__name__)
 
-STALLED = 45.0  # seconds without a byte after which a transfer is given up
+STALLED = 45.0  # seconds without a byte after which a transfer fails
 _BLOCK = 4 << 20  # bytes
 _REQUEST = 1 << 16  # bytes; an S3 key has up to 1024
 
 
 class TransferError(Exception):
-    """A part did not come as it was announced; says why."""
+    """A part could not be transferred, or its content is not what was announced; says why."""
 
 
 class BrokenOff(TransferError):
-    """The connection ended or stalled: what became of the other host, the control will know."""
+    """The connection ended or stalled; the control finds out whether the other host was lost."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Held:
-    """A part and the first of the hosts that have it."""
+    """A part, and the first of the hosts that have it."""
 
     part: Part
     host: str
 
 
 def parts_of(channel: str, folder: Path, *, on_bytes: Callable[[int], None]) -> dict[Part, Path]:
-    """The files of a channel's folder, each read once; none where there is no folder.
+    """Hash the files of a channel's folder; return none if there is no folder.
 
     Args:
         on_bytes: called with the number of bytes of each block that was read.
@@ -74,14 +74,14 @@ def parts_of(channel: str, folder: Path, *, on_bytes: Callable[[int], None]) -> 
 
 
 def same_part(path: Path, part: Part, *, on_bytes: Callable[[int], None]) -> bool:
-    """Whether `path` is a file of its own, not a link, with the content of `part`."""
+    """Return whether `path` is a file, not a link, with the content of `part`."""
     if path.is_symlink() or not path.is_file() or path.stat().st_size != part.size:
         return False
     return _read(path, on_bytes)[1] == part.digest
 
 
 def merge_parts(said: Mapping[str, Iterable[Part]]) -> list[Held]:
-    """All parts of all hosts, those that several have once, by channel and name.
+    """Merge the parts of all hosts, sorted by channel and name; a part that several hosts have appears once.
 
     Raises:
         ContractError: two hosts have different files under one name, or a file where another one has a folder.
@@ -110,10 +110,10 @@ def merge_parts(said: Mapping[str, Iterable[Part]]) -> list[Held]:
 
 
 class PartServer:
-    """Sends this host's parts to the hosts that ask for them, in threads of its own, until it is closed.
+    """Send this host's parts to the hosts that request them, in background threads, until it is closed.
 
     Args:
-        address: this host's, on the network that joins the hosts.
+        address: this host's address on the network between the hosts.
     """
 
     def __init__(self, address: str, files: Mapping[Part, Path]) -> None:
@@ -135,10 +135,10 @@ class PartServer:
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        """Answer one host until it hangs up; who does not know the token is hung up on."""
+        """Answer one host until it closes the connection; close it on a wrong token."""
         connection.settimeout(STALLED)
-        strange = contextlib.suppress(OSError, ValueError, KeyError, TypeError)
-        with connection, strange, connection.makefile("rb") as lines:
+        ignored = contextlib.suppress(OSError, ValueError, KeyError, TypeError)
+        with connection, ignored, connection.makefile("rb") as lines:
             while line := lines.readline(_REQUEST):
                 request = json.loads(line)
                 if not secrets.compare_digest(str(request["token"]), self.token):
@@ -148,7 +148,7 @@ class PartServer:
                     return
 
     def _send(self, connection: socket.socket, part: Part, path: Path) -> bool:
-        """Send one part; False where it could not be read to its end."""
+        """Send one part; return False if it could not be read to its end."""
         try:
             file = path.open("rb")
         except OSError as error:
@@ -164,7 +164,7 @@ class PartServer:
                     logger.error("%s cannot be read: %s", path, error)
                     return False
                 if not block:
-                    logger.error("%s is shorter than when it was read first: it had %d bytes", path, part.size)
+                    logger.error("%s became shorter while the job runs: it had %d bytes", path, part.size)
                     return False
                 connection.sendall(block)
                 left -= len(block)
@@ -199,7 +199,7 @@ class PartClient:
         """Write the part to `temporary`, and rename it to `target` once its digest is the announced one.
 
         Raises:
-            TransferError: it broke off, stalled, could not be read there, or its content is another.
+            TransferError: the connection ended or stalled, the host could not read the part, or its content changed.
             OSError: it cannot be written.
         """
         self._ask(part)
@@ -211,7 +211,7 @@ class PartClient:
                     digest.update(block)
                     on_bytes(len(block))
             if digest.hexdigest() != part.digest:
-                raise TransferError(f"its content is not what it was when that host hashed it ({part.digest[:12]})")
+                raise TransferError(f"its content has changed since that host hashed it ({part.digest[:12]})")
             target.parent.mkdir(parents=True, exist_ok=True)
 
     def _ask(self, part: Part) -> None:
@@ -223,7 +223,7 @@ class PartClient:
         if "error" not in answer:
             raise BrokenOff("the connection ended before its first byte")
         if answer["error"]:
-            raise TransferError(f"it cannot be read there: {answer['error']}")
+            raise TransferError(f"that host cannot read it: {answer['error']}")
 
     def _blocks(self, part: Part) -> Iterable[memoryview]:
         left = part.size
@@ -247,18 +247,19 @@ def from_json(content: Iterable[Iterable[Any]]) -> list[Part]:
 
 
 def _check_name(part: Part, host: str) -> None:
-    """What another host says becomes a path here: it must not lead out of the channel's folder."""
+    """Raise ContractError if a name from another host would lead out of the channel's folder."""
     pure = PurePosixPath(part.name)
     within = pure.parts and not pure.is_absolute() and ".." not in pure.parts and str(pure) == part.name
     if not within or PurePosixPath(part.channel).name != part.channel:
         raise ContractError(
-            f"channel {part.channel}: host {host} has a file named {part.name!r}, which is no name of a file in it",
+            f"channel {part.channel}: host {host} has a file named {part.name!r}, which is not a path in the "
+            "channel's folder",
             "Rename it.",
         )
 
 
 def _read(path: Path, on_bytes: Callable[[int], None]) -> tuple[int, str]:
-    """Size and SHA-256 of a file."""
+    """Return size and SHA-256 of a file."""
     digest, size = hashlib.sha256(), 0
     block = memoryview(bytearray(_BLOCK))
     with path.open("rb", buffering=0) as file:
@@ -274,4 +275,4 @@ def _line(content: Mapping[str, Any]) -> bytes:
 
 
 def _why(error: Exception) -> str:
-    return f"nothing came for {STALLED:.0f} s" if isinstance(error, TimeoutError) else f"the connection broke: {error}"
+    return f"no data came for {STALLED:.0f} s" if isinstance(error, TimeoutError) else f"the connection broke: {error}"

@@ -1,4 +1,4 @@
-"""Which hosts train, in which order, by input/config/resourceconfig.json."""
+"""Read from input/config/resourceconfig.json which hosts train, and in which order."""
 
 import json
 import os
@@ -34,10 +34,10 @@ class Topology:
 
     @classmethod
     def read(cls, paths: JobPaths) -> "Topology":
-        """What the service says; one host where it says nothing.
+        """Read resourceconfig.json; without the file the job has one host.
 
         Raises:
-            ContractError: not a resource configuration, or several instance groups of which none is chosen.
+            ContractError: not a resource configuration, or several instance groups without INSTANCE_GROUP.
         """
         path = paths.resource_config
         if not path.is_file():
@@ -50,7 +50,7 @@ class Topology:
         except (ValueError, AttributeError, KeyError, TypeError) as error:
             raise ContractError(f"{path}: is not a resource configuration: {error!r}") from None
         if current not in hosts:
-            raise ContractError(f"{path}: current_host {current!r} is none of its hosts {hosts}")
+            raise ContractError(f"{path}: current_host {current!r} is not one of its hosts {hosts}")
         group = _chosen_group(groups, where=str(path))
         training = hosts if group is None else [str(name) for name in groups[group]]
         idle = sorted(set(hosts) - set(training), key=natural_order)
@@ -59,7 +59,7 @@ class Topology:
 
     @property
     def trains(self) -> bool:
-        """Whether this host is one of those that train."""
+        """Return whether this host trains."""
         return self.current in self.hosts
 
     @property
@@ -81,7 +81,7 @@ class Topology:
 
 
 def natural_order(name: str) -> list[Any]:
-    """Sort key that puts algo-2 before algo-10."""
+    """Return a sort key that puts algo-2 before algo-10."""
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
 
 
@@ -96,7 +96,7 @@ def _chosen_group(groups: Mapping[str, list[str]], *, where: str) -> str | None:
         )
     if len(groups) > 1 and chosen is None:
         raise ContractError(
-            f"{where}: the job has the instance groups {names}, and all processes of a job must be alike",
-            f"Set the environment variable {INSTANCE_GROUP} to the one that trains; the hosts of the others leave.",
+            f"{where}: the job has several instance groups, {names}, but only one can train",
+            f"Set the environment variable {INSTANCE_GROUP} to the group that trains. Other hosts exit with code 0.",
         )
     return chosen

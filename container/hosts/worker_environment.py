@@ -1,4 +1,4 @@
-"""The SM_* variables that people expect in worker processes."""
+"""The SM_* variables that SageMaker training scripts expect in worker processes."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from contracts.paths import JobPaths
 
 
 def sm_variables(paths: JobPaths, hp: Hyperparameters, topology: Topology, *, num_gpus: int) -> dict[str, str]:
-    """The vocabulary of the SageMaker training toolkit, as far as it means something here."""
+    """Return the variables of the SageMaker training toolkit that apply to this trainer."""
     data = paths.root / "input" / "data"
     channels = sorted(path.name for path in data.iterdir() if path.is_dir()) if data.is_dir() else []
     resources = _content(paths.resource_config)
