@@ -1,4 +1,4 @@
-"""The demo: a data set of its own, the whole job over it, and what text or table alone would have reached."""
+"""The demo: generate a data set, run a complete job on it, and compare with text alone and table alone."""
 
 import json
 import logging
@@ -45,7 +45,7 @@ CONFIGURATION: dict[str, Any] = {
 
 
 def demo(paths: JobPaths) -> int:
-    """Write the data, train on text and table, train on text alone, fit the table alone; print the three side by side.
+    """Write the data, train on text and table, train on text alone, fit the table alone; print all three.
 
     Returns:
         The exit code of the first job that failed, else 0.
@@ -57,7 +57,7 @@ def demo(paths: JobPaths) -> int:
     for job, overrides in ((paths, {}), (text_only, table_columns)):
         write_demo_data(job.root, rows=ROWS, seed=SEED)
         job.config.mkdir(parents=True, exist_ok=True)
-        # As the service delivers them: every value a string.
+        # As the service passes them: every value is a string.
         values = {name: json.dumps(value) for name, value in {**CONFIGURATION, **overrides}.items()}
         (job.config / "hyperparameters.json").write_text(json.dumps(values, indent=2))
         logger.info("demo: %s", "text alone" if overrides else "text and table")

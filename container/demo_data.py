@@ -1,7 +1,7 @@
 """The demo's data: refund claims with chats, shipment events, numbers and categories; is the claim abusive?
 
-What is said, what the carrier saw, the numbers and the categories each move the log-odds of the label on their own, and
-a suspicious chat counts for more the younger the account is. So neither the texts nor the table alone can tell.
+The chat, the shipment events, the numbers and the categories each change the log-odds of the label, and a suspicious
+chat weighs more for a young account. So neither the texts nor the table alone determine the label.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ CATEGORIES = ["marketplace", "category"]
 SPLIT_ENDS = {"train": 0.70, "val": 0.85, "test": 1.0}
 TRAIN_PARTS = 3
 
-# Chosen so that texts and table carry about the same variance, and together leave little doubt.
+# Chosen so that texts and table explain about the same variance, and together most of it.
 CHAT_SCALE = 3.8
 EVENTS_SCALE = 3.2
 TABLE_SCALE = 5.0
@@ -61,7 +61,7 @@ def write_demo_data(root: Path, *, rows: int, seed: int) -> None:
 
 
 def table_only_auroc(root: Path) -> float:
-    """Area under the ROC curve, on test, of gradient boosting over the numeric and categorical columns of train."""
+    """Return the area under the ROC curve, on test, of gradient boosting on the columns of the table."""
     # Imported here because it takes a second and writing the data needs none of it.
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.metrics import roc_auc_score
@@ -78,7 +78,7 @@ def table_only_auroc(root: Path) -> float:
 
 
 def demo_table(rows: int, *, seed: int) -> pd.DataFrame:
-    """All claims in one table: order_id, chat, shiptrack, four numbers, two categories, label 0 or 1."""
+    """Return all claims in one table: order_id, chat, shiptrack, four numbers, two categories, label 0 or 1."""
     rng = np.random.default_rng(seed)
     chats = [_chat(rng) for _ in range(rows)]
     events = [_events(rng) for _ in range(rows)]
@@ -126,7 +126,7 @@ def demo_table(rows: int, *, seed: int) -> pd.DataFrame:
 
 
 def _chat(rng: np.random.Generator) -> Written:
-    """Two to six messages of buyer and seller: a claim, how the buyer goes about it, and much that tells nothing."""
+    """Two to six messages of buyer and seller: a claim, the buyer's behaviour, and lines without information."""
     if rng.random() < EMPTY_CHAT:
         return Written("", 0.0)
     slots = {
@@ -158,7 +158,7 @@ def _chat(rng: np.random.Generator) -> Written:
 
 
 def _events(rng: np.random.Generator) -> Written:
-    """A parcel's way: two or three plain events, perhaps an incident, how it ended."""
+    """Return a shipment history: two or three normal events, perhaps an incident, the outcome."""
     month, day = int(rng.integers(12)), int(rng.integers(1, 21))
     incident = _pick(rng, phrases.INCIDENTS) if rng.random() < 0.6 else None
     outcome = _pick(rng, phrases.OUTCOMES)
@@ -175,7 +175,7 @@ def _events(rng: np.random.Generator) -> Written:
 
 
 def _decorate(rng: np.random.Generator, message: str) -> str:
-    """The message as a web form would hand it on: entities always, tags and emoji now and then."""
+    """Return the message as a web form would send it: always with entities, sometimes with tags and emoji."""
     message = message.replace("&", "&amp;").replace("'", "&#39;")
     chance = rng.random()
     if chance < 0.12:

@@ -1,11 +1,11 @@
-"""What buyers, sellers and carriers say in the demo data, and how much each saying moves the log-odds of abuse."""
+"""Statements of buyers, sellers and carriers in the demo data, and their effect on the log-odds of abuse."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Statement:
-    """One thing that can be said, in several wordings, and what it adds to the log-odds of an abusive claim."""
+    """A statement in several wordings, and what it adds to the log-odds of an abusive claim."""
 
     weight: float
     wordings: tuple[str, ...]

@@ -65,12 +65,12 @@ def parts_of(channel: str, folder: Path, *, on_bytes: Callable[[int], None]) -> 
     Args:
         on_bytes: called with the number of bytes of each block that was read.
     """
-    found = {}
+    paths = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else ():
         name = path.relative_to(folder).as_posix()
         size, digest = _read(path, on_bytes)
-        found[Part(channel, name, size, digest)] = path
-    return found
+        paths[Part(channel, name, size, digest)] = path
+    return paths
 
 
 def same_part(path: Path, part: Part, *, on_bytes: Callable[[int], None]) -> bool:
@@ -86,11 +86,11 @@ def merge_parts(said: Mapping[str, Iterable[Part]]) -> list[Held]:
     Raises:
         ContractError: two hosts have different files under one name, or a file where another one has a folder.
     """
-    found: dict[tuple[str, str], Held] = {}
+    merged: dict[tuple[str, str], Held] = {}
     for host, parts in said.items():
         for part in parts:
             _check_name(part, host)
-            held = found.setdefault((part.channel, part.name), Held(part, host))
+            held = merged.setdefault((part.channel, part.name), Held(part, host))
             if held.part != part:
                 raise ContractError(
                     f"channel {part.channel}: hosts {held.host} and {host} have different files named {part.name} "
@@ -98,15 +98,15 @@ def merge_parts(said: Mapping[str, Iterable[Part]]) -> list[Held]:
                     "Give each file of the channel a name of its own; where the hosts' files should be the same, set "
                     "the channel's distribution to FullyReplicated.",
                 )
-    for (channel, name), held in found.items():
+    for (channel, name), held in merged.items():
         for folder in list(PurePosixPath(name).parents)[:-1]:
-            if (channel, str(folder)) in found:
+            if (channel, str(folder)) in merged:
                 raise ContractError(
-                    f"channel {channel}: {folder} is a file on host {found[channel, str(folder)].host}, and a folder "
+                    f"channel {channel}: {folder} is a file on host {merged[channel, str(folder)].host}, and a folder "
                     f"with the file {name} on host {held.host}",
                     "Rename one of them.",
                 )
-    return [found[key] for key in sorted(found)]
+    return [merged[key] for key in sorted(merged)]
 
 
 class PartServer:

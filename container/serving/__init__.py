@@ -1,1 +1,1 @@
-"""The served model: requests in, answers out, on ONNX Runtime. Imports no torch; packages carry a copy of this."""
+"""Serving on ONNX Runtime: requests in, answers out. Imports no torch; model packages contain a copy."""

@@ -1,4 +1,4 @@
-"""Writes predictions as JSON, CSV or JSON Lines."""
+"""Write predictions as JSON, CSV or JSON Lines."""
 
 import csv
 import io
@@ -14,12 +14,12 @@ LABEL, PROBABILITIES = "predicted_label", "probabilities"
 
 
 def write_answer(prediction: Prediction, media_type: MediaType) -> bytes:
-    """The body of an answer, one entry or line per record, in the request's order.
+    """Return the body of an answer: one entry or line per record, in the request's order.
 
     JSON: {"class_labels": [...], "predictions": [{"predicted_label": ..., "probabilities": [...]}, ...]}.
-    JSON Lines: the objects of "predictions". CSV: the label, then the K probabilities; a header line only where the
-    client asked for it (`text/csv; header=present`), because a batch transform joins lines of answers to lines of
-    input. Numbers keep every digit.
+    JSON Lines: the objects of "predictions". CSV: the label, then the K probabilities; a header line only if the
+    client asks for it (`text/csv; header=present`), because a batch transform joins lines of answers to lines of
+    input. Numbers keep all digits.
     """
     if media_type.name == CSV:
         return _csv(prediction, header=bool(media_type.header))

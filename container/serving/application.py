@@ -21,15 +21,15 @@ from contracts.serving import JSON, ServingSettings
 logger = logging.getLogger(__name__)
 
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
-_REMEMBERED = 100_000  # latencies, for the log
+_REMEMBERED = 100_000  # latencies kept for the log
 
 
 class Application:
-    """Answers HTTP requests by a host.
+    """Answer HTTP requests with a host.
 
     Attributes:
-        draining: the server was asked to stop: /ping says so, requests under way are still answered.
-        statuses: answers to /invocations by status.
+        draining: the server is stopping: /ping answers 503, requests in progress are still answered.
+        statuses: number of answers to /invocations by status.
     """
 
     def __init__(self, host: Host, settings: ServingSettings) -> None:
@@ -66,7 +66,7 @@ class Application:
         return [body]
 
     def summary(self) -> str:
-        """What was answered so far, in a line for the log."""
+        """Return the number of answers so far and their latency, as a line for the log."""
         answered = ", ".join(f"{count} with {status}" for status, count in sorted(self.statuses.items())) or "none"
         if not self._seconds:
             return f"requests answered: {answered}"
@@ -80,9 +80,9 @@ class Application:
         return HTTPStatus.OK, b"{}", JSON
 
     def _execution_parameters(self, _environ: dict[str, Any]) -> tuple[HTTPStatus, bytes, str]:
-        """What a batch transform asks before it starts."""
+        """Answer the request that a batch transform sends before it starts."""
         parameters = {
-            "MaxConcurrentTransforms": min(100, self._settings.serving_concurrency),  # the service's own most
+            "MaxConcurrentTransforms": min(100, self._settings.serving_concurrency),  # the service's limit
             "BatchStrategy": "MULTI_RECORD",
             "MaxPayloadInMB": min(100, max(1, self._settings.serving_max_bytes >> 20)),
         }

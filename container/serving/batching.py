@@ -1,4 +1,4 @@
-"""Computes the records of many requests together, without waiting for company."""
+"""Compute the records of several requests together, without a timer."""
 
 import logging
 import threading
@@ -27,15 +27,15 @@ class _Waiting:
 
 
 class BatchingQueue:
-    """A worker that takes what has queued up while it was busy.
+    """A queue whose worker computes all requests that arrived while it was busy.
 
-    A single request is computed at once, alone: there is no timer that it would wait for. Requests that arrive
-    meanwhile are computed together next. In each round every waiting request gets an equal share of the batch, so that
-    one of thousands of records does not hold up one of a single record.
+    A single request is computed immediately. Requests that arrive meanwhile form the next batch. In each round every
+    waiting request gets an equal share of the batch, so that a request with thousands of records does not delay a
+    request with one.
 
     Args:
         compute: class probabilities of record indices[i] of records[i]. [N, K]
-        batch_size: most records of a round.
+        batch_size: the most records in a round.
     """
 
     def __init__(self, compute: ComputeRecords, *, batch_size: int) -> None:
@@ -53,12 +53,12 @@ class BatchingQueue:
         return self._worker.is_alive()
 
     def compute(self, records: RecordArrays, *, timeout: float | None = None) -> np.ndarray:
-        """Class probabilities of all of `records`, in their order. [N, K]
+        """Return the class probabilities of all of `records`, in their order. [N, K]
 
         Raises:
-            TimeoutError: they were not computed within `timeout` seconds, or before the queue was closed; what is left
-                of them is dropped.
-            Exception: what `compute` raised for them.
+            TimeoutError: they were not computed within `timeout` seconds, or before the queue was closed; the
+                remaining records are dropped.
+            Exception: the error that `compute` raised for them.
         """
         request = _Waiting(records)
         with self._changed:
@@ -75,7 +75,7 @@ class BatchingQueue:
             raise TimeoutError("the queue was closed") from error
 
     def close(self) -> None:
-        """Finish the round under way, drop what waits, end the worker."""
+        """Finish the current round, drop waiting requests and end the worker."""
         with self._changed:
             self._closed = True
             for request in self._waiting:
@@ -95,17 +95,17 @@ class BatchingQueue:
                 self._answer(shares)
 
     def _take(self) -> list[tuple[_Waiting, range]]:
-        """Records of the next round; requests with more of them go to the end of the queue."""
+        """Return the records of the next round; requests with further records move to the end of the queue."""
         waiting = [request for request in self._waiting if not request.answer.cancelled()]
         self._waiting.clear()
         shares: list[tuple[_Waiting, range]] = []
         room = self._batch_size
-        for place, request in enumerate(waiting):
+        for i, request in enumerate(waiting):
             if room == 0:
-                self._waiting.extendleft(reversed(waiting[place:]))
+                self._waiting.extendleft(reversed(waiting[i:]))
                 break
-            # Who needs less than an equal share leaves the rest to those behind.
-            share = max(1, room // min(room, len(waiting) - place))
+            # A request that needs less than an equal share leaves the rest to later ones.
+            share = max(1, room // min(room, len(waiting) - i))
             taken = range(request.done, min(request.done + share, request.count))
             shares.append((request, taken))
             room -= len(taken)
@@ -120,7 +120,7 @@ class BatchingQueue:
         try:
             probabilities = self._compute(records, indices)  # [N, K]
         except Exception as error:
-            if len(shares) > 1:  # only the request that is to blame shall fail
+            if len(shares) > 1:  # only the request with the error must fail
                 for share in shares:
                     self._answer([share])
                 return

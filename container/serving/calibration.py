@@ -18,8 +18,8 @@ class CalibrationMap:
     """Lines between points (score, probability), flat beyond the first and the last.
 
     Attributes:
-        scores: probabilities of class 1 as the model gives them, growing. [P], P >= 2
-        probabilities: what they become, never falling. [P]
+        scores: probabilities of class 1 from the model, ascending. [P], P >= 2
+        probabilities: calibrated probabilities, never falling. [P]
     """
 
     scores: tuple[float, ...]
@@ -30,19 +30,19 @@ class CalibrationMap:
         """Read calibration.json.
 
         Raises:
-            ContractError: no JSON, other keys, lists of unequal length, values that are no monotone map.
+            ContractError: not JSON, other keys, lists of unequal length, or values that are not monotone.
         """
         try:
-            found = json.loads(path.read_text("utf-8"))
+            content = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise ContractError(f"{path}: cannot be read as JSON: {error}", _FIX) from error
-        if not isinstance(found, dict) or set(found) != {"scores", "probabilities"}:
-            what = f"the keys {sorted(found)}" if isinstance(found, dict) else f"a {type(found).__name__}"
+        if not isinstance(content, dict) or set(content) != {"scores", "probabilities"}:
+            what = f"the keys {sorted(content)}" if isinstance(content, dict) else f"a {type(content).__name__}"
             raise ContractError(f"{path}: holds {what}, not scores and probabilities", _FIX)
-        for name, values in found.items():
+        for name, values in content.items():
             if not isinstance(values, list) or not all(map(_is_share, values)):
                 raise ContractError(f"{path}: {name} is no list of numbers from 0 to 1", _FIX)
-        scores, probabilities = found["scores"], found["probabilities"]
+        scores, probabilities = content["scores"], content["probabilities"]
         if len(scores) != len(probabilities) or len(scores) < 2:
             raise ContractError(
                 f"{path}: has {len(scores)} scores and {len(probabilities)} probabilities; it takes as many of both, "
@@ -50,13 +50,13 @@ class CalibrationMap:
                 _FIX,
             )
         for name, fits in (("scores", lambda a, b: a < b), ("probabilities", lambda a, b: a <= b)):
-            wrong = next((pair for pair in pairwise(found[name]) if not fits(*pair)), None)
+            wrong = next((pair for pair in pairwise(content[name]) if not fits(*pair)), None)
             if wrong is not None:
                 raise ContractError(f"{path}: {name} has {wrong[1]} after {wrong[0]}", _FIX)
         return cls(tuple(scores), tuple(probabilities))
 
     def apply(self, probabilities: np.ndarray) -> np.ndarray:
-        """[N, 2] -> [N, 2]"""
+        """Return calibrated probabilities. [N, 2] -> [N, 2]"""
         positive = np.interp(probabilities[:, 1], self.scores, self.probabilities)
         return np.stack([1 - positive, positive], axis=1)
 

@@ -1,4 +1,4 @@
-"""The error of a request: what HTTP calls it, and what the client reads."""
+"""The error of a request: its HTTP status, and the body for the client."""
 
 import json
 from http import HTTPStatus
@@ -6,32 +6,32 @@ from typing import Any
 
 from contracts.errors import ContractError
 
-try:  # in the inference images of SageMaker, whose toolkit answers with the status of its own kind of errors alone
+try:  # in SageMaker's inference images, whose toolkit returns the status of its own error class only
     from sagemaker_inference.errors import (  # pyright: ignore[reportMissingImports]  # not in our environment
         BaseInferenceToolkitError as _ToolkitError,
     )
 except ImportError:
 
     class _ToolkitError(Exception):
-        """Elsewhere: nothing."""
+        """A placeholder elsewhere."""
 
 
 class RequestError(ContractError, _ToolkitError):  # pyright: ignore[reportGeneralTypeIssues]  # so unknown
-    """A request that cannot be answered, by the client's doing.
+    """A request that cannot be answered because of an error of the client.
 
     Args:
         status: the HTTP status, e.g. 415.
-        cause, fix: as of every ContractError.
+        cause, fix: as for every ContractError.
     """
 
     def __init__(self, status: HTTPStatus, cause: str, fix: str = "") -> None:
         ContractError.__init__(self, cause, fix)
         self.status = status
-        self.status_code, self.message, self.phrase = status.value, cause, status.phrase  # as the toolkit calls them
+        self.status_code, self.message, self.phrase = status.value, cause, status.phrase  # the toolkit's names
 
 
 def error_body(status: HTTPStatus, cause: str, fix: str = "") -> bytes:
-    """The JSON that an error is answered with."""
+    """Return the JSON body of an error answer."""
     error: dict[str, Any] = {"status": int(status), "reason": status.phrase, "message": cause}
     if fix:
         error["hint"] = fix

@@ -12,7 +12,7 @@ from contracts.serving import JSON, ServingSettings
 
 @cache
 def settings() -> ServingSettings:
-    """The environment's settings, read once."""
+    """Return the settings from the environment, read once."""
     return ServingSettings.from_environment(os.environ)
 
 
@@ -36,19 +36,19 @@ def input_fn(request_body: bytes | str, content_type: str | None) -> Request:
 
 
 def predict_fn(data: Request, model: ServedModel) -> Prediction:
-    """Class probabilities and the decided class of each record.
+    """Return the class probabilities and the decided class of each record.
 
     Raises:
-        RequestError: 400, the request lacks a column or a record, or has a value that is no number where one is needed.
+        RequestError: 400, the request lacks a column or a record, or a numeric column has another value.
     """
     return model.predict(data)
 
 
 def output_fn(prediction: Prediction, accept: str | None = JSON) -> tuple[bytes, str]:
-    """The answer in the format that the client prefers, and its Content-Type.
+    """Return the answer in the format that the client prefers, and its Content-Type.
 
     Raises:
-        RequestError: 406, a format that is not written.
+        RequestError: 406, an unsupported format.
     """
     media_type = response_type(accept)
     return write_answer(prediction, media_type), media_type.name

@@ -1,4 +1,4 @@
-"""What the server answers with: the model through the batching queue, or a package's own inference.py."""
+"""The hosts of the server: the model behind the batching queue, or a package's own inference.py."""
 
 import sys
 import threading
@@ -15,17 +15,17 @@ from contracts.serving import CODE_FOLDER, ENTRY_POINT, JSON
 
 
 class Host(Protocol):
-    """Answers requests, several at once."""
+    """Answers requests, from several threads at once."""
 
     @property
     def healthy(self) -> bool: ...
 
     def answer(self, body: bytes, content_type: str | None, accept: str | None) -> tuple[bytes, str]:
-        """The answer's body and its Content-Type.
+        """Return the answer's body and its Content-Type.
 
         Raises:
-            RequestError, ContractError: the client's doing.
-            TimeoutError: it took too long.
+            RequestError, ContractError: the client's error.
+            TimeoutError: the computation took too long.
         """
         ...
 
@@ -33,7 +33,7 @@ class Host(Protocol):
 
 
 class ModelHost:
-    """Our handler; what many requests ask is computed together."""
+    """Our handler; the records of several requests are computed together."""
 
     def __init__(self, folder: Path) -> None:
         settings = handler.settings()
@@ -56,9 +56,9 @@ class ModelHost:
 
 
 class ScriptHost:
-    """A package's own code/inference.py, called for one request at a time: nobody promised that it bears more.
+    """A package's own code/inference.py, called for one request at a time: it may not be thread-safe.
 
-    As SageMaker's toolkits do, a function that it lacks is ours, and output_fn may return a body alone.
+    As in SageMaker's toolkits, our handler supplies missing functions, and output_fn may return only a body.
     """
 
     healthy = True
@@ -76,16 +76,16 @@ class ScriptHost:
     def answer(self, body: bytes, content_type: str | None, accept: str | None) -> tuple[bytes, str]:
         wanted = accept or JSON
         with self._one_at_a_time:
-            found: Any = self._output(self._predict(self._input(body, content_type), self._model), wanted)
-        text, media_type = found if isinstance(found, tuple) else (found, JSON if wanted == "*/*" else wanted)
+            answer: Any = self._output(self._predict(self._input(body, content_type), self._model), wanted)
+        text, media_type = answer if isinstance(answer, tuple) else (answer, JSON if wanted == "*/*" else wanted)
         return text.encode() if isinstance(text, str) else bytes(text), media_type
 
     def close(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: there is no queue."""
 
 
 def load_host(folder: Path) -> Host:
-    """The host of an unpacked package, or of the model folder of a job.
+    """Return the host of an unpacked package, or of a job's model folder.
 
     Raises:
         ContractError: a missing or damaged artifact, a refused setting, or a script that cannot be loaded.
@@ -97,7 +97,7 @@ def load_host(folder: Path) -> Host:
 
 
 def _load(script: Path) -> ModuleType:
-    # The script's neighbours are importable, after what the image has.
+    # The script can import its neighbours; the image's packages come first.
     sys.path.append(str(script.parent))
     spec = spec_from_file_location("inference", script)
     assert spec is not None

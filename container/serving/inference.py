@@ -1,4 +1,4 @@
-"""SageMaker's entry point of a package, code/inference.py: all it needs lies beside it."""
+"""SageMaker's entry point of a package, code/inference.py; everything it imports is in the same folder."""
 
 import sys
 from pathlib import Path

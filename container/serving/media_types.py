@@ -1,4 +1,4 @@
-"""Content-Type and Accept headers (RFC 9110, 8.3 and 12.5.1): which format a client sends and wants."""
+"""Content-Type and Accept headers (RFC 9110, 8.3 and 12.5.1): the formats that a client sends and accepts."""
 
 from dataclasses import dataclass
 from email.message import Message
@@ -10,7 +10,7 @@ from contracts.serving import JSON, MEDIA_TYPES, REQUEST_TYPES, RESPONSE_TYPES
 
 @dataclass(frozen=True)
 class MediaType:
-    """A format, and whether its table has a header line where the client said so.
+    """A format, and whether its table has a header line, if the client says so.
 
     Attributes:
         name: one of contracts.serving's.
@@ -22,7 +22,7 @@ class MediaType:
 
 
 def request_type(content_type: str | None) -> MediaType:
-    """The format of a request's body.
+    """Return the format of a request's body.
 
     Raises:
         RequestError: 415, no Content-Type, an unknown one, or another encoding than UTF-8.
@@ -42,10 +42,10 @@ def request_type(content_type: str | None) -> MediaType:
 
 
 def response_type(accept: str | None) -> MediaType:
-    """The format of an answer: the one that Accept prefers; JSON where it leaves the choice.
+    """Return the format of an answer: the one that Accept prefers; JSON if it accepts any.
 
     Raises:
-        RequestError: 406, it names no format that we write.
+        RequestError: 406, it names no supported format.
     """
     if not (accept or "").strip():
         return MediaType(JSON)

@@ -1,4 +1,4 @@
-"""The model of a package as it is served: the predictor, the package's calibration, the decision."""
+"""The served model of a package: the Predictor, the package's calibration, the decision."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class Prediction:
 
 
 class ServedModel:
-    """A model folder, loaded; safe in several threads.
+    """A loaded model folder; thread-safe.
 
     Attributes:
         feature_inputs: the columns that a record needs, in the order of a CSV without a header line.
@@ -48,7 +48,7 @@ class ServedModel:
         self.class_labels = predictor.class_labels
         self._predictor = predictor
         self._calibration: CalibrationMap | None = None
-        self._preparing = threading.Lock()  # the tokenizer remembers words
+        self._preparing = threading.Lock()  # the tokenizer caches words
 
     @classmethod
     def load(cls, folder: str | Path, settings: ServingSettings) -> Self:
@@ -70,7 +70,7 @@ class ServedModel:
         return model
 
     def calibrate(self, calibration: CalibrationMap) -> None:
-        """Map the probabilities of all answers from now on.
+        """Apply the calibration to all further answers.
 
         Raises:
             ContractError: there are more than two classes.
@@ -86,12 +86,11 @@ class ServedModel:
         """Answer a request.
 
         Args:
-            compute: computes prepared records [N, K], e.g. together with those of other requests; by default they are
-                computed here.
+            compute: computes prepared records [N, K], e.g. together with those of other requests; by default
+                `compute_alone`.
 
         Raises:
-            RequestError: 400, the request lacks a column or a record, or has a value that is no number where one is
-                needed.
+            RequestError: 400, the request lacks a column or a record, or a numeric column has another value.
         """
         table = request.records(self.feature_inputs, others=self._predictor.other_columns)
         try:
@@ -103,11 +102,11 @@ class ServedModel:
         return self._decide(probabilities)
 
     def compute(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
-        """Probabilities of record indices[i] of records[i], before the package's calibration. [N, K]"""
+        """Return the probabilities of record indices[i] of records[i], before the package's calibration. [N, K]"""
         return self._predictor.compute(records, indices)
 
     def compute_alone(self, prepared: RecordArrays) -> np.ndarray:
-        """Those of one request. [N, K]"""
+        """Return the probabilities of one request's records. [N, K]"""
         count = len(prepared.row)
         return self.compute([prepared] * count, range(count))
 
@@ -116,8 +115,8 @@ class ServedModel:
         decided = decision.decide(probabilities)
         if self._calibration is not None:
             probabilities = self._calibration.apply(probabilities)
-            # A threshold that was chosen on val for a precision or recall belongs to the scores that it was chosen on;
-            # one that was given, 0.5 say, belongs to the probabilities that are served.
+            # A threshold chosen on val, for a precision say, applies to the model's probabilities; one that was given,
+            # such as 0.5, applies to the served probabilities.
             if decision.threshold is not None and decision.threshold.target == "given":
                 decided = decision.decide(probabilities)
         return Prediction(probabilities, [self.class_labels[k] for k in decided.tolist()], self.class_labels)

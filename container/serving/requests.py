@@ -1,4 +1,4 @@
-"""Reads a request's body, CSV, JSON, JSON Lines or Parquet, as a table of raw records."""
+"""Read a request's body, CSV, JSON, JSON Lines or Parquet, as a table of raw records."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ from contracts.serving import CSV, JSON, JSON_LINES, ServingSettings
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is there twice")
-    return found
+    return content
 
 
-# Numbers stay as they are written, as in files: 1.10 is no 1.1 where it is a category.
+# Numbers keep their written form, as in files: as categories, 1.10 and 1.1 differ.
 _DECODER = json.JSONDecoder(parse_float=written_float, object_pairs_hook=_once)
 _LISTED = ("instances", "records")  # {"instances": [...]}
 
@@ -39,7 +39,7 @@ class Request:
 
     Attributes:
         table: raw columns.
-        header: of a CSV: whether its first row names the columns; None where only the model can tell. True for the
+        header: whether a CSV's first row names the columns; None if only the model's columns can tell. True for
             formats whose columns always have names.
     """
 
@@ -47,7 +47,7 @@ class Request:
     header: bool | None = True
 
     def records(self, columns: Sequence[str], *, others: Sequence[str] = ()) -> pa.Table:
-        """The table with its columns named.
+        """Return the table with named columns.
 
         A CSV's first row is a header if it holds the name of a column. Without one the fields are the columns that the
         model needs, in its order.
@@ -102,7 +102,7 @@ def read_request(body: bytes, content_type: str | None, limits: ServingSettings)
 
 
 def check_size(num_bytes: int, limits: ServingSettings) -> None:
-    """RequestError 413 for a body of more bytes than allowed."""
+    """Raise RequestError 413 if the body has more bytes than allowed."""
     if num_bytes > limits.serving_max_bytes:
         raise RequestError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -121,17 +121,17 @@ def _check_records(num_records: int, limits: ServingSettings) -> None:
 
 
 def _read_json(body: bytes, limits: ServingSettings) -> pa.Table:
-    found = _parse_json(body, "the request")
-    if isinstance(found, Mapping) and len(found) == 1:
-        name, value = next(iter(found.items()))
+    content = _parse_json(body, "the request")
+    if isinstance(content, Mapping) and len(content) == 1:
+        name, value = next(iter(content.items()))
         if name in _LISTED and isinstance(value, list):
-            found = value
-    if isinstance(found, Mapping):
-        found = [found]
-    if not isinstance(found, list):
-        raise _not_json(f"the request is a {type(found).__name__}")
-    _check_records(len(found), limits)
-    return _table(found)
+            content = value
+    if isinstance(content, Mapping):
+        content = [content]
+    if not isinstance(content, list):
+        raise _not_json(f"the request is a {type(content).__name__}")
+    _check_records(len(content), limits)
+    return _table(content)
 
 
 def _read_lines(body: bytes, limits: ServingSettings) -> pa.Table:
@@ -165,9 +165,9 @@ def _read_csv(body: bytes, header: bool | None) -> Request:
     if not body.endswith(b"\n"):
         body += b"\n"  # Arrow finds no row in a single line without its end
     try:
-        # Any number of columns, none of which has a name or a type of its own yet: 007 stays 007, as in training.
+        # Columns have no names yet, and all are text: 007 stays 007, as in training.
         count = _parse_csv(body, None).num_columns
-        table = _parse_csv(body, [str(place) for place in range(count)])
+        table = _parse_csv(body, [str(i) for i in range(count)])
     except (pa.ArrowException, UnicodeError) as error:
         cause = first_line(error)
         if "Empty CSV" in cause:
@@ -227,9 +227,9 @@ def _read_parquet(body: bytes, limits: ServingSettings) -> pa.Table:
             groups = (file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
             _check_decoded(sum(groups), limits)
         texts = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
-        # As dictionaries, because one long text may stand in every row.
+        # As dictionaries, because the same long text may be in every row.
         table = pq.read_table(pa.BufferReader(body), read_dictionary=texts, use_threads=False)
-        table.validate(full=True)  # that its texts are UTF-8
+        table.validate(full=True)  # checks that texts are UTF-8
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise RequestError(
             HTTPStatus.BAD_REQUEST, f"the request is not Parquet: {first_line(error)}",

@@ -26,14 +26,14 @@ from contracts.serving import JSON, ServingSettings
 logger = logging.getLogger(__name__)
 
 STOPPED, FAILED = 0, 1
-# Up to here the body of a request that is too large is read, so that its client reads the answer; beyond, the
-# connection is cut.
+# A body that is too large is read up to this factor of the limit, so that the client can read the answer; beyond it,
+# the server closes the connection.
 _READ_THOUGH_REFUSED = 4
 _POLL_SECONDS = 0.1
 
 
 class _AnswerTask(WSGITask):
-    """Closes the connection after an answer once the server is stopping."""
+    """Close the connection after an answer if the server is stopping."""
 
     def execute(self) -> None:
         application: Any = self.channel.server.application  # ours
@@ -43,7 +43,7 @@ class _AnswerTask(WSGITask):
 
 
 class _RefusalTask(ErrorTask):
-    """What the server refuses before the application sees it, in JSON too."""
+    """Answer requests that waitress refuses itself in JSON too."""
 
     def execute(self) -> None:
         error: Any = self.request.error  # pyright: ignore[reportAttributeAccessIssue]  # typeshed leaves it out
@@ -64,13 +64,14 @@ class _Channel(HTTPChannel):
 def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
     """Serve a model folder until SIGTERM or SIGINT.
 
-    The port is opened when the model is loaded. On a signal, requests under way are answered, new connections refused.
+    The port opens after the model is loaded. On a signal, the server answers requests in progress and refuses new
+    connections.
 
     Args:
         model: an unpacked package, or model/ of a job.
 
     Returns:
-        0 stopped, 1 it could not start; the log says why.
+        0 if stopped, 1 if it could not start; the log has the reason.
     """
     set_up_logging()
     logging.getLogger("waitress").setLevel(logging.ERROR)
@@ -113,7 +114,7 @@ def _open(
             max_request_body_size=_READ_THOUGH_REFUSED * settings.serving_max_bytes,
             asyncore_use_poll=True,  # select() ends at 1024 descriptors
             ident=None,
-            clear_untrusted_proxy_headers=False,  # nothing here reads them, and it would wrap the application
+            clear_untrusted_proxy_headers=False,  # the application reads none, and clearing would wrap it
         )
     except OSError as error:
         raise ContractError(f"port {port}: cannot be opened: {error}", "Free it, or give another --port.") from error
@@ -123,19 +124,19 @@ def _open(
 
 
 def _run(server: BaseWSGIServer, application: Application, sockets: dict[int, Any], grace: float) -> None:
-    """Serve until a signal; then answer what is under way, for at most `grace` seconds."""
+    """Serve until a signal; then answer requests in progress, for at most `grace` seconds."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     while not stop.is_set():
         wasyncore.loop(_POLL_SECONDS, use_poll=True, map=sockets, count=1)
-    logger.info("asked to stop; answering what is under way")
+    logger.info("stopping on request; answering requests in progress")
     application.draining = True
     _accept_backlog(server)
-    wasyncore.dispatcher.close(server)  # the listening socket alone; the threads' wake-up call stays
+    wasyncore.dispatcher.close(server)  # only the listening socket; the threads' wake-up socket stays open
     deadline = time.monotonic() + grace
     quiet = 0
-    # One quiet look is not enough: what was sent just before lies in the kernel until the next.
+    # Two idle checks: data sent just before the first is still in the kernel.
     while quiet < 2 and time.monotonic() < deadline:
         wasyncore.loop(_POLL_SECONDS, use_poll=True, map=sockets, count=1)
         quiet = 0 if any(map(_busy, _channels(server))) else quiet + 1
@@ -147,7 +148,7 @@ def _run(server: BaseWSGIServer, application: Application, sockets: dict[int, An
 
 
 def _accept_backlog(server: BaseWSGIServer) -> None:
-    """Take up the connections that the kernel has accepted already."""
+    """Accept the connections that are already in the kernel's backlog."""
     known = -1
     while known < len(_channels(server)):
         known = len(_channels(server))
