@@ -1,6 +1,6 @@
 """Trains the demo's data in the image by the SageMaker SDK's local mode, on one host or two, on this machine.
 
-    pip install "sagemaker>=3,<4"                      # in an environment of its own: it forces versions of its own
+    pip install '.[aws]'                               # or make setup
     python examples/local_mode.py --image text-table-trainer --work /tmp/local-mode --instances 2
 
 Needs Docker and Docker Compose, and no AWS account. What a job on the service would leave in S3 is under
