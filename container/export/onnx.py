@@ -25,9 +25,8 @@ from container.data.records import PackedArrays, pad_text
 from container.decision.decision import Decision
 from container.export.decision_layer import DecisionLayer
 from container.models.classifier import Classifier
-from contracts.errors import ContractError, first_line
 from container.models.encoder import TextEncoder
-from contracts.errors import ContractError
+from contracts.errors import ContractError, first_line
 from contracts.hyperparameters import Hyperparameters
 
 AS_THEY_ARE = Decision()
