@@ -11,7 +11,9 @@ from contracts.hyperparameters import Hyperparameters
 
 # The axis that a strategy is about: it takes what is left, unless its size is given.
 _AXIS_OF = {"ddp": "dp_replicate", "fsdp": "dp_shard", "tp": "tp", "pp": "pp", "branch": "branch"}
-_AXES_OF = {**{strategy: (axis,) for strategy, axis in _AXIS_OF.items()}, "hsdp": ("dp_replicate", "dp_shard")}
+# Ranks along a data axis see different records; ranks along any other axis see the same ones.
+DATA_AXES = ("dp_replicate", "dp_shard")
+_AXES_OF = {**{strategy: (axis,) for strategy, axis in _AXIS_OF.items()}, "hsdp": DATA_AXES}
 _TEXTS = 2  # of the model classes whose branches can be shared out
 _SUGGESTIONS = 3
 
@@ -50,7 +52,7 @@ class ParallelDegrees:
         replicas are made by fully_shard, over a shard axis of size 1.
         """
         at_work = set(self.axes)
-        if self.dp_replicate * self.dp_shard > 1:
+        if self.data_size > 1:
             pure = at_work == {"dp_replicate"} and hp.strategy not in ("fsdp", "hsdp")
             at_work.add("ddp" if pure else "fsdp")
         return frozenset(at_work)
@@ -61,6 +63,11 @@ class ParallelDegrees:
         return {field.name: size for field in fields(self) if (size := getattr(self, field.name)) > 1}
 
     @property
+    def data_size(self) -> int:
+        """Return how many ranks see different records: replicas and shards."""
+        return math.prod(getattr(self, axis) for axis in DATA_AXES)
+
+    @property
     def product(self) -> int:
         return math.prod(astuple(self))
 
@@ -69,6 +76,7 @@ class ParallelDegrees:
 
 
 AXES = tuple(field.name for field in fields(ParallelDegrees))
+MODEL_AXES = tuple(axis for axis in AXES if axis not in DATA_AXES)
 
 
 def _multiplied_out(hp: Hyperparameters, world_size: int, per_host: int) -> ParallelDegrees:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from container.parallel.degrees import ParallelDegrees
+from container.parallel.degrees import DATA_AXES, MODEL_AXES, ParallelDegrees
 from contracts.errors import ContractError
 
 
@@ -41,12 +41,24 @@ class RankMesh:
     @property
     def data_size(self) -> int:
         """Ranks that see different records: replicas and shards."""
-        return self.size("dp_replicate") * self.size("dp_shard")
+        return self.degrees.data_size
 
     @property
     def data_rank(self) -> int:
-        """Place among the ranks that see different records, 0..data_size-1."""
-        return self.coordinate("dp_replicate") * self.size("dp_shard") + self.coordinate("dp_shard")
+        """This rank among the ranks that see different records, 0..data_size-1."""
+        rank = 0
+        for axis in DATA_AXES:
+            rank = rank * self.size(axis) + self.coordinate(axis)
+        return rank
+
+    @property
+    def dropout_stream(self) -> tuple[int, int]:
+        """The coordinates that the seed of a step includes.
+
+        Ranks with different records or different pipeline stages draw different dropout masks. Ranks along the other
+        axes compute on the same numbers and must draw the same ones.
+        """
+        return self.data_rank, self.coordinate("pp")
 
     @property
     def is_first(self) -> bool:
@@ -55,16 +67,8 @@ class RankMesh:
 
     @property
     def is_data_leader(self) -> bool:
-        """Whether this rank speaks for its records; ranks of other stages, branches and slices see the same ones."""
-        return not any(self.coordinate(axis) for axis in ("pp", "branch", "tp"))
-
-    @property
-    def is_first_stage(self) -> bool:
-        return self.coordinate("pp") == 0
-
-    @property
-    def is_last_stage(self) -> bool:
-        return self.coordinate("pp") == self.size("pp") - 1
+        """Whether this rank counts its records and their loss; ranks along the model axes see the same records."""
+        return not any(self.coordinate(axis) for axis in MODEL_AXES)
 
     def group(self, axis: str) -> dist.ProcessGroup | None:
         """The ranks along `axis` that this rank is one of; None where it is not in the mesh."""
@@ -86,11 +90,6 @@ class RankMesh:
         if self.world_size > 1:
             dist.all_reduce(values)
         return values
-
-    def barrier(self) -> None:
-        """Wait until every rank is here."""
-        if self.world_size > 1:
-            dist.barrier()
 
 
 def init_distributed(*, timeout_minutes: float) -> None:

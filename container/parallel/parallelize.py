@@ -45,16 +45,15 @@ def parallelize(
     if group is not None:
         split_branches(model, group)
 
-    composed = any(ranks.size(axis) > 1 for axis in ("pp", "branch", "tp"))
-    sharded = ranks.size("dp_shard") > 1 or (ranks.data_size > 1 and (composed or hp.strategy in ("fsdp", "hsdp")))
+    features = ranks.degrees.features(hp)
+    sharded = "fsdp" in features
     # Shards have their own precision, in which they also travel; everything else is cast as it is used.
     autocast = partial(_autocast, ranks.device.type, torch.float32 if sharded else precision)
     shard = partial(shard_module, ranks=ranks, hp=hp, precision=precision) if sharded else _leave
     if ranks.size("pp") > 1:
         return build_pipeline(model, ranks, hp, autocast=autocast, shard=shard, tokens_per_record=tokens_per_record)
     shard(model)
-    replicated = ranks.data_size > 1 and not sharded
-    data_parallel = replicate(model, ranks, hp) if replicated else alone(model)
+    data_parallel = replicate(model, ranks, hp) if "ddp" in features else alone(model)
     return DirectExecution(model, ranks, data_parallel=data_parallel, autocast=autocast)
 
 

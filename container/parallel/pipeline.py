@@ -26,6 +26,7 @@ from torch.distributed.pipelining import (
 from container.data.batch import PackedBatch
 from container.models.blocks import Carry, flatten, restrict
 from container.models.classifier import Classifier
+from container.parallel.degrees import MODEL_AXES
 from container.parallel.execution import Autocast, Gradients, Objective
 from container.parallel.mesh import RankMesh
 from container.parallel.sharding import free_gathered
@@ -143,9 +144,9 @@ class PipelineExecution:
         self._runner: Any = None
         self._step: _Step | None = None
         self._group = ranks.group("pp")
-        # Slices and branches hold copies of the result.
-        copies = ranks.coordinate("branch") or ranks.coordinate("tp")
-        self._has_result = self._is_here(len(rank_of) - 1) and not copies
+        # The last stage has the result; ranks along the other model axes hold copies of it.
+        is_copy = any(ranks.coordinate(axis) for axis in MODEL_AXES if axis != "pp")
+        self._has_result = self._is_here(len(rank_of) - 1) and not is_copy
 
     def forward_backward(
         self,

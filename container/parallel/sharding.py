@@ -7,6 +7,7 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from container.models.encoder import TextEncoder
+from container.parallel.degrees import DATA_AXES
 from container.parallel.mesh import RankMesh
 from container.parallel.recompute import encoder_layers_of
 from contracts.hyperparameters import Hyperparameters
@@ -21,7 +22,7 @@ def shard_module(module: nn.Module, *, ranks: RankMesh, hp: Hyperparameters, pre
     Args:
         module: a whole model, or the part of it that one call runs; called through its own forward.
     """
-    mesh = ranks.submesh("dp_replicate", "dp_shard")
+    mesh = ranks.submesh(*DATA_AXES)
     assert mesh is not None, "there is a data axis"
     options = {
         "mesh": mesh,

@@ -174,9 +174,8 @@ class Trainer:
         rate = learning_rate(state.step, hp=self._hp, total_steps=self._schedule.total_steps)
         for group in self._optimizer.param_groups:
             group["lr"] = rate * group["lr_scale"]
-        # Dropout is a function of (seed, step, data rank, stage): resuming needs no generator state, at any world size,
-        # and ranks that compute on the same numbers drop the same ones.
-        torch.manual_seed(hash((self._hp.seed, state.step, self._ranks.data_rank, self._ranks.coordinate("pp"))))
+        # Dropout is a function of (seed, step, dropout stream): resuming needs no generator state, at any world size.
+        torch.manual_seed(hash((self._hp.seed, state.step, *self._ranks.dropout_stream)))
         self._optimizer.zero_grad(set_to_none=True)
         self._loss += self._execution.forward_backward(
             [batch.to(self._ranks.device) for batch in microbatches],
