@@ -28,7 +28,7 @@ from container.hosts.topology import Topology
 from container.hosts.worker_environment import sm_variables
 from container.job import Job
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.feasibility import check_encoders
+from container.parallel.encoder_checks import check_encoders
 from container.preprocessing.prepare import PreparedData, prepare_data
 from container.processes import set_up_logging
 from container.workers import StopRequests, StopSignal, Workers

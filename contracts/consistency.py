@@ -61,7 +61,7 @@ def _check_lora(hp: Hyperparameters) -> None:
         if field.reinit_layers:
             raise ContractError(
                 f"reinit_layers: is {field.reinit_layers} for {field.column!r}, but with lora_rank {hp.lora_rank} the "
-                "redrawn layers would stay random, but for a low-rank change",
+                "reinitialized layers would stay random, but for a low-rank change",
                 "Set reinit_layers to 0, or lora_rank to 0.",
             )
 

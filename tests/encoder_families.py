@@ -71,6 +71,7 @@ PADDED_FAMILIES: dict[str, dict[str, Any]] = {
     },
     "mpnet": {**_SIZES, "max_position_embeddings": MAX_LENGTH + 2, "pad_token_id": 1},
 }
+ALL_FAMILIES = {**PACKED_FAMILIES, **PADDED_FAMILIES}
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Files:
 
 def write_config(folder: Path, family: str, **overrides: Any) -> Files:
     """A folder with the config.json of a tiny encoder without dropout."""
-    sizes = {**PACKED_FAMILIES, **PADDED_FAMILIES}[family]
+    sizes = ALL_FAMILIES[family]
     folder.mkdir(parents=True, exist_ok=True)
     no_dropout = {
         "hidden_dropout_prob": 0.0,

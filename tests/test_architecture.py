@@ -62,7 +62,7 @@ START_FAST = [
     "container", "container.supervisor", "container.__main__", "container.predictor", "container.preprocessing.prepare",
     "container.evaluation.evaluate", "container.evaluation.fit_decision", "container.decision.decision",
     "container.demo_data", "container.serving.server", "container.serving.inference", "container.steps.packaging",
-    "container.steps.payload",
+    "container.steps.payload", "container.models.families",
 ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.feasibility import EncoderShape, check_against_model
+from container.parallel.encoder_checks import EncoderShape, check_against_model
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.model_classes import MODEL_CLASSES
 from contracts.paths import JobPaths

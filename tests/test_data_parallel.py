@@ -17,9 +17,9 @@ import container.parallel.execution as execution_module
 from container.models.build import EncoderConfigOnly, build_classifier
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.execution import DirectExecution
+from container.parallel.layer_wrapping import compile_layers, encoder_layers_of
 from container.parallel.mesh import build_mesh
 from container.parallel.parallelize import parallelize
-from container.parallel.recompute import compile_layers, encoder_layers_of
 from container.training.loop import precision_of
 from tests.encoder_families import MAX_LENGTH, hyperparameters, packed_batch, write_config
 
@@ -230,7 +230,7 @@ def relative(value: torch.Tensor, expected: torch.Tensor) -> float:
 @pytest.mark.parametrize(
     "settings",
     [{}, {"strategy": "fsdp"}, {"activation_checkpointing": 1}],
-    ids=["replicas", "shards", "recomputed"],
+    ids=["replicas", "shards", "checkpointed"],
 )
 def test_layers_are_compiled_once_for_all_numbers_of_chunks_and_lengths(on_two_ranks, settings):
     made = on_two_ranks(graphs_of_ten_batches, **settings)

@@ -181,12 +181,12 @@ def test_pretrained_weights_arrive_unchanged_in_float32(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "albert"])
-def test_the_pooler_is_redrawn_on_request_only(tmp_path: Path, family: str) -> None:
+def test_the_pooler_is_reinitialized_on_request_only(tmp_path: Path, family: str) -> None:
     files = pretrained(tmp_path / "e", family)
     kept = encoder_state(files, reinit_layers=0, reinit_pooler=False)["pooler.dense.bias"]
-    redrawn = encoder_state(files, reinit_layers=0, reinit_pooler=True)["pooler.dense.bias"]
+    reinitialized = encoder_state(files, reinit_layers=0, reinit_pooler=True)["pooler.dense.bias"]
     assert kept.abs().min() > 0
-    assert redrawn.abs().max() == 0
+    assert reinitialized.abs().max() == 0
 
 
 def test_a_checkpoint_without_a_pooler_gets_a_fresh_one(tmp_path: Path) -> None:
@@ -199,21 +199,21 @@ def test_a_checkpoint_without_a_pooler_gets_a_fresh_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "electra", "modernbert", "deberta-v2", "mpnet"])
-def test_the_last_layers_are_redrawn_and_the_others_kept(tmp_path: Path, family: str) -> None:
+def test_the_last_layers_are_reinitialized_and_the_others_kept(tmp_path: Path, family: str) -> None:
     files = pretrained(tmp_path / "e", family)
     layers = 3 if family == "modernbert" else 2
     kept = encoder_state(files, reinit_layers=0)
-    redrawn = encoder_state(files, reinit_layers=1)
-    changed = {name for name in kept if not torch.equal(kept[name], redrawn[name])} - {"pooler.dense.weight"}
+    reinitialized = encoder_state(files, reinit_layers=1)
+    changed = {name for name in kept if not torch.equal(kept[name], reinitialized[name])} - {"pooler.dense.weight"}
     last = {name for name in kept if f"layer.{layers - 1}." in name or f"layers.{layers - 1}." in name}
     assert changed == last
     for name in changed:
         if name.endswith("bias"):
-            assert redrawn[name].abs().max() == 0
+            assert reinitialized[name].abs().max() == 0
         elif "norm" in name.lower():
-            assert (redrawn[name] == 1).all()
+            assert (reinitialized[name] == 1).all()
         else:
-            assert redrawn[name].std() == pytest.approx(0.3, rel=0.1)
+            assert reinitialized[name].std() == pytest.approx(0.3, rel=0.1)
 
 
 def test_more_layers_than_there_are_is_an_error(tmp_path: Path) -> None:

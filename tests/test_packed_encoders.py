@@ -217,7 +217,7 @@ def test_on_the_cpu_attention_in_bfloat16_is_computed_in_float32() -> None:
     text = packed_text([[5], [9]])
     query, key, value = torch.randn(3, 1, 2, 14, 8).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
-        found = PackedLayout.of(text).attend(query, key, value, scale=None, reach=None)
-    exact = PackedLayout.of(text).attend(query.float(), key.float(), value.float(), scale=None, reach=None)
+        found = PackedLayout.of(text).attend(query, key, value, scale=None, window=None)
+    exact = PackedLayout.of(text).attend(query.float(), key.float(), value.float(), scale=None, window=None)
     assert found.dtype == torch.bfloat16
     assert torch.equal(found, exact.bfloat16())

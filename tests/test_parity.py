@@ -102,11 +102,11 @@ def test_dropout_left_off_would_be_noticed(dropout):
     assert not dropout.compare(ONE_PROCESS, DROPOUT_OFF).holds
 
 
-def test_recomputed_layers_drop_the_same_numbers_again(jobs):
-    (plain,), (recomputed,) = (
+def test_checkpointed_layers_drop_the_same_numbers_again(jobs):
+    (plain,), (checkpointed,) = (
         jobs.train(strategy, {**DROPOUT_ON, **ADAMW}) for strategy in (ONE_PROCESS, BY_NAME["activation checkpointing"])
     )
-    assert recomputed.losses == plain.losses
+    assert checkpointed.losses == plain.losses
 
 
 def test_under_fsdp_a_rank_holds_its_share_of_parameters_gradients_and_optimizer_state(jobs):

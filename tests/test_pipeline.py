@@ -241,7 +241,7 @@ def test_sliced_layers_and_tokens_in_stages_compute_what_one_process_computes(ru
 
 @pytest.mark.long
 @pytest.mark.parametrize("schedule", ["1F1B", "Interleaved1F1B"])
-def test_recomputed_layers_give_the_same_gradients(run: Any, schedule: str) -> None:
+def test_checkpointed_layers_give_the_same_gradients(run: Any, schedule: str) -> None:
     case = Case(schedule, {"pp": 2}, values=(("activation_checkpointing", 1),), steps=1)
     assert_one_process(run(case), case)
 

@@ -15,9 +15,9 @@ from torch.distributed.tensor import DTensor
 from container.data.batch import PackedBatch
 from container.models.build import build_classifier
 from container.models.classifier import Classifier
+from container.models.families import tensor_parallel_families
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.execution import Execution
-from container.parallel.feasibility import SEQUENCE_PARALLEL_FAMILIES, TENSOR_PARALLEL_FAMILIES
 from container.parallel.mesh import build_mesh
 from container.parallel.parallelize import parallelize
 from container.parallel.tensor import apply_tensor_parallel
@@ -39,6 +39,8 @@ REL = 1e-5
 STEPS, MICROBATCHES = 3, 2
 TABULAR_DIM = 3
 MAX_NORM = 0.5
+TENSOR_FAMILIES = tensor_parallel_families()
+SEQUENCE_FAMILIES = tensor_parallel_families(sequence_parallel=True)
 
 
 @dataclass(frozen=True)
@@ -208,14 +210,13 @@ def run(rank_pool, tmp_path) -> Callable[[Case], list[tuple[Trained, Trained]]]:
 SP = (("sequence_parallel", True),)
 
 
-def in_pairs(families: frozenset[str]) -> list[tuple[str, str]]:
-    """All of `families`, two a model."""
-    names = sorted(families)
+def in_pairs(names: list[str]) -> list[tuple[str, str]]:
+    """All of `names`, two a model."""
     return list(zip(names[::2], names[1::2], strict=True))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("families", in_pairs(TENSOR_PARALLEL_FAMILIES), ids="+".join)
+@pytest.mark.parametrize("families", in_pairs(TENSOR_FAMILIES), ids="+".join)
 def test_families_cut_in_two_train_as_one_process(run, families):
     results = run(Case({"tp": 2}, families))
     assert_one_process(results)
@@ -223,7 +224,7 @@ def test_families_cut_in_two_train_as_one_process(run, families):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("families", in_pairs(SEQUENCE_PARALLEL_FAMILIES), ids="+".join)
+@pytest.mark.parametrize("families", in_pairs(SEQUENCE_FAMILIES), ids="+".join)
 def test_tokens_shared_out_between_the_cut_matrices_change_nothing(run, families):
     results = run(Case({"tp": 2}, families, SP))
     assert_one_process(results)
@@ -250,7 +251,9 @@ def test_cuts_compose_with_every_other_axis(run, degrees, values):
     assert_same_predictions(results, data_size=degrees.get("dp_replicate", 1) * degrees.get("dp_shard", 1))
 
 
-@pytest.mark.parametrize("values", [(), SP, (*SP, ("activation_checkpointing", 1))], ids=["", "sequence", "recomputed"])
+@pytest.mark.parametrize(
+    "values", [(), SP, (*SP, ("activation_checkpointing", 1))], ids=["", "sequence", "checkpointed"]
+)
 def test_dropout_draws_what_one_process_draws(run, values):
     assert_one_process(run(Case({"tp": 2}, ("bert", "distilbert"), values, dropout=0.3)))
 
@@ -319,14 +322,14 @@ def refusal(case: Case, folder: Path) -> str:
     return ""
 
 
-@pytest.mark.parametrize("family", sorted({*PACKED_FAMILIES, *PADDED_FAMILIES} - TENSOR_PARALLEL_FAMILIES))
+@pytest.mark.parametrize("family", sorted({*PACKED_FAMILIES, *PADDED_FAMILIES} - {*TENSOR_FAMILIES}))
 def test_a_family_without_a_plan_is_refused_with_what_to_do_instead(rank_pool, tmp_path, family):
     (said,) = rank_pool.run(refusal, Case({}, ("bert", family)), tmp_path, world_size=1)
     assert said.startswith("tp_size")
     assert all(word in said for word in ("secondary", family, "bert, camembert", "dp_shard_size", "pp_size"))
 
 
-@pytest.mark.parametrize("family", sorted(TENSOR_PARALLEL_FAMILIES - SEQUENCE_PARALLEL_FAMILIES))
+@pytest.mark.parametrize("family", sorted({*TENSOR_FAMILIES} - {*SEQUENCE_FAMILIES}))
 def test_a_family_whose_tokens_cannot_be_shared_out_is_refused(rank_pool, tmp_path, family):
     (said,) = rank_pool.run(refusal, Case({}, ("bert", family), SP), tmp_path, world_size=1)
     assert said.startswith("sequence_parallel")

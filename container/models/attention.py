@@ -16,6 +16,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from container.data.batch import PackedText
+from container.log_once import log_once
 
 try:
     from torch.nn.attention.varlen import varlen_attn
@@ -33,13 +34,13 @@ _LENGTH_STEP = 64
 class Layout(Protocol):
     """Where the chunks of an encoder's input lie."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
         """Attention of every token to the tokens of its own chunk.
 
         Args:
             query, key, value: [1, heads, N, head_dim] packed, [S, heads, T, head_dim] dense.
             scale: factor of the scores; None = 1 / sqrt(head_dim).
-            reach: a token sees tokens at most this far away on either side; None = its whole chunk.
+            window: a token sees tokens at most this far away on either side; None = its whole chunk.
 
         Returns:
             The context, in the shape of `query`.
@@ -71,13 +72,13 @@ class PackedLayout:
         longest = -(-max(text.lengths) // _LENGTH_STEP) * _LENGTH_STEP
         return cls(text.cu_seqlens, text.lengths, longest, _has_flash(text.cu_seqlens.device))
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
         if self.flash and _varlen_takes(query):
-            return self._attend_varlen(query, key, value, scale=scale, reach=reach)
-        return self._attend_by_chunk(query, key, value, scale=scale, reach=reach)
+            return self._attend_varlen(query, key, value, scale=scale, window=window)
+        return self._attend_by_chunk(query, key, value, scale=scale, window=window)
 
     def _attend_varlen(
-        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None
+        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None
     ) -> Tensor:
         context = varlen_attn(
             *(tensor[0].transpose(0, 1) for tensor in (query, key, value)),  # [N, heads, head_dim]
@@ -86,32 +87,34 @@ class PackedLayout:
             self.longest,
             self.longest,
             scale=scale,
-            window_size=(-1, -1) if reach is None else (reach, reach),
+            window_size=(-1, -1) if window is None else (window, window),
         )
         return context.transpose(0, 1).unsqueeze(0)
 
     @torch.compiler.disable
     def _attend_by_chunk(
-        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None
+        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None
     ) -> Tensor:
         """One call per chunk, on views. On CPU this beat gathering into padded length buckets (docs/benchmarks.md)."""
         if query.is_cuda:
-            _say_slow(query.dtype)
+            _warn_slow(query.dtype)
         elif query.dtype != torch.float32 and query.device.type == "cpu":
             # The kernel's backward takes 6 times as long in bfloat16 as in float32 (docs/benchmarks.md).
             with torch.autocast("cpu", enabled=False):
                 whole = (tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in (query, key, value))
-                return self._by_chunk(*whole, scale=scale, reach=reach).to(query.dtype)
-        return self._by_chunk(query, key, value, scale=scale, reach=reach)
+                return self._by_chunk(*whole, scale=scale, window=window).to(query.dtype)
+        return self._by_chunk(query, key, value, scale=scale, window=window)
 
-    def _by_chunk(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None) -> Tensor:
+    def _by_chunk(
+        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None
+    ) -> Tensor:
         # [heads, N, head_dim] in memory: the kernel then reads each head of a chunk in one run.
         chunks = (tensor.contiguous().split(self.lengths, dim=2) for tensor in (query, key, value))
         longest = max(self.lengths)
-        band = None if reach is None or longest - 1 <= reach else _band(longest, reach, query.device)
+        band = None if window is None or longest - 1 <= window else _band(longest, window, query.device)
         contexts = []
         for length, q, k, v in zip(self.lengths, *chunks):
-            near = None if band is None or length - 1 <= reach else band[:length, :length]
+            near = None if band is None or length - 1 <= window else band[:length, :length]
             contexts.append(F.scaled_dot_product_attention(q, k, v, attn_mask=near, scale=scale))
         return torch.cat(contexts, dim=2)
 
@@ -126,11 +129,11 @@ class DenseLayout:
 
     mask: Tensor
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, reach: int | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
         # Written out, and in this form, because onnxruntime's optimizer knows attention by it (export/variants.py).
         hidden = 1 - self.mask.unsqueeze(1).unsqueeze(2).to(query.dtype)  # [S, 1, 1, T]
-        if reach is not None:
-            far = (~_band(self.mask.shape[1], reach, self.mask.device)).to(query.dtype)
+        if window is not None:
+            far = (~_band(self.mask.shape[1], window, self.mask.device)).to(query.dtype)
             hidden = (hidden + far).clamp(max=1)  # [S, 1, T, T]
         # A finite minimum: padding chunks, and padding beyond its window, see nothing; -inf would make them NaN.
         bias = hidden * torch.finfo(query.dtype).min
@@ -155,16 +158,16 @@ def varlen_attention(
     """
     if not (_has_flash(query.device) and _varlen_takes(query)):
         if query.is_cuda:
-            _say_slow(query.dtype)
+            _warn_slow(query.dtype)
         return None
     longest_query, longest_key = (-(-length // _LENGTH_STEP) * _LENGTH_STEP for length in longest)
     return varlen_attn(query, key, value, *boundaries, longest_query, longest_key)
 
 
-def _band(length: int, reach: int, device: torch.device) -> Tensor:
-    """True where two tokens are at most `reach` apart. [length, length]"""
+def _band(length: int, window: int, device: torch.device) -> Tensor:
+    """True where two tokens are at most `window` apart. [length, length]"""
     place = torch.arange(length, device=device)
-    return (place[:, None] - place[None, :]).abs() <= reach
+    return (place[:, None] - place[None, :]).abs() <= window
 
 
 def _varlen_takes(query: Tensor) -> bool:
@@ -173,11 +176,13 @@ def _varlen_takes(query: Tensor) -> bool:
     return query.dtype in (torch.float16, torch.bfloat16) and head_dim % 8 == 0 and head_dim <= 256
 
 
-@lru_cache
-def _say_slow(dtype: torch.dtype) -> None:
-    logger.warning(
-        "attention in %s on this GPU runs chunk by chunk, which is slow: set bf16=true for the variable-length kernel",
-        str(dtype).removeprefix("torch."),
+def _warn_slow(dtype: torch.dtype) -> None:
+    name = str(dtype).removeprefix("torch.")
+    log_once(
+        logger,
+        logging.WARNING,
+        f"attention in {name} on this GPU runs chunk by chunk, which is slow: set bf16=true for the variable-length "
+        "kernel",
     )
 
 
@@ -202,8 +207,8 @@ def _attention(
     assert attention_mask is None, "the mask function below builds none"
     assert not getattr(module, "is_causal", False), "encoders see both ways"
     # transformers passes the window as flash attention counts it: tokens less than sliding_window away are seen.
-    reach = None if sliding_window is None else sliding_window - 1
-    context = layout.attend(query, key, value, scale=scaling, reach=reach)
+    window = None if sliding_window is None else sliding_window - 1
+    context = layout.attend(query, key, value, scale=scaling, window=window)
     return context.transpose(1, 2), None  # [1, N, heads, head_dim]
 
 

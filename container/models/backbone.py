@@ -1,9 +1,8 @@
-"""Builds a text encoder from files: configuration, weights or random ones, what is redrawn and what is frozen."""
+"""Builds a text encoder from files: configuration, weights or random ones, what is reinitialized and what is frozen."""
 
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
@@ -11,9 +10,12 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
+from container.log_once import log_once
 from container.models.attention import ATTENTION
+from container.models.backbone_parts import embedding_tables, encoder_layers, first_position, longest_chunk
 from container.models.encoder import MeanPooler, Pooler, TextEncoder
 from container.models.families import (
     FAMILIES,
@@ -25,6 +27,8 @@ from container.models.families import (
     longest_chunk,
 )
 from contracts.errors import ContractError, first_line
+from container.models.families import FAMILIES, EncoderFamily, encoder_family
+from contracts.errors import ContractError
 from contracts.hyperparameters import TextField
 
 logger = logging.getLogger(__name__)
@@ -52,12 +56,12 @@ def build_encoder(
         chosen: names of the hyperparameters that the user set; a default that cannot be followed is only logged.
 
     Raises:
-        ContractError: no text encoder, weights that do not fit the config, more layers to redraw than there are, chunks
-            longer than its positions, a tokenizer with more tokens than the encoder.
+        ContractError: no text encoder, weights that do not fit the config, more layers to reinitialize than there are,
+            chunks longer than its positions, a tokenizer with more tokens than the encoder.
     """
     chosen = set(chosen)
     config = _read_config(files.config_folder)
-    family = encoder_family(config, source=str(files.config_folder))
+    family = encoder_family(config.model_type)
     _check_tokenizer(files.config_folder, config)
     if files.weights_folder is None:
         backbone, has_pooler = _random_backbone(config, family, files.config_folder), False
@@ -73,18 +77,22 @@ def build_encoder(
     )
     pretrained_pooler = _take_pooler(backbone)
     if isinstance(encoder.pooler, Pooler):
-        redraw(encoder.pooler, std=_std(config))
+        reinitialize(encoder.pooler, std=_std(config))
         if has_pooler and pretrained_pooler is not None and not field.reinit_pooler:
             encoder.pooler.dense.load_state_dict(pretrained_pooler.state_dict())
     if files.weights_folder is not None:
-        _redraw_last_layers(field, backbone, family, chosen=chosen)
-    if family.unproven:
+        _reinitialize_last_layers(field, backbone, family, chosen=chosen)
+    if config.model_type not in FAMILIES:
         _prove(backbone, source=files.config_folder)
     if not field.is_embeddings_trainable:
         for table in embedding_tables(backbone):
             table.requires_grad_(False)
     if not family.packed:
-        _say_once(f"Encoders of the family {config.model_type} run padded to the longest chunk of each batch.")
+        log_once(
+            logger,
+            logging.INFO,
+            f"Encoders of the family {config.model_type} run padded to the longest chunk of each batch.",
+        )
     return encoder
 
 
@@ -95,7 +103,7 @@ def build_word_embeddings(field: TextField, files: EncoderFiles) -> nn.Embedding
         ContractError: as build_encoder.
     """
     config = _read_config(files.config_folder)
-    family = encoder_family(config, source=str(files.config_folder))
+    family = encoder_family(config.model_type)
     _check_tokenizer(files.config_folder, config)
     if files.weights_folder is None:
         with torch.device("meta"):  # for its sizes alone
@@ -109,7 +117,7 @@ def build_word_embeddings(field: TextField, files: EncoderFiles) -> nn.Embedding
     return words
 
 
-def redraw(modules: nn.Module, *, std: float) -> None:
+def reinitialize(modules: nn.Module, *, std: float) -> None:
     """Weights as before pretraining: Linear and Embedding normal(0, std), biases 0, norms 1."""
     for module in modules.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
@@ -131,7 +139,20 @@ def _read_config(folder: Path) -> PretrainedConfig:
     for name in _ATTENTION_DROPOUTS:
         if getattr(config, name, 0):
             setattr(config, name, 0.0)
-            _say_once("Attention dropout is 0 on every path: the variable-length attention kernel has none.")
+            log_once(
+                logger,
+                logging.INFO,
+                "Attention dropout is 0 on every path: the variable-length attention kernel has none.",
+            )
+    if (
+        config.is_encoder_decoder
+        or getattr(config, "is_decoder", False)
+        or config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    ):
+        raise ContractError(
+            f"{folder}: model_type {config.model_type!r} is not a text encoder, whose tokens see both ways",
+            f"Use an encoder of one of these families: {', '.join(FAMILIES)}.",
+        )
     return config
 
 
@@ -193,7 +214,7 @@ def _take_pooler(backbone: PreTrainedModel) -> nn.Linear | None:
     return dense if fits else None
 
 
-def _redraw_last_layers(
+def _reinitialize_last_layers(
     field: TextField, backbone: PreTrainedModel, family: EncoderFamily, *, chosen: set[str]
 ) -> None:
     count = field.reinit_layers
@@ -208,7 +229,7 @@ def _redraw_last_layers(
     elif family.shared_layers:
         obstacle = (
             f"{kind} runs one set of weights {backbone.config.num_hidden_layers} times, so the last {count} cannot be "
-            "redrawn without all the others"
+            "reinitialized without all the others"
         )
     if obstacle is not None:
         if key in chosen:
@@ -221,7 +242,7 @@ def _redraw_last_layers(
             f"Set {key} to at most {len(layers)}.",
         )
     for layer in layers[len(layers) - count :]:
-        redraw(layer, std=_std(backbone.config))
+        reinitialize(layer, std=_std(backbone.config))
 
 
 def _check_length(field: TextField, backbone: PreTrainedModel, folder: Path, *, chosen: set[str]) -> None:
@@ -292,9 +313,8 @@ def _std(config: PretrainedConfig) -> float:
     return getattr(config, "initializer_range", 0.02)
 
 
-@lru_cache
-def _say_once(sentence: str) -> None:
-    logger.info(sentence)
+from container.models.families import FAMILIES, EncoderFamily, encoder_family
+from contracts.errors import ContractError, first_line
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from transformers import PreTrainedModel
 
 from container.data.batch import PackedText
 from container.models.attention import DenseLayout, Layout, PackedLayout
-from container.models.families import FAMILIES, encoder_layers
+from container.models.backbone_parts import encoder_layers
+from container.models.families import encoder_family
 from container.models.word_encoders import WordEncoder
 
 
@@ -79,12 +80,12 @@ class TextEncoder(nn.Module):
 
     @property
     def layers(self) -> nn.ModuleList | None:
-        """The backbone's layers in order: what is sharded, recomputed, compiled and staged one by one.
+        """The backbone's layers in order: sharded, checkpointed, compiled and staged one by one.
 
         None where they are not known, or are one set of weights run several times.
         """
-        family = FAMILIES.get(self.kind)
-        return None if family is None or family.shared_layers else encoder_layers(self.backbone, family)
+        family = encoder_family(self.kind)
+        return encoder_layers(self.backbone, family) if family.has_own_layers else None
 
     def forward(self, text: PackedText) -> Tensor:
         """Vector of each chunk. [S, d]"""

@@ -135,7 +135,7 @@ class ConvolutionalEncoder(WordEncoder):
         )
         self.width = len(kernel_sizes) * channels[-1]
         self._stride = 2 ** (len(channels) - 1)  # tokens that are one place in the last layer
-        # A kernel's reach in the last layer, in tokens; a gap that long keeps chunks apart in every layer.
+        # A kernel's window in the last layer, in tokens; a gap that long keeps chunks apart in every layer.
         self._gap = (max(kernel_sizes) // 2) * self._stride
 
     def forward(self, text: PackedText) -> Tensor:

@@ -89,7 +89,7 @@ class DirectExecution:
         share = torch.zeros((), device=self.ranks.device)
         for i, batch in enumerate(microbatches):
             last = i == len(microbatches) - 1
-            with contextlib.nullcontext() if last else self._data_parallel.unsynchronised():
+            with contextlib.nullcontext() if last else self._data_parallel.no_sync():
                 with self._autocast():
                     logits = self._data_parallel.forward(batch)
                 loss = objective(at_least_float32(logits), batch) / normaliser
@@ -135,7 +135,7 @@ class Gradients:
         square = torch.zeros((), dtype=torch.float64)
         grads = []
         for copies, parameters in self._copies.items():
-            own = [_local(parameter.grad) for parameter in parameters if parameter.grad is not None]
+            own = [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
             grads += own
             if own:
                 square += _square_norm(own).cpu() / copies
@@ -171,7 +171,8 @@ def _partitioned_axes(name: str, parameter: nn.Parameter) -> set[str]:
     return axes
 
 
-def _local(tensor: Tensor) -> Tensor:
+def local_part(tensor: Tensor) -> Tensor:
+    """Return what this rank holds of `tensor`: the local part of a DTensor, or all of a plain tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

@@ -10,9 +10,9 @@ from torch import nn
 from container.models.classifier import Classifier
 from container.parallel.branch import split_branches
 from container.parallel.execution import DirectExecution, Execution
+from container.parallel.layer_wrapping import checkpoint_activations, compile_layers
 from container.parallel.mesh import RankMesh
 from container.parallel.pipeline import build_pipeline
-from container.parallel.recompute import compile_layers, recompute_layers
 from container.parallel.replication import alone, replicate
 from container.parallel.sharding import shard_module
 from container.parallel.tensor import apply_tensor_parallel
@@ -40,7 +40,7 @@ def parallelize(
         apply_tensor_parallel(model, slices, sequence_parallel=hp.sequence_parallel)
     if hp.compile:
         compile_layers(model)
-    recompute_layers(model, every=hp.activation_checkpointing)
+    checkpoint_activations(model, every=hp.activation_checkpointing)
     group = ranks.group("branch")
     if group is not None:
         split_branches(model, group)

@@ -7,7 +7,6 @@ of tokens and records, because the schedules fix their buffers once; nothing is 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from torch.distributed.pipelining import (
 )
 
 from container.data.batch import PackedBatch
+from container.log_once import log_once
 from container.models.blocks import Carry, flatten, restrict
 from container.models.classifier import Classifier
 from container.parallel.degrees import MODEL_AXES
@@ -87,7 +87,9 @@ def build_pipeline(
     rank_of = [schedule.rank_of(stage, num_ranks) for stage in range(num_ranks * schedule.stages_per_rank)]
     plans = plan_stages(model, hp, rank_of=rank_of, tokens_per_record=tokens_per_record)
     if ranks.is_first:
-        _say_once(f"pipeline of {len(plans)} stages ({hp.pp_schedule}):\n{stage_table(plans, rank_of)}")
+        log_once(
+            logger, logging.INFO, f"pipeline of {len(plans)} stages ({hp.pp_schedule}):\n{stage_table(plans, rank_of)}"
+        )
     dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)
     own = [plan for plan, rank in zip(plans, rank_of) if rank == ranks.coordinate("pp")]
     stages = [Stage(model, plan, autocast=autocast, dtype=dtype) for plan in own]
@@ -286,12 +288,11 @@ def _keep_gathered(stage: Stage, hp: Hyperparameters) -> None:
     if isinstance(stage, FSDPModule):
         stage.set_reshard_after_forward(False)
         if hp.sharding_strategy == "FULL_SHARD":
-            _say_once("FULL_SHARD: a pipeline stage's parameters stay gathered from its first microbatch to its last")
-
-
-@lru_cache
-def _say_once(sentence: str) -> None:
-    logger.info(sentence)
+            log_once(
+                logger,
+                logging.INFO,
+                "FULL_SHARD: a pipeline stage's parameters stay gathered from its first microbatch to its last",
+            )
 
 
 def _nothing_put_off() -> Callable[[], None]:

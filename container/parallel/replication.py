@@ -29,13 +29,13 @@ class DataParallel:
     Attributes:
         forward: what a training step's forward goes through.
         loss_factor: what a rank's loss is multiplied by so that reduced gradients are the SUM over ranks.
-        unsynchronised: within it a backward only accumulates.
+        no_sync: a context in which a backward pass only accumulates gradients.
         forget: drop what compression remembers of earlier gradients; on every rank alike.
     """
 
     forward: nn.Module
     loss_factor: float
-    unsynchronised: Callable[[], contextlib.AbstractContextManager]
+    no_sync: Callable[[], contextlib.AbstractContextManager]
     forget: Callable[[], None] = lambda: None
 
 

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from container.models.attention import PackedLayout
-from container.parallel.cut_modules import gather, shared
+from container.parallel.tensor_modules import gather, shared
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class SlicedTokens:
     def count_at(self, attention: nn.Module) -> None:
         """Count the real tokens of a layer as its `attention` begins, before any dropout.
 
-        Not in the layer before it: a layer that is recomputed passes here again, and pipelines have several
+        Not in the layer before it: a checkpointed layer passes here again, and pipelines have several
         microbatches under way.
         """
         attention.register_forward_pre_hook(self._note, with_kwargs=True)

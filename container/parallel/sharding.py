@@ -8,8 +8,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 
 from container.models.encoder import TextEncoder
 from container.parallel.degrees import DATA_AXES
+from container.parallel.layer_wrapping import encoder_layers_of
 from container.parallel.mesh import RankMesh
-from container.parallel.recompute import encoder_layers_of
 from contracts.hyperparameters import Hyperparameters
 
 

@@ -11,7 +11,7 @@ from container.data.batch import PackedBatch
 from container.models.blocks import Block, BlockRun, Carry, carries, flatten
 from container.models.classifier import Classifier
 from container.models.encoder import TextBranch
-from container.models.families import FAMILIES
+from container.models.families import encoder_family
 from container.models.fusion import FusionHead
 from container.parallel.execution import Autocast
 from contracts.hyperparameters import Hyperparameters
@@ -210,8 +210,7 @@ def block_cost(
     config, inside = branch.encoder.backbone.config, set(branch.encoder.backbone.modules())
     attention = 4 * chunk * config.hidden_size  # of one layer, per token
     if block.begins and block.ends:
-        family = FAMILIES.get(config.model_type)
-        rounds = config.num_hidden_layers if family is not None and family.shared_layers else 1
+        rounds = config.num_hidden_layers if encoder_family(config.model_type).shared_layers else 1
         on_tokens, layers = [branch.encoder.backbone], config.num_hidden_layers
         once = [module for module in (branch.encoder.pooler, branch.projection) if module is not None]
     else:

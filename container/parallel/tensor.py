@@ -7,83 +7,24 @@ ranks' generators agree.
 """
 
 from collections.abc import Mapping
-from enum import Enum
 from fnmatch import fnmatchcase
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 
+from container.models.backbone_parts import encoder_layers
 from container.models.classifier import Classifier
 from container.models.encoder import TextEncoder
-from container.models.families import FAMILIES, encoder_layers
-from container.parallel.cut_modules import cut_columns, cut_entry, cut_rows, cut_width
-from container.parallel.feasibility import SEQUENCE_PARALLEL_FAMILIES, TENSOR_PARALLEL_FAMILIES
+from container.models.families import Split, encoder_family
+from container.parallel.encoder_checks import check_family
 from container.parallel.sequence import SlicedTokens
-from contracts.errors import ContractError
-
-
-class Cut(Enum):
-    """What becomes of a module of a layer.
-
-    ENTRY: attention, or what else has several matrices that hidden states enter: they do so once for all of them.
-    COLUMNS: a Linear, each rank has some of its outputs (heads, or columns of the feed-forward).
-    ROWS: a Linear, each rank has some of its inputs; the ranks' outputs are summed.
-    """
-
-    ENTRY = "entry"
-    COLUMNS = "columns"
-    ROWS = "rows"
-
-
-_BERT = {
-    "attention.self": Cut.ENTRY,
-    "attention.self.query": Cut.COLUMNS,
-    "attention.self.key": Cut.COLUMNS,
-    "attention.self.value": Cut.COLUMNS,
-    "attention.output.dense": Cut.ROWS,
-    "intermediate.dense": Cut.COLUMNS,
-    "output.dense": Cut.ROWS,
-}
-
-# Names are relative to a layer. ModernBERT has queries, keys and values in one matrix, and the two halves of its gated
-# feed-forward in another: a rank's share of either is not one run of rows.
-PLANS: dict[str, Mapping[str, Cut]] = {
-    "bert": _BERT,
-    "roberta": _BERT,
-    "xlm-roberta": _BERT,
-    "camembert": _BERT,
-    "electra": _BERT,
-    "distilbert": {
-        "attention": Cut.ENTRY,
-        "attention.q_lin": Cut.COLUMNS,
-        "attention.k_lin": Cut.COLUMNS,
-        "attention.v_lin": Cut.COLUMNS,
-        "attention.out_lin": Cut.ROWS,
-        "ffn.lin1": Cut.COLUMNS,
-        "ffn.lin2": Cut.ROWS,
-    },
-    # No ENTRY: its attention adds the residual itself, and needs the hidden states as they are.
-    "albert": {
-        "albert_layers.*.attention.query": Cut.COLUMNS,
-        "albert_layers.*.attention.key": Cut.COLUMNS,
-        "albert_layers.*.attention.value": Cut.COLUMNS,
-        "albert_layers.*.attention.dense": Cut.ROWS,
-        "albert_layers.*.ffn": Cut.COLUMNS,
-        "albert_layers.*.ffn_output": Cut.ROWS,
-    },
-    "nomic_bert": {
-        "self_attn": Cut.ENTRY,
-        "self_attn.q_proj": Cut.COLUMNS,
-        "self_attn.k_proj": Cut.COLUMNS,
-        "self_attn.v_proj": Cut.COLUMNS,
-        "self_attn.o_proj": Cut.ROWS,
-        "mlp": Cut.ENTRY,
-        "mlp.gate_proj": Cut.COLUMNS,
-        "mlp.up_proj": Cut.COLUMNS,
-        "mlp.down_proj": Cut.ROWS,
-    },
-}
+from container.parallel.tensor_modules import (
+    prepare_input,
+    split_column_wise,
+    split_embedding,
+    split_row_wise,
+)
 
 
 def apply_tensor_parallel(model: Classifier, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
@@ -93,8 +34,9 @@ def apply_tensor_parallel(model: Classifier, mesh: DeviceMesh, *, sequence_paral
     projection of the embeddings, and heads whose outputs do not divide.
 
     Args:
-        model: the plain model, with the same weights on every rank; before recomputation, compilation and sharding.
-        mesh: one axis, "tp", whose size divides heads and feed-forward columns (container/parallel/feasibility.py).
+        model: the plain model, with the same weights on every rank; before compilation, activation checkpointing and
+            sharding.
+        mesh: one axis, "tp", whose size divides heads and feed-forward columns (container/parallel/encoder_checks.py).
         sequence_parallel: between the cut matrices of a layer, each rank computes its share of the tokens.
 
     Raises:
@@ -102,61 +44,46 @@ def apply_tensor_parallel(model: Classifier, mesh: DeviceMesh, *, sequence_paral
     """
     encoders = {role: branch.encoder for role, branch in model.branches.items()}
     for role, encoder in encoders.items():
-        check_family(encoder.backbone.config.model_type, role=role, sequence_parallel=sequence_parallel)
+        check_family(
+            f"the encoder of {role}", model_type=encoder.backbone.config.model_type, sequence_parallel=sequence_parallel
+        )
     for encoder in dict.fromkeys(encoders.values()):  # one, where texts share it
-        _cut_encoder(encoder, mesh, sequence_parallel=sequence_parallel)
+        _split_encoder(encoder, mesh, sequence_parallel=sequence_parallel)
     heads = [*model.branches.values(), model.tabular, model.fusion]
     backbones = {module for encoder in encoders.values() for module in encoder.backbone.modules()}
     for linear in dict.fromkeys(module for head in heads if head is not None for module in head.modules()):
         if isinstance(linear, nn.Linear) and linear not in backbones and linear.out_features % mesh.size() == 0:
-            cut_columns(linear, mesh, outside=Replicate(), whole=True)
+            split_column_wise(linear, mesh, outside=Replicate(), whole=True)
 
 
-def check_family(model_type: str, *, role: str, sequence_parallel: bool) -> None:
-    """Raise ContractError where there is no plan for the encoder of text `role`."""
-    for setting, wanted, families in (
-        ("tp_size", True, TENSOR_PARALLEL_FAMILIES),
-        ("sequence_parallel", sequence_parallel, SEQUENCE_PARALLEL_FAMILIES),
-    ):
-        if wanted and model_type not in families:
-            raise ContractError(
-                f"{setting}: there is no plan by which the encoder of {role!r}, of model_type {model_type!r}, is cut; "
-                f"there is one for {', '.join(sorted(families))}",
-                "Leave sequence_parallel out, or use an encoder of one of these families."
-                if setting == "sequence_parallel"
-                else "Use an encoder of one of these families, or share the model out with dp_shard_size (fsdp) or "
-                "pp_size (pipeline) instead.",
-            )
-
-
-def _cut_encoder(encoder: TextEncoder, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
+def _split_encoder(encoder: TextEncoder, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
     backbone = encoder.backbone
-    kind = backbone.config.model_type
+    family = encoder_family(backbone.config.model_type)
     assert backbone.config.num_attention_heads % mesh.size() == 0, "checked with the degrees"
     words = backbone.get_input_embeddings()
     if words.embedding_dim % mesh.size() == 0:
-        cut_width(words, mesh)
+        split_embedding(words, mesh)
     tokens = SlicedTokens(mesh) if sequence_parallel else None
-    layers = encoder_layers(backbone, FAMILIES[kind])
+    layers = encoder_layers(backbone, family)
     for layer in layers:
-        _cut_layer(layer, PLANS[kind], mesh, tokens)
+        _split_layer(layer, family.tensor_plan, mesh, tokens)
     if tokens is not None:
-        tokens.slice_around(backbone.get_submodule(FAMILIES[kind].layers.rpartition(".")[0]))
+        tokens.slice_around(backbone.get_submodule(family.layers.rpartition(".")[0]))
 
 
-def _cut_layer(layer: nn.Module, plan: Mapping[str, Cut], mesh: DeviceMesh, tokens: SlicedTokens | None) -> None:
+def _split_layer(layer: nn.Module, plan: Mapping[str, Split], mesh: DeviceMesh, tokens: SlicedTokens | None) -> None:
     outside = Replicate() if tokens is None else Shard(1)  # of the hidden states between cut matrices [1, N, d]
-    entries = tuple(f"{name}." for name, cut in plan.items() if cut is Cut.ENTRY)
-    for name, cut in plan.items():
+    entries = tuple(f"{name}." for name, split in plan.items() if split is Split.INPUT)
+    for name, split in plan.items():
         for module in _matching(layer, name):
-            if cut is Cut.ENTRY:
-                cut_entry(module, mesh, outside=outside)
+            if split is Split.INPUT:
+                prepare_input(module, mesh, outside=outside)
                 if tokens is not None:
                     tokens.count_at(module)
-            elif cut is Cut.ROWS:
-                cut_rows(module, mesh, outside=outside)
+            elif split is Split.ROW_WISE:
+                split_row_wise(module, mesh, outside=outside)
             else:
-                cut_columns(module, mesh, outside=None if name.startswith(entries) else outside)
+                split_column_wise(module, mesh, outside=None if name.startswith(entries) else outside)
     if tokens is not None:
         tokens.slice_between(layer)
 

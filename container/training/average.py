@@ -5,9 +5,8 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
-from container.parallel.execution import Execution
+from container.parallel.execution import Execution, local_part
 
 
 class WeightAverage:
@@ -44,7 +43,7 @@ class WeightAverage:
             return
         decay = min(self._decay, (1 + step) / (10 + step))
         # Asked for anew each time: fully_shard may move a parameter's shard when it first computes.
-        weights, averages = ([_local(tensor) for tensor in side] for side in (self._pairs, self._pairs.values()))
+        weights, averages = ([local_part(tensor) for tensor in side] for side in (self._pairs, self._pairs.values()))
         torch._foreach_lerp_(averages, weights, 1 - decay)
 
     @contextmanager
@@ -61,12 +60,8 @@ class WeightAverage:
         if not self._pairs:
             return
         for weight, average in self._pairs.items():
-            ours, other = _local(weight), _local(average)
+            ours, other = local_part(weight), local_part(average)
             kept = ours.clone()
             ours.copy_(other)
             other.copy_(kept)
         execution.weights_changed()
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

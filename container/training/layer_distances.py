@@ -3,7 +3,7 @@
 from torch import nn
 
 from container.models.encoder import TextEncoder
-from container.models.families import FAMILIES
+from container.models.families import encoder_family
 from contracts.errors import ContractError
 
 
@@ -30,9 +30,9 @@ def layer_distances(module: nn.Module) -> dict[str, int]:
 def _backbone_distances(encoder: TextEncoder, path: str) -> dict[str, int]:
     backbone = encoder.backbone
     kind = backbone.config.model_type
-    family = FAMILIES.get(kind)
-    if family is None or family.layers is None or family.shared_layers:
-        why = "runs one set of weights for every layer" if family is not None else "has layers that are not known"
+    family = encoder_family(kind)
+    if family.layers is None or family.shared_layers:
+        why = "runs one set of weights for every layer" if family.shared_layers else "has layers that are not known"
         raise ContractError(
             f"layer_lr_decay: is below 1, but the encoder of {path}, of model_type {kind!r}, {why}",
             "Set layer_lr_decay to 1.0, or use an encoder of another family.",

@@ -6,17 +6,8 @@ import pytest
 
 from container.models.blocks import flatten
 from container.models.build import build_classifier
-from container.models.families import FAMILIES
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.feasibility import (
-    FAMILIES_IN_LAYERS,
-    FAMILIES_WITH_LAYERS,
-    TENSOR_PARALLEL_FAMILIES,
-    EncoderShape,
-    check_against_model,
-    check_encoders,
-)
-from container.parallel.tensor import PLANS
+from container.parallel.encoder_checks import EncoderShape, check_against_model, check_encoders
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.paths import JobPaths
@@ -47,16 +38,6 @@ def refusal(world_size, encoders, **settings):
     with pytest.raises(ContractError) as caught:
         check(world_size, encoders, **settings)
     return str(caught.value)
-
-
-def test_the_families_named_without_torch_are_those_of_the_models():
-    assert set(PLANS) == TENSOR_PARALLEL_FAMILIES
-    assert {
-        name for name, family in FAMILIES.items() if family.packed and family.layers and not family.shared_layers
-    } == FAMILIES_IN_LAYERS
-    assert {
-        name for name, family in FAMILIES.items() if family.layers and not family.shared_layers
-    } == FAMILIES_WITH_LAYERS
 
 
 @pytest.mark.parametrize("family", [*PACKED_FAMILIES, *PADDED_FAMILIES])

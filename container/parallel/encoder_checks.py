@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from container.models.families import encoder_family, tensor_parallel_families
 from container.parallel.degrees import ParallelDegrees
 from container.preprocessing.encoder_config import config_value, scratch_config
 from container.preprocessing.encoder_source import find_encoder, read_config
@@ -14,17 +15,6 @@ from contracts.hyperparameters import FROM_SCRATCH, TWO_STAGE_SCHEDULES, Hyperpa
 from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)
-
-# What container/models/families.py and container/parallel/tensor.py know of model types, for those who import no torch;
-# tests/test_feasibility.py holds them equal.
-FAMILIES_IN_LAYERS = frozenset(
-    {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert", "nomic_bert"}
-)  # packed, with layers that each have weights of their own: a pipeline can cut between them
-FAMILIES_WITH_LAYERS = FAMILIES_IN_LAYERS | {"deberta-v2", "mpnet"}  # known one by one: to compute again, to compile
-SEQUENCE_PARALLEL_FAMILIES = frozenset(
-    {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra"}
-)  # whose norms and dropout lie between the cut matrices, in layers that a module of their own runs
-TENSOR_PARALLEL_FAMILIES = SEQUENCE_PARALLEL_FAMILIES | {"albert", "nomic_bert"}  # with a plan of what is cut which way
 
 
 @dataclass(frozen=True)
@@ -61,7 +51,7 @@ class EncoderShape:
     @property
     def blocks(self) -> int:
         """Pieces that a pipeline can place (container/models/blocks.py): embeddings, layers, pooler; or one."""
-        return self.layers + 2 if self.model_type in FAMILIES_IN_LAYERS else 1
+        return self.layers + 2 if encoder_family(self.model_type).has_stages else 1
 
     def __str__(self) -> str:
         parts = f"embeddings, {self.layers} layers, pooler" if self.blocks > 1 else f"{self.model_type} as a whole"
@@ -88,7 +78,7 @@ def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegree
     ]
     check_against_model(degrees, hp, encoders)
     for encoder in encoders:
-        if encoder.model_type not in FAMILIES_WITH_LAYERS:
+        if not encoder_family(encoder.model_type).has_own_layers:
             for name in of_layers:
                 logger.warning(
                     "%s has no effect on the encoder of %s: the layers of %s are not known one by one.",
@@ -133,23 +123,36 @@ def check_against_model(degrees: ParallelDegrees, hp: Hyperparameters, encoders:
         _check_stages(degrees, hp, encoders)
 
 
+def check_family(encoder: str, *, model_type: str, sequence_parallel: bool) -> None:
+    """Raise ContractError if tensor parallelism, or sequence parallelism where asked, cannot split a family's layers.
+
+    Args:
+        encoder: the encoder, for the message.
+    """
+    family = encoder_family(model_type)
+    if not family.tensor_plan:
+        raise ContractError(
+            f"tp_size: is above 1, but tensor parallelism cannot split {encoder}, of model_type {model_type!r}",
+            "Leave tp_size out and use dp_shard_size (fsdp) or pp_size (pipeline) instead, or use an encoder of one of "
+            f"these families: {', '.join(tensor_parallel_families())}.",
+        )
+    if sequence_parallel and not family.sequence_parallel:
+        raise ContractError(
+            f"sequence_parallel: is true, but the layers of {encoder}, of model_type {model_type!r}, cannot be split "
+            "by tokens",
+            "Leave sequence_parallel out, or use an encoder of one of these families: "
+            f"{', '.join(tensor_parallel_families(sequence_parallel=True))}.",
+        )
+
+
 def _check_slices(degrees: ParallelDegrees, hp: Hyperparameters, encoders: list[EncoderShape]) -> None:
     shown = f"({degrees}; WORLD_SIZE={degrees.product})"
     for encoder in encoders:
-        if encoder.model_type not in TENSOR_PARALLEL_FAMILIES:
-            raise ContractError(
-                f"tp_size: is {degrees.tp} {shown}, but for {encoder.role}'s encoder {encoder.name!r} of model_type "
-                f"{encoder.model_type!r} there is no plan by which its layers are sliced",
-                "Leave tp_size out, shard with dp_shard_size instead, "
-                f"or use an encoder of one of these families: {', '.join(sorted(TENSOR_PARALLEL_FAMILIES))}.",
-            )
-        if hp.sequence_parallel and encoder.model_type not in SEQUENCE_PARALLEL_FAMILIES:
-            raise ContractError(
-                f"sequence_parallel: is true, but between the sliced matrices of {encoder.role}'s encoder "
-                f"{encoder.name!r} of model_type {encoder.model_type!r} the tokens cannot be shared out",
-                "Leave sequence_parallel out, "
-                f"or use an encoder of one of these families: {', '.join(sorted(SEQUENCE_PARALLEL_FAMILIES))}.",
-            )
+        check_family(
+            f"{encoder.role}'s encoder {encoder.name!r}",
+            model_type=encoder.model_type,
+            sequence_parallel=hp.sequence_parallel,
+        )
     possible = math.gcd(*(size for encoder in encoders for size in (encoder.heads, encoder.intermediate)))
     for encoder in encoders:
         for size, of in (

@@ -38,7 +38,7 @@ def shared(parameter: Tensor, mesh: DeviceMesh) -> Tensor:
     return replicas.to_local(grad_placements=[Partial()])
 
 
-def cut_entry(module: nn.Module, mesh: DeviceMesh, *, outside: Placement) -> None:
+def prepare_input(module: nn.Module, mesh: DeviceMesh, *, outside: Placement) -> None:
     """Let the first input of `module`, hidden states placed as `outside`, enter once for all matrices in it."""
 
     def hook(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -47,7 +47,9 @@ def cut_entry(module: nn.Module, mesh: DeviceMesh, *, outside: Placement) -> Non
     module.register_forward_pre_hook(hook)
 
 
-def cut_columns(linear: nn.Linear, mesh: DeviceMesh, *, outside: Placement | None = None, whole: bool = False) -> None:
+def split_column_wise(
+    linear: nn.Linear, mesh: DeviceMesh, *, outside: Placement | None = None, whole: bool = False
+) -> None:
     """Give each rank some of the outputs of `linear`.
 
     Args:
@@ -56,16 +58,16 @@ def cut_columns(linear: nn.Linear, mesh: DeviceMesh, *, outside: Placement | Non
     """
     for name in ("weight", "bias"):
         _cut(linear, name, mesh, dim=0)
-    linear.forward = partial(_columns, linear, mesh, outside, whole)
+    linear.forward = partial(_column_wise, linear, mesh, outside, whole)
 
 
-def cut_rows(linear: nn.Linear, mesh: DeviceMesh, *, outside: Placement) -> None:
+def split_row_wise(linear: nn.Linear, mesh: DeviceMesh, *, outside: Placement) -> None:
     """Give each rank some of the inputs of `linear`; its outputs, summed, are placed as `outside`."""
     _cut(linear, "weight", mesh, dim=1)
-    linear.forward = partial(_rows, linear, mesh, outside)
+    linear.forward = partial(_row_wise, linear, mesh, outside)
 
 
-def cut_width(table: nn.Embedding, mesh: DeviceMesh) -> None:
+def split_embedding(table: nn.Embedding, mesh: DeviceMesh) -> None:
     """Give each rank some of the columns of `table`; every rank gets whole embeddings.
 
     By width, not by vocabulary: looked up exactly, whatever the size of the vocabulary, padding row and all.
@@ -75,7 +77,7 @@ def cut_width(table: nn.Embedding, mesh: DeviceMesh) -> None:
     table.forward = partial(_look_up, table, mesh)
 
 
-def _columns(linear: nn.Linear, mesh: DeviceMesh, outside: Placement | None, whole: bool, hidden: Tensor) -> Tensor:
+def _column_wise(linear: nn.Linear, mesh: DeviceMesh, outside: Placement | None, whole: bool, hidden: Tensor) -> Tensor:
     if outside is not None:
         hidden = enter(hidden, mesh, outside)
     own = F.linear(hidden, _own(linear.weight), None if linear.bias is None else _own(linear.bias))
@@ -83,7 +85,7 @@ def _columns(linear: nn.Linear, mesh: DeviceMesh, outside: Placement | None, who
     return gather(own, mesh, dim=own.ndim - 1).clone() if whole else own
 
 
-def _rows(linear: nn.Linear, mesh: DeviceMesh, outside: Placement, own: Tensor) -> Tensor:
+def _row_wise(linear: nn.Linear, mesh: DeviceMesh, outside: Placement, own: Tensor) -> Tensor:
     total = leave(F.linear(own, _own(linear.weight)), mesh, outside)
     if linear.bias is None:
         return total

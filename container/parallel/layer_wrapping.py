@@ -1,4 +1,4 @@
-"""What is done to single layers of the encoders: activations recomputed in the backward pass, and compilation."""
+"""Wrap single layers of the encoders: activation checkpointing and compilation."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -15,7 +15,7 @@ def encoder_layers_of(module: nn.Module) -> list[nn.Module]:
     return list(_layers(module))
 
 
-def recompute_layers(module: nn.Module, *, every: int) -> None:
+def checkpoint_activations(module: nn.Module, *, every: int) -> None:
     """Keep only the input of each `every`-th encoder layer and compute the rest again in the backward pass; 0 = none.
 
     Dropout draws the same numbers again. The layer's own forward is replaced, not the layer: names stay.
@@ -29,7 +29,7 @@ def recompute_layers(module: nn.Module, *, every: int) -> None:
 def compile_layers(module: nn.Module, *, backend: str = "inductor") -> None:
     """Compile each encoder layer's forward for any number of tokens and chunks; hooks around it stay as they are.
 
-    Before `recompute_layers`: a checkpoint may call what is compiled, but hides from torch.compile what it calls.
+    Before `checkpoint_activations`: a checkpoint may call what is compiled, but hides from torch.compile what it calls.
 
     Args:
         backend: torch.compile's; inductor needs a C++ compiler (CPU) or Triton (CUDA).

@@ -1,0 +1,47 @@
+"""Where the parts of a Hugging Face backbone lie: its layers, its embedding tables, its positions."""
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from container.models.families import EncoderFamily
+
+
+def encoder_layers(backbone: PreTrainedModel, family: EncoderFamily) -> nn.ModuleList | None:
+    """The backbone's layers in order; None where the family is not known."""
+    if family.layers is None:
+        return None
+    layers = backbone.get_submodule(family.layers)
+    assert isinstance(layers, nn.ModuleList)
+    return layers
+
+
+def embedding_tables(backbone: PreTrainedModel) -> list[nn.Embedding]:
+    """The tables of the input embeddings: words, positions, token types."""
+    words = backbone.get_input_embeddings()
+    for child in backbone.children():
+        tables = [module for module in child.modules() if isinstance(module, nn.Embedding)]
+        if any(table is words for table in tables):
+            return tables
+    raise AssertionError("an encoder has input embeddings")
+
+
+def position_table(backbone: PreTrainedModel) -> nn.Embedding | None:
+    """The learned table of absolute positions; None where positions are rotary or relative."""
+    for name, module in backbone.named_modules():
+        if name.rpartition(".")[2] == "position_embeddings" and isinstance(module, nn.Embedding):
+            return module
+    return None
+
+
+def first_position(backbone: PreTrainedModel) -> int:
+    """Row of the position table that a chunk's first token gets: 0, or past the padding row (RoBERTa and its kin)."""
+    table = position_table(backbone)
+    return 0 if table is None or table.padding_idx is None else table.padding_idx + 1
+
+
+def longest_chunk(backbone: PreTrainedModel) -> int | None:
+    """Tokens that the encoder has positions for; None where its config names no limit."""
+    table = position_table(backbone)
+    if table is not None:
+        return table.num_embeddings - first_position(backbone)
+    return getattr(backbone.config, "max_position_embeddings", None)
