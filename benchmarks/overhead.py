@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from benchmarks.encoders import SMALL, TINY, Shape, build_model, chats, hyperparameters
 from benchmarks.printing import print_machine, print_table
 from container.data.batch import PackedBatch
-from container.data.sampler import Slots
+from container.data.sampler import BatchPlan
 from container.models.classifier import Classifier
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
@@ -134,7 +134,7 @@ def machinery(model: Classifier, hp: Hyperparameters, *, folder: Path, steps: in
     ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
     execution = parallelize(model, ranks, hp, precision=torch.float32)
     execution.module.train()
-    slots = Slots(hp.batch_size, ranks.data_size)
+    batch_plan = BatchPlan(hp.batch_size, ranks.data_size)
     no_records = pa.table({"label": pa.array([], pa.int64())})
     trainer = Trainer(
         hp,
@@ -146,8 +146,8 @@ def machinery(model: Classifier, hp: Hyperparameters, *, folder: Path, steps: in
         val=no_records,
         store=CheckpointStore(folder / "checkpoints", keep=1),
         progress=Progress(reports=True, total_steps=steps, max_epochs=1, step=0, tensorboard=folder / "tensorboard"),
-        schedule=Schedule(steps * slots.global_batch, steps, 1, 1.0),
-        slots=slots,
+        schedule=Schedule(steps * batch_plan.global_batch, steps, 1, 1.0),
+        batch_plan=batch_plan,
         state=TrainingState(),
         stop=StopFlag(),
         scaler=LossScaler.start(enabled=False),

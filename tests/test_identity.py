@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.data.sampler import Slots
-from container.training.identity import check_identity, identity, resume_slots
+from container.data.sampler import BatchPlan
+from container.training.identity import check_identity, identity, resume_batch_plan
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from tests.jobs import CONFIGURATION
@@ -16,21 +16,21 @@ ROWS = {"train": "1", "val": "2", "test": "9"}
 @pytest.mark.parametrize(
     ("global_batch", "planned", "per_pass", "resumed"),
     [
-        (64, Slots(32, 2), 1, Slots(32, 2)),
-        (64, Slots(32, 1), 1, Slots(32, 1, 2)),  # half the ranks: twice the accumulation
-        (64, Slots(32, 4), 1, Slots(16, 4, 1)),  # twice the ranks: half the batch
-        (64, Slots(8, 2, 4), 4, Slots(8, 2, 4)),  # a pipeline takes four microbatches at once
-        (64, Slots(4, 2, 4), 4, Slots(4, 2, 8)),
-        (64, Slots(24, 3), 1, Slots(22, 3, 1)),  # 22, 21 and 21 records
-        (14, Slots(4, 1), 1, Slots(4, 1, 4)),
-        (7, Slots(2, 7), 1, Slots(1, 7)),
+        (64, BatchPlan(32, 2), 1, BatchPlan(32, 2)),
+        (64, BatchPlan(32, 1), 1, BatchPlan(32, 1, 2)),  # half the ranks: twice the accumulation
+        (64, BatchPlan(32, 4), 1, BatchPlan(16, 4, 1)),  # twice the ranks: half the batch
+        (64, BatchPlan(8, 2, 4), 4, BatchPlan(8, 2, 4)),  # a pipeline takes four microbatches at once
+        (64, BatchPlan(4, 2, 4), 4, BatchPlan(4, 2, 8)),
+        (64, BatchPlan(24, 3), 1, BatchPlan(22, 3, 1)),  # 22, 21 and 21 records
+        (14, BatchPlan(4, 1), 1, BatchPlan(4, 1, 4)),
+        (7, BatchPlan(2, 7), 1, BatchPlan(1, 7)),
     ],
 )
 def test_a_resumed_run_keeps_its_global_batch_whatever_the_ranks(global_batch, planned, per_pass, resumed):
-    slots = resume_slots(global_batch, planned, per_pass=per_pass)
-    assert slots.global_batch == global_batch
-    for name in ("batch_size", "data_size", "microbatches"):
-        assert getattr(slots, name) == getattr(resumed, name)
+    batch_plan = resume_batch_plan(global_batch, planned, per_pass=per_pass)
+    assert batch_plan.global_batch == global_batch
+    for name in ("microbatch_size", "data_parallel_size", "num_microbatches"):
+        assert getattr(batch_plan, name) == getattr(resumed, name)
 
 
 @given(
@@ -41,27 +41,27 @@ def test_a_resumed_run_keeps_its_global_batch_whatever_the_ranks(global_batch, p
     passes=st.integers(1, 3),
 )
 def test_a_resumed_batch_never_exceeds_what_was_asked_for(global_batch, batch_size, data_size, per_pass, passes):
-    planned = Slots(batch_size, data_size, passes * per_pass)
+    planned = BatchPlan(batch_size, data_size, passes * per_pass)
     if global_batch < data_size * per_pass:
         with pytest.raises(ContractError, match=f"global batch of {global_batch}"):
-            resume_slots(global_batch, planned, per_pass=per_pass)
+            resume_batch_plan(global_batch, planned, per_pass=per_pass)
         return
-    slots = resume_slots(global_batch, planned, per_pass=per_pass)
-    assert slots.batch_size <= batch_size
-    assert slots.microbatches % per_pass == 0
-    assert slots.global_batch == global_batch
+    batch_plan = resume_batch_plan(global_batch, planned, per_pass=per_pass)
+    assert batch_plan.microbatch_size <= batch_size
+    assert batch_plan.num_microbatches % per_pass == 0
+    assert batch_plan.global_batch == global_batch
 
 
 def test_more_ranks_than_a_step_has_records_are_refused_with_the_number_that_fits():
     with pytest.raises(ContractError, match="at most 6 data-parallel ranks"):
-        resume_slots(6, Slots(8, 8), per_pass=1)
+        resume_batch_plan(6, BatchPlan(8, 8), per_pass=1)
     with pytest.raises(ContractError, match=r"8 microbatches \(num_microbatches\)\n.*at most 6"):
-        resume_slots(6, Slots(8, 2, 8), per_pass=8)
+        resume_batch_plan(6, BatchPlan(8, 2, 8), per_pass=8)
 
 
 def test_the_log_says_how_the_global_batch_was_kept(caplog):
     caplog.set_level("INFO")
-    resume_slots(64, Slots(32, 1), per_pass=1)
+    resume_batch_plan(64, BatchPlan(32, 1), per_pass=1)
     assert "the global batch stays 64" in caplog.text
     assert "accumulate_grad_batches is 2" in caplog.text
 

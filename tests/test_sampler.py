@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.data.sampler import Slots, deal, epoch_order
+from container.data.sampler import BatchPlan, epoch_order, split_batch
 
 
 def test_the_order_depends_on_seed_and_epoch_alone():
@@ -17,31 +17,37 @@ def test_the_order_depends_on_seed_and_epoch_alone():
     data_size=st.sampled_from([1, 2, 4]),
     microbatches=st.sampled_from([1, 3]),
 )
-def test_every_record_is_dealt_once_and_no_slot_overflows(counts, data_size, microbatches):
-    slots = Slots(batch_size=-(-24 // (data_size * microbatches)), data_size=data_size, microbatches=microbatches)
-    dealt = deal(np.array(counts), slots)
-    assert len(dealt) == data_size * microbatches
-    assert sorted(np.concatenate(dealt).tolist()) == list(range(len(counts)))
-    assert max(map(len, dealt)) <= slots.batch_size
+def test_every_record_is_in_one_microbatch_and_none_is_too_large(counts, data_size, microbatches):
+    batch_plan = BatchPlan(
+        microbatch_size=-(-24 // (data_size * microbatches)),
+        data_parallel_size=data_size,
+        num_microbatches=microbatches,
+    )
+    split = split_batch(np.array(counts), batch_plan)
+    assert len(split) == data_size * microbatches
+    assert sorted(np.concatenate(split).tolist()) == list(range(len(counts)))
+    assert max(map(len, split)) <= batch_plan.microbatch_size
 
 
 @given(records=st.integers(4, 24), seed=st.integers(0, 9))
-def test_a_global_batch_that_does_not_fill_its_slots_leaves_none_empty(records, seed):
-    slots = Slots(batch_size=-(-records // 4), data_size=2, microbatches=2, records=records)
+def test_a_global_batch_that_does_not_fill_its_microbatches_leaves_none_empty(records, seed):
+    batch_plan = BatchPlan(microbatch_size=-(-records // 4), data_parallel_size=2, num_microbatches=2, records=records)
     counts = np.random.default_rng(seed).integers(1, 500, records)
-    dealt = deal(counts, slots)
-    assert sorted(np.concatenate(dealt).tolist()) == list(range(records))
-    assert 1 <= min(map(len, dealt)) <= max(map(len, dealt)) <= slots.batch_size
-    assert slots.steps(3 * records) == 3
+    split = split_batch(counts, batch_plan)
+    assert sorted(np.concatenate(split).tolist()) == list(range(records))
+    assert 1 <= min(map(len, split)) <= max(map(len, split)) <= batch_plan.microbatch_size
+    assert batch_plan.steps(3 * records) == 3
 
 
 def test_token_counts_balance_over_ranks():
     counts = np.random.default_rng(0).lognormal(4, 1, 64).astype(int) + 1
-    loads = [counts[indices].sum() for indices in deal(counts, Slots(batch_size=16, data_size=4))]
+    loads = [
+        counts[indices].sum() for indices in split_batch(counts, BatchPlan(microbatch_size=16, data_parallel_size=4))
+    ]
     in_order = counts.reshape(4, 16).sum(axis=1)
     assert max(loads) / np.mean(loads) < 1.05 < max(in_order) / np.mean(in_order)
 
 
 @pytest.mark.parametrize(("records", "steps"), [(24, 1), (25, 2), (48, 2)])
 def test_the_last_step_may_be_smaller(records, steps):
-    assert Slots(batch_size=4, data_size=2, microbatches=3).steps(records) == steps
+    assert BatchPlan(microbatch_size=4, data_parallel_size=2, num_microbatches=3).steps(records) == steps

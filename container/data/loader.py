@@ -11,31 +11,30 @@ from collections.abc import Iterator
 import numpy as np
 
 from container.data.batch import PackedBatch
-from container.data.sampler import Slots, deal
+from container.data.sampler import BatchPlan, split_batch
 from container.data.split import PreparedSplit
 
 _AHEAD = 4
 
 
 def step_batches(
-    split: PreparedSplit, order: np.ndarray, *, slots: Slots, data_rank: int
+    split: PreparedSplit, order: np.ndarray, *, batch_plan: BatchPlan, data_rank: int
 ) -> Iterator[list[PackedBatch]]:
-    """For each global batch of `order`, this rank's microbatches; 100 % of them real records, nothing padded.
+    """Yield this rank's microbatches of each global batch of `order`, without padding.
 
-    Every rank gets the same number of steps and of microbatches. A slot that the last, smaller global batch leaves
-    empty holds one record of weight 0, so that ranks stay in step.
+    Every rank gets the same number of steps and of microbatches. A microbatch that the last, smaller global batch
+    leaves empty holds one record of weight 0, so that all ranks run the same number of passes.
 
     Args:
-        order: positions in `split`, in the order they are to be seen.
-        data_rank: 0..slots.data_size - 1.
+        order: positions in `split`, in the order in which the steps use them.
+        data_rank: 0..batch_plan.data_parallel_size - 1.
     """
-    for start in range(0, len(order), slots.global_batch):
-        positions = order[start : start + slots.global_batch]
-        dealt = deal(split.token_counts(positions), slots)
-        mine = dealt[data_rank :: slots.data_size]
+    for start in range(0, len(order), batch_plan.global_batch):
+        positions = order[start : start + batch_plan.global_batch]
+        microbatches = split_batch(split.token_counts(positions), batch_plan)
         yield [
             split.pack(positions[indices]) if len(indices) else split.pack(positions[:1], filler=True)
-            for indices in mine
+            for indices in microbatches[data_rank :: batch_plan.data_parallel_size]
         ]
 
 

@@ -1,7 +1,7 @@
-"""Which records a step sees, and which rank computes which of them.
+"""Split epochs into global batches, and global batches into microbatches of ranks.
 
-The order of an epoch depends on seed and epoch alone. A step takes the next `global_batch` records of it; how they are
-dealt to ranks and microbatches changes nothing about their sum, so every world size computes the same step.
+The order of an epoch depends on seed and epoch alone. A step takes the next `global_batch` records of it. Its sum does
+not depend on how they are split over ranks and microbatches, so every world size computes the same step.
 """
 
 from dataclasses import dataclass
@@ -10,54 +10,58 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Slots:
-    """How a global batch is cut: `data_size` ranks, each with `microbatches` of at most `batch_size` records.
+class BatchPlan:
+    """The sizes by which a global batch is split over data-parallel ranks and microbatches.
 
     Attributes:
-        records: records of a global batch where they do not fill the slots evenly; None: as many as there is room for.
+        microbatch_size: most records of a microbatch.
+        num_microbatches: microbatches of each rank in an optimizer step.
+        records: records of a global batch, if fewer than the microbatches have room for.
     """
 
-    batch_size: int
-    data_size: int
-    microbatches: int = 1
+    microbatch_size: int
+    data_parallel_size: int
+    num_microbatches: int = 1
     records: int | None = None
 
     @property
     def global_batch(self) -> int:
-        """Records of an optimizer step."""
-        room = self.batch_size * self.data_size * self.microbatches
+        """Return the number of records of an optimizer step."""
+        room = self.microbatch_size * self.data_parallel_size * self.num_microbatches
         assert self.records is None or self.records <= room
         return room if self.records is None else self.records
 
     def steps(self, num_records: int) -> int:
-        """Steps that cover `num_records`, the last one possibly smaller."""
+        """Return the number of steps that cover `num_records`; the last one may be smaller."""
         return -(-num_records // self.global_batch)
 
 
 def epoch_order(num_records: int, *, seed: int, epoch: int) -> np.ndarray:
-    """The order of records in an epoch: a permutation of 0..num_records-1. [num_records] int64"""
+    """Return the order of records in an epoch: a permutation of 0..num_records-1. [num_records] int64"""
     return np.random.default_rng([seed, epoch]).permutation(num_records)
 
 
-def deal(token_counts: np.ndarray, slots: Slots) -> list[np.ndarray]:
-    """Deal a global batch over microbatches so that their token counts balance.
+def split_batch(token_counts: np.ndarray, batch_plan: BatchPlan) -> list[np.ndarray]:
+    """Split a global batch into microbatches so that their token counts balance.
 
-    Greedy, longest record first, to the slot with the fewest tokens that has room (Graham's LPT rule).
+    Greedy: each record, the longest first, joins the microbatch with the fewest tokens that is not full (Graham's LPT
+    rule).
 
     Args:
-        token_counts: tokens of each record of the global batch. [n], n <= slots.global_batch
+        token_counts: tokens of each record of the global batch. [n], n <= batch_plan.global_batch
 
     Returns:
-        For microbatch m of rank r, at place m * data_size + r, ascending indices into the batch; possibly empty.
+        For microbatch m of rank r, at index m * data_parallel_size + r, ascending indices into the batch; possibly
+        empty.
     """
-    count = slots.data_size * slots.microbatches
-    assert len(token_counts) <= slots.global_batch
-    dealt: list[list[int]] = [[] for _ in range(count)]
+    count = batch_plan.data_parallel_size * batch_plan.num_microbatches
+    assert len(token_counts) <= batch_plan.global_batch
+    microbatches: list[list[int]] = [[] for _ in range(count)]
     load = np.zeros(count)
     for i in np.argsort(-token_counts, kind="stable"):
-        slot = int(np.argmin(load))
-        dealt[slot].append(int(i))
-        load[slot] += token_counts[i]
-        if len(dealt[slot]) == slots.batch_size:
-            load[slot] = np.inf
-    return [np.array(sorted(indices), np.int64) for indices in dealt]
+        lightest = int(np.argmin(load))
+        microbatches[lightest].append(int(i))
+        load[lightest] += token_counts[i]
+        if len(microbatches[lightest]) == batch_plan.microbatch_size:
+            load[lightest] = np.inf
+    return [np.array(sorted(indices), np.int64) for indices in microbatches]

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from container.data.sampler import Slots
+from container.data.sampler import BatchPlan
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 
@@ -41,11 +41,11 @@ def check_identity(saved: dict[str, Any], current: dict[str, Any], *, folder: st
         )
 
 
-def resume_slots(global_batch: int, planned: Slots, *, per_pass: int) -> Slots:
-    """Slots that take the steps of the run that saved a checkpoint, on this run's ranks.
+def resume_batch_plan(global_batch: int, planned: BatchPlan, *, per_pass: int) -> BatchPlan:
+    """Return the batch plan that keeps the steps of the run that saved a checkpoint, on this run's ranks.
 
     The number of passes follows from the global batch; the records of a step are spread over them as evenly as they
-    go, so `planned.batch_size` is an upper bound here.
+    go, so `planned.microbatch_size` is an upper bound here.
 
     Args:
         global_batch: records of a step, by the checkpoint.
@@ -53,25 +53,30 @@ def resume_slots(global_batch: int, planned: Slots, *, per_pass: int) -> Slots:
         per_pass: microbatches that one forward and backward take together: those of a pipeline, else 1.
 
     Raises:
-        ContractError: a step has fewer records than there are slots to fill.
+        ContractError: a step has fewer records than microbatches.
     """
     if planned.global_batch == global_batch:
         return planned
-    at_once = planned.data_size * per_pass
+    at_once = planned.data_parallel_size * per_pass
     if global_batch < at_once:
         raise ContractError(
             f"dp_shard_size, dp_replicate_size: the checkpoint was trained with a global batch of {global_batch}, too "
-            f"few records for {planned.data_size} data-parallel ranks"
+            f"few records for {planned.data_parallel_size} data-parallel ranks"
             + (f" x {per_pass} microbatches (num_microbatches)" if per_pass > 1 else ""),
             f"Use at most {global_batch // per_pass} data-parallel ranks, or start over with resume=false."
             if global_batch >= per_pass
             else f"Set num_microbatches to at most {global_batch}, or start over with resume=false.",
         )
-    passes = -(-global_batch // (planned.batch_size * at_once))
-    slots = Slots(-(-global_batch // (passes * at_once)), planned.data_size, passes * per_pass, records=global_batch)
+    passes = -(-global_batch // (planned.microbatch_size * at_once))
+    batch_plan = BatchPlan(
+        -(-global_batch // (passes * at_once)),
+        planned.data_parallel_size,
+        passes * per_pass,
+        records=global_batch,
+    )
     logger.info(
         "the global batch stays %d, as in the checkpoint: accumulate_grad_batches is %d and a microbatch has up to %d "
         "records on each of %d data-parallel ranks; as set, they would make it %d",
-        global_batch, passes, slots.batch_size, slots.data_size, planned.global_batch,
+        global_batch, passes, batch_plan.microbatch_size, batch_plan.data_parallel_size, planned.global_batch,
     )  # fmt: skip
-    return slots
+    return batch_plan

@@ -12,7 +12,7 @@ import torch
 
 from container.data.batch import PackedBatch
 from container.data.loader import Prefetched, step_batches
-from container.data.sampler import Slots, epoch_order
+from container.data.sampler import BatchPlan, epoch_order
 from container.data.split import PreparedSplit
 from container.decision.softmax import softmax
 from container.evaluation.metrics import classification_metrics
@@ -69,7 +69,7 @@ class Trainer:
         store: CheckpointStore,
         progress: Progress,
         schedule: Schedule,
-        slots: Slots,
+        batch_plan: BatchPlan,
         state: TrainingState,
         stop: StopFlag,
         scaler: LossScaler,
@@ -88,7 +88,7 @@ class Trainer:
         self._store = store
         self._progress = progress
         self._schedule = schedule
-        self._slots = slots
+        self._batch_plan = batch_plan
         self.state = state
         self._stop = stop
         self._scaler = scaler
@@ -118,7 +118,7 @@ class Trainer:
         warmup = effective_warmup(self._hp, schedule.total_steps)
         logger.info(
             "training on %d records for up to %d epochs of %d steps (global batch %d), %d warmup steps",
-            schedule.records, schedule.max_epochs, schedule.steps_per_epoch, self._slots.global_batch, warmup,
+            schedule.records, schedule.max_epochs, schedule.steps_per_epoch, self._batch_plan.global_batch, warmup,
         )  # fmt: skip
         if "warmup_steps" in self._hp.model_fields_set and warmup >= schedule.total_steps:
             logger.warning(
@@ -152,7 +152,7 @@ class Trainer:
         state = self.state
         assert state.consumed < len(self._train), "a resumed run has the rows it was stopped with"
         order = epoch_order(len(self._train), seed=self._hp.seed, epoch=state.epoch)[state.consumed :]
-        steps = step_batches(self._train, order, slots=self._slots, data_rank=self._ranks.data_rank)
+        steps = step_batches(self._train, order, batch_plan=self._batch_plan, data_rank=self._ranks.data_rank)
         with Prefetched(steps) as batches:
             for packed in batches:
                 self._step(packed)
@@ -295,7 +295,7 @@ class Trainer:
                 "step": state.step,
                 "state": state.to_dict(),
                 "scaler": self._scaler.state_dict(),
-                "global_batch": self._slots.global_batch,
+                "global_batch": self._batch_plan.global_batch,
                 "identity": self._identity,
             },
             best_step=state.best_step,

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from container.data.loader import Prefetched, step_batches
-from container.data.sampler import Slots
+from container.data.sampler import BatchPlan
 from container.data.split import PreparedSplit
 from container.decision.softmax import log_softmax
 from container.parallel.execution import Execution
@@ -30,9 +30,9 @@ def predict_split(
     row_of = split.column("row").to_numpy()
     logits = torch.zeros(len(split), num_classes, device=ranks.device)
     times = torch.zeros(len(split), device=ranks.device)
-    slots = Slots(-(-batch_size // execution.microbatches), ranks.data_size, execution.microbatches)
+    batch_plan = BatchPlan(-(-batch_size // execution.microbatches), ranks.data_size, execution.microbatches)
     execution.module.eval()
-    steps = step_batches(split, np.arange(len(split)), slots=slots, data_rank=ranks.data_rank)
+    steps = step_batches(split, np.arange(len(split)), batch_plan=batch_plan, data_rank=ranks.data_rank)
     with Prefetched(steps) as batches:
         for microbatches in batches:
             between_batches()

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from container.data.sampler import Slots
+from container.data.sampler import BatchPlan
 from container.data.split import PreparedSplit
 from container.evaluation.fit_decision import describe, fit_decision
 from container.evaluation.variants import VariantReport
@@ -36,7 +36,7 @@ from container.processes import die_with_parent, set_up_logging
 from container.training.average import WeightAverage
 from container.training.checkpoint import Checkpoint, CheckpointStore, load_weights
 from container.training.explain import explain
-from container.training.identity import check_identity, identity, resume_slots
+from container.training.identity import check_identity, identity, resume_batch_plan
 from container.training.loop import Trainer, precision_of, raise_if_stopped
 from container.training.optimizer import build_optimizer
 from container.training.predict import predict_split
@@ -217,14 +217,18 @@ def _train(
     optimizer = build_optimizer(hp, execution.module)
     average = WeightAverage(execution.module, decay=hp.ema_decay)
     scaler = LossScaler.start(enabled=hp.fp16)
-    slots = Slots(
+    batch_plan = BatchPlan(
         hp.batch_size // execution.microbatches,
         ranks.data_size,
         hp.accumulate_grad_batches * execution.microbatches,
     )
     own = identity(hp, data.fitted.fingerprint, data.digests)
-    state, slots = _resume(store, execution, optimizer, average=average, scaler=scaler, slots=slots, own=own)
-    schedule = Schedule(len(splits["train"]), slots.steps(len(splits["train"])), hp.max_epochs, hp.val_check_interval)
+    state, batch_plan = _resume(
+        store, execution, optimizer, average=average, scaler=scaler, batch_plan=batch_plan, own=own
+    )
+    schedule = Schedule(
+        len(splits["train"]), batch_plan.steps(len(splits["train"])), hp.max_epochs, hp.val_check_interval
+    )
     progress = Progress(
         reports=ranks.is_first,
         total_steps=schedule.total_steps,
@@ -244,7 +248,7 @@ def _train(
         store=store,
         progress=progress,
         schedule=schedule,
-        slots=slots,
+        batch_plan=batch_plan,
         state=state,
         stop=stop,
         scaler=scaler,
@@ -269,20 +273,20 @@ def _resume(
     *,
     average: WeightAverage,
     scaler: LossScaler,
-    slots: Slots,
+    batch_plan: BatchPlan,
     own: dict[str, Any],
-) -> tuple[TrainingState, Slots]:
-    """The state to go on from, the newest complete checkpoint's or a fresh one, and the slots that keep its steps."""
+) -> tuple[TrainingState, BatchPlan]:
+    """Return the newest complete checkpoint's state, or a fresh one, and the batch plan that keeps its steps."""
     checkpoint = store.newest()
     if checkpoint is None:
-        return TrainingState(), slots
+        return TrainingState(), batch_plan
     check_identity(checkpoint.content["identity"], own, folder=str(checkpoint.folder))
-    slots = resume_slots(checkpoint.content["global_batch"], slots, per_pass=execution.microbatches)
+    batch_plan = resume_batch_plan(checkpoint.content["global_batch"], batch_plan, per_pass=execution.microbatches)
     store.load(checkpoint, execution.module, optimizer, average=average.state)
     scaler.load_state_dict(checkpoint.content["scaler"])
     state = TrainingState.from_dict(checkpoint.content["state"])
     logger.info("resuming from %s: %d steps are done", checkpoint.folder.name, state.step)
-    return state, slots
+    return state, batch_plan
 
 
 def _is_unproven(model: Classifier) -> bool:
