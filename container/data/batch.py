@@ -32,7 +32,7 @@ class PackedText:
 
     @classmethod
     def of_chunks(
-        cls, tokens: Tensor, *, lengths: Sequence[int], chunk_record: Tensor, positions: Tensor | None = None
+        cls, tokens: Tensor, *, lengths: Sequence[int] | Tensor, chunk_record: Tensor, positions: Tensor | None = None
     ) -> "PackedText":
         """On the host, from what does not follow from the rest; every record has a chunk.
 
@@ -52,9 +52,12 @@ class PackedText:
         )
 
     def to(self, device: torch.device | str) -> "PackedText":
-        moved = (self.tokens, self.positions, self.cu_seqlens, self.chunk_record)
-        return PackedText(
-            *(tensor.to(device, non_blocking=True) for tensor in moved), self.lengths, self.record_lengths
+        return replace(
+            self,
+            tokens=self.tokens.to(device, non_blocking=True),
+            positions=self.positions.to(device, non_blocking=True),
+            cu_seqlens=self.cu_seqlens.to(device, non_blocking=True),
+            chunk_record=self.chunk_record.to(device, non_blocking=True),
         )
 
 

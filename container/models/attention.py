@@ -5,8 +5,10 @@ which transformers hands down to every attention layer, together with `sliding_w
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, Protocol
 
 import torch
@@ -18,9 +20,10 @@ from transformers.masking_utils import AttentionMaskInterface
 from container.data.batch import PackedText
 from container.log_once import log_once
 
+varlen_attn: Callable[..., Any] | None
 try:
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # a torch built without flash attention
+    varlen_attn = import_module("torch.nn.attention.varlen").varlen_attn
+except (ImportError, AttributeError):  # a torch built without flash attention
     varlen_attn = None
 
 logger = logging.getLogger(__name__)
@@ -75,13 +78,17 @@ class PackedLayout:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
         if self.flash and _varlen_takes(query):
             return self._attend_varlen(query, key, value, scale=scale, window=window)
-        return self._attend_by_chunk(query, key, value, scale=scale, window=window)
+        # torch.compiler.disable is typed for functions alone.
+        return self._attend_by_chunk(query, key, value, scale=scale, window=window)  # pyright: ignore[reportAttributeAccessIssue]
 
     def _attend_varlen(
         self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None
     ) -> Tensor:
+        assert varlen_attn is not None
         context = varlen_attn(
-            *(tensor[0].transpose(0, 1) for tensor in (query, key, value)),  # [N, heads, head_dim]
+            query[0].transpose(0, 1),  # [N, heads, head_dim]
+            key[0].transpose(0, 1),
+            value[0].transpose(0, 1),
             self.cu_seqlens,
             self.cu_seqlens,
             self.longest,
@@ -160,6 +167,7 @@ def varlen_attention(
         if query.is_cuda:
             _warn_slow(query.dtype)
         return None
+    assert varlen_attn is not None
     longest_query, longest_key = (-(-length // _LENGTH_STEP) * _LENGTH_STEP for length in longest)
     return varlen_attn(query, key, value, *boundaries, longest_query, longest_key)
 

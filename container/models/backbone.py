@@ -15,7 +15,13 @@ from transformers.utils import logging as transformers_logging
 
 from container.log_once import log_once
 from container.models.attention import ATTENTION
-from container.models.backbone_parts import embedding_tables, encoder_layers, first_position, longest_chunk
+from container.models.backbone_parts import (
+    embedding_tables,
+    encoder_layers,
+    first_position,
+    longest_chunk,
+    word_embeddings,
+)
 from container.models.encoder import MeanPooler, Pooler, TextEncoder
 from container.models.families import (
     FAMILIES,
@@ -107,11 +113,11 @@ def build_word_embeddings(field: TextField, files: EncoderFiles) -> nn.Embedding
     _check_tokenizer(files.config_folder, config)
     if files.weights_folder is None:
         with torch.device("meta"):  # for its sizes alone
-            table = _random_backbone(config, family, files.config_folder).get_input_embeddings()
+            table = word_embeddings(_random_backbone(config, family, files.config_folder))
         words = nn.Embedding(table.num_embeddings, table.embedding_dim)
         nn.init.normal_(words.weight, std=_std(config))
     else:
-        table = _pretrained_backbone(config, family, files.weights_folder)[0].get_input_embeddings()
+        table = word_embeddings(_pretrained_backbone(config, family, files.weights_folder)[0])
         words = nn.Embedding.from_pretrained(table.weight.detach().clone(), freeze=False)
     words.weight.requires_grad_(field.is_embeddings_trainable)
     return words
@@ -124,8 +130,9 @@ def reinitialize(modules: nn.Module, *, std: float) -> None:
             nn.init.normal_(module.weight, std=std)
         elif isinstance(module, nn.LayerNorm) and module.weight is not None:
             nn.init.ones_(module.weight)
-        if isinstance(getattr(module, "bias", None), nn.Parameter):
-            nn.init.zeros_(module.bias)
+        bias = getattr(module, "bias", None)
+        if isinstance(bias, nn.Parameter):
+            nn.init.zeros_(bias)
 
 
 def _read_config(folder: Path) -> PretrainedConfig:
@@ -207,7 +214,7 @@ def _take_pooler(backbone: PreTrainedModel) -> nn.Linear | None:
     pooler = getattr(backbone, "pooler", None)
     if pooler is None:
         return None
-    backbone.pooler = None
+    backbone.register_module("pooler", None)
     dense = pooler if isinstance(pooler, nn.Linear) else getattr(pooler, "dense", None)
     width = backbone.config.hidden_size
     fits = isinstance(dense, nn.Linear) and dense.weight.shape == (width, width) and dense.bias is not None
@@ -231,7 +238,7 @@ def _reinitialize_last_layers(
             f"{kind} runs one set of weights {backbone.config.num_hidden_layers} times, so the last {count} cannot be "
             "reinitialized without all the others"
         )
-    if obstacle is not None:
+    if layers is None or obstacle is not None:
         if key in chosen:
             raise ContractError(f"{key}: is {count}, but {obstacle}", f"Set {key} to 0.")
         logger.warning("%s: the default of %d is not followed: %s.", key, count, obstacle)

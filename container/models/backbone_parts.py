@@ -15,9 +15,16 @@ def encoder_layers(backbone: PreTrainedModel, family: EncoderFamily) -> nn.Modul
     return layers
 
 
+def word_embeddings(backbone: PreTrainedModel) -> nn.Embedding:
+    """Return the table of the backbone's word embeddings."""
+    words = backbone.get_input_embeddings()
+    assert isinstance(words, nn.Embedding)
+    return words
+
+
 def embedding_tables(backbone: PreTrainedModel) -> list[nn.Embedding]:
     """The tables of the input embeddings: words, positions, token types."""
-    words = backbone.get_input_embeddings()
+    words = word_embeddings(backbone)
     for child in backbone.children():
         tables = [module for module in child.modules() if isinstance(module, nn.Embedding)]
         if any(table is words for table in tables):

@@ -9,13 +9,17 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from container.data.batch import PackedBatch, PackedText
+from container.models.backbone_parts import word_embeddings
 from container.models.classifier import Classifier
 from container.models.encoder import TextBranch, TextEncoder
+
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -103,9 +107,8 @@ class BlockRun(nn.Module):
         for block in blocks:
             if block.branch is not None:
                 texts.setdefault(block.branch, []).append(block)
-        self.texts = nn.ModuleList(
-            _TextRun(branches[place], own, text=model.text_indices[place]) for place, own in texts.items()
-        )
+        runs = [_TextRun(branches[place], own, text=model.text_indices[place]) for place, own in texts.items()]
+        self.texts = cast("Sequence[_TextRun]", nn.ModuleList(runs))
         has_head = any(block.branch is None for block in blocks)
         self.head = restrict(model, blocks[-1:], within=flatten(model)) if has_head else None
 
@@ -128,13 +131,14 @@ class _TextRun(nn.Module):
 
     def __init__(self, branch: TextBranch, blocks: Sequence[Block], *, text: int) -> None:
         super().__init__()
+        assert isinstance(branch.encoder, TextEncoder), "checked with the degrees"
         self.text = text
         self.begins, self.ends = blocks[0].begins, blocks[-1].ends
         self._incoming = _Incoming()
         whole = self.begins and self.ends
         self.branch = branch if whole else restrict(branch, blocks, within=_branch_blocks("", branch, 0))
         if self.begins:
-            words = branch.encoder.backbone.get_input_embeddings()
+            words = word_embeddings(branch.encoder.backbone)
             words.register_forward_hook(lambda _module, _inputs, output: self._incoming.anchored(output))
         else:
             # Hugging Face's own forward then runs the layers that are left, whatever it passes to each.
@@ -149,9 +153,7 @@ class _TextRun(nn.Module):
             return self.branch.encoder.token_states(text)
 
 
-def restrict(
-    module: nn.Module, blocks: Sequence[Block], *, within: Sequence[Block], in_place: bool = False
-) -> nn.Module:
+def restrict(module: _Module, blocks: Sequence[Block], *, within: Sequence[Block], in_place: bool = False) -> _Module:
     """`module` without the weights of the blocks `within` it that are not among `blocks`; names stay as they are.
 
     Args:
@@ -174,7 +176,7 @@ def restrict(
         part._modules = children
         return part
 
-    return part_of(module)
+    return cast("_Module", part_of(module))
 
 
 def _twin(module: nn.Module) -> nn.Module:
@@ -221,8 +223,8 @@ class _Anchor(torch.autograd.Function):
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
-        return gradient, None
+    def backward(ctx, *gradients: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
+        return gradients[0], None
 
 
 def _branch_blocks(role: str, branch: TextBranch, place: int) -> list[Block]:
@@ -242,7 +244,7 @@ def _branch_blocks(role: str, branch: TextBranch, place: int) -> list[Block]:
 
 
 def _embeddings_name(encoder: TextEncoder) -> str:
-    words = encoder.backbone.get_input_embeddings()
+    words = word_embeddings(encoder.backbone)
     return next(name for name, child in encoder.backbone.named_children() if words in child.modules())
 
 

@@ -17,6 +17,8 @@ class CategoryEmbedding(nn.Module):
         width: e.
     """
 
+    first: Tensor
+
     def __init__(self, num_codes: Sequence[int], width: int) -> None:
         super().__init__()
         self.num_columns = len(num_codes)

@@ -1,6 +1,7 @@
 """The classifier: text branches and a tabular branch, fused into logits. It knows no rank and no global state."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -38,7 +39,8 @@ class Classifier(nn.Module):
         modality_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.branches = nn.ModuleDict(branches)
+        # ModuleDict is not generic: every use would have to name the type of its values.
+        self.branches = cast("MutableMapping[str, TextBranch]", nn.ModuleDict(branches))
         self.tabular = tabular
         self.modality_dropout = ModalityDropout(modality_dropout)
         self.fusion = fusion

@@ -148,6 +148,7 @@ class TextBranch(nn.Module):
     def forward(self, text: PackedText, *, num_records: int) -> Tensor:
         """Features of each record [B, H] (or [B, d]); or of each token [N, H]."""
         if self.per_token:
+            assert isinstance(self.encoder, TextEncoder), "word encoders have no states of tokens"
             return self.projection(self.encoder.token_states(text))
         chunks = self.encoder(text)  # [S, d]
         return self.projection(mean_over_groups(chunks, text.chunk_record, num_groups=num_records))
@@ -159,6 +160,7 @@ class TextBranch(nn.Module):
             [B, H], or [B, C * T, H]
         """
         if self.per_token:
+            assert isinstance(self.encoder, TextEncoder), "word encoders have no states of tokens"
             states = self.encoder.token_states_dense(input_ids.flatten(0, 1), mask.flatten(0, 1))  # [B * C, T, d]
             return self.projection(states).unflatten(0, mask.shape[:2]).flatten(1, 2)
         chunks = self.encoder.forward_dense(input_ids.flatten(0, 1), mask.flatten(0, 1))  # [B * C, d]

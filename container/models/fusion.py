@@ -34,7 +34,7 @@ class FusionHead(nn.Module):
     branches_out: bool = False
     penalty: Tensor | None = None
 
-    def forward(self, texts: Sequence[Tensor], table: Tensor | None, tokens: Sequence[RecordTokens]) -> Tensor:
+    def forward(self, texts: Sequence[Tensor], table: Tensor | None, tokens: Sequence[RecordTokens], /) -> Tensor:
         """Logits.
 
         Args:

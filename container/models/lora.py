@@ -26,15 +26,16 @@ def add_lora(model: Classifier, hp: Hyperparameters) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(hp.seed)
         for encoder in dict.fromkeys(branch.encoder for branch in model.branches.values()):  # one, where it is shared
-            backbone = encoder.backbone
+            backbone: nn.Module = encoder.backbone
             targets = list(_targets(backbone, attention_only=hp.lora_target == "attention"))
             if not targets:
                 raise ContractError(
-                    f"lora_rank: is {hp.lora_rank}, but an encoder of model_type {backbone.config.model_type!r} has no "
+                    f"lora_rank: is {hp.lora_rank}, but an encoder of model_type {encoder.kind!r} has no "
                     f"linear layers that lora_target {hp.lora_target!r} would find",
                     "Set lora_rank to 0, lora_target to linear, or use an encoder of another family.",
                 )
-            config = LoraConfig(r=hp.lora_rank, lora_alpha=hp.lora_alpha, target_modules=targets)
+            # The scale lora_alpha / r may be any number; peft annotates an int.
+            config = LoraConfig(r=hp.lora_rank, lora_alpha=hp.lora_alpha, target_modules=targets)  # pyright: ignore[reportArgumentType]
             inject_adapter_in_model(config, backbone)
 
 

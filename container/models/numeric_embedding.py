@@ -28,6 +28,9 @@ class PiecewiseLinear(nn.Module):
         edges: ascending in each column. [n, T + 1]
     """
 
+    low: Tensor
+    slope: Tensor
+
     def __init__(self, edges: Tensor) -> None:
         super().__init__()
         low, high = edges[:, :-1], edges[:, 1:]  # [n, T]

@@ -79,8 +79,10 @@ class PackedTokens:
             return at_once.flatten(1)
         parts = zip(q.split(self.lengths), k.split(keys.lengths), v.split(keys.lengths), strict=True)
         contexts = [
-            F.scaled_dot_product_attention(*(part.transpose(0, 1)[None] for part in record))[0].transpose(0, 1)
-            for record in parts
+            F.scaled_dot_product_attention(
+                own_q.transpose(0, 1)[None], own_k.transpose(0, 1)[None], own_v.transpose(0, 1)[None]
+            )[0].transpose(0, 1)
+            for own_q, own_k, own_v in parts
         ]
         return torch.cat(contexts).flatten(1)
 

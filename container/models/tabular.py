@@ -20,6 +20,10 @@ _LARGEST_UNSCALED = 1e15
 class NumericTransform(nn.Module):
     """The fitted scaling of the tabular inputs, as buffers: part of model.pth and of the exported graph."""
 
+    mean: Tensor
+    scale: Tensor
+    quantiles: Tensor
+
     def __init__(self, parameters: NumericTransformParameters) -> None:
         super().__init__()
         self.kind = parameters.kind

@@ -1,6 +1,7 @@
 """Text encoders over word embeddings alone: recurrent and convolutional. Chunks do not see each other."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -90,7 +91,7 @@ class RecurrentEncoder(WordEncoder):
             lengths: [S] int32
         """
         num_steps, num_chunks = hidden.shape[0], hidden.shape[1]
-        width = self.recurrent.hidden_size
+        width, last = self.recurrent.hidden_size, hidden
         for layer in range(self.recurrent.num_layers):
             every, last = torch.onnx.ops.symbolic_multi_out(
                 "LSTM",
@@ -163,7 +164,7 @@ class ConvolutionalEncoder(WordEncoder):
         found = []
         for stack in self.stacks:
             hidden, here = embedded, real
-            for layer, convolution in enumerate(stack):
+            for layer, convolution in enumerate(cast("Sequence[nn.Conv1d]", stack)):
                 if layer:
                     hidden, here = _maximum_of_pairs(hidden), _maximum_of_pairs(here)
                 size = convolution.kernel_size[0]

@@ -28,7 +28,7 @@ class Execution(Protocol):
         microbatches: microbatches that one pass takes.
     """
 
-    module: nn.Module
+    module: Classifier
     ranks: RankMesh
     microbatches: int
 
@@ -146,14 +146,16 @@ class Gradients:
         norm = square.sqrt().item() / scaled_by
         factor = min(1.0, max_norm / (norm + 1e-6)) / scaled_by if math.isfinite(norm) else 1.0
         if factor != 1.0 and grads:
-            torch._foreach_mul_(grads, factor)
+            # As torch.nn.utils.clip_grads_with_norm_ does; torch does not export it.
+            torch._foreach_mul_(grads, factor)  # pyright: ignore[reportPrivateImportUsage]
         return norm
 
 
 def _square_norm(tensors: list[Tensor]) -> Tensor:
     """Sum of the squares of all elements, as float64. Scalar."""
     if tensors[0].is_cuda:
-        return torch.stack(torch._foreach_norm(tensors)).double().square().sum()
+        norms = torch._foreach_norm(tensors)  # pyright: ignore[reportPrivateImportUsage]  as clip_grad_norm_ does
+        return torch.stack(norms).double().square().sum()
     # On the CPU torch adds up a whole tensor in one float32: 1e-3 off for BERT's word embeddings. Rows are short.
     rows = [torch.linalg.vector_norm(tensor, dim=-1) for tensor in tensors]
     return torch.stack([norms.double().square().sum() for norms in rows]).sum()

@@ -76,11 +76,8 @@ class RankMesh:
 
     def submesh(self, *axes: str) -> DeviceMesh | None:
         """The mesh of those of `axes` that are there; None where none is."""
-        present = tuple(axis for axis in axes if axis in self.coordinates)
-        if not present:
-            return None
-        assert self.mesh is not None
-        return self.mesh[present if len(present) > 1 else present[0]]
+        present = [axis for axis in axes if axis in self.coordinates]
+        return self.mesh[tuple(present)] if self.mesh is not None and present else None
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """`values` summed in place over all ranks; on the CPU it waits for no device.

@@ -183,7 +183,7 @@ class PipelineExecution:
         Not by the schedule's eval: it rebuilds its buffers whenever training and evaluation take turns, and the folded
         one fails without a backward pass.
         """
-        sent: list[tuple[dist.Work, Tensor]] = []
+        sent: list[tuple[dist.Work | None, Tensor]] = []
         outputs: list[Any] = []
         for stage in self._stages:
             stage.budget = None
@@ -199,6 +199,7 @@ class PipelineExecution:
                     sent += [(dist.isend(part, group=self._group, group_dst=after), part) for part in waiting]
                     waiting = []
         for work, _ in sent:
+            assert work is not None, "this rank is in the group"
             work.wait()
         return outputs if self._has_result else None
 
@@ -214,6 +215,7 @@ class PipelineExecution:
     def _loss(self, logits: Tensor, index: Tensor) -> Tensor:
         """The loss of one microbatch, as the schedule wants it."""
         step, batch = self._step, self._stages[-1].in_flight[int(index)]
+        assert step is not None
         loss = step.objective(logits[: len(batch.rows)], batch) / step.normaliser
         step.share.add_(loss.detach())
         return step.scale(loss)

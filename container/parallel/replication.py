@@ -4,10 +4,13 @@ import contextlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -15,11 +18,17 @@ from container.parallel.mesh import RankMesh
 from contracts.hyperparameters import Hyperparameters
 
 # torch 2.13 renamed it and warns about the old name.
-_BUFFERS_KEYWORD = next(
-    name
-    for name in ("forward_sync_buffers", "broadcast_buffers")
-    if name in inspect.signature(DistributedDataParallel).parameters
-)
+_NO_BUFFERS: dict[str, Any] = {
+    next(
+        name
+        for name in ("forward_sync_buffers", "broadcast_buffers")
+        if name in inspect.signature(DistributedDataParallel).parameters
+    ): False
+}
+
+
+def _nothing() -> None:
+    """Nothing is remembered."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,7 @@ class DataParallel:
     forward: nn.Module
     loss_factor: float
     no_sync: Callable[[], contextlib.AbstractContextManager]
-    forget: Callable[[], None] = lambda: None
+    forget: Callable[[], None] = _nothing
 
 
 def alone(module: nn.Module) -> DataParallel:
@@ -52,10 +61,10 @@ def replicate(module: nn.Module, ranks: RankMesh, hp: Hyperparameters) -> DataPa
         process_group=ranks.group("dp_replicate"),
         bucket_cap_mb=hp.bucket_cap_mb,
         gradient_as_bucket_view=hp.gradient_as_bucket_view,
-        **{_BUFFERS_KEYWORD: False},  # ours are constants
+        **_NO_BUFFERS,  # the model's buffers are constants
     )
     group = ranks.group("dp_replicate")
-    forget = DataParallel.forget
+    forget = _nothing
     if hp.gradient_compression == "fp16":
         replicas.register_comm_hook(group, default_hooks.fp16_compress_hook)
     elif hp.gradient_compression == "bf16":
@@ -63,17 +72,19 @@ def replicate(module: nn.Module, ranks: RankMesh, hp: Hyperparameters) -> DataPa
     elif hp.gradient_compression == "powersgd":
         state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=hp.powersgd_rank, start_powerSGD_iter=10)
         replicas.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-
-        def forget() -> None:
-            for memory in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
-                memory.clear()
-
+        forget = partial(_forget_errors, state)
     return DataParallel(replicas, float(ranks.data_size), replicas.no_sync, forget)
 
 
-def compress_to_bfloat16(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _forget_errors(state: powerSGD_hook.PowerSGDState) -> None:
+    for memory in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
+        memory.clear()
+
+
+def compress_to_bfloat16(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """A bucket's mean over `group`, sent in bfloat16. As torch's own, which refuses to run without NCCL."""
     buffer = bucket.buffer()
     half = buffer.bfloat16().div_(group.size())
-    summed = dist.all_reduce(half, group=group, async_op=True).get_future()
-    return summed.then(lambda future: buffer.copy_(future.value()[0]))
+    work = dist.all_reduce(half, group=group, async_op=True)
+    assert work is not None, "this rank is in the group"
+    return work.get_future().then(lambda future: buffer.copy_(future.value()[0]))

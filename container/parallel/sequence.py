@@ -2,7 +2,6 @@
 
 import dataclasses
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from container.models.attention import PackedLayout
-from container.parallel.tensor_modules import gather, shared
+from container.parallel.tensor_modules import gather, replace_forward, shared
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,9 @@ class SlicedTokens:
         """Let the norms and dropouts of `layer` compute on slices."""
         for module in layer.modules():
             if isinstance(module, nn.LayerNorm):
-                module.forward = partial(self._norm, module)
+                replace_forward(module, self._norm)
             elif isinstance(module, nn.Dropout):
-                module.forward = partial(self._dropout, module)
+                replace_forward(module, self._dropout)
 
     def count_at(self, attention: nn.Module) -> None:
         """Count the real tokens of a layer as its `attention` begins, before any dropout.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from container.data.batch import PackedBatch
 from container.models.blocks import Block, BlockRun, Carry, carries, flatten
 from container.models.classifier import Classifier
-from container.models.encoder import TextBranch
+from container.models.encoder import TextBranch, TextEncoder
 from container.models.families import encoder_family
 from container.models.fusion import FusionHead
 from container.parallel.execution import Autocast
@@ -207,6 +207,7 @@ def block_cost(
     """
     if branch is None:
         return (tokens if per_token else 1) * _linear_flop(block.modules)
+    assert isinstance(branch.encoder, TextEncoder), "checked with the degrees"
     config, inside = branch.encoder.backbone.config, set(branch.encoder.backbone.modules())
     attention = 4 * chunk * config.hidden_size  # of one layer, per token
     if block.begins and block.ends:

@@ -8,12 +8,13 @@ ranks' generators agree.
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from typing import Any
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 
-from container.models.backbone_parts import encoder_layers
+from container.models.backbone_parts import encoder_layers, word_embeddings
 from container.models.classifier import Classifier
 from container.models.encoder import TextEncoder
 from container.models.families import Split, encoder_family
@@ -44,10 +45,9 @@ def apply_tensor_parallel(model: Classifier, mesh: DeviceMesh, *, sequence_paral
     """
     encoders = {role: branch.encoder for role, branch in model.branches.items()}
     for role, encoder in encoders.items():
-        check_family(
-            f"the encoder of {role}", model_type=encoder.backbone.config.model_type, sequence_parallel=sequence_parallel
-        )
+        check_family(f"the encoder of {role}", model_type=encoder.kind, sequence_parallel=sequence_parallel)
     for encoder in dict.fromkeys(encoders.values()):  # one, where texts share it
+        assert isinstance(encoder, TextEncoder), "other encoders are not in the table of families"
         _split_encoder(encoder, mesh, sequence_parallel=sequence_parallel)
     heads = [*model.branches.values(), model.tabular, model.fusion]
     backbones = {module for encoder in encoders.values() for module in encoder.backbone.modules()}
@@ -60,11 +60,13 @@ def _split_encoder(encoder: TextEncoder, mesh: DeviceMesh, *, sequence_parallel:
     backbone = encoder.backbone
     family = encoder_family(backbone.config.model_type)
     assert backbone.config.num_attention_heads % mesh.size() == 0, "checked with the degrees"
-    words = backbone.get_input_embeddings()
+    words = word_embeddings(backbone)
     if words.embedding_dim % mesh.size() == 0:
         split_embedding(words, mesh)
     tokens = SlicedTokens(mesh) if sequence_parallel else None
     layers = encoder_layers(backbone, family)
+    assert layers is not None
+    assert family.layers is not None
     for layer in layers:
         _split_layer(layer, family.tensor_plan, mesh, tokens)
     if tokens is not None:
@@ -88,8 +90,8 @@ def _split_layer(layer: nn.Module, plan: Mapping[str, Split], mesh: DeviceMesh, 
         tokens.slice_between(layer)
 
 
-def _matching(layer: nn.Module, name: str) -> list[nn.Module]:
-    """The modules of `layer` whose names match `name`, in which * stands for a number."""
-    found = [module for own, module in layer.named_modules() if fnmatchcase(own, name)]
-    assert found, f"{name} is in every layer of its family"
-    return found
+def _matching(layer: nn.Module, name: str) -> list[Any]:
+    """Return the modules of `layer` whose names match `name`, in which * stands for a number."""
+    matching = [module for own, module in layer.named_modules() if fnmatchcase(own, name)]
+    assert matching, f"{name} is in every layer of its family"
+    return matching

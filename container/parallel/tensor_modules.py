@@ -5,6 +5,7 @@ microbatches rarely have the same twice, DTensor works out anew how to place the
 65 ms per microbatch of two encoders, more than all else on the host.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+
+from container.parallel.execution import local_part
 
 
 def enter(hidden: Tensor, mesh: DeviceMesh, outside: Placement) -> Tensor:
@@ -58,13 +61,13 @@ def split_column_wise(
     """
     for name in ("weight", "bias"):
         _cut(linear, name, mesh, dim=0)
-    linear.forward = partial(_column_wise, linear, mesh, outside, whole)
+    replace_forward(linear, partial(_column_wise, mesh=mesh, outside=outside, whole=whole))
 
 
 def split_row_wise(linear: nn.Linear, mesh: DeviceMesh, *, outside: Placement) -> None:
     """Give each rank some of the inputs of `linear`; its outputs, summed, are placed as `outside`."""
     _cut(linear, "weight", mesh, dim=1)
-    linear.forward = partial(_row_wise, linear, mesh, outside)
+    replace_forward(linear, partial(_row_wise, mesh=mesh, outside=outside))
 
 
 def split_embedding(table: nn.Embedding, mesh: DeviceMesh) -> None:
@@ -74,34 +77,41 @@ def split_embedding(table: nn.Embedding, mesh: DeviceMesh) -> None:
     """
     assert table.max_norm is None, "norms of rows are not known to one rank"
     _cut(table, "weight", mesh, dim=1)
-    table.forward = partial(_look_up, table, mesh)
+    replace_forward(table, partial(_look_up, mesh=mesh))
 
 
-def _column_wise(linear: nn.Linear, mesh: DeviceMesh, outside: Placement | None, whole: bool, hidden: Tensor) -> Tensor:
+def _column_wise(
+    linear: nn.Linear, hidden: Tensor, *, mesh: DeviceMesh, outside: Placement | None, whole: bool
+) -> Tensor:
     if outside is not None:
         hidden = enter(hidden, mesh, outside)
-    own = F.linear(hidden, _own(linear.weight), None if linear.bias is None else _own(linear.bias))
+    own = F.linear(hidden, local_part(linear.weight), None if linear.bias is None else local_part(linear.bias))
     # A copy: what a whole model returns gets hooks of fully_shard, and those warn of views.
     return gather(own, mesh, dim=own.ndim - 1).clone() if whole else own
 
 
-def _row_wise(linear: nn.Linear, mesh: DeviceMesh, outside: Placement, own: Tensor) -> Tensor:
-    total = leave(F.linear(own, _own(linear.weight)), mesh, outside)
+def _row_wise(linear: nn.Linear, own: Tensor, *, mesh: DeviceMesh, outside: Placement) -> Tensor:
+    total = leave(F.linear(own, local_part(linear.weight)), mesh, outside)
     if linear.bias is None:
         return total
     bias = linear.bias if outside.is_replicate() else shared(linear.bias, mesh)
     return total + bias.to(total.dtype)
 
 
-def _look_up(table: nn.Embedding, mesh: DeviceMesh, ids: Tensor) -> Tensor:
+def _look_up(table: nn.Embedding, ids: Tensor, *, mesh: DeviceMesh) -> Tensor:
     own = F.embedding(
-        ids, _own(table.weight), table.padding_idx, scale_grad_by_freq=table.scale_grad_by_freq, sparse=table.sparse
+        ids,
+        local_part(table.weight),
+        table.padding_idx,
+        scale_grad_by_freq=table.scale_grad_by_freq,
+        sparse=table.sparse,
     )
     return gather(own, mesh, dim=own.ndim - 1)
 
 
-def _own(parameter: DTensor) -> Tensor:
-    return parameter.to_local()
+def replace_forward(module: nn.Module, forward: Callable[..., Tensor]) -> None:
+    """Let `module` compute `forward(module, input)`."""
+    module.forward = partial(forward, module)
 
 
 def _cut(module: nn.Module, name: str, mesh: DeviceMesh, *, dim: int) -> None:
