@@ -9,7 +9,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -139,7 +139,7 @@ class _TextRun(nn.Module):
         self.branch = branch if whole else restrict(branch, blocks, within=_branch_blocks("", branch, 0))
         if self.begins:
             words = word_embeddings(branch.encoder.backbone)
-            words.register_forward_hook(lambda _module, _inputs, output: self._incoming.anchored(output))
+            words.register_forward_hook(self._anchor)
         else:
             # Hugging Face's own forward then runs the layers that are left, whatever it passes to each.
             setattr(self.branch.encoder.backbone, _embeddings_name(branch.encoder), self._incoming)
@@ -150,11 +150,15 @@ class _TextRun(nn.Module):
         with self._incoming.holding(hidden, anchor):
             if self.ends:
                 return self.branch(text, num_records=len(batch.rows))
+            assert isinstance(self.branch.encoder, TextEncoder)
             return self.branch.encoder.token_states(text)
+
+    def _anchor(self, _module: nn.Module, _inputs: tuple[Any, ...], embedded: Any) -> Tensor:
+        return self._incoming.anchored(embedded)
 
 
 def restrict(module: _Module, blocks: Sequence[Block], *, within: Sequence[Block], in_place: bool = False) -> _Module:
-    """`module` without the weights of the blocks `within` it that are not among `blocks`; names stay as they are.
+    """Return `module` without the weights of those blocks `within` it that are not in `blocks`; names do not change.
 
     Args:
         in_place: drop them from `module` itself; otherwise from a copy that shares the blocks' modules.

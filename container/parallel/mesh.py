@@ -1,4 +1,4 @@
-"""The process group and the device mesh of a job, and this rank's place in them."""
+"""The process group and the device mesh of a job, and this rank's coordinates in them."""
 
 import os
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class RankMesh:
     Attributes:
         device: where this rank computes.
         mesh: the device mesh; None where no axis is left.
-        coordinates: this rank's place on each axis of the mesh.
+        coordinates: this rank's coordinate on each axis of the mesh.
     """
 
     device: torch.device
@@ -31,11 +31,11 @@ class RankMesh:
     coordinates: Mapping[str, int]
 
     def size(self, axis: str) -> int:
-        """Ranks along `axis`; 1 where it is not in the mesh."""
+        """Return the number of ranks along `axis`; 1 if it is not in the mesh."""
         return getattr(self.degrees, axis)
 
     def coordinate(self, axis: str) -> int:
-        """This rank's place along `axis`, from 0."""
+        """Return this rank's coordinate along `axis`, from 0."""
         return self.coordinates.get(axis, 0)
 
     @property
@@ -71,18 +71,18 @@ class RankMesh:
         return not any(self.coordinate(axis) for axis in MODEL_AXES)
 
     def group(self, axis: str) -> dist.ProcessGroup | None:
-        """The ranks along `axis` that this rank is one of; None where it is not in the mesh."""
+        """Return the process group of this rank along `axis`; None if the axis is not in the mesh."""
         return self.mesh.get_group(axis) if self.mesh is not None and axis in self.coordinates else None
 
     def submesh(self, *axes: str) -> DeviceMesh | None:
-        """The mesh of those of `axes` that are there; None where none is."""
+        """Return the mesh of those `axes` that are in the mesh; None if none is."""
         present = [axis for axis in axes if axis in self.coordinates]
         return self.mesh[tuple(present)] if self.mesh is not None and present else None
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """`values` summed in place over all ranks; on the CPU it waits for no device.
+        """Sum `values` in place over all ranks and return them; CPU tensors wait for no device.
 
-        A rank that only holds a copy of what another contributes puts in zeros.
+        A rank that holds a copy of another rank's contribution passes zeros.
         """
         if self.world_size > 1:
             dist.all_reduce(values)
@@ -110,7 +110,7 @@ def init_distributed(*, timeout_minutes: float) -> None:
 
 
 def build_mesh(degrees: ParallelDegrees) -> RankMesh:
-    """The mesh of `degrees` over the process group's ranks."""
+    """Return the mesh of `degrees` over the process group's ranks."""
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     axes = degrees.axes
     if "dp_replicate" in axes and "dp_shard" not in axes:

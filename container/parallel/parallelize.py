@@ -1,4 +1,4 @@
-"""From a plain model to one that is shared out over the mesh: every strategy and product, in one order."""
+"""Parallelize a plain model over the mesh: every strategy and combination, in one order."""
 
 import contextlib
 from collections.abc import Mapping
@@ -27,11 +27,11 @@ def parallelize(
     precision: torch.dtype,
     tokens_per_record: Mapping[str, float] | None = None,
 ) -> Execution:
-    """`model`, parallelised in place over the mesh's axes, computing in `precision`.
+    """Parallelize `model` in place over the mesh's axes and return its execution.
 
     Args:
         model: the plain model with the same weights on every rank, in float32 or float64.
-        precision: of matrix products.
+        precision: dtype of matrix products.
         tokens_per_record: mean of each text by role, to balance pipeline stages; max_sen_len where it is not known.
     """
     model.to(ranks.device)
@@ -58,7 +58,7 @@ def parallelize(
 
 
 def _leave(module: nn.Module) -> None:
-    """No data axis: every rank keeps what it has."""
+    """Keep `module` as it is: without sharding, every rank has all of its parameters."""
 
 
 def _autocast(device_type: str, precision: torch.dtype) -> contextlib.AbstractContextManager:

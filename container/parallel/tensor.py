@@ -1,9 +1,9 @@
-"""Tensor parallelism: the matrices of each layer cut over the ranks of the "tp" axis by a plan per family.
+"""Tensor parallelism: split the matrices of each layer over the ranks of the "tp" axis by a plan per family.
 
-A layer costs two reductions of its activations forward, and two backward. What lies between the cut matrices (norms,
-dropout, residuals) is computed on every rank alike; or, sequence parallel, each rank has its share of the tokens there,
-and the two reductions become a gather and a scatter each. Either way dropout is what one process draws, as long as the
-ranks' generators agree.
+A layer costs two all-reduces of its activations forward, and two backward. Every rank computes the norms, dropout and
+residuals between the split matrices. With sequence parallelism, each rank computes them for its share of the tokens,
+and each all-reduce becomes an all-gather and a reduce-scatter. Dropout masks are those of a single process, as long as
+the ranks' generators agree.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from container.parallel.tensor_modules import (
 
 
 def apply_tensor_parallel(model: Classifier, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
-    """Cut `model` over `mesh` in place; parameters keep their names, and become DTensors where they are cut.
+    """Split `model` over `mesh` in place; parameters keep their names, and become DTensors where they are split.
 
     Plain tensors, the same on every rank, remain: norms, position and token type tables, ELECTRA's and ALBERT's
     projection of the embeddings, and heads whose outputs do not divide.
@@ -38,7 +38,7 @@ def apply_tensor_parallel(model: Classifier, mesh: DeviceMesh, *, sequence_paral
         model: the plain model, with the same weights on every rank; before compilation, activation checkpointing and
             sharding.
         mesh: one axis, "tp", whose size divides heads and feed-forward columns (container/parallel/encoder_checks.py).
-        sequence_parallel: between the cut matrices of a layer, each rank computes its share of the tokens.
+        sequence_parallel: between the split matrices of a layer, each rank computes its share of the tokens.
 
     Raises:
         ContractError: an encoder whose family has no plan.
@@ -74,7 +74,7 @@ def _split_encoder(encoder: TextEncoder, mesh: DeviceMesh, *, sequence_parallel:
 
 
 def _split_layer(layer: nn.Module, plan: Mapping[str, Split], mesh: DeviceMesh, tokens: SlicedTokens | None) -> None:
-    outside = Replicate() if tokens is None else Shard(1)  # of the hidden states between cut matrices [1, N, d]
+    outside = Replicate() if tokens is None else Shard(1)  # of the hidden states between split matrices [1, N, d]
     entries = tuple(f"{name}." for name, split in plan.items() if split is Split.INPUT)
     for name, split in plan.items():
         for module in _matching(layer, name):

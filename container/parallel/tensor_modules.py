@@ -1,8 +1,8 @@
-"""Modules whose weights are cut over the ranks of a mesh axis, as DTensors, and computed on as plain tensors.
+"""Split the weights of modules over the ranks of a mesh axis, as DTensors; compute on their local parts.
 
-Only what travels is described as a DTensor. The products are not: for each new number of tokens, and packed
-microbatches rarely have the same twice, DTensor works out anew how to place the result of every operation. That took
-65 ms per microbatch of two encoders, more than all else on the host.
+DTensors describe only what is communicated. Matrix products use plain tensors: for each new number of tokens, DTensor
+places the result of every operation anew, and packed microbatches rarely have the same number twice. That took 65 ms
+per microbatch of two encoders, more than everything else on the host.
 """
 
 from collections.abc import Callable
@@ -18,31 +18,31 @@ from container.parallel.execution import local_part
 
 
 def enter(hidden: Tensor, mesh: DeviceMesh, outside: Placement) -> Tensor:
-    """`hidden`, placed as `outside`, -> all of it on every rank; gradients for it are summed over the ranks."""
+    """Return all of `hidden`, placed as `outside`, on every rank; its gradients are summed over the ranks."""
     placed = DTensor.from_local(hidden, mesh, [outside], run_check=False)
     return placed.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
 
 
 def leave(summands: Tensor, mesh: DeviceMesh, outside: Placement) -> Tensor:
-    """The sum of the ranks' `summands`, placed as `outside`."""
+    """Return the sum of the ranks' `summands`, placed as `outside`."""
     placed = DTensor.from_local(summands, mesh, [Partial()], run_check=False)
     return placed.redistribute(placements=[outside]).to_local()
 
 
 def gather(own: Tensor, mesh: DeviceMesh, *, dim: int) -> Tensor:
-    """The ranks' `own`, side by side along `dim`, on every rank; what follows is the same on every rank."""
+    """Return the ranks' `own` concatenated along `dim`, on every rank; all ranks then compute the same."""
     placed = DTensor.from_local(own, mesh, [Shard(dim)], run_check=False)
     return placed.redistribute(placements=[Replicate()]).to_local()
 
 
 def shared(parameter: Tensor, mesh: DeviceMesh) -> Tensor:
-    """`parameter`, the same on every rank, whose gradient is the sum of what the ranks find for their tokens."""
+    """Return `parameter`, the same on every rank; its gradient is the sum of the ranks' gradients."""
     replicas = DTensor.from_local(parameter, mesh, [Replicate()], run_check=False)
     return replicas.to_local(grad_placements=[Partial()])
 
 
 def prepare_input(module: nn.Module, mesh: DeviceMesh, *, outside: Placement) -> None:
-    """Let the first input of `module`, hidden states placed as `outside`, enter once for all matrices in it."""
+    """Gather the first input of `module`, hidden states placed as `outside`, once for all matrices in it."""
 
     def hook(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return enter(args[0], mesh, outside), *args[1:]
@@ -73,7 +73,7 @@ def split_row_wise(linear: nn.Linear, mesh: DeviceMesh, *, outside: Placement) -
 def split_embedding(table: nn.Embedding, mesh: DeviceMesh) -> None:
     """Give each rank some of the columns of `table`; every rank gets whole embeddings.
 
-    By width, not by vocabulary: looked up exactly, whatever the size of the vocabulary, padding row and all.
+    The split is by width, not by vocabulary, so it works for every vocabulary size and keeps the padding row.
     """
     assert table.max_norm is None, "norms of rows are not known to one rank"
     _cut(table, "weight", mesh, dim=1)
