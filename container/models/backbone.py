@@ -33,8 +33,6 @@ from container.models.families import (
     longest_chunk,
 )
 from contracts.errors import ContractError, first_line
-from container.models.families import FAMILIES, EncoderFamily, encoder_family
-from contracts.errors import ContractError
 from contracts.hyperparameters import TextField
 
 logger = logging.getLogger(__name__)
@@ -320,8 +318,7 @@ def _std(config: PretrainedConfig) -> float:
     return getattr(config, "initializer_range", 0.02)
 
 
-from container.models.families import FAMILIES, EncoderFamily, encoder_family
-from contracts.errors import ContractError, first_line
+from container.models.families import EncoderFamily
 
 
 @contextmanager
