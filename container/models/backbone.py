@@ -23,15 +23,7 @@ from container.models.backbone_parts import (
     word_embeddings,
 )
 from container.models.encoder import MeanPooler, Pooler, TextEncoder
-from container.models.families import (
-    FAMILIES,
-    EncoderFamily,
-    embedding_tables,
-    encoder_family,
-    encoder_layers,
-    first_position,
-    longest_chunk,
-)
+from container.models.families import FAMILIES, EncoderFamily, encoder_family
 from contracts.errors import ContractError, first_line
 from contracts.hyperparameters import TextField
 
@@ -316,9 +308,6 @@ def _key(field: TextField, name: str, chosen: set[str]) -> str:
 
 def _std(config: PretrainedConfig) -> float:
     return getattr(config, "initializer_range", 0.02)
-
-
-from container.models.families import EncoderFamily
 
 
 @contextmanager
