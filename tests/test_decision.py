@@ -9,10 +9,10 @@ from sklearn import metrics as sk
 
 from container.decision.decision import Decision, PriorShift, Threshold
 from container.decision.feasibility import check_decidable
-from container.evaluation.calibration import calibrate
 from container.evaluation.choose_threshold import choose_threshold, decisions_at
 from container.evaluation.fit_calibration import STEEPEST, fit_calibrator, fit_temperature
 from container.evaluation.fit_decision import fit_decision
+from container.evaluation.reliability import calibrate
 from container.export.decision_layer import DecisionLayer
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import cast_value, parse_hyperparameters

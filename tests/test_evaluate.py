@@ -7,7 +7,6 @@ import pytest
 from matplotlib.image import imread
 from sklearn import metrics as sk
 
-from container.evaluation.calibration import calibrate
 from container.evaluation.curves import (
     auroc,
     auroc_interval,
@@ -21,6 +20,7 @@ from container.evaluation.curves import (
     wilson_interval,
 )
 from container.evaluation.evaluate import write_evaluation
+from container.evaluation.reliability import calibrate
 from contracts.consistency import METRICS
 from tests.evaluations import evaluation, split, two_splits
 

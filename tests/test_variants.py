@@ -15,7 +15,7 @@ from container.data.split import PreparedSplit
 from container.decision.decision import Decision
 from container.decision.softmax import softmax
 from container.evaluation.evaluate import write_evaluation
-from container.evaluation.variants import VariantReport, judge
+from container.evaluation.variant_report import VariantReport, judge
 from container.export import onnx as export
 from container.export.onnx import export_onnx, feed_of
 from container.export.variants import WRITERS, write_fused

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from container.evaluation.calibration import Calibration, calibrate, score_histogram
 from container.evaluation.curves import (
     Confusion,
     Curve,
@@ -24,6 +23,7 @@ from container.evaluation.curves import (
 )
 from container.evaluation.metrics import METRICS, MetricValues, classification_metrics, decided_classes, one_vs_rest
 from container.evaluation.predictions import SplitPredictions
+from container.evaluation.reliability import Calibration, calibrate, score_histogram
 
 THRESHOLDS = tuple(round(0.1 * i, 1) for i in range(1, 10))
 _SWEEP = np.linspace(0.0, 1.0, 101)

@@ -9,7 +9,7 @@ import numpy as np
 from container.decision.decision import Decision
 from container.evaluation.explanation import Explanation
 from container.evaluation.predictions import SplitPredictions
-from container.evaluation.variants import VariantReport
+from container.evaluation.variant_report import VariantReport
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.charts import percent
 from container.evaluation.evaluation_input import EvaluationInput
 from container.evaluation.explanation import Explanation
-from container.evaluation.variants import VariantReport
+from container.evaluation.variant_report import VariantReport
 
 FEW_RECORDS = 30
 ENOUGH_RECORDS = 200

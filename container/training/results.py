@@ -14,7 +14,7 @@ from container.evaluation.evaluate import write_evaluation
 from container.evaluation.evaluation_input import EvaluationInput
 from container.evaluation.explanation import Explanation
 from container.evaluation.predictions import SplitPredictions
-from container.evaluation.variants import VariantReport
+from container.evaluation.variant_report import VariantReport
 from container.job import Job
 from container.preprocessing.class_weights import resolve_class_weights
 from container.preprocessing.prepare import PreparedData

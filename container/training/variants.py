@@ -9,7 +9,7 @@ import onnxruntime
 
 from container.data.split import PreparedSplit
 from container.evaluation.explanation import even_sample
-from container.evaluation.variants import VariantReport, judge
+from container.evaluation.variant_report import VariantReport, judge
 from container.export.onnx import OUTPUT, feed_of
 from container.export.variants import WRITERS
 from container.models.classifier import Classifier

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from container.data.sampler import BatchPlan
 from container.data.split import PreparedSplit
 from container.evaluation.fit_decision import describe, fit_decision
-from container.evaluation.variants import VariantReport
+from container.evaluation.variant_report import VariantReport
 from container.export.artifacts import export_model
 from container.export.rehearsal import rehearse_export
 from container.failure import Failure
