@@ -249,15 +249,15 @@ def test_the_report_and_the_metrics_have_it(tmp_path: Path) -> None:
     assert written["columns"][0] == {"name": "price", "kind": "numeric", "drop": 0.41, "spread": 0.02}
     page = (tmp_path / "report.html").read_text()
     assert "<b>chat" not in page
-    assert "Nearly everything hangs on price: shuffled, AUROC falls from 0.930 to 0.520" in page
-    assert "Without text chat AUROC on val is as good" in page
-    assert page.count("AUROC lost") == 3  # two charts and the table
+    assert "The model depends almost only on price: when it is shuffled, AUROC falls from 0.930 to 0.520" in page
+    assert "AUROC on val is as high without text chat" in page
+    assert page.count("decrease in AUROC") == 3  # two charts and the table
 
 
 def test_the_report_says_why_there_is_none_and_has_no_section_without_one(tmp_path: Path) -> None:
     made = two_splits()
     write_evaluation(tmp_path, made)
-    assert "What the model looks at" not in (tmp_path / "report.html").read_text()
+    assert "Feature importance" not in (tmp_path / "report.html").read_text()
     object.__setattr__(made, "explanation", explanation(base=None, columns=(), modalities=(), problem="too late"))
     write_evaluation(tmp_path, made)
-    assert "Nothing was measured: too late" in (tmp_path / "report.html").read_text()
+    assert "Importance was not measured: too late" in (tmp_path / "report.html").read_text()

@@ -1,6 +1,6 @@
-"""Charts as inline SVG, coloured by the page's CSS classes alone, so that they follow light, dark and print.
+"""Draw charts as inline SVG; CSS classes of the page colour them, so they follow light, dark and print.
 
-A chart is a <figure> with its legend; hovering a mark names its value. All text is escaped.
+A chart is a <figure> with its legend. Marks have tooltips. All text is escaped.
 """
 
 import math
@@ -78,7 +78,7 @@ class Bar:
 
 
 def percent(share: float) -> str:
-    """12.3%; as many digits as it takes to tell it from 0 and from 100 %."""
+    """Format as 12.3%, with enough digits that only 0 and 1 become 0% and 100%."""
     value = 100 * share
     if value in (0, 100):
         return f"{value:.0f}%"
@@ -86,12 +86,12 @@ def percent(share: float) -> str:
 
 
 def share_axis(label: str) -> Axis:
-    """0 to 100 %."""
+    """Return an axis from 0 to 100 %."""
     return Axis(label, 0.0, 1.0, (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), lambda share: f"{100 * share:.0f}%")
 
 
 def number_axis(label: str, values: Sequence[float] | np.ndarray, *, from_zero: bool = False) -> Axis:
-    """Round ticks around the finite values."""
+    """Return an axis with round ticks around the finite values."""
     finite = np.asarray(values, float)
     finite = finite[np.isfinite(finite)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
@@ -107,7 +107,7 @@ def number_axis(label: str, values: Sequence[float] | np.ndarray, *, from_zero: 
 def line_chart(
     series: Sequence[Series], *, title: str, x: Axis, y: Axis, marks: Sequence[Mark] = (), note: str = ""
 ) -> Markup:
-    """Lines over two axes, with a legend. Series without a name are not in it."""
+    """Draw lines over two axes. Series without a name are not in the legend."""
     frame = _Frame(x, y)
     parts = [*frame.axes(), *(part for mark in marks for part in frame.mark(mark))]
     for entry in series:
@@ -123,7 +123,7 @@ def line_chart(
 
 
 def reliability_chart(series: Sequence[ReliabilitySeries], *, title: str, x: str, y: str, note: str) -> Markup:
-    """Observed share over mean score, with intervals; a dot's area grows with the records behind it."""
+    """Draw the observed share over the mean score, with intervals; dot areas grow with the number of records."""
     frame = _Frame(share_axis(x), share_axis(y))
     diagonal = Series("perfectly calibrated", (0.0, 1.0), (0.0, 1.0), "reference")
     parts = [*frame.axes(), _tag("path", style="line reference", d=frame.path(diagonal))]
@@ -142,7 +142,7 @@ def reliability_chart(series: Sequence[ReliabilitySeries], *, title: str, x: str
 
 
 def mirrored_histogram(upper: Bars, lower: Bars | None, *, title: str, x: str, note: str = "") -> Markup:
-    """Shares of each group's records per bin: one group upwards, the other downwards, on a square-root scale."""
+    """Draw the shares of each group's records per bin on a square-root scale, one group up, the other down."""
     groups = [bars for bars in (upper, lower) if bars is not None]
     shares = [bars.counts / bars.counts.sum() for bars in groups]
     frame = _Frame(share_axis(x), _root_axis(max(float(share.max()) for share in shares), both=lower is not None))
@@ -172,7 +172,7 @@ def mirrored_histogram(upper: Bars, lower: Bars | None, *, title: str, x: str, n
 def bar_chart(
     bars: Sequence[Bar], *, title: str, x: str, legend: Sequence[tuple[str, str]] = (), note: str = ""
 ) -> Markup:
-    """Bars side by side, one below the other, in the order given; values may be negative."""
+    """Draw horizontal bars, one below the other, in the order given; values may be negative."""
     reach = [bar.value + sign * (bar.spread or 0) for bar in bars for sign in (-1, 1)]
     axis = number_axis(x, reach, from_zero=True)
     row, left, bottom = 26, 170, 42
@@ -190,10 +190,10 @@ def bar_chart(
     for i, bar in enumerate(bars):
         middle = _TOP + row * (i + 0.5)
         spread = "" if bar.spread is None else f" ± {bar.spread:.4f}"
-        said = f"{bar.name}: {bar.value:.4f}{spread}"
+        tip = f"{bar.name}: {bar.value:.4f}{spread}"
         begin, end = sorted((at(0.0), at(bar.value)))
         name = shorten(bar.name, 24)
-        parts.append(_tag("text", name, style="tick", x=left - 8, y=middle, text_anchor="end", dy="0.35em", title=said))
+        parts.append(_tag("text", name, style="tick", x=left - 8, y=middle, text_anchor="end", dy="0.35em", title=tip))
         parts.append(
             _tag(
                 "rect",
@@ -202,7 +202,7 @@ def bar_chart(
                 y=middle - 8,
                 width=max(0.8, end - begin),
                 height=16,
-                title=said,
+                title=tip,
             )
         )
         if bar.spread:
@@ -215,7 +215,7 @@ def bar_chart(
 
 
 def heat_map(matrix: np.ndarray, labels: Sequence[int | str], *, title: str, note: str) -> Markup:
-    """A confusion matrix: rows are labels, columns are decisions, shades are shares of the row. [K, K]"""
+    """Draw a confusion matrix: rows are labels, columns predictions, shades the shares of the row. [K, K]"""
     num_classes = len(labels)
     cell = min(100.0, max(13.0, 420 / num_classes))
     names = [shorten(str(label), 22) for label in labels]
@@ -224,7 +224,7 @@ def heat_map(matrix: np.ndarray, labels: Sequence[int | str], *, title: str, not
     middle = margin + cell * num_classes / 2
     size = math.ceil(margin + cell * num_classes + 2)
     parts = [
-        _tag("text", "decided as", style="axis", x=middle, y=12.0, text_anchor="middle"),
+        _tag("text", "predicted", style="axis", x=middle, y=12.0, text_anchor="middle"),
         _tag("text", "label", style="axis", transform=f"translate(12 {middle:.1f}) rotate(-90)", text_anchor="middle"),
     ]
     for i, name in enumerate(names):
@@ -248,19 +248,19 @@ def heat_map(matrix: np.ndarray, labels: Sequence[int | str], *, title: str, not
                     width=cell - 1,
                     height=cell - 1,
                     fill_opacity=f"{0.8 * share**0.6:.3f}",  # so that a share of a few percent shows
-                    title=f"{labels[i]} decided as {labels[j]}: {count:,} of {support:,} ({percent(share)})",
+                    title=f"label {labels[i]}, predicted {labels[j]}: {count:,} of {support:,} ({percent(share)})",
                 )
             )
             if cell >= 38 and count:
                 at_center = {"x": left + cell / 2, "y": top + cell / 2, "text_anchor": "middle", "dy": "0.35em"}
                 parts.append(_tag("text", _compact(count), style="count", **at_center))
     svg = _tag("svg", Markup("").join(parts), viewBox=f"0 0 {size} {size}", width=size, role="img", aria_label=title)
-    legend = [("right block", "right"), ("wrong block", "wrong")]
+    legend = [("right block", "correct"), ("wrong block", "wrong")]
     return _figure(title, svg, legend=legend, note=note, wide=num_classes > 8)
 
 
 def thin_line(x: Sequence[float], y: Sequence[float], points: int = 400) -> tuple[list[float], list[float]]:
-    """Means over equal runs of points, so that a long line keeps its course."""
+    """Average equal runs of points, to at most `points`."""
     if len(x) <= points:
         return list(x), list(y)
     parts = np.array_split(np.arange(len(x)), points)
@@ -329,7 +329,7 @@ class _Frame:
 
 
 def _root_axis(top: float, *, both: bool) -> Axis:
-    """Shares up to `top` on a square-root scale, in both directions or upwards only."""
+    """Return an axis of shares up to `top` on a square-root scale, in both directions or upwards only."""
     wanted = (0.01, 0.05, 0.2, 0.4, 0.7, 1.0) if top > 0.15 else (0.01, 0.03, 0.06, 0.1)
     ticks = [tick for tick in wanted if tick <= top * 1.02]
     low = -top if both else 0.0
@@ -344,7 +344,7 @@ def _root_axis(top: float, *, both: bool) -> Axis:
 
 
 def _tag(name: str, content: str = "", *, style: str = "", title: object = None, **attributes: object) -> Markup:
-    """An SVG element; `style` is its CSS class, `title` what hovering shows. Everything but Markup is escaped."""
+    """Return an SVG element; `style` is its CSS class, `title` its tooltip. Everything but Markup is escaped."""
     if style:
         attributes = {"class": style, **attributes}
     written = Markup("").join(
@@ -379,7 +379,7 @@ def _round_step(rough: float) -> float:
 
 
 def _tick_text(step: float, largest: float) -> Callable[[float], str]:
-    """As many digits as tell neighbouring ticks apart; powers of ten where plain numbers would be long."""
+    """Return a formatter with enough digits for distinct ticks, and with powers of ten below 0.01."""
     if 0 < largest < 0.01:
         power = math.floor(math.log10(largest))
         return lambda value: f"{value / 10.0**power:.3g}e{power}" if value else "0"
@@ -388,7 +388,7 @@ def _tick_text(step: float, largest: float) -> Callable[[float], str]:
 
 
 def shorten(text: str, length: int) -> str:
-    """At most `length` characters."""
+    """Cut `text` to at most `length` characters."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 

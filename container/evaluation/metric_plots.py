@@ -30,7 +30,7 @@ def write_metric_plots(folder: Path, found: ModelMetrics) -> list[Path]:
         "scores": ("Scores", _scores, lambda split: bool(split.analysis.histograms)),
         "thresholds": ("Thresholds", _thresholds, lambda split: bool(split.analysis.sweep)),
         "recall_by_budget": ("Recall under a budget", _recall, lambda split: split.capture is not None),
-        "previous_model": ("Beside the previous model", _previous, lambda split: split.comparison is not None),
+        "previous_model": ("Compared with the previous model", _previous, lambda split: split.comparison is not None),
     }
     for kind, (title, draw, has) in kinds.items():
         shown = [split for split in found.splits.values() if has(split)]
@@ -76,7 +76,7 @@ def _thresholds(axes: Axes, split: SplitMetrics) -> None:
         values = [getattr(entry, name) for entry in sweep]
         label = METRIC_NAMES.get(name, "share flagged")
         axes.plot(at, [np.nan if value is None else value for value in values], color=color, label=label)
-    axes.axvline(split.analysis.threshold, color="#777777", linewidth=0.8, linestyle=":", label="decided from here on")
+    axes.axvline(split.analysis.threshold, color="#777777", linewidth=0.8, linestyle=":", label="threshold in use")
     axes.set(xlabel="threshold", xlim=(0, 1), ylim=(-0.01, 1.01))
 
 

@@ -1,4 +1,4 @@
-"""roc_curve.png and pr_curve.png: the curves of val and test, for TensorBoard and for slides."""
+"""Draw roc_curve.png and pr_curve.png, the curves of val and test for TensorBoard."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,8 +22,8 @@ _SPLITS = {"test": (_COLORS[0], "-"), "val": (_COLORS[1], (0, (5, 2)))}
 def write_curves(folder: Path, analyses: Mapping[str, SplitAnalysis], *, class_labels: Sequence[int | str]) -> None:
     """Write roc_curve.png and pr_curve.png into `folder`, each complete or not at all.
 
-    Two classes: one panel, a curve per split. More: a panel per split, a curve per class and their mean. A split
-    without curves says why.
+    Two classes: one panel with a curve per split. More classes: a panel per split with a curve per class and their
+    mean. The legend gives the reason where a split has no curves.
     """
     for name, kind in (("roc_curve", "roc"), ("pr_curve", "precision_recall")):
         figure = _draw(kind, list(analyses.values()), class_labels)
@@ -32,7 +32,7 @@ def write_curves(folder: Path, analyses: Mapping[str, SplitAnalysis], *, class_l
 
 
 def hardest_first(analyses: Iterable[SplitAnalysis]) -> list[int]:
-    """Ids of the classes that have curves, by their mean AUROC over the splits, the smallest first."""
+    """Return the ids of the classes with curves, the lowest mean AUROC over the splits first."""
     areas: dict[int, list[float]] = {}
     for analysis in analyses:
         for curve in analysis.curves:
@@ -83,7 +83,7 @@ def _draw_two_classes(axes: Axes, kind: str, analyses: Sequence[SplitAnalysis]) 
 def _draw_one_vs_rest(
     axes: Axes, kind: str, analysis: SplitAnalysis, *, class_labels: Sequence[int | str], order: Sequence[int]
 ) -> None:
-    """Classes of `order` beyond the first few share one colour and one entry in the legend."""
+    """Draw a curve per class; those beyond the first few of `order` share one colour and one legend entry."""
     if not analysis.curves:
         axes.plot([], [], " ", label=f"no curves: {analysis.metrics.undefined['auroc']}")
         return
@@ -102,13 +102,13 @@ def _draw_one_vs_rest(
     mean = analysis.metric("auroc" if kind == "roc" else "average_precision")
     axes.plot(macro.x, macro.y, color="black", linewidth=2.6, label=f"mean of {len(of_class)} classes: {mean:.3f}")
     if len(named) < len(order):
-        axes.plot([], [], color=_GREY, linewidth=0.6, label=f"the {len(order) - len(named)} easier classes")
+        axes.plot([], [], color=_GREY, linewidth=0.6, label=f"{len(order) - len(named)} other classes")
 
 
 def _finish(axes: Axes, kind: str, title: str) -> None:
     if kind == "roc":
         axes.plot([0, 1], [0, 1], color="#777777", linewidth=0.8, linestyle=":", label="chance: 0.5")
-        names = ("false positive rate (negatives flagged)", "true positive rate (recall)")
+        names = ("false positive rate", "true positive rate (recall)")
     else:
         names = ("recall", "precision")
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal", xlabel=names[0], ylabel=names[1])

@@ -1,4 +1,4 @@
-"""report.html: the evaluation as one page that needs nothing else. The page's words and order are in report.html."""
+"""Render report.html, one self-contained page, from the template of the same name."""
 
 import functools
 import math
@@ -31,7 +31,7 @@ SHOWN_COLUMNS = 20
 
 @dataclass(frozen=True)
 class Tile:
-    """A main number with what it is without a model."""
+    """A main metric with its baseline."""
 
     name: str
     value: float | None
@@ -42,7 +42,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Cell:
-    """A count, and its share of what it is counted in; None where there is none."""
+    """A count and its share of the whole; None if the whole is empty."""
 
     count: int
     share: float | None
@@ -50,17 +50,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Change:
-    """What was done to a column, with a cell per split."""
+    """A change that preprocessing made to a column, with a cell per split."""
 
     column: str
-    what: str
+    change: str
     cells: tuple[Cell, ...]
 
 
 def render_report(
     evaluation: EvaluationInput, analyses: Mapping[str, SplitAnalysis], *, threshold: float | None
 ) -> str:
-    """The page's HTML; everything that comes from data is escaped."""
+    """Return the page's HTML, with everything that comes from data escaped."""
     main = headline_split(analyses)
     labels = evaluation.class_labels
     order = sorted(analyses.values(), key=lambda analysis: analysis is not main)
@@ -122,21 +122,21 @@ def _tiles(analysis: SplitAnalysis, labels: Sequence[int | str]) -> list[Tile]:
     ]
     rare = analysis.classes[0]
     if rare.average_precision is not None and 0 < rare.support < analysis.labelled / 2:
-        # The precision of a common class is high whatever the model does; the rare one's tells models apart.
+        # The precision of a frequent class is high for any model; that of the rare class separates models.
         share = rare.support / analysis.labelled
-        title = f"Average precision of class {labels[0]}, the rarer"
+        title = f"Average precision of class {labels[0]} (rarer)"
         tiles.insert(2, Tile(title, rare.average_precision, share, None, ""))
     return tiles
 
 
 def _curves(analyses: Sequence[SplitAnalysis], kind: str, labels: Sequence[int | str]) -> list[Markup]:
-    """One chart with every split for two classes, else a chart per split with the hardest classes and the mean."""
+    """Return one chart of all splits for two classes, else a chart per split: its hardest classes and the mean."""
     title, x, y = {
-        "roc": ("ROC curve", "false positive rate: negatives flagged", "true positive rate: positives found"),
-        "precision_recall": ("Precision-recall curve", "recall: positives found", "precision: flagged that are right"),
+        "roc": ("ROC curve", "false positive rate", "true positive rate (recall)"),
+        "precision_recall": ("Precision-recall curve", "recall", "precision"),
     }[kind]
     axes = {"x": charts.share_axis(x), "y": charts.share_axis(y)}
-    chance = [Series("guessing", (0, 1), (0, 1), "reference")] if kind == "roc" else []
+    chance = [Series("chance", (0, 1), (0, 1), "reference")] if kind == "roc" else []
     if len(labels) == 2:
         lines = [
             Series(
@@ -150,7 +150,7 @@ def _curves(analyses: Sequence[SplitAnalysis], kind: str, labels: Sequence[int |
             if analysis.curves
         ]
         rates = [
-            Series(f"guessing on {a.split}", (0, 1), (a.baselines["average_precision"],) * 2, "reference")
+            Series(f"chance on {a.split}", (0, 1), (a.baselines["average_precision"],) * 2, "reference")
             for a in analyses
             if a.curves
         ][:1]
@@ -182,14 +182,14 @@ def _one_vs_rest(
     unnamed = [i for i, line in enumerate(lines) if not line.name]
     if unnamed:
         first = lines[unnamed[0]]
-        lines[unnamed[0]] = Series(f"the {len(unnamed)} easier classes", first.x, first.y, "muted")
+        lines[unnamed[0]] = Series(f"{len(unnamed)} other classes", first.x, first.y, "muted")
     macro = analysis.macro_roc if kind == "roc" else analysis.macro_precision_recall
     mean = analysis.metric("auroc" if kind == "roc" else "average_precision")
     return [*lines, Series(f"mean of classes ({mean:.3f})", macro.x, macro.y, "strong")]
 
 
 def _sweep(analysis: SplitAnalysis) -> Markup | None:
-    """Precision, recall, F1 and the share flagged over the threshold."""
+    """Draw precision, recall, F1 and the flagged share over the threshold."""
     if not analysis.sweep:
         return None
     x = [entry.threshold for entry in analysis.sweep]
@@ -200,10 +200,10 @@ def _sweep(analysis: SplitAnalysis) -> Markup | None:
         ("share flagged", "c3 dotted", [entry.flagged_share for entry in analysis.sweep]),
     )
     lines = [Series(name, x, [math.nan if v is None else v for v in y], style) for name, style, y in drawn]
-    marks = [Mark(f"decided from {analysis.threshold:.3g} on", min(analysis.threshold, 1.0))]
+    marks = [Mark(f"threshold in use: {analysis.threshold:.3g}", min(analysis.threshold, 1.0))]
     return charts.line_chart(
         lines,
-        title=f"What a threshold does, {analysis.split}",
+        title=f"Metrics by threshold, {analysis.split}",
         x=charts.share_axis("threshold on the score"),
         y=charts.share_axis("share"),
         marks=marks,
@@ -211,11 +211,9 @@ def _sweep(analysis: SplitAnalysis) -> Markup | None:
 
 
 def _heat_map(analysis: SplitAnalysis, labels: Sequence[int | str]) -> Markup:
-    rule = f"at threshold {analysis.threshold:.4g}" if len(labels) == 2 else "by the most probable class"
-    note = "A shade is a share of its row; hover a cell for counts."
-    return charts.heat_map(
-        analysis.confusion, labels, title=f"Confusion {rule}, {analysis.split}", note=note if len(labels) > 2 else ""
-    )
+    rule = f" at threshold {analysis.threshold:.4g}" if len(labels) == 2 else ""
+    note = "Shades show each cell's share of its row. Hover over a cell for its count." if len(labels) > 2 else ""
+    return charts.heat_map(analysis.confusion, labels, title=f"Confusion matrix{rule}, {analysis.split}", note=note)
 
 
 def _histogram(analysis: SplitAnalysis, labels: Sequence[int | str]) -> Markup:
@@ -223,8 +221,8 @@ def _histogram(analysis: SplitAnalysis, labels: Sequence[int | str]) -> Markup:
     names = {
         "class 1": (f"class {labels[1]}", "up"),
         "class 0": (f"class {labels[0]}", "down"),
-        "right": ("decided right", "up"),
-        "wrong": ("decided wrong", "down"),
+        "right": ("predicted correctly", "up"),
+        "wrong": ("predicted wrongly", "down"),
         "unlabelled": ("unlabelled", "neutral"),
     }
     sides = [
@@ -234,9 +232,9 @@ def _histogram(analysis: SplitAnalysis, labels: Sequence[int | str]) -> Markup:
     return charts.mirrored_histogram(
         sides[0],
         sides[1] if len(sides) > 1 else None,
-        title=f"Scores, {analysis.split}",
-        x=f"probability of class {labels[1]}" if binary else "probability of the decided class",
-        note="Share of the group's records per bin, on a square-root scale, so that small bars show.",
+        title=f"Score distribution, {analysis.split}",
+        x=f"probability of class {labels[1]}" if binary else "probability of the predicted class",
+        note="Share of each group's records per bin. The square-root scale makes small shares visible.",
     )
 
 
@@ -244,7 +242,7 @@ def _reliability(analyses: Sequence[SplitAnalysis], labels: Sequence[int | str])
     series = [
         ReliabilitySeries(
             Series(
-                f"{a.split} (off by {charts.percent(a.calibration.expected_calibration_error)})",
+                f"{a.split} (calibration error {charts.percent(a.calibration.expected_calibration_error)})",
                 [entry.mean_score for entry in a.calibration.bins],
                 [entry.observed for entry in a.calibration.bins],
                 _split_style(a),
@@ -261,24 +259,24 @@ def _reliability(analyses: Sequence[SplitAnalysis], labels: Sequence[int | str])
     return charts.reliability_chart(
         series,
         title="Reliability",
-        x=f"mean score of class {labels[1]}" if binary else "mean score of the decided class",
-        y=f"share that are of class {labels[1]}" if binary else "share decided right",
-        note="Bars are 95% intervals; a dot's area grows with its records. Below the diagonal scores are too high.",
+        x=f"mean score of class {labels[1]}" if binary else "mean score of the predicted class",
+        y=f"share of class {labels[1]}" if binary else "share predicted correctly",
+        note="Bars: 95% CI. Dot areas grow with the number of records. Below the diagonal, scores are too high.",
     )
 
 
 def _importances(explanation: Explanation | None) -> list[Markup]:
-    """A chart of the columns, and one of the modalities."""
+    """Draw a chart of the columns and one of the modalities."""
     if explanation is None or explanation.problem is not None:
         return []
     shown = explanation.columns[:SHOWN_COLUMNS]
     hidden = len(explanation.columns) - len(shown)
-    more = f" {hidden} columns with less are in the table." if hidden else ""
+    more = f" The table lists {hidden} more columns." if hidden else ""
     styles = {"text": "c1", "numeric": "c2", "categorical": "c3", "modality": "strong"}
     drawn = []
     for title, entries, note in (
-        ("Columns, values shuffled", shown, f"Whiskers: over the shuffles.{more}"),
-        ("Modalities, left out", explanation.modalities, "As if the records had nothing there."),
+        ("Columns, shuffled", shown, f"Whiskers: standard deviation over the shuffles.{more}"),
+        ("Modalities, emptied", explanation.modalities, ""),
     ):
         if entries:
             bars = [Bar(entry.name, entry.drop, styles[entry.kind], entry.spread) for entry in entries]
@@ -287,14 +285,14 @@ def _importances(explanation: Explanation | None) -> list[Markup]:
             ]
             drawn.append(
                 charts.bar_chart(
-                    bars, title=title, x=f"{METRIC_NAMES[explanation.metric]} lost", legend=kinds, note=note
+                    bars, title=title, x=f"decrease in {METRIC_NAMES[explanation.metric]}", legend=kinds, note=note
                 )
             )
     return drawn
 
 
 def _training(evaluation: EvaluationInput) -> list[Markup]:
-    """Loss, validation metrics, learning rate and speed over epochs; what was never logged has no chart."""
+    """Draw loss, validation metrics, learning rate and speed over epochs, each only if it was logged."""
     history = evaluation.history
     if not history:
         return []
@@ -306,7 +304,7 @@ def _training(evaluation: EvaluationInput) -> list[Markup]:
     other = ["focal"] if settings.get("loss") == "focal" else []
     other += ["with label smoothing"] if settings.get("label_smoothing") else []
     of_what = f" ({', '.join(other)})" if other else ""
-    losses = [_logged(history, "train/loss", "train", f"train{of_what}, mean since the last report")]
+    losses = [_logged(history, "train/loss", "train", f"train{of_what}, mean since the previous log entry")]
     losses.append(_logged(history, "val/loss", "val", "val", dots=True))
     validated = [
         _logged(history, key, f"c{i + 1}", METRIC_NAMES.get(key.removeprefix("val/"), key), dots=True)
@@ -329,26 +327,26 @@ def _training(evaluation: EvaluationInput) -> list[Markup]:
 
 
 def _changed(splits: Mapping[str, Any]) -> list[Change]:
-    """Imputed numbers, unknown categories and cut texts, by column; columns that nothing happened to are left out."""
+    """Return imputed numbers, unknown categories and truncated texts by column, without counts that are all 0."""
     described = list(splits.values())
     changes = []
     for name, numeric in described[0]["numeric"].items():
-        what = f"missing, imputed with {_number(numeric['imputed_with'])}"
-        changes.append((name, what, [(split["numeric"][name]["imputed"], split["rows"]) for split in described]))
+        change = f"missing, imputed with {_number(numeric['imputed_with'])}"
+        changes.append((name, change, [(split["numeric"][name]["imputed"], split["rows"]) for split in described]))
     for name in described[0]["categories"]:
         counts = [(split["categories"][name]["unseen_rows"], split["rows"]) for split in described]
-        changes.append((name, "category unknown to the risk table, read as its default", counts))
+        changes.append((name, "category unknown to the risk table, replaced by its default", counts))
     for role, text in described[0]["texts"].items():
         texts = [split["texts"][role] for split in described]
-        cut = [(entry["truncated_records"], entry["records"]) for entry in texts]
+        truncated = [(entry["truncated_records"], entry["records"]) for entry in texts]
         tokens = [(entry["cut_tokens"], entry["cut_tokens"] + entry["tokens"]) for entry in texts]
         empty = [(entry["empty_records"], entry["records"]) for entry in texts]
-        changes.append((text["column"], "records cut to max_total_chunks", cut))
-        changes.append((text["column"], "tokens cut with them", tokens))
-        changes.append((text["column"], "empty, read as an empty chunk", empty))
+        changes.append((text["column"], "records truncated to max_total_chunks", truncated))
+        changes.append((text["column"], "tokens truncated", tokens))
+        changes.append((text["column"], "empty, encoded as an empty chunk", empty))
     return [
-        Change(column, what, tuple(Cell(count, count / whole if whole else None) for count, whole in counts))
-        for column, what, counts in changes
+        Change(column, change, tuple(Cell(count, count / whole if whole else None) for count, whole in counts))
+        for column, change, counts in changes
         if any(count for count, _ in counts)
     ]
 
@@ -374,7 +372,7 @@ def _count(value: int | None) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Four digits, without an exponent where it reads well."""
+    """Format four digits, without an exponent for 10,000 and more."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
