@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 JOBS ?= 2
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# a file's tests stay together: they share trained jobs
 
-.PHONY: help setup demo pipeline image lock scan engine test test-docker test-fast test-long faults host-faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving
+.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-long faults host-faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -20,6 +20,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup      ## a whole job on generated data, in two processes (DEMO_ROOT=demo)
 	$(BIN)/python -m container demo --root $(or $(DEMO_ROOT),demo)
+
+report-picture: setup ## docs/report.png, the README's picture, from the demo's report (DEMO_ROOT=demo; needs Chromium)
+	$(BIN)/python docs/report_picture.py $(or $(DEMO_ROOT),demo)/output/data/report.html
 
 pipeline: setup  ## from a generated raw table to a registered model, cached by content (PIPELINE=examples/pipeline.yaml)
 	$(BIN)/python -m pipeline run --config $(or $(PIPELINE),examples/pipeline.yaml) --root $(or $(PIPELINE_ROOT),pipeline_run)
