@@ -1,4 +1,4 @@
-"""Everything about a split that metrics.json, the plots and the report show, computed once."""
+"""Compute, once, all that metrics.json, the plots and the report show of a split."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class ClassCurves:
 
 @dataclass(frozen=True)
 class ClassScores:
-    """How one class fares when each record gets its decided class; a ratio over nothing is None."""
+    """One class's scores when each record gets its predicted class; a ratio over 0 is None."""
 
     label: int | str
     support: int
@@ -60,20 +60,20 @@ class SplitAnalysis:
 
     Attributes:
         metrics: loss and all of METRICS.
-        baselines: what the same metric is without a model: every record gets the same score, or the same class.
+        baselines: the same metrics without a model: every record gets the same score, or the same class.
         intervals: 95 % intervals of some metrics, for sampling of the records.
         class_counts: labelled records per class. [K]
         curves: of every class that has them; empty where none has.
         macro_roc: mean of the classes' curves; None for two classes or without curves.
-        threshold: of the decided class; None for more than two classes, where it is the most probable.
-        confusion: records by (label, decided class). [K, K]
+        threshold: decides between two classes; None for more, where the most probable class is predicted.
+        confusion: records by (label, predicted class). [K, K]
         at_thresholds: two classes and labels only: decisions at THRESHOLDS, at `threshold` and at that of the best F1
             on val, ascending.
         sweep: likewise, at 101 thresholds from 0 to 1.
         histograms: records per bin of the score, by group: `class 1`, `class 0` (two classes: class 1's probability),
-            `right`, `wrong` (more: the decided class's), and `unlabelled`; groups without records are left out.
-        uncalibrated: calibration of the softmax, where the probabilities are not just that.
-        problem: why there is nothing to measure; None where there is.
+            `right`, `wrong` (more: the predicted class's), and `unlabelled`; groups without records are omitted.
+        uncalibrated: calibration of the softmax; None where the probabilities are the softmax.
+        problem: why nothing can be measured; None otherwise.
     """
 
     split: str
@@ -115,8 +115,8 @@ def analyze(
     """Analyse every split; the best-F1 threshold is chosen on val and then applied to all.
 
     Args:
-        threshold: of two classes; decides the class.
-        uncalibrated: probabilities by split before calibration and prior correction, where there was any. [N, K] each
+        threshold: decides between two classes.
+        uncalibrated: probabilities by split before calibration and prior correction, if there was any. [N, K] each
 
     Returns:
         The analyses, and the best-F1 threshold: None for more than two classes, or where val has none.
@@ -152,7 +152,7 @@ def _problem(split: SplitPredictions) -> str | None:
 
 
 def _rank(split: SplitPredictions) -> dict[int, Ranking]:
-    """A ranking per class that has one; empty where metrics are undefined."""
+    """Return a ranking per class that has one; empty where metrics are undefined."""
     if _problem(split):
         return {}
     known = split.labels >= 0
@@ -188,13 +188,13 @@ def _analyze_split(
     )
     at_thresholds: tuple[Confusion, ...] = ()
     sweep: tuple[Confusion, ...] = ()
-    if binary and problem is None:
+    if threshold is not None and problem is None:
         scores = {
             "positive_scores": np.sort(probabilities[labels == 1, 1]),
             "negative_scores": np.sort(probabilities[labels == 0, 1]),
         }
-        wanted = sorted({*THRESHOLDS, threshold, *([] if chosen is None else [chosen])})
-        at_thresholds = tuple(confusion_at(each, **scores) for each in wanted)
+        wanted: set[float] = {*THRESHOLDS, threshold, *([] if chosen is None else [chosen])}
+        at_thresholds = tuple(confusion_at(each, **scores) for each in sorted(wanted))
         sweep = tuple(confusion_at(float(each), **scores) for each in _SWEEP)
     curves = tuple(
         ClassCurves(k, auroc(ranking), average_precision(ranking), thin(roc(ranking)), thin(precision_recall(ranking)))
@@ -235,16 +235,19 @@ def _metrics(
     names = ("loss", *METRICS)
     if problem is not None:
         return MetricValues(dict.fromkeys(names), dict.fromkeys(names, problem))
-    found = classification_metrics(labels, probabilities, METRICS, class_labels=class_labels, threshold=threshold)
-    undefined = dict(found.undefined)
+    computed = classification_metrics(labels, probabilities, METRICS, class_labels=class_labels, threshold=threshold)
+    undefined = dict(computed.undefined)
     if loss is None or not np.isfinite(loss):
         undefined["loss"] = "the loss is not a finite number"
         loss = None
-    return MetricValues({"loss": loss, **found.values}, undefined)
+    return MetricValues({"loss": loss, **computed.values}, undefined)
 
 
 def _baselines(counts: np.ndarray, weights: np.ndarray) -> dict[str, float | None]:
-    """Two classes: flag everything. More: always the most frequent class. The loss: always the class shares."""
+    """Return each metric without a model.
+
+    Two classes: flag every record. More: always predict the most frequent class. Loss: always predict the class shares.
+    """
     total, occurring = int(counts.sum()), int((counts > 0).sum())
     if total == 0:
         return dict.fromkeys(("loss", *METRICS))
@@ -284,7 +287,7 @@ def _intervals(
 def _areas_per_class(
     curves: tuple[ClassCurves, ...], labels: np.ndarray, probabilities: np.ndarray
 ) -> dict[int, tuple[float, float]]:
-    """(auroc, average precision) per class; for two classes that of class 0 as well, which is often the rare one."""
+    """Return (auroc, average precision) per class, of two classes also for class 0, which is often the rare one."""
     areas = {curve.class_id: (curve.auroc, curve.average_precision) for curve in curves}
     if probabilities.shape[1] == 2 and areas:
         areas[0] = (areas[1][0], average_precision(rank(labels == 0, probabilities[:, 0])))

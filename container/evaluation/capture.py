@@ -1,6 +1,6 @@
-"""What a team that looks at the highest scores first gets hold of: count recall and dollar recall.
+"""Measure recall when only the records with the highest scores are reviewed.
 
-Count recall is the share of the positives that is flagged; dollar recall the share of the positives' amounts.
+Count recall is the share of the positives that is flagged, dollar recall the share of the positives' amounts.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from container.evaluation.curves import Curve, Ranking, threshold_below
 
 @dataclass(frozen=True)
 class CapturePoint:
-    """What is flagged under a budget.
+    """The flagged records under a budget.
 
     Attributes:
         flagged_share: of the records. false_positive_rate: of the negatives.
-        precision: None where nothing is flagged.
+        precision: None if nothing is flagged.
         dollar_recall: None without amounts, or where the positives' are 0.
     """
 
@@ -56,12 +56,12 @@ def capture(
     flagged_shares: Sequence[float],
     false_positive_rate: float,
 ) -> Capture:
-    """Records of equal score are flagged together, so a budget may be used in part.
+    """Measure recall under budgets; records of equal score are flagged together, so a budget may be used in part.
 
     Args:
         ranking: of all labelled records.
         positive_scores: [P]
-        positive_amounts: none below 0. [P]
+        positive_amounts: at least 0. [P]
     """
     flagged = ranking.true_positives + ranking.false_positives  # [T]
     total = ranking.positives + ranking.negatives
@@ -74,15 +74,15 @@ def capture(
         if amount > 0:
             dollar_recall = sums[ranking.true_positives] / amount
 
-    def point(place: int) -> CapturePoint:
+    def point(index: int) -> CapturePoint:
         return CapturePoint(
-            threshold=threshold_below(ranking, place),
-            flagged=int(flagged[place]),
-            flagged_share=float(flagged[place] / total),
-            false_positive_rate=float(ranking.false_positives[place] / ranking.negatives),
-            precision=float(ranking.true_positives[place] / flagged[place]) if flagged[place] else None,
-            count_recall=float(count_recall[place]),
-            dollar_recall=None if dollar_recall is None else float(dollar_recall[place]),
+            threshold=threshold_below(ranking, index),
+            flagged=int(flagged[index]),
+            flagged_share=float(flagged[index] / total),
+            false_positive_rate=float(ranking.false_positives[index] / ranking.negatives),
+            precision=float(ranking.true_positives[index] / flagged[index]) if flagged[index] else None,
+            count_recall=float(count_recall[index]),
+            dollar_recall=None if dollar_recall is None else float(dollar_recall[index]),
         )
 
     def last_within(counts: np.ndarray, budget: float) -> int:

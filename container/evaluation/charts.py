@@ -151,18 +151,10 @@ def mirrored_histogram(upper: Bars, lower: Bars | None, *, title: str, x: str, n
         width, total = 1 / len(share), int(bars.counts.sum())
         for i in np.flatnonzero(bars.counts):
             (left, base), (right, end) = frame.point(i * width, 0.0), frame.point((i + 1) * width, sign * share[i])
-            parts.append(
-                _tag(
-                    "rect",
-                    style=f"bar {bars.style}",
-                    x=left + 0.5,
-                    y=min(base, end),
-                    width=right - left - 1,
-                    height=max(0.8, abs(end - base)),
-                    title=f"{bars.name}: {int(bars.counts[i]):,} of {total:,} records score "
-                    f"{i * width:.3f} to {(i + 1) * width:.3f}",
-                )
-            )
+            interval = f"{i * width:.3f} to {(i + 1) * width:.3f}"
+            tip = f"{bars.name}: {int(bars.counts[i]):,} of {total:,} records score {interval}"
+            box = (left + 0.5, min(base, end), right - left - 1, max(0.8, abs(end - base)))
+            parts.append(_rect(*box, style=f"bar {bars.style}", title=tip))
     (x0, zero), (x1, _) = frame.point(0, 0), frame.point(1, 0)
     parts.append(_tag("line", style="zero", x1=x0, x2=x1, y1=zero, y2=zero))
     legend = [(f"{bars.style} block", bars.name) for bars in groups]
@@ -194,17 +186,7 @@ def bar_chart(
         begin, end = sorted((at(0.0), at(bar.value)))
         name = shorten(bar.name, 24)
         parts.append(_tag("text", name, style="tick", x=left - 8, y=middle, text_anchor="end", dy="0.35em", title=tip))
-        parts.append(
-            _tag(
-                "rect",
-                style=f"bar {bar.style}",
-                x=begin,
-                y=middle - 8,
-                width=max(0.8, end - begin),
-                height=16,
-                title=tip,
-            )
-        )
+        parts.append(_rect(begin, middle - 8, max(0.8, end - begin), 16, style=f"bar {bar.style}", title=tip))
         if bar.spread:
             low, high = at(bar.value - bar.spread), at(bar.value + bar.spread)
             parts.append(_tag("line", style="zero", x1=low, x2=high, y1=middle, y2=middle))
@@ -239,18 +221,10 @@ def heat_map(matrix: np.ndarray, labels: Sequence[int | str], *, title: str, not
             count = int(matrix[i, j])
             share = count / support if support else 0.0
             left, top = margin + j * cell, margin + i * cell
-            parts.append(
-                _tag(
-                    "rect",
-                    style=f"cell {'right' if i == j else 'wrong'}",
-                    x=left + 0.5,
-                    y=top + 0.5,
-                    width=cell - 1,
-                    height=cell - 1,
-                    fill_opacity=f"{0.8 * share**0.6:.3f}",  # so that a share of a few percent shows
-                    title=f"label {labels[i]}, predicted {labels[j]}: {count:,} of {support:,} ({percent(share)})",
-                )
-            )
+            tip = f"label {labels[i]}, predicted {labels[j]}: {count:,} of {support:,} ({percent(share)})"
+            style, shade = f"cell {'right' if i == j else 'wrong'}", f"{0.8 * share**0.6:.3f}"  # a few percent show
+            box = (left + 0.5, top + 0.5, cell - 1, cell - 1)
+            parts.append(_rect(*box, style=style, title=tip, fill_opacity=shade))
             if cell >= 38 and count:
                 at_center = {"x": left + cell / 2, "y": top + cell / 2, "text_anchor": "middle", "dy": "0.35em"}
                 parts.append(_tag("text", _compact(count), style="count", **at_center))
@@ -356,6 +330,10 @@ def _tag(name: str, content: str = "", *, style: str = "", title: object = None,
     )
     hover = Markup("<title>{}</title>").format(title) if title is not None else ""
     return Markup("<{0}{1}>{2}{3}</{0}>").format(Markup(name), written, hover, content)
+
+
+def _rect(x: float, y: float, width: float, height: float, *, style: str, title: str, **attributes: str) -> Markup:
+    return _tag("rect", style=style, title=title, x=x, y=y, width=width, height=height, **attributes)
 
 
 def _figure(

@@ -1,4 +1,4 @@
-"""Chooses a two-class threshold on val for what it is to reach, and says what it reaches."""
+"""Choose a two-class threshold on val for a target, and measure the decisions at a threshold."""
 
 from typing import Any
 
@@ -18,19 +18,19 @@ def choose_threshold(
     false_positive_cost: float = 1.0,
     false_negative_cost: float = 1.0,
 ) -> Threshold:
-    """A number as it is given, or the threshold that reaches a target.
+    """Return a given number, or the threshold that reaches a target.
 
     best_f1: the highest F1. precision>=x: the highest recall with that precision. recall>=x: the highest precision with
-    that recall. cost: the lowest sum of costs. Of equals, the highest. It lies halfway to the next lower score, so that
-    rounding flips no decision.
+    that recall. cost: the lowest sum of costs. Among equals the highest threshold is chosen. It lies halfway to the
+    next lower score, so that rounding changes no decision.
 
     Args:
-        is_positive: whether a record is of class 1; both kinds must occur for a target. [N]
+        is_positive: whether a record is of class 1; both classes must occur for a target. [N]
         scores: [N]
-        target_share: share of positives to choose for, by weighing records; None = as they are.
+        target_share: weight records so that positives have this share; None: unweighted.
 
     Returns:
-        A threshold without what it reached.
+        A threshold; its `reached` is empty.
     """
     if not isinstance(wanted, ThresholdTarget):
         return Threshold(wanted)
@@ -48,6 +48,7 @@ def choose_threshold(
     elif wanted.kind == COST:
         gain = -(false_negative_cost * (positives - true_positives) + false_positive_cost * false_positives)
     else:
+        assert wanted.at_least is not None
         bounded, other = (precision, recall) if wanted.kind == "precision" else (recall, precision)
         met = bounded >= wanted.at_least - 1e-12
         gain = np.where(met, other, -1.0) if met.any() else bounded
@@ -58,29 +59,29 @@ def choose_threshold(
 def decisions_at(
     threshold: float, labels: np.ndarray, scores: np.ndarray, *, target_share: float | None = None
 ) -> dict[str, Any]:
-    """Counts, precision, recall and F1 at `threshold`; with `target_share` also those expected at that share.
+    """Return counts, precision, recall and F1 at `threshold`, and with `target_share` those expected at that share.
 
     Args:
-        labels: class ids, negative where there is none. [N]
-        scores: one that is not a number reaches no threshold. [N]
+        labels: class ids, negative if unlabelled. [N]
+        scores: NaN reaches no threshold. [N]
     """
-    scores = np.where(np.isnan(scores), -np.inf, scores)  # else sorted to the end, as the highest
+    scores = np.where(np.isnan(scores), -np.inf, scores)  # NaN would sort as the highest score
     positive, negative = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
-    found = confusion_at(threshold, positive_scores=positive, negative_scores=negative)
-    reached: dict[str, Any] = found.to_dict()
+    counts = confusion_at(threshold, positive_scores=positive, negative_scores=negative)
+    reached: dict[str, Any] = counts.to_dict()
     if target_share is not None and len(positive) and len(negative):
         of_positives, of_negatives = class_factors(len(positive), len(negative), target_share)
-        hit, alarm = found.true_positives * of_positives, found.false_positives * of_negatives
+        hit, alarm = counts.true_positives * of_positives, counts.false_positives * of_negatives
         reached["at_target_prior"] = {
             "precision": hit / (hit + alarm) if hit + alarm else None,
-            "recall": found.recall,
+            "recall": counts.recall,
             "f1_score": 2 * hit / (hit + alarm + len(positive) * of_positives),
         }
     return reached
 
 
 def class_factors(positives: int, negatives: int, target_share: float | None) -> tuple[float, float]:
-    """What a positive and a negative count, so that positives make up `target_share` of the whole."""
+    """Return the weights of a positive and of a negative for positives to make up `target_share` of all."""
     if target_share is None:
         return 1.0, 1.0
     total = positives + negatives

@@ -1,4 +1,4 @@
-"""A model beside a previous one, on the same records."""
+"""Compare a model with a previous one on the same records."""
 
 import math
 from dataclasses import dataclass
@@ -67,8 +67,8 @@ def compare(
         probabilities, previous: [N, K] each
         threshold, previous_threshold: of two classes.
     """
-    found = classification_metrics(labels, probabilities, METRICS, threshold=threshold).values
-    before = classification_metrics(labels, previous, METRICS, threshold=previous_threshold).values
+    values = classification_metrics(labels, probabilities, METRICS, threshold=threshold).values
+    values_before = classification_metrics(labels, previous, METRICS, threshold=previous_threshold).values
     decided, decided_before = decided_classes(probabilities, threshold), decided_classes(previous, previous_threshold)
     changed = decided != decided_before
     binary = probabilities.shape[1] == 2
@@ -77,18 +77,18 @@ def compare(
     if binary:
         interval = auroc_difference_interval(labels == 1, scores, scores_before)
         if np.ptp(scores) > 0 and np.ptp(scores_before) > 0:
-            correlation = float(stats.spearmanr(scores, scores_before).statistic)
+            correlation = float(np.asarray(stats.spearmanr(scores, scores_before))[0])
         newly, no_longer = (
             Swap(int((labels[mask] == 1).sum()), int((labels[mask] == 0).sum()))
             for mask in (changed & (decided == 1), changed & (decided == 0))
         )
     return Comparison(
         records=len(labels),
-        values=found,
-        previous=before,
+        values=values,
+        previous=values_before,
         differences={
-            name: None if found[name] is None or before[name] is None else found[name] - before[name]
-            for name in METRICS
+            name: None if value is None or old is None else value - old
+            for name, value, old in ((name, values[name], values_before[name]) for name in METRICS)
         },
         auroc_interval=interval,
         score_correlation=correlation,

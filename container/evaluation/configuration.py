@@ -1,4 +1,4 @@
-"""The job's settings for a reader: those that differ from their default first."""
+"""List the job's settings with their values and defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +11,9 @@ from contracts.hyperparameters import Hyperparameters
 
 @dataclass(frozen=True)
 class Setting:
-    """One hyperparameter; `default` is None where it has none."""
+    """One hyperparameter; `default` is None if it is required."""
 
     name: str
-    group: str
     about: str
     value: str
     default: str | None
@@ -22,8 +21,8 @@ class Setting:
 
 
 def settings(hyperparameters: Mapping[str, Any]) -> list[Setting]:
-    """Every hyperparameter in the order of the contract; those without a default count as changed."""
-    found = []
+    """Return every hyperparameter in the order of the contract; those without a default count as changed."""
+    listed = []
     declarations = Hyperparameters.declarations()
     for name, field in Hyperparameters.model_fields.items():
         if name not in hyperparameters:
@@ -31,7 +30,7 @@ def settings(hyperparameters: Mapping[str, Any]) -> list[Setting]:
         required = field.default is PydanticUndefined
         default = None if required else to_jsonable_python(field.default)
         value = hyperparameters[name]
-        found.append(
+        listed.append(
             Setting(
                 name=name,
                 group=declarations[name].group,
@@ -41,7 +40,7 @@ def settings(hyperparameters: Mapping[str, Any]) -> list[Setting]:
                 changed=required or value != default,
             )
         )
-    return found
+    return listed
 
 
 def _text(value: Any) -> str:

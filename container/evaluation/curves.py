@@ -1,4 +1,4 @@
-"""What follows from the order of scores: ROC and precision-recall curves, confusions at thresholds, intervals.
+"""Compute ROC and precision-recall curves, confusion counts at thresholds, and confidence intervals.
 
 Everything comes from one sort per class (`rank`), so a million records cost a fraction of a second.
 """
@@ -46,7 +46,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Confusion:
-    """Two-class decisions at a threshold; a ratio over nothing is None."""
+    """Two-class decisions at a threshold; a ratio over 0 is None."""
 
     threshold: float
     true_positives: int
@@ -93,14 +93,14 @@ class Confusion:
 
 
 def rank(is_class: np.ndarray, scores: np.ndarray) -> Ranking:
-    """Sort once. Both kinds must occur.
+    """Rank records by score, with one sort. Both classes must occur.
 
     Args:
         is_class: whether a record is a positive. [N] bool
         scores: [N]
     """
     positives = int(is_class.sum())
-    assert 0 < positives < len(is_class), "a ranking needs records of both kinds"
+    assert 0 < positives < len(is_class), "a ranking needs records of both classes"
     false_rate, true_rate, thresholds = roc_curve(is_class, scores, drop_intermediate=False)
     counts = (
         np.rint(rate * count) for rate, count in ((true_rate, positives), (false_rate, len(is_class) - positives))
@@ -109,12 +109,12 @@ def rank(is_class: np.ndarray, scores: np.ndarray) -> Ranking:
 
 
 def roc(ranking: Ranking) -> Curve:
-    """x: share of the negatives flagged; y: share of the positives flagged. From (0, 0) to (1, 1)."""
+    """Return the ROC curve from (0, 0) to (1, 1). x: false positive rate; y: true positive rate."""
     return Curve(ranking.false_positives / ranking.negatives, ranking.true_positives / ranking.positives)
 
 
 def precision_recall(ranking: Ranking) -> Curve:
-    """x: recall; y: precision. Starts at recall 0 with the precision of the highest score."""
+    """Return the precision-recall curve. x: recall; y: precision. It starts at recall 0 with the highest score's."""
     flagged = ranking.true_positives[1:] + ranking.false_positives[1:]
     precision = ranking.true_positives[1:] / flagged
     recall = ranking.true_positives[1:] / ranking.positives
@@ -132,7 +132,7 @@ def average_precision(ranking: Ranking) -> float:
 
 
 def thin(curve: Curve, points: int = CURVE_POINTS) -> Curve:
-    """At most `points` points, evenly spread along the curve's length; both ends stay."""
+    """Keep at most `points` points, spread evenly along the curve's length, and both ends."""
     if len(curve.x) <= points:
         return curve
     length = np.concatenate([[0.0], np.hypot(np.diff(curve.x), np.diff(curve.y)).cumsum()])
@@ -143,7 +143,7 @@ def thin(curve: Curve, points: int = CURVE_POINTS) -> Curve:
 
 
 def mean_curve(curves: list[Curve], points: int = CURVE_POINTS) -> Curve:
-    """The mean y over `curves` at each x of [0, 1], from their mean start; between its points a curve is straight."""
+    """Average y over `curves` at each x of [0, 1], with linear interpolation, from their mean start."""
     grid = np.linspace(0.0, 1.0, points)
     mean = np.mean([np.interp(grid, curve.x, curve.y) for curve in curves], axis=0)
     start = np.mean([curve.y[0] for curve in curves])
@@ -151,23 +151,25 @@ def mean_curve(curves: list[Curve], points: int = CURVE_POINTS) -> Curve:
 
 
 def best_f1_threshold(ranking: Ranking) -> float:
-    """The threshold of the highest F1."""
+    """Return the threshold with the highest F1."""
     f1 = 2 * ranking.true_positives / (ranking.positives + ranking.true_positives + ranking.false_positives)
     return threshold_below(ranking, int(f1.argmax()))
 
 
-def threshold_below(ranking: Ranking, place: int) -> float:
-    """A threshold that decides as `ranking.thresholds[place]` does, halfway to the next lower score (at last 0), so
-    that rounding flips no decision."""
-    upper, lower = ranking.thresholds[place], np.append(ranking.thresholds, 0.0)[place + 1]
-    if place == 0:  # flags nothing: above every score, 1 where there is room
+def threshold_below(ranking: Ranking, index: int) -> float:
+    """Return a threshold with the decisions of `ranking.thresholds[index]`, robust to rounding.
+
+    It lies halfway to the next lower score; after the last score, halfway to 0.
+    """
+    upper, lower = ranking.thresholds[index], np.append(ranking.thresholds, 0.0)[index + 1]
+    if index == 0:  # flags nothing: above every score, and at least 1
         return float(max(1.0, np.nextafter(lower, 2.0)))
     middle = (upper + lower) / 2
-    return float(middle if middle > lower else upper)  # between neighbouring floats there is none
+    return float(middle if middle > lower else upper)  # adjacent floats have no middle
 
 
 def confusion_at(threshold: float, *, positive_scores: np.ndarray, negative_scores: np.ndarray) -> Confusion:
-    """Decisions at `threshold`; a score of exactly the threshold is flagged.
+    """Count decisions at `threshold`; a score equal to the threshold is flagged.
 
     Args:
         positive_scores: scores of the positives, ascending. [P]
@@ -179,10 +181,10 @@ def confusion_at(threshold: float, *, positive_scores: np.ndarray, negative_scor
 
 
 def auroc_interval(ranking: Ranking) -> tuple[float, float] | None:
-    """95 % interval of the area under the ROC curve, for sampling of the records.
+    """Return the 95 % confidence interval of the AUROC for the sampling of records.
 
     DeLong's variance (DeLong et al., 1988, Biometrics 44), symmetric on the logit scale. None with fewer than two
-    records of a kind, or where no pair is in the wrong order and the variance says nothing.
+    records of a class, or where the variance is 0.
     """
     positives, negatives = ranking.positives, ranking.negatives
     if min(positives, negatives) < 2:
@@ -200,7 +202,7 @@ def auroc_interval(ranking: Ranking) -> tuple[float, float] | None:
 
 
 def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
-    """95 % interval of a share (Wilson, 1927); trials > 0."""
+    """Return the 95 % confidence interval of a share (Wilson, 1927); trials > 0."""
     share, z2 = successes / trials, _NORMAL_95**2
     center = (share + z2 / (2 * trials)) / (1 + z2 / trials)
     reach = _NORMAL_95 * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2)) / (1 + z2 / trials)
@@ -208,7 +210,7 @@ def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
 
 
 def _variance(values: np.ndarray, counts: np.ndarray) -> float:
-    """Sample variance of `values`, each occurring `counts` times."""
+    """Return the sample variance of `values`, each occurring `counts` times."""
     mean = np.average(values, weights=counts)
     return float((counts * (values - mean) ** 2).sum() / (counts.sum() - 1))
 

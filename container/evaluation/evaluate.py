@@ -1,4 +1,4 @@
-"""The evaluation of a job, written: predictions, metrics.json, curves and the report."""
+"""Write a job's evaluation: predictions, metrics.json, curves and the report."""
 
 import json
 from dataclasses import asdict
@@ -19,8 +19,8 @@ from contracts.atomic_files import write_text_atomically
 def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
     """Write {val,test}_predictions, metrics.json, tensorboard_eval/{roc,pr}_curve.png and report.html into `out`.
 
-    Each file appears complete or not at all. Returns what metrics.json holds: `val/auroc` and the like, None where
-    undefined, the reasons under `undefined`, and details.
+    Each file is written under a temporary name and renamed. Return the content of metrics.json: `val/auroc` and the
+    like, None where undefined, with the reasons under `undefined`, and details.
     """
     plots = out / artifacts.TENSORBOARD_EVAL
     plots.mkdir(parents=True, exist_ok=True)
@@ -53,5 +53,5 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
 
 
 def decided_from(decision: Decision) -> float:
-    """The threshold of two classes; without a decision about it, 0.5."""
+    """Return the threshold between two classes, 0.5 if the decision has none."""
     return 0.5 if decision.threshold is None else decision.threshold.value

@@ -1,4 +1,4 @@
-"""What a finished job knows, as its evaluation and its report are given it."""
+"""Define the input of a job's evaluation and report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from container.evaluation.variant_report import VariantReport
 
 @dataclass(frozen=True)
 class EvaluationInput:
-    """What a finished job knows.
+    """Everything about a finished job that its evaluation and report use.
 
     Attributes:
         splits: predictions by split, usually val and test.
@@ -23,13 +23,13 @@ class EvaluationInput:
         early_stop_metric: the metric that chose the best weights, e.g. val/f1_score.
         history: what training logged, one entry per step: {"step", "epoch", "train/loss", "lr", "val/loss", ...}.
         data_summary: container/preprocessing/data_summary.py's, of every split.
-        hyperparameters: every one of them, plain JSON values.
+        hyperparameters: all of them, as JSON values.
         run: facts to show, in order; `weights` says which weights were evaluated, and why.
         losses: the class-weighted log loss by split; None where undefined.
-        class_weights: the weights of that loss; None where all are 1. [K]
-        decision: what made the probabilities, and decides the class.
+        class_weights: the weights of that loss; None if all are 1. [K]
+        decision: calibrates the probabilities and decides the class.
         uncalibrated: the softmax by split. [N, K] each
-        explanation: what the model looks at; None where it was not asked for.
+        explanation: feature importance; None if it was not requested.
         variants: of model.onnx, written or not.
     """
 

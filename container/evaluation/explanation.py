@@ -1,4 +1,4 @@
-"""What the model looks at: permutation importance of columns and ablation of modalities, as figures."""
+"""Define feature importance: permutation importance of columns and ablation of modalities."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,13 +13,13 @@ METRIC = "auroc"
 
 @dataclass(frozen=True)
 class Importance:
-    """How much the metric falls without a column or a modality.
+    """The decrease of the metric without a column or a modality.
 
     Attributes:
-        name: the column, or the modality in words.
+        name: the column, or a description of the modality.
         kind: text, numeric or categorical; `modality` for an ablation.
-        drop: the metric with everything minus the metric without this; mean over the shuffles.
-        spread: standard deviation over the shuffles; None for an ablation, which has no chance in it.
+        drop: the metric with all inputs minus the metric without this one; mean over the shuffles.
+        spread: standard deviation over the shuffles; None for an ablation, which is deterministic.
     """
 
     name: str
@@ -32,16 +32,16 @@ class Importance:
 class Explanation:
     """Importances on val records.
 
-    Permutation importance (Breiman, 2001, Random Forests, section 10): a column's values are dealt anew to the records.
-    Columns that say the same hide each other: each alone loses little.
+    Permutation importance (Breiman, 2001, Random Forests, section 10): a column's values are shuffled between the
+    records. Columns with the same information hide each other's importance.
 
     Attributes:
         metric: macro average over the classes for more than two.
-        base: the metric with everything.
-        records: val records that it was measured on, the classes as evenly represented as val allows.
-        shuffles: of each column.
-        columns, modalities: by falling drop.
-        problem: why there is nothing; None where there is.
+        base: the metric with all inputs.
+        records: number of val records used, sampled to balance the classes.
+        shuffles: number of shuffles of each column.
+        columns, modalities: the largest drop first.
+        problem: why importance was not measured; None otherwise.
     """
 
     metric: str
@@ -58,18 +58,20 @@ class Explanation:
 
 
 def score(labels: np.ndarray, probabilities: np.ndarray) -> tuple[float | None, str | None]:
-    """The metric, or why it is undefined. [N], [N, K]"""
-    found = classification_metrics(labels, probabilities, [METRIC])
-    return found.values[METRIC], found.undefined.get(METRIC)
+    """Return the metric, or the reason why it is undefined. [N], [N, K]"""
+    computed = classification_metrics(labels, probabilities, [METRIC])
+    return computed.values[METRIC], computed.undefined.get(METRIC)
 
 
-def most_important_first(found: Sequence[Importance]) -> tuple[Importance, ...]:
-    return tuple(sorted(found, key=lambda entry: -entry.drop))
+def most_important_first(importances: Sequence[Importance]) -> tuple[Importance, ...]:
+    return tuple(sorted(importances, key=lambda entry: -entry.drop))
 
 
 def even_sample(labels: np.ndarray, records: int, *, seed: int) -> np.ndarray:
-    """Positions of up to `records` labelled records, the classes in turn as long as each lasts, so that the start of
-    the sample is as even as the whole. [N] -> [at most records]"""
+    """Sample the positions of up to `records` labelled records, taking the classes in turn.
+
+    Every prefix of the sample is as balanced as the data allows. [N] -> [at most records]
+    """
     rng = np.random.default_rng(seed)
     order = rng.permutation(np.flatnonzero(labels >= 0))
     turn = np.empty(len(order), np.int64)

@@ -192,7 +192,7 @@ def _agreement(analyses: Mapping[str, SplitAnalysis]) -> Iterator[Finding]:
 
 
 def _threshold(analysis: SplitAnalysis, threshold: float | None) -> Iterator[Finding]:
-    if threshold is None or analysis.problem is not None:
+    if threshold is None or analysis.threshold is None or analysis.problem is not None:
         return
     at = {entry.threshold: entry for entry in analysis.at_thresholds}
     best, own = at[threshold].f1_score, at[analysis.threshold].f1_score

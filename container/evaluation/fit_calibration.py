@@ -1,4 +1,4 @@
-"""Fits calibrators on val: temperature by maximum likelihood, isotonic by pooling adjacent violators."""
+"""Fit calibrators on val: temperature by maximum likelihood, isotonic by pooling adjacent violators."""
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -17,7 +17,7 @@ LARGEST_TEMPERATURE = 100.0
 def fit_calibrator(
     method: str, logits: np.ndarray, labels: np.ndarray, *, shares: np.ndarray | None = None
 ) -> Calibrator:
-    """A calibrator of `method` (none, temperature, isotonic).
+    """Return a calibrator of `method` (none, temperature, isotonic).
 
     Args:
         logits: of labelled records. [N, K]
@@ -30,15 +30,14 @@ def fit_calibrator(
 
 
 def fit_temperature(logits: np.ndarray, labels: np.ndarray, *, shares: np.ndarray | None = None) -> Temperature:
-    """The temperature of the lowest log loss; the loss is convex in its inverse, so there is one.
+    """Return the temperature with the lowest log loss, which is convex in the inverse temperature.
 
-    n records cannot tell a probability from 0 or 1: each counts as if it were of another class with Laplace's
-    1 / (n + 2). Without that, records without a mistake would ask for a temperature of 0, which drives all
-    probabilities to 0 and 1 and, in 32 bits, loses their order.
+    Each of n records counts as another class with Laplace's probability 1 / (n + 2). Without this smoothing, records
+    without an error would give a temperature of 0: all probabilities become 0 or 1 and, in 32 bits, lose their order.
 
     Args:
-        shares: of the classes that the logits assume, by weighing records: a temperature cannot mend other shares, and
-            would be drawn to what hides them. None = those of `labels`. [K]
+        shares: class shares that the logits assume; records are weighted to match them, because a temperature cannot
+            correct shares. None: those of `labels`. [K]
     """
     assert len(labels) > 0
     logits = logits.astype(np.float64)
@@ -55,24 +54,24 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray, *, shares: np.ndarra
         return -float(np.average((1 - unsure) * log_p[at] + unsure * others, weights=weights))
 
     bound = np.log(LARGEST_TEMPERATURE)
-    found = minimize_scalar(loss, bounds=(-bound, bound), method="bounded", options={"xatol": 1e-6})
-    return Temperature(float(np.exp(-found.x)))
+    minimum = minimize_scalar(loss, bounds=(-bound, bound), method="bounded", options={"xatol": 1e-6})
+    return Temperature(float(np.exp(-minimum.x)))
 
 
 def fit_isotonic(logits: np.ndarray, labels: np.ndarray) -> Isotonic:
-    """One line for two classes (class 1's), else one per class against the rest."""
+    """Fit one line for two classes (class 1's), else one per class against the rest."""
     odds = log_odds(logits)  # [N, K]
     classes = (1,) if logits.shape[1] == 2 else range(logits.shape[1])
     return Isotonic(tuple(_rising_line(odds[:, k], labels == k) for k in classes))
 
 
 def _rising_line(scores: np.ndarray, outcome: np.ndarray) -> RisingLine:
-    """Isotonic regression with a knot in the middle of each of its levels, so that records within a level stay
-    ordered (Oron & Flournoy, 2017, Centered Isotonic Regression).
+    """Fit centered isotonic regression (Oron & Flournoy, 2017), which keeps the order of records within a level.
 
-    n records cannot tell a probability from 0 or 1: levels stay between Laplace's 1 / (n + 2) and (n + 1) / (n + 2).
+    Each level has its knot in its middle. Laplace smoothing over n records keeps levels between 1 / (n + 2) and
+    (n + 1) / (n + 2).
     """
-    assert 0 < outcome.sum() < len(outcome), "a line needs records of both kinds"
+    assert 0 < outcome.sum() < len(outcome), "a line needs records of both classes"
     least = 1 / (len(outcome) + 2)
     levels = IsotonicRegression(y_min=least, y_max=1 - least).fit_transform(scores, outcome)
     heights, member, counts = np.unique(levels, return_inverse=True, return_counts=True)
@@ -80,7 +79,7 @@ def _rising_line(scores: np.ndarray, outcome: np.ndarray) -> RisingLine:
     knots: list[tuple[float, float, float]] = []  # center, height, records
     for center, height, count in zip(centers, heights, counts.astype(float)):
         x, y, n = float(center), float(height), float(count)
-        # Pooled with the level before, as long as the line between them would be too steep.
+        # Merge with the previous level while the line between them is too steep.
         while knots and logit(y) - logit(knots[-1][1]) > STEEPEST * (x - knots[-1][0]):
             before_x, before_y, before = knots.pop()
             x, y, n = (x * n + before_x * before) / (n + before), (y * n + before_y * before) / (n + before), n + before

@@ -1,4 +1,4 @@
-"""Fits a job's Decision on val after training; test is only measured."""
+"""Fit a job's Decision on val after training; test is only measured."""
 
 import logging
 from collections.abc import Mapping
@@ -25,11 +25,11 @@ def fit_decision(
     train_counts: np.ndarray,
     class_weights: np.ndarray,
 ) -> Decision:
-    """The decision that the hyperparameters ask for, and what its threshold reaches on every split.
+    """Return the decision that the hyperparameters request, with what its threshold reaches on every split.
 
     Args:
         logits: by split, val among them. [N, K] each
-        labels: class ids by split, negative where there is none; see check_decidable for what val must hold. [N] each
+        labels: class ids by split, negative if unlabelled; see check_decidable for what val must contain. [N] each
         train_counts: labelled training records per class. [K]
         class_weights: weight of each class in the training loss. [K]
     """
@@ -38,7 +38,7 @@ def fit_decision(
     wanted: float | ThresholdTarget = hp.threshold
     decision = Decision()
     present = len(np.unique(val_labels))
-    # A correction of the prior comes after a temperature and starts from the shares of the loss: fitted at those.
+    # The prior correction follows the temperature and starts from the class shares of the loss.
     of_loss = train_counts * class_weights if hp.target_prior is not None else None  # [K]
     if present >= needed_classes(hp):
         method, fitted_on = hp.calibration, len(val_labels) if hp.calibration != "none" else 0
@@ -52,8 +52,9 @@ def fit_decision(
     if hp.num_classes > 2:
         return decision
     if hp.target_prior is not None:
-        # What the probabilities assume: after isotonic calibration the shares of val, else those of the training loss.
+        # Isotonic probabilities assume the class shares of val, all others those of the training loss.
         counts = np.bincount(val_labels, minlength=2) if decision.method == "isotonic" else of_loss
+        assert counts is not None
         decision = replace(decision, prior=PriorShift(float(counts[1] / counts.sum()), hp.target_prior))
     scores = {split: decision.probabilities(values)[:, 1] for split, values in logits.items()}
     threshold = choose_threshold(
@@ -66,7 +67,9 @@ def fit_decision(
     )
     if not threshold.met:
         logger.warning(
-            "decision_threshold: no threshold reaches %s on val; %.4g comes nearest", threshold.target, threshold.value
+            "decision_threshold: no threshold reaches %s on val; using the closest, %.4g",
+            threshold.target,
+            threshold.value,
         )
     reached = {
         split: decisions_at(threshold.value, labels[split], scores[split], target_share=hp.target_prior)
@@ -87,7 +90,7 @@ def _warn_at_a_bound(calibrator: Calibrator) -> None:
 
 
 def describe(decision: Decision) -> str:
-    """One line for the log."""
+    """Describe the decision in one line for the log."""
     parts = [f"calibration {decision.method}"]
     if decision.method == "temperature":
         parts[0] += f" ({decision.calibrator.to_json()['temperature']:.4g})"

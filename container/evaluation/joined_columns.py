@@ -1,4 +1,4 @@
-"""Columns that predictions lack, looked up by id in the tables that the predictions are of."""
+"""Look up columns that predictions lack, by id in the tables that were scored."""
 
 from collections.abc import Sequence
 
@@ -12,22 +12,22 @@ from contracts.errors import ContractError
 
 
 def look_up(ids: pa.ChunkedArray, parts: PartFiles, *, id_field: str, columns: Sequence[str]) -> pa.Table:
-    """The columns of each id's row; null where it has none. [N rows]
+    """Return the columns of each id's row; null where an id has no row. [N rows]
 
-    Tables with the same ids in the same order are taken row by row; otherwise the first row of an id counts.
+    Tables with the same ids in the same order are joined row by row; otherwise the first row of an id counts.
 
     Raises:
         ContractError: none of the ids is there.
     """
     wanted = keys(ids)
     distinct = wanted.unique()
-    rows, found = [], []
+    rows, kept_ids = [], []
     for part in parts.iter_tables(list(dict.fromkeys([id_field, *columns]))):
         own = keys(part.table[id_field])
-        known = pc.is_in(own, value_set=distinct)
+        known = pc.call_function("is_in", [own], pc.SetLookupOptions(distinct))
         rows.append(part.table.select(list(columns)).filter(known))
-        found.append(own.filter(known))
-    known_ids = pa.chunked_array(found, pa.string())
+        kept_ids.append(own.filter(known))
+    known_ids = pa.chunked_array(kept_ids, pa.string())
     if not len(known_ids):
         raise ContractError(
             f"{parts.files[0].parent}: has none of the {len(wanted)} ids of the predictions in {id_field!r}",
@@ -37,8 +37,8 @@ def look_up(ids: pa.ChunkedArray, parts: PartFiles, *, id_field: str, columns: S
 
 
 def positions(ids: pa.Array | pa.ChunkedArray, among: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Where each id lies; null where it does not. Of the same ids in the same order, its own place. [N] -> [N]"""
+    """Return each id's position in `among`, or null. The same ids in the same order keep their order. [N] -> [N]"""
     wanted, known = keys(ids), keys(among)
     if wanted.equals(known):
         return pa.array(np.arange(len(wanted)), pa.int32())
-    return pc.index_in(wanted, value_set=known)
+    return pc.call_function("index_in", [wanted], pc.SetLookupOptions(known))

@@ -1,4 +1,4 @@
-"""The plots of the metrics step: calibration, scores, thresholds, recall under budgets, slices, the previous model."""
+"""Draw the plots of the metrics step: calibration, scores, thresholds, budgets, slices, the previous model."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +19,11 @@ _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # Okabe and Ito's
 _SHOWN_GROUPS = 15
 
 
-def write_metric_plots(folder: Path, found: ModelMetrics) -> list[Path]:
-    """Write a PNG of each kind that there is something to show of; returns their paths."""
+def write_metric_plots(folder: Path, metrics: ModelMetrics) -> list[Path]:
+    """Write a PNG of each kind that has data; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    analyses = {name: split.analysis for name, split in found.splits.items()}
-    write_curves(folder, analyses, class_labels=found.class_labels)
+    analyses = {name: split.analysis for name, split in metrics.splits.items()}
+    write_curves(folder, analyses, class_labels=metrics.class_labels)
     written = [folder / "roc_curve.png", folder / "pr_curve.png"]
     kinds: dict[str, tuple[str, Callable[[Axes, SplitMetrics], None], Callable[[SplitMetrics], bool]]] = {
         "calibration": ("Calibration", _calibration, lambda split: split.analysis.calibration is not None),
@@ -33,7 +33,7 @@ def write_metric_plots(folder: Path, found: ModelMetrics) -> list[Path]:
         "previous_model": ("Compared with the previous model", _previous, lambda split: split.comparison is not None),
     }
     for kind, (title, draw, has) in kinds.items():
-        shown = [split for split in found.splits.values() if has(split)]
+        shown = [split for split in metrics.splits.values() if has(split)]
         if shown:
             figure = Figure(figsize=(6.6 * len(shown), 5.6), dpi=110, layout="constrained")
             for i, split in enumerate(shown):
@@ -41,23 +41,23 @@ def write_metric_plots(folder: Path, found: ModelMetrics) -> list[Path]:
                 draw(axes, split)
                 _finish(axes, f"{title}: {split.analysis.split}")
             written.append(_save(figure, folder / f"{kind}.png"))
-    for name, split in found.splits.items():
+    for name, split in metrics.splits.items():
         for field in split.slices:
             written.append(_save(_slices(split, field), folder / f"slices_{name}_{_file_name(field)}.png"))
     return written
 
 
 def _calibration(axes: Axes, split: SplitMetrics) -> None:
-    found = split.analysis.calibration
-    assert found is not None
-    mean = np.array([entry.mean_score for entry in found.bins])
-    observed = np.array([entry.observed for entry in found.bins])
-    low, high = np.array([entry.interval for entry in found.bins]).T
+    calibration = split.analysis.calibration
+    assert calibration is not None
+    mean = np.array([entry.mean_score for entry in calibration.bins])
+    observed = np.array([entry.observed for entry in calibration.bins])
+    low, high = np.array([entry.interval for entry in calibration.bins]).T
     reach = np.clip([observed - low, high - observed], 0, None)
     axes.plot([0, 1], [0, 1], color="#777777", linewidth=0.8, linestyle=":", label="calibrated")
     axes.errorbar(
         mean, observed, yerr=reach, color=_COLORS[0], marker="o", capsize=3,
-        label=f"mean error {found.expected_calibration_error:.4f}, Brier score {found.brier_score:.4f}",
+        label=f"mean error {calibration.expected_calibration_error:.4f}, Brier score {calibration.brier_score:.4f}",
     )  # fmt: skip
     axes.set(xlabel="mean score", ylabel="observed share", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
 
@@ -76,6 +76,7 @@ def _thresholds(axes: Axes, split: SplitMetrics) -> None:
         values = [getattr(entry, name) for entry in sweep]
         label = METRIC_NAMES.get(name, "share flagged")
         axes.plot(at, [np.nan if value is None else value for value in values], color=color, label=label)
+    assert split.analysis.threshold is not None
     axes.axvline(split.analysis.threshold, color="#777777", linewidth=0.8, linestyle=":", label="threshold in use")
     axes.set(xlabel="threshold", xlim=(0, 1), ylim=(-0.01, 1.01))
 
@@ -93,13 +94,16 @@ def _recall(axes: Axes, split: SplitMetrics) -> None:
 
 
 def _previous(axes: Axes, split: SplitMetrics) -> None:
-    found = split.comparison
-    assert found is not None
-    names = [name for name in found.values if found.differences[name] is not None]
-    place = np.arange(len(names))
-    axes.barh(place - 0.2, [found.values[name] for name in names], height=0.38, color=_COLORS[0], label="new")
-    axes.barh(place + 0.2, [found.previous[name] for name in names], height=0.38, color="#9AA3AD", label="previous")
-    axes.set_yticks(place, [METRIC_NAMES[name] for name in names])
+    comparison = split.comparison
+    assert comparison is not None
+    names = [name for name in comparison.values if comparison.differences[name] is not None]
+    rows = np.arange(len(names))
+    new, previous = (
+        np.array([values[name] for name in names], float) for values in (comparison.values, comparison.previous)
+    )
+    axes.barh(rows - 0.2, new, height=0.38, color=_COLORS[0], label="new")
+    axes.barh(rows + 0.2, previous, height=0.38, color="#9AA3AD", label="previous")
+    axes.set_yticks(rows, [METRIC_NAMES[name] for name in names])
     axes.invert_yaxis()
     axes.set(xlim=(0, 1.01))
 
@@ -108,11 +112,11 @@ def _slices(split: SplitMetrics, field: str) -> Figure:
     groups = split.slices[field][:_SHOWN_GROUPS]
     figure = Figure(figsize=(7.5, 1.4 + 0.34 * len(groups)), dpi=110, layout="constrained")
     axes = figure.add_subplot()
-    place = np.arange(len(groups))
+    rows = np.arange(len(groups))
     metric = "auroc" if any(each.metrics.values["auroc"] is not None for each in groups) else "accuracy"
     values = [each.metrics.values[metric] for each in groups]
     axes.plot(
-        [np.nan if value is None else value for value in values], place, "o", color=_COLORS[0],
+        [np.nan if value is None else value for value in values], rows, "o", color=_COLORS[0],
         label=METRIC_NAMES[metric],
     )  # fmt: skip
     for i, each in enumerate(groups):
@@ -122,7 +126,7 @@ def _slices(split: SplitMetrics, field: str) -> Figure:
     if overall is not None:
         axes.axvline(overall, color="#777777", linewidth=0.8, linestyle=":", label=f"all records: {overall:.4f}")
     labels = [f"{shorten(each.group, 30)} ({each.labelled:,})" for each in groups]
-    axes.set_yticks(place, labels, parse_math=False)
+    axes.set_yticks(rows, labels, parse_math=False)
     axes.invert_yaxis()
     _finish(axes, f"{METRIC_NAMES[metric]} by {shorten(field, 30)}, {split.analysis.split}")
     return figure

@@ -1,4 +1,4 @@
-"""Classification metrics by scikit-learn; what is undefined is None with a reason, never 0.0."""
+"""Compute classification metrics with scikit-learn; an undefined metric is None with a reason, never 0.0."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ __all__ = ["METRICS", "MetricValues", "classification_metrics", "decided_classes
 
 @dataclass(frozen=True)
 class MetricValues:
-    """Metrics by name; None where undefined, and then the reason in `undefined`."""
+    """Metrics by name; None where undefined, with the reason in `undefined`."""
 
     values: dict[str, float | None]
     undefined: dict[str, str]
@@ -27,7 +27,7 @@ def classification_metrics(
     class_labels: Sequence[int | str] | None = None,
     threshold: float | None = 0.5,
 ) -> MetricValues:
-    """The metrics `names` of predicted probabilities.
+    """Compute the metrics `names` of predicted probabilities.
 
     Two classes: the score is the probability of class 1; f1_score, precision and recall are those of class 1, decided
     from `threshold` on. More classes: auroc and average_precision are one-vs-rest and, like f1_score, precision and
@@ -35,11 +35,11 @@ def classification_metrics(
     that occurs and is never decided has precision 0 there.
 
     Args:
-        labels: class ids; negative = unlabelled, left out. [N]
+        labels: class ids; negative = unlabelled, ignored. [N]
         probabilities: [N, K]
         names: of METRICS.
-        class_labels: what the reasons call the classes; their ids where it is None. [K]
-        threshold: of two classes; not used for more.
+        class_labels: names of the classes in the reasons; None: their ids. [K]
+        threshold: decides between two classes; ignored for more.
 
     Returns:
         A value or a reason for each name.
@@ -82,7 +82,7 @@ def _why_undefined(
     if probabilities.shape[1] > 2:
         return None
     assert threshold is not None
-    # With two classes these are ratios over class 1 alone, and the whole may be nothing.
+    # With two classes these are ratios over class 1 alone, and the denominator may be 0.
     positives, flagged = (labels == 1).any(), (probabilities[:, 1] >= threshold).any()
     if name == "recall" and not positives:
         return of_one_class
@@ -94,7 +94,7 @@ def _why_undefined(
 
 
 def decided_classes(probabilities: np.ndarray, threshold: float | None) -> np.ndarray:
-    """Ids of the decided classes: class 1 of two from `threshold` on, else the most probable. [N, K] -> [N] int64"""
+    """Return the predicted classes: class 1 of two from `threshold` on, else the most probable. [N, K] -> [N] int64"""
     if probabilities.shape[1] == 2:
         assert threshold is not None
         return (probabilities[:, 1] >= threshold).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What metrics.json says of the splits, for a training job and for the metrics step alike."""
+"""Build the content of metrics.json for training jobs and for the metrics step."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,10 +11,10 @@ from container.evaluation.analysis import SplitAnalysis
 def metrics_json(
     analyses: Mapping[str, SplitAnalysis], *, decision: Decision, threshold: float | None
 ) -> dict[str, Any]:
-    """What metrics.json says of the splits.
+    """Return the content of metrics.json about the splits.
 
     Args:
-        threshold: of the best F1 on val; None where there is none.
+        threshold: the threshold with the best F1 on val, if any.
     """
     flat: dict[str, Any] = {}
     undefined: dict[str, str] = {}

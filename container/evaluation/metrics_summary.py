@@ -1,4 +1,4 @@
-"""metrics_summary.txt: the metrics on one page of text."""
+"""Write metrics_summary.txt, the metrics on one page of text."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,13 +8,13 @@ from container.evaluation.model_metrics import ModelMetrics, SplitMetrics
 _SHOWN_GROUPS = 12
 
 
-def metrics_summary(found: ModelMetrics) -> str:
-    """The page; ends with a line break."""
-    return "\n".join(line.rstrip() for line in _lines(found)) + "\n"
+def metrics_summary(metrics: ModelMetrics) -> str:
+    """Return the page; it ends with a line break."""
+    return "\n".join(line.rstrip() for line in _lines(metrics)) + "\n"
 
 
-def _lines(found: ModelMetrics) -> Iterator[str]:
-    splits = found.splits
+def _lines(metrics: ModelMetrics) -> Iterator[str]:
+    splits = metrics.splits
     yield from _table(
         ["", *splits],
         [
@@ -27,35 +27,35 @@ def _lines(found: ModelMetrics) -> Iterator[str]:
             ["Calibration error", *(_figure(_calibration_error(split)) for split in splits.values())],
         ],
     )
-    if found.threshold is not None:
-        yield f"Class {found.class_labels[1]} is decided from {found.threshold:.4g} on."
+    if metrics.threshold is not None:
+        yield f"Class {metrics.class_labels[1]} is decided from {metrics.threshold:.4g} on."
     for name, split in splits.items():
         for reason in dict.fromkeys(split.analysis.metrics.undefined.values()):
             yield f"{name}: undefined where {reason}."
         interval = split.analysis.intervals.get("auroc")
         if interval:
             yield f"{name}: 95 % interval of AUROC {interval[0]:.4f} to {interval[1]:.4f}."
-    yield from _operating_points(found)
+    yield from _operating_points(metrics)
     for name, split in splits.items():
         yield from _capture(name, split)
         yield from _comparison(name, split)
         yield from _slices(name, split)
 
 
-def _operating_points(found: ModelMetrics) -> Iterator[str]:
-    if not found.operating_points:
+def _operating_points(metrics: ModelMetrics) -> Iterator[str]:
+    if not metrics.operating_points:
         return
     yield ""
-    yield f"Thresholds, chosen on {found.chosen_on}"
+    yield f"Thresholds, chosen on {metrics.chosen_on}"
     rows = []
-    for target, point in found.operating_points.items():
+    for target, point in metrics.operating_points.items():
         called = target if point.met else f"{target} (not reached)"
         reached = [
             f"{_figure(at['precision'])} / {_figure(at['recall'])} / {_share(at['flagged_share'])}"
             for at in point.reached.values()
         ]
         rows.append([called, f"{point.value:.4f}", *reached])
-    columns = [f"{name}: precision / recall / flagged" for name in found.splits]
+    columns = [f"{name}: precision / recall / flagged" for name in metrics.splits]
     yield from _table(["for", "threshold", *columns], rows)
 
 
@@ -87,29 +87,34 @@ def _capture(name: str, split: SplitMetrics) -> Iterator[str]:
 
 
 def _comparison(name: str, split: SplitMetrics) -> Iterator[str]:
-    found = split.comparison
-    if found is None:
+    comparison = split.comparison
+    if comparison is None:
         return
     yield ""
-    yield f"Beside the previous model, {name}: {found.records:,} records that both scored"
+    yield f"Beside the previous model, {name}: {comparison.records:,} records that both scored"
     yield from _table(
         ["", "new", "previous", "difference"],
         [
-            [METRIC_NAMES[metric], _figure(value), _figure(found.previous[metric]), _signed(found.differences[metric])]
-            for metric, value in found.values.items()
+            [
+                METRIC_NAMES[metric],
+                _figure(value),
+                _figure(comparison.previous[metric]),
+                _signed(comparison.differences[metric]),
+            ]
+            for metric, value in comparison.values.items()
         ],
     )
-    if found.auroc_interval is not None:
-        low, high = found.auroc_interval
-        yield f"Difference in AUROC: 95 % interval {low:+.4f} to {high:+.4f}: {found.verdict}."
-    if found.newly_flagged is not None and found.no_longer_flagged is not None:
-        newly, no_longer = found.newly_flagged, found.no_longer_flagged
+    if comparison.auroc_interval is not None:
+        low, high = comparison.auroc_interval
+        yield f"Difference in AUROC: 95 % interval {low:+.4f} to {high:+.4f}: {comparison.verdict}."
+    if comparison.newly_flagged is not None and comparison.no_longer_flagged is not None:
+        newly, no_longer = comparison.newly_flagged, comparison.no_longer_flagged
         yield (
             f"Newly flagged: {newly.positives:,} positives, {newly.negatives:,} negatives; no longer flagged: "
             f"{no_longer.positives:,} and {no_longer.negatives:,}."
         )
     else:
-        yield f"The decided class changed for {found.changed_decisions:,} records."
+        yield f"The decided class changed for {comparison.changed_decisions:,} records."
 
 
 def _slices(name: str, split: SplitMetrics) -> Iterator[str]:

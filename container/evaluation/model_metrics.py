@@ -1,4 +1,4 @@
-"""Everything that the metrics step computes of predictions: per split, and what is chosen on one and held on all."""
+"""Compute the metrics step's results: per split, with thresholds chosen on one split and measured on all."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,9 +26,9 @@ class SplitInput:
     """A split's records. N rows.
 
     Attributes:
-        amounts: NaN where there is none. [N]
-        groups: by column, the value of each record, None where it has none. [N] each
-        previous: a previous model's probabilities, NaN where it has none. [N, K]
+        amounts: NaN if missing. [N]
+        groups: by column, the value of each record or None. [N] each
+        previous: a previous model's probabilities, NaN if missing. [N, K]
     """
 
     predictions: SplitPredictions
@@ -39,7 +39,7 @@ class SplitInput:
 
 @dataclass(frozen=True)
 class MetricOptions:
-    """What is asked for.
+    """The metrics step's options.
 
     Attributes:
         threshold: of two classes. previous_threshold: of the previous model.
@@ -55,7 +55,7 @@ class MetricOptions:
 
 @dataclass(frozen=True)
 class SplitMetrics:
-    """A split's evaluation. None, or nothing in it, where it was not asked for or is not defined."""
+    """A split's evaluation. Fields are None or empty if they were not requested or are undefined."""
 
     analysis: SplitAnalysis
     capture: Capture | None
@@ -66,7 +66,7 @@ class SplitMetrics:
 
 @dataclass(frozen=True)
 class ModelMetrics:
-    """The whole.
+    """The metrics of all splits.
 
     Attributes:
         best_f1_threshold: chosen on val; None where there is none.
@@ -82,7 +82,7 @@ class ModelMetrics:
     threshold: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """metrics.json: what a training job's says, and `split/name` for every further number."""
+        """Return metrics.json: the content of a training job's, and `split/name` for every further number."""
         decision = Decision(threshold=None if self.threshold is None else Threshold(self.threshold))
         analyses = {name: split.analysis for name, split in self.splits.items()}
         return {
@@ -92,16 +92,16 @@ class ModelMetrics:
         }
 
     def report(self) -> dict[str, Any]:
-        """metrics_report.json: metrics.json, curves, recall under budgets, operating points, slices, comparison."""
+        """Return metrics_report.json: metrics.json, curves, budgets, operating points, slices and the comparison."""
         return {
             **self.to_json(),
             "operating_points": {
                 "chosen_on": self.chosen_on,
-                "targets": {target: asdict(found) for target, found in self.operating_points.items()},
+                "targets": {target: asdict(threshold) for target, threshold in self.operating_points.items()},
             },
             "capture": {name: split.capture and _capture_json(split) for name, split in self.splits.items()},
             "slices": {
-                name: {field: [each.to_dict() for each in found] for field, found in split.slices.items()}
+                name: {field: [each.to_dict() for each in groups] for field, groups in split.slices.items()}
                 for name, split in self.splits.items()
             },
             "comparison": {name: split.comparison and _comparison_json(split) for name, split in self.splits.items()},
@@ -117,9 +117,9 @@ def compute_model_metrics(inputs: Mapping[str, SplitInput], options: MetricOptio
     """
     binary = len(options.class_labels) == 2
     analyses, best_f1 = analyze(
-        {name: found.predictions for name, found in inputs.items()},
+        {name: split.predictions for name, split in inputs.items()},
         class_labels=options.class_labels,
-        losses={name: log_loss(found.predictions) for name, found in inputs.items()},
+        losses={name: log_loss(split.predictions) for name, split in inputs.items()},
         class_weights=None,
         threshold=options.threshold,
     )
@@ -130,13 +130,13 @@ def compute_model_metrics(inputs: Mapping[str, SplitInput], options: MetricOptio
             points = _operating_points(inputs, chosen_on)
         else:
             chosen_on = None
-    splits = {name: _of_split(found, analyses[name], options) for name, found in inputs.items()}
+    splits = {name: _of_split(split, analyses[name], options) for name, split in inputs.items()}
     threshold = options.threshold if binary else None
     return ModelMetrics(tuple(options.class_labels), splits, best_f1, points, chosen_on, threshold)
 
 
 def log_loss(predictions: SplitPredictions) -> float | None:
-    """Mean over the labelled records of -log p(label), without class weights; None without one."""
+    """Return the mean of -log p(label) over labelled records, without class weights; None if there are none."""
     known = predictions.labels >= 0
     if not known.any():
         return None
@@ -144,15 +144,15 @@ def log_loss(predictions: SplitPredictions) -> float | None:
     return float(-np.log(np.clip(of_label, _SMALLEST, 1.0)).mean())
 
 
-def _of_split(found: SplitInput, analysis: SplitAnalysis, options: MetricOptions) -> SplitMetrics:
-    predictions, binary = found.predictions, len(options.class_labels) == 2
+def _of_split(split: SplitInput, analysis: SplitAnalysis, options: MetricOptions) -> SplitMetrics:
+    predictions, binary = split.predictions, len(options.class_labels) == 2
     labels, probabilities = predictions.labels, predictions.probabilities
     known = labels >= 0
     caught, missing = None, 0
     if binary and analysis.curves:
         positive = labels == 1
-        amounts = None if found.amounts is None else np.nan_to_num(found.amounts[positive], nan=0.0)
-        missing = 0 if found.amounts is None else int(np.isnan(found.amounts[positive]).sum())
+        amounts = None if split.amounts is None else np.nan_to_num(split.amounts[positive], nan=0.0)
+        missing = 0 if split.amounts is None else int(np.isnan(split.amounts[positive]).sum())
         caught = capture(
             rank(positive[known], probabilities[known, 1]),
             positive_scores=probabilities[positive, 1],
@@ -161,13 +161,13 @@ def _of_split(found: SplitInput, analysis: SplitAnalysis, options: MetricOptions
             false_positive_rate=options.false_positive_rate,
         )
     comparison = None
-    if found.previous is not None:
-        both = known & ~np.isnan(found.previous).any(axis=1)
+    if split.previous is not None:
+        both = known & ~np.isnan(split.previous).any(axis=1)
         if both.any():
             comparison = compare(
                 labels[both],
                 probabilities[both],
-                found.previous[both],
+                split.previous[both],
                 threshold=options.threshold if binary else None,
                 previous_threshold=options.previous_threshold if binary else None,
             )
@@ -180,7 +180,7 @@ def _of_split(found: SplitInput, analysis: SplitAnalysis, options: MetricOptions
             threshold=options.threshold if binary else None,
             class_labels=list(options.class_labels),
         )
-        for field, groups in found.groups.items()
+        for field, groups in split.groups.items()
     }
     return SplitMetrics(analysis, caught, missing, sliced, comparison)
 
@@ -188,7 +188,7 @@ def _of_split(found: SplitInput, analysis: SplitAnalysis, options: MetricOptions
 def _operating_points(inputs: Mapping[str, SplitInput], chosen_on: str) -> dict[str, Threshold]:
     predictions = inputs[chosen_on].predictions
     known = predictions.labels >= 0
-    found = {}
+    points = {}
     for target in TARGETS:
         chosen = choose_threshold(
             parse_threshold(target), predictions.labels[known] == 1, predictions.probabilities[known, 1]
@@ -197,12 +197,12 @@ def _operating_points(inputs: Mapping[str, SplitInput], chosen_on: str) -> dict[
             name: decisions_at(chosen.value, each.predictions.labels, each.predictions.probabilities[:, 1])
             for name, each in inputs.items()
         }
-        found[target] = Threshold(chosen.value, chosen.target, chosen.met, reached)
-    return found
+        points[target] = Threshold(chosen.value, chosen.target, chosen.met, reached)
+    return points
 
 
 def _further(split: SplitMetrics) -> dict[str, float | None]:
-    """Numbers beside the metrics: calibration, recall under budgets, differences from the previous model."""
+    """Return further numbers: calibration, recall under budgets, differences from the previous model."""
     calibration = split.analysis.calibration
     further: dict[str, float | None] = {
         "brier_score": calibration and calibration.brier_score,
@@ -221,14 +221,16 @@ def _further(split: SplitMetrics) -> dict[str, float | None]:
 
 
 def _capture_json(split: SplitMetrics) -> dict[str, Any]:
-    found = split.capture
-    assert found is not None
-    curves = {"count": found.count_curve, "dollar": found.dollar_curve}
+    captured = split.capture
+    assert captured is not None
+    curves = {"count": captured.count_curve, "dollar": captured.dollar_curve}
     return {
-        "positive_amount": found.positive_amount,
+        "positive_amount": captured.positive_amount,
         "positives_without_amount": split.missing_amounts,
-        "at_flagged_share": {f"{share:g}": asdict(point) for share, point in found.at_shares.items()},
-        "at_false_positive_rate": {f"{rate:g}": asdict(point) for rate, point in found.at_false_positive_rate.items()},
+        "at_flagged_share": {f"{share:g}": asdict(point) for share, point in captured.at_shares.items()},
+        "at_false_positive_rate": {
+            f"{rate:g}": asdict(point) for rate, point in captured.at_false_positive_rate.items()
+        },
         "curves": {
             name: {"flagged_share": thin(curve).x.tolist(), "recall": thin(curve).y.tolist()}
             for name, curve in curves.items()

@@ -76,6 +76,7 @@ def _draw_two_classes(axes: Axes, kind: str, analyses: Sequence[SplitAnalysis]) 
         axes.plot(shown.x, shown.y, color=color, linestyle=dash, linewidth=2, drawstyle=steps, label=label)
         if kind != "roc":
             rate = analysis.baselines["average_precision"]
+            assert rate is not None
             label = f"chance on {analysis.split}: {rate:.4f}"
             axes.axhline(rate, color=color, linewidth=0.8, linestyle=":", label=label)
 
@@ -99,6 +100,7 @@ def _draw_one_vs_rest(
             label = f"class {shorten(str(class_labels[k]), 30)}: {area(of_class[k], kind):.3f}"
             axes.plot(shown.x, shown.y, color=color, linewidth=1.3, label=label)
     macro = analysis.macro_roc if kind == "roc" else analysis.macro_precision_recall
+    assert macro is not None
     mean = analysis.metric("auroc" if kind == "roc" else "average_precision")
     axes.plot(macro.x, macro.y, color="black", linewidth=2.6, label=f"mean of {len(of_class)} classes: {mean:.3f}")
     if len(named) < len(order):

@@ -1,4 +1,4 @@
-"""Predictions in the input's format: id, label, prob_class_0..K-1; N rows in, N rows out, in order."""
+"""Write predictions in the input's format: id, label, prob_class_0..K-1, one row per record, in order."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,8 @@ class SplitPredictions:
 
     Attributes:
         ids: as in the input. [N]
-        raw_labels: as in the input; None where it has no label column. [N]
-        labels: class ids, negative where there is none. [N]
+        raw_labels: as in the input; None if it has no label column. [N]
+        labels: class ids, negative if unlabelled. [N]
         probabilities: [N, K]
     """
 
@@ -34,10 +34,10 @@ class SplitPredictions:
 def write_predictions(
     folder: Path, predictions: SplitPredictions, *, id_name: str, label_name: str, file_format: str
 ) -> Path:
-    """Write {split}_predictions.{csv,tsv,parquet} into `folder`, complete or not at all; returns its path.
+    """Write {split}_predictions.{csv,tsv,parquet} into `folder`, atomically; return its path.
 
-    Ids and labels are written as they were read: a CSV's are strings there, so 007 stays 007. Probabilities keep all
-    digits that make them the same numbers again.
+    Ids and labels are written as they were read: a CSV's are strings, so 007 stays 007. Probabilities keep all digits
+    needed to read back the same numbers.
     """
     num_rows, num_classes = predictions.probabilities.shape
     assert len(predictions.ids) == num_rows, "one prediction per id"

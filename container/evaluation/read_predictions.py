@@ -43,7 +43,7 @@ class PredictionFiles:
     def class_labels(self) -> tuple[Label, ...] | None:
         """The labels in the order of the classes, as the training job states them."""
         classes = (self.job_metrics or {}).get("classes") or {}
-        return next((tuple(each["label"] for each in found) for found in classes.values()), None)
+        return next((tuple(each["label"] for each in of_split) for of_split in classes.values()), None)
 
     @property
     def threshold(self) -> float | None:
@@ -61,19 +61,19 @@ def find_predictions(folder: Path, *, scratch: Path) -> PredictionFiles:
     Raises:
         ContractError: no predictions.
     """
-    found = data_files(folder)
-    archives = [path for path in found if path.name == ARCHIVE]
-    if archives and not any(_PREDICTIONS.fullmatch(path.name) for path in found):
+    paths = data_files(folder)
+    archives = [path for path in paths if path.name == ARCHIVE]
+    if archives and not any(_PREDICTIONS.fullmatch(path.name) for path in paths):
         folder = _unpack(archives[0], scratch)
-        found = data_files(folder)
+        paths = data_files(folder)
     by_split: dict[str, list[Path]] = {}
-    for path in found:
+    for path in paths:
         named = _PREDICTIONS.fullmatch(path.name)
         if named:
             by_split.setdefault(named["split"], []).append(path)
     if not by_split:
-        by_split = {ONLY_SPLIT: [path for path in found if path.name not in (artifacts.METRICS, ARCHIVE)]}
-    metrics = next((path for path in found if path.name == artifacts.METRICS), None)
+        by_split = {ONLY_SPLIT: [path for path in paths if path.name not in (artifacts.METRICS, ARCHIVE)]}
+    metrics = next((path for path in paths if path.name == artifacts.METRICS), None)
     splits = {
         name: open_part_files(files, folder=folder, scratch=scratch / f"{folder.name}-{name}")
         for name, files in sorted(by_split.items(), key=lambda entry: (entry[0] != "val", entry[0]))
@@ -93,11 +93,11 @@ def score_columns(files: PredictionFiles, asked: Sequence[str]) -> tuple[str, ..
                 raise missing_column(name, parts.columns, f"{split} predictions ({parts.files[0]})")
     if asked:
         return tuple(asked)
-    found = {
+    class_ids = {
         split: sorted(int(match[1]) for name in parts.columns if (match := _SCORE.fullmatch(name)))
         for split, parts in files.splits.items()
     }
-    for split, classes in found.items():
+    for split, classes in class_ids.items():
         if classes != list(range(len(classes))) or len(classes) < 2:
             parts = files.splits[split]
             raise ContractError(
@@ -105,7 +105,7 @@ def score_columns(files: PredictionFiles, asked: Sequence[str]) -> tuple[str, ..
                 f"{', '.join(map(repr, parts.columns))}",
                 "Name the columns of class probabilities in SCORE_FIELDS.",
             )
-    counts = {len(classes) for classes in found.values()}
+    counts = {len(classes) for classes in class_ids.values()}
     if len(counts) > 1:
         raise ContractError(f"{files.folder}: the splits have {sorted(counts)} classes", "Score them with one model.")
     return tuple(f"prob_class_{k}" for k in range(counts.pop()))
@@ -126,21 +126,21 @@ def read_split(
         if name not in parts.columns:
             raise missing_column(name, parts.columns, f"{split} predictions ({parts.files[0]})")
     has_label = label_field in parts.columns
-    wanted = list(dict.fromkeys([id_field, *([label_field] if has_label else []), *scores]))
+    wanted = (id_field, label_field, *scores) if has_label else (id_field, *scores)
     ids, labels, probabilities = [], [], []
-    for part in parts.iter_tables(wanted):
+    for part in parts.iter_tables(list(dict.fromkeys(wanted))):
         ids.extend(part.table[id_field].chunks)
         labels.extend(part.table[label_field].chunks if has_label else [])
         probabilities.append(_probabilities(part, scores))
     if not ids or not sum(map(len, ids)):
         raise ContractError(f"{split} predictions ({parts.files[0]}): hold no rows", "Hand over predictions with rows.")
-    found = np.concatenate(probabilities)
+    of_rows = np.concatenate(probabilities)
     return SplitPredictions(
         split,
         pa.chunked_array(ids),
         pa.chunked_array(labels) if has_label else None,
-        np.full(len(found), UNLABELLED, np.int64),
-        found,
+        np.full(len(of_rows), UNLABELLED, np.int64),
+        of_rows,
     )
 
 
@@ -193,14 +193,15 @@ def _probabilities(part: TableSlice, scores: Sequence[str]) -> np.ndarray:
             )
     if len(columns) == 1:
         return np.stack([1 - columns[0], columns[0]], axis=1)
-    found = np.stack(columns, axis=1)
-    off = np.flatnonzero(np.abs(found.sum(axis=1) - 1) > _SUM_TOLERANCE)
+    stacked = np.stack(columns, axis=1)
+    sums = stacked.sum(axis=1)
+    off = np.flatnonzero(np.abs(sums - 1) > _SUM_TOLERANCE)
     if len(off):
         raise ContractError(
-            f"{part.origin.row(off[0])}: the probabilities {', '.join(scores)} sum to {found[off[0]].sum():.6g}, not 1",
+            f"{part.origin.row(off[0])}: the probabilities {', '.join(scores)} sum to {sums[off[0]]:.6g}, not 1",
             "Name one column per class in SCORE_FIELDS, or class 1's alone.",
         )
-    return found
+    return stacked
 
 
 def _unpack(archive: Path, scratch: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Whether a probability of 0.8 comes true eight times in ten: reliability, Brier score, histograms of scores."""
+"""Measure calibration: reliability bins, Brier score and histograms of scores."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class ReliabilityBin:
 
     Attributes:
         mean_score: their mean score.
-        observed: the share of them that are what the score says.
+        observed: the share of them that are of the scored class.
         interval: 95 % interval of `observed`.
     """
 
@@ -30,7 +30,7 @@ class ReliabilityBin:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How far the scores are from observed shares.
+    """The distance of the scores from the observed shares.
 
     Attributes:
         expected_calibration_error: mean over records of |mean score - observed share| of their bin.
@@ -45,13 +45,13 @@ class Calibration:
 
     @property
     def overconfidence(self) -> float:
-        """Mean score minus observed share, over all records; above 0 the scores are too high."""
+        """Return the mean score minus the observed share over all records; above 0 the scores are too high."""
         total = sum(entry.count for entry in self.bins)
         return sum(entry.count * (entry.mean_score - entry.observed) for entry in self.bins) / total
 
 
 def calibrate(labels: np.ndarray, probabilities: np.ndarray) -> Calibration:
-    """Calibration of class 1's probability (two classes), or of the most probable class's (more).
+    """Measure the calibration of class 1's probability (two classes), or of the most probable class's (more).
 
     Args:
         labels: class ids, all known, at least one. [N]
@@ -84,5 +84,5 @@ def calibrate(labels: np.ndarray, probabilities: np.ndarray) -> Calibration:
 
 
 def score_histogram(scores: np.ndarray) -> np.ndarray:
-    """Records per bin of HISTOGRAM_BINS equal bins of [0, 1]. [N] -> [HISTOGRAM_BINS]"""
+    """Count records per bin of HISTOGRAM_BINS equal bins of [0, 1]. [N] -> [HISTOGRAM_BINS]"""
     return np.histogram(scores, bins=HISTOGRAM_BINS, range=(0.0, 1.0))[0]

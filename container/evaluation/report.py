@@ -135,7 +135,7 @@ def _curves(analyses: Sequence[SplitAnalysis], kind: str, labels: Sequence[int |
         "roc": ("ROC curve", "false positive rate", "true positive rate (recall)"),
         "precision_recall": ("Precision-recall curve", "recall", "precision"),
     }[kind]
-    axes = {"x": charts.share_axis(x), "y": charts.share_axis(y)}
+    x_axis, y_axis = charts.share_axis(x), charts.share_axis(y)
     chance = [Series("chance", (0, 1), (0, 1), "reference")] if kind == "roc" else []
     if len(labels) == 2:
         lines = [
@@ -150,17 +150,18 @@ def _curves(analyses: Sequence[SplitAnalysis], kind: str, labels: Sequence[int |
             if analysis.curves
         ]
         rates = [
-            Series(f"chance on {a.split}", (0, 1), (a.baselines["average_precision"],) * 2, "reference")
+            Series(f"chance on {a.split}", (0, 1), np.full(2, a.baselines["average_precision"]), "reference")
             for a in analyses
             if a.curves
         ][:1]
-        return [charts.line_chart([*(chance or rates), *lines], title=title, **axes)] if lines else []
+        return [charts.line_chart([*(chance or rates), *lines], title=title, x=x_axis, y=y_axis)] if lines else []
     order = hardest_first(analyses)
     return [
         charts.line_chart(
             [*chance, *_one_vs_rest(analysis, kind, labels=labels, order=order)],
             title=f"{title}, {analysis.split}",
-            **axes,
+            x=x_axis,
+            y=y_axis,
         )
         for analysis in analyses
         if analysis.curves
@@ -184,13 +185,14 @@ def _one_vs_rest(
         first = lines[unnamed[0]]
         lines[unnamed[0]] = Series(f"{len(unnamed)} other classes", first.x, first.y, "muted")
     macro = analysis.macro_roc if kind == "roc" else analysis.macro_precision_recall
+    assert macro is not None
     mean = analysis.metric("auroc" if kind == "roc" else "average_precision")
     return [*lines, Series(f"mean of classes ({mean:.3f})", macro.x, macro.y, "strong")]
 
 
 def _sweep(analysis: SplitAnalysis) -> Markup | None:
     """Draw precision, recall, F1 and the flagged share over the threshold."""
-    if not analysis.sweep:
+    if analysis.threshold is None or not analysis.sweep:
         return None
     x = [entry.threshold for entry in analysis.sweep]
     drawn = (

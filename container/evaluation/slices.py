@@ -1,4 +1,4 @@
-"""Metrics for each group of records: where a model is weak, and for whom."""
+"""Compute metrics for each group of records."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -53,11 +53,11 @@ def slices(
     threshold: float | None,
     class_labels: list[int | str],
 ) -> list[Slice]:
-    """The largest groups first; groups of fewer than `min_rows` labelled records, or beyond MOST_GROUPS, are one.
+    """Return the largest groups first. Those below `min_rows` labelled records, or beyond MOST_GROUPS, form one group.
 
     Args:
-        groups: of each record; None: it has none. [N]
-        labels: class ids, negative where there is none. [N]
+        groups: of each record, or None. [N]
+        labels: class ids, negative if unlabelled. [N]
         probabilities: [N, K]
     """
     names, codes = np.unique([MISSING if group is None else group for group in groups], return_inverse=True)

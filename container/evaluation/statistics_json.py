@@ -1,4 +1,4 @@
-"""Model quality statistics in the form that SageMaker's Model Registry shows."""
+"""Build model quality statistics in the Model Registry's format."""
 
 from typing import Any
 
@@ -6,16 +6,16 @@ from container.evaluation.curves import thin
 from container.evaluation.model_metrics import ModelMetrics
 
 
-def model_statistics(found: ModelMetrics, *, split: str) -> dict[str, Any]:
-    """binary_ or multiclass_classification_metrics of one split; undefined metrics are left out."""
-    analysis = found.splits[split].analysis
+def model_statistics(metrics: ModelMetrics, *, split: str) -> dict[str, Any]:
+    """Return one split's binary_ or multiclass_classification_metrics, without undefined metrics."""
+    analysis = metrics.splits[split].analysis
     named = {"accuracy": "accuracy", "precision": "precision", "recall": "recall", "f1_score": "f1", "auroc": "auc"}
     values = {
         called: {"value": analysis.metrics.values[name], "standard_deviation": "NaN"}
         for name, called in named.items()
         if analysis.metrics.values[name] is not None
     }
-    labels = [str(label) for label in found.class_labels]
+    labels = [str(label) for label in metrics.class_labels]
     confusion = {
         label: dict(zip(labels, map(int, row))) for label, row in zip(labels, analysis.confusion)
     }  # by label, then decided class

@@ -1,4 +1,4 @@
-"""What a variant of model.onnx gives up, in figures."""
+"""Measure what a variant of model.onnx loses in quality."""
 
 from dataclasses import dataclass, replace
 
@@ -11,17 +11,18 @@ LARGEST_FALL = 0.002
 
 @dataclass(frozen=True)
 class VariantReport:
-    """A variant beside the model it was made of, on val records.
+    """A variant of model.onnx compared with the model, on val records.
 
     Attributes:
         name: fused or int8.
         written: whether it was kept.
-        reason: why it was not; empty where it was.
-        num_bytes: of its file.
-        records: labelled val records that it was measured on.
-        max_difference, mean_difference: of a probability; None where it could not be judged.
-        auroc, auroc_difference: its own on these records (macro for more than two classes), and minus the model's.
-        seconds: that making and measuring took.
+        reason: why it was not kept; empty if it was.
+        num_bytes: size of its file.
+        records: number of labelled val records compared.
+        max_difference, mean_difference: of a probability; None where it could not be measured.
+        auroc, auroc_difference: AUROC on these records (macro for more than two classes), and its difference from the
+            model's.
+        seconds: time to write and measure it.
     """
 
     name: str
@@ -48,7 +49,7 @@ class VariantReport:
 def judge(
     name: str, *, labels: np.ndarray, expected: np.ndarray, found: np.ndarray, num_bytes: int, seconds: float
 ) -> VariantReport:
-    """Keep a variant unless its AUROC falls by more than 0.002.
+    """Compare a variant with its model, and keep it unless its AUROC falls by more than 0.002.
 
     Args:
         labels: class ids, all known. [N]
