@@ -27,21 +27,20 @@ import torch.nn.functional as F
 from benchmarks.encoders import SMALL, TINY, Shape, build_model, chats, hyperparameters
 from benchmarks.printing import print_machine, print_table
 from container.data.batch import PackedBatch
-from container.data.sampler import BatchPlan
+from container.job import Job
 from container.models.classifier import Classifier
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.parallel.parallelize import parallelize
-from container.training.average import WeightAverage
 from container.training.checkpoint import CheckpointStore
 from container.training.loop import Trainer
-from container.training.optimizer import build_optimizer
 from container.training.profiling import StepProfiler
 from container.training.progress import Progress
-from container.training.scaler import LossScaler
-from container.training.state import Schedule, TrainingState
+from container.training.state import ValidationSchedule
 from container.training.stop import StopFlag
+from container.training.training_run import TrainingRun
 from contracts.hyperparameters import Hyperparameters
+from contracts.paths import JobPaths
 
 WANTED = 1.02
 WARMUP = 3
@@ -134,26 +133,17 @@ def machinery(model: Classifier, hp: Hyperparameters, *, folder: Path, steps: in
     ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
     execution = parallelize(model, ranks, hp, precision=torch.float32)
     execution.module.train()
-    batch_plan = BatchPlan(hp.batch_size, ranks.data_size)
+    run = TrainingRun.begin(hp, execution, CheckpointStore(folder / "checkpoints", keep=1), identity={})
     no_records = pa.table({"label": pa.array([], pa.int64())})
     trainer = Trainer(
-        hp,
-        execution,
-        build_optimizer(hp, execution.module),
-        average=WeightAverage(execution.module, decay=hp.ema_decay),
+        Job(JobPaths(folder), hp, folder, folder),
+        run,
+        splits={"train": no_records, "val": no_records},
         class_weights=[1.0] * hp.num_classes,
-        train=no_records,
-        val=no_records,
-        store=CheckpointStore(folder / "checkpoints", keep=1),
+        schedule=ValidationSchedule(steps * run.batch_plan.global_batch, steps, 1, 1.0),
         progress=Progress(reports=True, total_steps=steps, max_epochs=1, step=0, tensorboard=folder / "tensorboard"),
-        schedule=Schedule(steps * batch_plan.global_batch, steps, 1, 1.0),
-        batch_plan=batch_plan,
-        state=TrainingState(),
-        stop=StopFlag(),
-        scaler=LossScaler.start(enabled=False),
-        identity={},
         profiler=StepProfiler(enabled=False, ranks=ranks, steps=steps, folder=folder),
-        first_step=lambda _: None,
+        stop=StopFlag(),
     )
 
     seen = 0.0
@@ -164,7 +154,7 @@ def machinery(model: Classifier, hp: Hyperparameters, *, folder: Path, steps: in
             seen = 0.0
         trainer._step([batch])
         if trainer._loss_steps == 0:
-            return trainer.state.history[-1]["train/loss"] * hp.log_every_n_steps - seen
+            return run.state.history[-1]["train/loss"] * hp.log_every_n_steps - seen
         loss, seen = trainer._loss.item() - seen, trainer._loss.item()
         return loss
 

@@ -2,11 +2,11 @@
 
 import json
 import os
-import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from container.timeline import Timeline
 from contracts.atomic_files import AtomicFile
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
@@ -54,16 +54,14 @@ class Job:
     Attributes:
         scratch: folder for the job's own messages between processes; gone when the job ends.
         prepared: the prepared data's folder.
-        started: when `train` began, in seconds since the epoch.
-        phases: (name, seconds) of what happened before the workers started.
+        timeline: what has happened since `train` began; the workers continue it.
     """
 
     paths: JobPaths
     hp: Hyperparameters
     scratch: Path
     prepared: Path
-    started: float
-    phases: tuple[tuple[str, float], ...] = field(default=())
+    timeline: Timeline = field(default_factory=Timeline)
 
     def write(self) -> Path:
         """Write job.json into the scratch folder; returns its path."""
@@ -71,8 +69,7 @@ class Job:
             "root": str(self.paths.root),
             "hyperparameters": self.hp.model_dump(mode="json", exclude_unset=True),
             "prepared": str(self.prepared),
-            "started": self.started,
-            "phases": self.phases,
+            "timeline": asdict(self.timeline),
         }
         path = self.scratch / "job.json"
         path.write_text(json.dumps(content))
@@ -86,8 +83,7 @@ class Job:
             hp=parse_hyperparameters(content["hyperparameters"]),
             scratch=path.parent,
             prepared=Path(content["prepared"]),
-            started=content["started"],
-            phases=tuple((name, seconds) for name, seconds in content["phases"]),
+            timeline=Timeline(**content["timeline"]),
         )
 
     def error_file(self, rank: int) -> Path:
@@ -132,10 +128,6 @@ class Job:
     def result_file(self) -> Path:
         """What rank 0 says at the end: the artifacts, or that it stopped on request."""
         return self.scratch / "result.json"
-
-    def since_start(self) -> float:
-        """Seconds since `train` began."""
-        return time.time() - self.started
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -11,7 +11,6 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -27,17 +26,16 @@ from container.hosts.gather import gather_channels
 from container.hosts.topology import Topology
 from container.hosts.worker_environment import sm_variables
 from container.job import Job
-from container.parallel.degrees import ParallelDegrees
-from container.parallel.encoder_checks import check_encoders
+from container.preflight import check_before_preparing
 from container.preprocessing.prepare import PreparedData, prepare_data
 from container.processes import set_up_logging
-from container.workers import StopRequests, StopSignal, Workers
+from container.timeline import Timeline
+from container.workers import StopHandler, StoppedBeforeTraining, Workers
 from contracts import artifacts
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import describe_hyperparameters, load_hyperparameters
-from contracts.hyperparameters import FROM_SCRATCH, Hyperparameters
+from contracts.hyperparameter_files import load_hyperparameters
+from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
-from contracts.unused_settings import unused_settings
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +67,8 @@ def train(paths: JobPaths) -> int:
     set_up_logging()
     if hasattr(os, "getuid") and os.getuid() == 0:
         os.umask(0)  # what a root container writes, the user outside can read and remove
-    started = time.time()
-    stop = StopRequests()
+    timeline = Timeline()
+    stop = StopHandler()
     control: Control | None = None
     with _handled(stop):
         try:
@@ -81,14 +79,14 @@ def train(paths: JobPaths) -> int:
             control = Control(topology, lambda key: _hear(control, stop, key))
             with _alone_in(paths), tempfile.TemporaryDirectory(prefix="job-", ignore_cleanup_errors=True) as scratch:
                 clear_failure(paths)
-                return _train(paths, Path(scratch), started, stop, control)
+                return _train(paths, Path(scratch), timeline=timeline, stop=stop, control=control)
         except AnotherJobError as error:
             print(error, file=sys.stderr, flush=True)  # the failure files are the other job's
             return FAILED
         except HostTrouble as trouble:
             stop.interrupts = False
             return _fail(paths, trouble.failure)
-        except StopSignal:
+        except StoppedBeforeTraining:
             if control is not None:
                 control.publish(HOST_STOPS, True)
             return _stopped(paths, "before training began")
@@ -104,7 +102,7 @@ def train(paths: JobPaths) -> int:
                 control.leave()
 
 
-def _hear(control: Control | None, stop: StopRequests, key: str) -> None:
+def _hear(control: Control | None, stop: StopHandler, key: str) -> None:
     """Another host stops or failed: have the main thread know, as if a signal had come. In a thread of the control."""
     assert control is not None
     if key == HOST_FAILED and stop.trouble is None:
@@ -114,39 +112,29 @@ def _hear(control: Control | None, stop: StopRequests, key: str) -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
-def _train(paths: JobPaths, scratch: Path, started: float, stop: StopRequests, control: Control) -> int:
+def _train(paths: JobPaths, scratch: Path, *, timeline: Timeline, stop: StopHandler, control: Control) -> int:
     hp = load_hyperparameters(paths)
     num_gpus = count_gpus()
     num_workers = hp.nproc_per_node or num_gpus or 1
     topology = control.topology
-    degrees = ParallelDegrees.resolve(hp, num_workers * topology.size, per_host=num_workers)
-    check_encoders(paths, hp, degrees)
-    for line in describe_hyperparameters(hp):
-        logger.info("%s", line)
-    for sentence in unused_settings(hp, degrees.features(hp)):
-        logger.warning("%s", sentence)
-    _check_compiler(hp)
-    _say_attention_dropout(hp)
-    _say_head_lr(hp)
+    check_before_preparing(paths, hp, hosts=topology.size, per_host=num_workers)
     sharded = sharded_channels(paths, topology)
-    phases = [("read contracts", time.time() - started)]
+    timeline.mark("read contracts")
     _come_together(control, hp, num_workers, sharded)
     if topology.size > 1:
-        phases.append(("meet hosts", time.time() - started - phases[0][1]))
+        timeline.mark("meet hosts")
     gathered = gather_channels(control, paths, sharded)
     if sharded:
-        phases.append(("gather channels", time.time() - started - sum(seconds for _, seconds in phases)))
+        timeline.mark("gather channels")
     prepared = prepare_data(gathered.paths, hp, contents=gathered.contents)
     check_decidable(hp, prepared.summary["splits"]["val"]["classes"])
     _check_same_data(control, prepared)
-    phases.append(("prepare data", time.time() - started - sum(seconds for _, seconds in phases)))
-    job = Job(paths, hp, scratch, prepared.folder, started, tuple(phases))
+    timeline.mark("prepare data")
+    job = Job(paths, hp, scratch, prepared.folder, timeline)
     stop.interrupts = False
     variables = sm_variables(paths, hp, topology, num_gpus=num_gpus)
     failure = Workers(job, control, num_workers=num_workers, stop=stop, variables=variables).run()
-    verdict = _verdict(job, failure, stop) if topology.leads else None
-    said = control.gather("verdict", asdict(verdict) if verdict else None)[topology.leader]
-    verdict = Verdict(said["exit_code"], Failure(**said["failure"]) if said["failure"] else None, said["where"])
+    verdict = _agreed_verdict(control, _verdict(job, failure, stop) if topology.leads else None)
     if verdict.failure is not None:
         return _fail(paths, verdict.failure)
     if verdict.exit_code == STOPPED:
@@ -154,11 +142,18 @@ def _train(paths: JobPaths, scratch: Path, started: float, stop: StopRequests, c
     where = f"model in {paths.model}, report in {paths.output_data / artifacts.REPORT}"
     if not topology.leads:
         where = f"host {topology.leader} has the model and the report"
-    logger.info("completed in %.0f s: %s", time.time() - started, where)
+    logger.info("completed in %.0f s: %s", timeline.elapsed(), where)
     return COMPLETED
 
 
-def _verdict(job: Job, failure: Failure | None, stop: StopRequests) -> Verdict:
+def _agreed_verdict(control: Control, own: Verdict | None) -> Verdict:
+    """Return the verdict of the first host; `own` is that of this host where it is the first."""
+    content = control.gather("verdict", asdict(own) if own else None)[control.topology.leader]
+    failure = Failure(**content["failure"]) if content["failure"] else None
+    return Verdict(content["exit_code"], failure, content["where"])
+
+
+def _verdict(job: Job, failure: Failure | None, stop: StopHandler) -> Verdict:
     """How the job ended, by what rank 0 left and what its workers failed of."""
     paths = job.paths
     result = json.loads(job.result_file.read_text()) if job.result_file.is_file() else {}
@@ -215,35 +210,12 @@ def _check_same_data(control: Control, prepared: PreparedData) -> None:
             )
 
 
-def _check_compiler(hp: Hyperparameters) -> None:
-    """torch.compile calls a compiler at run time, which a small image does not have."""
-    if hp.compile and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "gcc", "clang", "cc")):
-        raise ContractError(
-            "compile: is true, but there is no compiler on this machine: torch.compile needs one while it runs",
-            "Set compile to false, or build the image on a base that has gcc and g++.",
-        )
-
-
 def count_gpus() -> int:
     """GPUs that this host's processes may use, without importing torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([name for name in visible.split(",") if name.strip() and name.strip() != "-1"])
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
-
-
-def _say_attention_dropout(hp: Hyperparameters) -> None:
-    if any(name.startswith("attention") and value for name, value in hp.encoder_config.items() if "drop" in name):
-        logger.warning("attention dropout is 0 on every path: packed attention has none; encoder_config's is not used")
-
-
-def _say_head_lr(hp: Hyperparameters) -> None:
-    pretrained = [field.tokenizer for field in hp.text_fields if field.tokenizer != FROM_SCRATCH]
-    if pretrained and hp.head_lr is None and hp.lr < 2e-4:
-        logger.info(
-            "head_lr is not set: everything learns at lr=%g. Beside a pretrained encoder, head_lr=1e-3 usually gives a "
-            "much better model.", hp.lr,
-        )  # fmt: skip
 
 
 def _missing_artifacts(paths: JobPaths, result: Mapping[str, Mapping[str, int]]) -> str | None:
@@ -297,7 +269,7 @@ def _alone_in(paths: JobPaths) -> Iterator[None]:
 
 
 @contextmanager
-def _handled(handler: StopRequests) -> Iterator[None]:
+def _handled(handler: StopHandler) -> Iterator[None]:
     before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield

@@ -28,7 +28,7 @@ _QUIET_PORTS = range(20_000, 32_768)  # below the ephemeral ports of Linux, and 
 _LAST_WORDS = 15.0  # seconds that workers have to end after those of another host failed
 
 
-class StopRequests:
+class StopHandler:
     """What SIGTERM and Ctrl-C do, on this host or on another one, and the failure of another host: end the preparation
     at once; once workers run, be noted for them to be told."""
 
@@ -42,10 +42,10 @@ class StopRequests:
             self.requested = True
         if self.interrupts:
             self.interrupts = False  # a second signal must not interrupt the clearing up after the first
-            raise HostTrouble(self.trouble) if self.trouble is not None else StopSignal
+            raise HostTrouble(self.trouble) if self.trouble is not None else StoppedBeforeTraining
 
 
-class StopSignal(BaseException):
+class StoppedBeforeTraining(BaseException):
     """SIGTERM or Ctrl-C reached the supervisor before it had workers."""
 
 
@@ -58,7 +58,7 @@ class Workers:
     """
 
     def __init__(
-        self, job: Job, control: Control, *, num_workers: int, stop: StopRequests, variables: Mapping[str, str]
+        self, job: Job, control: Control, *, num_workers: int, stop: StopHandler, variables: Mapping[str, str]
     ) -> None:
         self._job = job
         self._control = control

@@ -10,15 +10,13 @@ test. The attention's key biases alone are measured against the query bias of th
 constant, so in theory their gradient is zero, and in practice it is rounding noise.
 """
 
-import contextlib
 import itertools
 import logging
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -26,13 +24,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from container.data.split import PreparedSplit
+from container.data.batch import PackedBatch
 from container.job import Job
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
-from container.preprocessing.prepare import open_prepared, prepare_data
-from container.training import worker
+from container.preprocessing.prepare import prepare_data
+from container.training.job_data import JobData
+from container.training.loop import Trainer
 from container.training.stop import StopFlag
+from container.training.train import train_and_predict
+from container.training.training_run import TrainingRun
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
@@ -168,7 +169,7 @@ class ParityJobs:
             settings = {**SETTINGS, **run}
             paths = JobPaths(self._folder / f"run{next(self._number)}")
             hp = strategy.hyperparameters(settings)
-            jobs.append(Job(paths, hp, paths.root, self._prepare(settings), started=time.time()))
+            jobs.append(Job(paths, hp, paths.root, self._prepare(settings)))
         by_rank = self._pool.run(train_jobs, jobs, world_size=strategy.world_size)
         return [_merged(parts) for parts in zip(*by_rank)]
 
@@ -196,52 +197,27 @@ def train_jobs(jobs: list[Job]) -> list[dict[str, Any]]:
 def _train(job: Job) -> dict[str, Any]:
     gradients: dict[str, np.ndarray] = {}
     held: list[HeldBytes] = []
+    runs: list[TrainingRun] = []
+    step = Trainer._step
 
-    def first_step(_: float) -> None:
-        module, optimizer = built["parallelize"][0].module, built["build_optimizer"][0]
-        gradients.update(_whole({name: p.grad for name, p in _trainable(module)}))
-        held.append(HeldBytes.by(module, optimizer))
+    def noted_step(trainer: Trainer, microbatches: Sequence[PackedBatch]) -> None:
+        step(trainer, microbatches)
+        if not runs:
+            run = trainer._run
+            runs.append(run)
+            gradients.update(_whole({name: p.grad for name, p in _trainable(run.execution.module)}))
+            held.append(HeldBytes.by(run.execution.module, run.optimizer))
 
     ranks = build_mesh(ParallelDegrees.resolve(job.hp, dist.get_world_size()))
-    roles = [field.role for field in job.hp.text_fields]
-    with _noting(worker, "parallelize", "build_optimizer") as built:
-        outcome = worker.train_and_predict(
-            job,
-            ranks,
-            data=open_prepared(job.prepared),
-            splits={name: PreparedSplit(job.prepared / f"{name}.arrow", roles) for name in ("train", "val", "test")},
-            stop=StopFlag(),
-            first_step=first_step,
-        )
+    with mock.patch.object(Trainer, "_step", noted_step):
+        trained = train_and_predict(job, ranks, data=JobData.open(job), stop=StopFlag())
     return {
-        "history": outcome.state.history,
+        "history": trained.state.history,
         "gradients": gradients,
-        "weights": _whole(dict(_trainable(built["parallelize"][0].module))),
-        "logits": outcome.logits["test"],
+        "weights": _whole(dict(_trainable(runs[0].execution.module))),
+        "logits": trained.logits["test"],
         "held": held[0],
     }
-
-
-@contextlib.contextmanager
-def _noting(module: ModuleType, *names: str) -> Iterator[dict[str, list[Any]]]:
-    """What the functions `names` of `module` return meanwhile."""
-    functions = {name: getattr(module, name) for name in names}
-    returned: dict[str, list[Any]] = {name: [] for name in names}
-
-    def noted(name: str) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
-            returned[name].append(functions[name](*arguments, **named))
-            return returned[name][-1]
-
-        return call
-
-    try:
-        for name in names:
-            setattr(module, name, noted(name))
-        yield returned
-    finally:
-        for name, function in functions.items():
-            setattr(module, name, function)
 
 
 def _trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:

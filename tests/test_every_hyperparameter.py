@@ -19,8 +19,9 @@ from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.preprocessing.prepare import prepare_data
 from container.training.checkpoint import clear_checkpoints, load_weights
+from container.training.job_data import JobData
 from container.training.stop import StopFlag
-from container.training.worker import build_model, train_and_predict
+from container.training.train import build_model, train_and_predict
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
 from contracts.hyperparameters import FULL_TEXT_STEPS, Hyperparameters
@@ -272,13 +273,12 @@ def _train(paths: JobPaths):
     if not hp.resume:  # what the launcher does
         clear_checkpoints(paths.checkpoints)
     ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
-    roles = [field.role for field in hp.text_fields]
-    splits = {name: PreparedSplit(data.split(name), roles) for name in ("train", "val", "test")}
-    job = Job(paths, hp, paths.root, data.folder, started=0.0)
-    done = train_and_predict(job, ranks, data=data, splits=splits, stop=StopFlag(), first_step=lambda seconds: None)
+    job = Job(paths, hp, paths.root, data.folder)
+    opened = JobData.open(job)
+    done = train_and_predict(job, ranks, data=opened, stop=StopFlag())
     model = build_model(hp, data, pretrained=False)
     load_weights(model, done.checkpoint)
-    return hp, splits, model, done
+    return hp, opened.splits, model, done
 
 
 def outcome(paths: JobPaths) -> dict[str, str]:

@@ -13,14 +13,14 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from container.data.split import PreparedSplit
+from container.decision.softmax import softmax
 from container.evaluation.evaluate import write_evaluation
 from container.evaluation.explanation import Explanation, Importance, even_sample
 from container.models.classifier import Classifier
 from container.preprocessing.prepare import PreparedData, prepare_data
 from container.training import explain as module
 from container.training.explain import explain
-from container.training.predict import softmax
-from container.training.worker import build_model
+from container.training.train import build_model
 from contracts.hyperparameter_files import cast_value, load_hyperparameters, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from tests.evaluations import two_splits

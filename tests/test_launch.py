@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from tests.jobs import CONFIGURATION, REPOSITORY
 
 @pytest.fixture
 def job(tmp_path):
-    return Job(JobPaths(tmp_path), parse_hyperparameters(CONFIGURATION), tmp_path, tmp_path, started=time.time())
+    return Job(JobPaths(tmp_path), parse_hyperparameters(CONFIGURATION), tmp_path, tmp_path)
 
 
 def said(job: Job, error: Exception, *, rank: int, at: float) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from container.data.batch import PackedBatch
+from container.decision.softmax import softmax
 from container.failure import Failure, root_cause
 from container.models.build import build_classifier
 from container.parallel.degrees import ParallelDegrees
@@ -14,9 +15,9 @@ from container.parallel.mesh import RankMesh
 from container.training.identity import check_identity, identity
 from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import build_optimizer, learning_rate
-from container.training.predict import softmax, weighted_log_loss
+from container.training.predict import weighted_log_loss
 from container.training.progress import duration, metric_line
-from container.training.state import EarlyStopping, Schedule, TrainingState
+from container.training.state import EarlyStopping, TrainingState, ValidationSchedule
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.model_classes import MODEL_CLASSES
@@ -125,7 +126,7 @@ def test_the_backbone_learns_at_lr_and_the_rest_at_head_lr():
     [(1.0, [10, 20]), (0.5, [5, 10, 15, 20]), (0.25, [3, 5, 8, 10, 13, 15, 18, 20]), (7, [7, 14, 20])],
 )
 def test_validation_falls_on_even_parts_of_an_epoch_or_every_n_steps(interval, expected):
-    schedule = Schedule(records=80, steps_per_epoch=10, max_epochs=2, val_check_interval=interval)
+    schedule = ValidationSchedule(records=80, steps_per_epoch=10, max_epochs=2, val_check_interval=interval)
     assert [step for step in range(21) if schedule.validation_due(step)] == expected
 
 

@@ -21,9 +21,9 @@ from container.export.onnx import export_onnx, feed_of
 from container.export.variants import WRITERS, write_fused
 from container.models.build import build_classifier
 from container.preprocessing.prepare import prepare_data
-from container.training import variants as module
-from container.training.variants import write_variants
-from container.training.worker import build_model
+from container.training import onnx_variants as module
+from container.training.onnx_variants import write_variants
+from container.training.train import build_model
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
 from tests.encoder_families import hyperparameters, packed_batch, standard_transform, write_config

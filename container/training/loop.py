@@ -4,7 +4,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,22 +12,20 @@ import torch
 
 from container.data.batch import PackedBatch
 from container.data.loader import Prefetched, step_batches
-from container.data.sampler import BatchPlan, epoch_order
+from container.data.sampler import epoch_order
 from container.data.split import PreparedSplit
 from container.decision.softmax import softmax
 from container.evaluation.metrics import classification_metrics
-from container.parallel.execution import Execution
+from container.job import Job
 from container.parallel.mesh import RankMesh
-from container.training.average import WeightAverage
-from container.training.checkpoint import CheckpointStore
 from container.training.objective import Penalised, WeightedCrossEntropy
 from container.training.optimizer import effective_warmup, learning_rate
 from container.training.predict import predict_split, weighted_log_loss
 from container.training.profiling import StepProfiler, log_memory, return_freed_memory
 from container.training.progress import Progress, metric_line
-from container.training.scaler import LossScaler
-from container.training.state import EarlyStopping, Schedule, TrainingState
-from container.training.stop import StopFlag, StopRequested
+from container.training.state import EarlyStopping, ValidationSchedule
+from container.training.stop import StopAgreed, StopFlag
+from container.training.training_run import TrainingRun
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 
@@ -46,79 +44,63 @@ class StepTotals:
 
 
 class Trainer:
-    """Trains `execution` on `train`, validates on `val`, keeps `state` and the checkpoints.
+    """Trains on train and validates on val, advances the state of `run` and saves its checkpoints.
 
     Args:
-        average: of the weights; what is validated, and saved beside them.
+        run: what is trained and saved, possibly resumed.
+        splits: train and val.
         class_weights: weight of each class in the loss. [K]
-        identity: what must not change between a checkpoint and the run that resumes it.
         profiler: stepped with the optimizer.
-        first_step: called once, with the step's seconds, after the first optimizer step.
     """
 
     def __init__(
         self,
-        hp: Hyperparameters,
-        execution: Execution,
-        optimizer: torch.optim.Optimizer,
+        job: Job,
+        run: TrainingRun,
         *,
-        average: WeightAverage,
+        splits: Mapping[str, PreparedSplit],
         class_weights: list[float],
-        train: PreparedSplit,
-        val: PreparedSplit,
-        store: CheckpointStore,
+        schedule: ValidationSchedule,
         progress: Progress,
-        schedule: Schedule,
-        batch_plan: BatchPlan,
-        state: TrainingState,
-        stop: StopFlag,
-        scaler: LossScaler,
-        identity: dict[str, Any],
         profiler: StepProfiler,
-        first_step: Callable[[float], None],
+        stop: StopFlag,
     ) -> None:
-        self._hp = hp
-        self._execution = execution
-        self._ranks = execution.ranks
-        self._optimizer = optimizer
-        self._average = average
-        self._train = train
-        self._val = val
-        self._val_labels = val.column("label").to_numpy()
-        self._store = store
-        self._progress = progress
-        self._schedule = schedule
-        self._batch_plan = batch_plan
-        self.state = state
-        self._stop = stop
-        self._scaler = scaler
-        self._identity = identity
-        self._profiler = profiler
-        self._first_step: Callable[[float], None] | None = first_step
+        self._job = job
+        self._hp = hp = job.hp
+        self._run = run
+        self._execution = run.execution
+        self._ranks = run.execution.ranks
+        self._train, self._val = splits["train"], splits["val"]
+        self._val_labels = self._val.column("label").to_numpy()
         self._class_weights = class_weights
+        self._schedule = schedule
+        self._progress = progress
+        self._profiler = profiler
+        self._stop = stop
         loss = WeightedCrossEntropy(
             class_weights,
             self._ranks.device,
             focal_gamma=hp.focal_gamma if hp.loss == "focal" else 0.0,
             label_smoothing=hp.label_smoothing,
         )
-        self._objective = Penalised(loss, execution.module)
+        self._objective = Penalised(loss, run.execution.module)
         self._early = EarlyStopping(hp.early_stop_metric, patience=hp.early_stop_patience)
         self._loss = torch.zeros((), device=self._ranks.device)
         self._loss_steps = 0
+        self._has_stepped = False
 
-    def run(self) -> None:
+    def train(self) -> None:
         """Train until the epochs are done or patience is out.
 
         Raises:
-            StopRequested: a stop was agreed; a complete checkpoint of the last step is saved.
+            StopAgreed: a stop was agreed; a complete checkpoint of the last step is saved.
             ContractError: the loss stays non-finite.
         """
-        state, schedule = self.state, self._schedule
+        state, schedule = self._run.state, self._schedule
         warmup = effective_warmup(self._hp, schedule.total_steps)
         logger.info(
             "training on %d records for up to %d epochs of %d steps (global batch %d), %d warmup steps",
-            schedule.records, schedule.max_epochs, schedule.steps_per_epoch, self._batch_plan.global_batch, warmup,
+            schedule.records, schedule.max_epochs, schedule.steps_per_epoch, self._run.batch_plan.global_batch, warmup,
         )  # fmt: skip
         if "warmup_steps" in self._hp.model_fields_set and warmup >= schedule.total_steps:
             logger.warning(
@@ -134,10 +116,10 @@ class Trainer:
                 self._validate()  # the run before this one was stopped between the step and its validation
             while state.epoch < schedule.max_epochs and not state.stopped_early:
                 self._epoch()
-        except StopRequested:
+        except StopAgreed:
             if state.step:  # before the first step there is nothing that a fresh start does not have
-                self._save()
-                self._store.wait()
+                self._run.save()
+                self._run.store.wait()
             raise
         finally:
             self._profiler.close()
@@ -149,10 +131,10 @@ class Trainer:
             )  # fmt: skip
 
     def _epoch(self) -> None:
-        state = self.state
+        state = self._run.state
         assert state.consumed < len(self._train), "a resumed run has the rows it was stopped with"
         order = epoch_order(len(self._train), seed=self._hp.seed, epoch=state.epoch)[state.consumed :]
-        steps = step_batches(self._train, order, batch_plan=self._batch_plan, data_rank=self._ranks.data_rank)
+        steps = step_batches(self._train, order, batch_plan=self._run.batch_plan, data_rank=self._ranks.data_rank)
         with Prefetched(steps) as batches:
             for packed in batches:
                 self._step(packed)
@@ -161,40 +143,49 @@ class Trainer:
                 if self._schedule.validation_due(state.step):
                     self._validate()
                 elif self._hp.checkpoint_every_n_steps and state.step % self._hp.checkpoint_every_n_steps == 0:
-                    self._save()
+                    self._run.save()
                 if state.stopped_early:
                     return
 
     def _step(self, microbatches: Sequence[PackedBatch]) -> None:
         """One optimizer step on the global batch, of which `microbatches` are this rank's, still on the host."""
-        state, started = self.state, time.perf_counter()
+        state = self._run.state
         totals = self._totals(microbatches)
         if totals.stop:
-            raise StopRequested
+            raise StopAgreed
         rate = learning_rate(state.step, hp=self._hp, total_steps=self._schedule.total_steps)
-        for group in self._optimizer.param_groups:
+        for group in self._run.optimizer.param_groups:
             group["lr"] = rate * group["lr_scale"]
         # Dropout is a function of (seed, step, dropout stream): resuming needs no generator state, at any world size.
         torch.manual_seed(hash((self._hp.seed, state.step, *self._ranks.dropout_stream)))
-        self._optimizer.zero_grad(set_to_none=True)
+        self._run.optimizer.zero_grad(set_to_none=True)
         self._loss += self._execution.forward_backward(
             [batch.to(self._ranks.device) for batch in microbatches],
             objective=self._objective,
             normaliser=totals.weight,
-            scale=self._scaler.scale,
+            scale=self._run.scaler.scale,
         )
         self._loss_steps += 1
-        norm = self._execution.clip_grad_norm(self._hp.gradient_clip_val or math.inf, scaled_by=self._scaler.factor)
+        norm = self._execution.clip_grad_norm(self._hp.gradient_clip_val or math.inf, scaled_by=self._run.scaler.factor)
         self._apply(norm)
         state.step += 1
         state.consumed += totals.rows
         self._progress.step(rows=totals.rows, tokens=totals.tokens, computed=totals.computed)
         self._profiler.step()
-        if self._first_step is not None:
-            self._first_step(time.perf_counter() - started)
-            self._first_step = None
+        if not self._has_stepped:
+            self._has_stepped = True
+            self._log_first_step()
         if state.step % self._hp.log_every_n_steps == 0:
             self._report(rate)
+
+    def _log_first_step(self) -> None:
+        timeline, restart = self._job.timeline, self._job.restart
+        timeline.mark("first step")
+        if restart is None:
+            logger.info("first optimizer step done %.1f s after train began: %s", timeline.elapsed(), timeline)
+        else:
+            seconds = time.time() - restart.at
+            logger.info("training goes on %.1f s later (restart %d of %d)", seconds, restart.number, restart.of)
 
     def _totals(self, microbatches: Sequence[PackedBatch]) -> StepTotals:
         """What normalises the loss, and whether any rank was asked to stop: one all-reduce before the forward."""
@@ -214,12 +205,12 @@ class Trainer:
 
     def _apply(self, norm: float) -> None:
         """Step the optimizer, or skip a non-finite step; too many in a row end the job on every rank alike."""
-        state = self.state
-        finite, searching = math.isfinite(norm), self._scaler.searching
-        self._scaler.update(finite=finite)
+        state = self._run.state
+        finite, searching = math.isfinite(norm), self._run.scaler.searching
+        self._run.scaler.update(finite=finite)
         if finite:
-            self._optimizer.step()
-            self._average.update(state.step)
+            self._run.optimizer.step()
+            self._run.average.update(state.step)
         if finite or searching:
             state.nonfinite = 0
             return
@@ -229,7 +220,7 @@ class Trainer:
         if state.nonfinite >= self._hp.max_nonfinite_steps:
             raise ContractError(
                 f"lr: the loss or its gradient was not finite for {state.nonfinite} optimizer steps in a row, "
-                f"the last at step {state.step + 1} (lr {self._optimizer.param_groups[0]['lr']:.3g})",
+                f"the last at step {state.step + 1} (lr {self._run.optimizer.param_groups[0]['lr']:.3g})",
                 "Lower lr, set gradient_clip_val, look for extreme numbers in tab_field_list, or switch fp16 to bf16. "
                 "Then start over with resume=false: checkpoints belong to the settings that made them.",
             )
@@ -242,7 +233,7 @@ class Trainer:
         return loss
 
     def _report(self, rate: float) -> None:
-        state = self.state
+        state = self._run.state
         values = {"train/loss": self._mean_loss(), "lr": rate}
         progress = self._schedule.progress(state)
         rates = self._progress.report(state.step, progress, values)
@@ -250,9 +241,9 @@ class Trainer:
 
     def _validate(self) -> None:
         """Validate, note whether it is the best, save a checkpoint."""
-        state = self.state
+        state = self._run.state
         started = time.perf_counter()
-        with self._average.in_place_of_weights(self._execution):
+        with self._run.average.in_place_of_weights(self._execution):
             logits = predict_split(
                 self._execution,
                 self._val,
@@ -281,32 +272,14 @@ class Trainer:
         return_freed_memory()
         self._progress.scalars(state.step, values)
         state.history.append({"step": state.step, "epoch": progress, **values})
-        self._save()
+        self._run.save()
         self._progress.restart()
-
-    def _save(self) -> None:
-        state = self.state
-        epoch = state.epoch - (state.consumed == 0 and state.epoch > 0)
-        self._store.save(
-            self._execution.module,
-            self._optimizer,
-            name=f"epoch={epoch}-step={state.step}.ckpt",
-            content={
-                "step": state.step,
-                "state": state.to_dict(),
-                "scaler": self._scaler.state_dict(),
-                "global_batch": self._batch_plan.global_batch,
-                "identity": self._identity,
-            },
-            best_step=state.best_step,
-            average=self._average.state,
-        )
 
 
 def raise_if_stopped(ranks: RankMesh, stop: StopFlag) -> None:
-    """Raise StopRequested on every rank when any of them was asked to stop."""
+    """Raise StopAgreed on every rank when any of them was asked to stop."""
     if ranks.sum(torch.tensor([float(stop.requested)])).item() > 0:
-        raise StopRequested
+        raise StopAgreed
 
 
 def precision_of(hp: Hyperparameters) -> torch.dtype:

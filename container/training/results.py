@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
-from container.data.split import PreparedSplit
 from container.decision.decision import Decision
 from container.decision.softmax import softmax
 from container.evaluation.evaluate import write_evaluation
@@ -16,8 +15,7 @@ from container.evaluation.explanation import Explanation
 from container.evaluation.predictions import SplitPredictions
 from container.evaluation.variant_report import VariantReport
 from container.job import Job
-from container.preprocessing.class_weights import resolve_class_weights
-from container.preprocessing.prepare import PreparedData
+from container.training.job_data import JobData
 from container.training.loop import merge_history
 from container.training.predict import weighted_log_loss
 from container.training.state import TrainingState
@@ -28,8 +26,7 @@ from contracts.atomic_files import AtomicFile
 def write_results(
     job: Job,
     *,
-    data: PreparedData,
-    splits: dict[str, PreparedSplit],
+    data: JobData,
     logits: dict[str, np.ndarray],
     decision: Decision,
     explanation: Explanation | None,
@@ -46,8 +43,9 @@ def write_results(
     out.mkdir(parents=True, exist_ok=True)
     scored = {name: decision.log_probabilities(values) for name, values in logits.items()}
     probabilities = {name: np.exp(values) for name, values in scored.items()}
+    splits = {name: data.splits[name] for name in logits}
     labels = {name: split.column("label").to_numpy() for name, split in splits.items()}
-    class_weights = resolve_class_weights(job.hp, data.fitted.class_labels, data.summary)
+    prepared = data.prepared
     evaluation = EvaluationInput(
         splits={
             name: SplitPredictions(
@@ -59,17 +57,17 @@ def write_results(
             )
             for name, split in splits.items()
         },
-        class_labels=list(data.fitted.class_labels),
+        class_labels=list(prepared.fitted.class_labels),
         id_name=job.hp.id_name,
         label_name=job.hp.label_name,
-        input_format=data.input_format,
+        input_format=prepared.input_format,
         early_stop_metric=job.hp.early_stop_metric,
         history=merge_history(state.history),
-        data_summary=data.summary,
+        data_summary=prepared.summary,
         hyperparameters=job.hp.model_dump(mode="json"),
         run=run,
-        losses={name: weighted_log_loss(scored[name], labels[name], class_weights) for name in splits},
-        class_weights=class_weights,
+        losses={name: weighted_log_loss(scored[name], labels[name], data.class_weights) for name in splits},
+        class_weights=data.class_weights,
         decision=decision,
         explanation=explanation,
         variants=variants,
@@ -83,7 +81,7 @@ def write_results(
     }
     _write_predict_results(out / artifacts.PREDICT_RESULTS, labels=labels, probabilities=probabilities)
     _write_tensorboard(out / artifacts.TENSORBOARD_EVAL, metrics, state=state)
-    predictions = (f"{name}_predictions.{data.input_format}" for name in splits)
+    predictions = (f"{name}_predictions.{prepared.input_format}" for name in splits)
     written = {name: (out / name).stat().st_size for name in (*artifacts.REQUIRED_EVALUATION_FILES, *predictions)}
     return metrics, written
 

@@ -43,7 +43,7 @@ class TrainingState:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ValidationSchedule:
     """The shape of a run: its steps, and after which of them to validate.
 
     Attributes:

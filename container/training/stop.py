@@ -11,7 +11,7 @@ LAST_WORDS = 2.0  # seconds
 _SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 
-class StopRequested(Exception):
+class StopAgreed(Exception):
     """All ranks agreed to stop here."""
 
 

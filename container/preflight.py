@@ -1,0 +1,59 @@
+"""Check the hyperparameters before anything is prepared: errors first, then warnings and advice."""
+
+import logging
+import os
+import shutil
+
+from container.parallel.degrees import ParallelDegrees
+from container.parallel.encoder_checks import check_encoders
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import describe_hyperparameters
+from contracts.hyperparameters import FROM_SCRATCH, Hyperparameters
+from contracts.paths import JobPaths
+from contracts.unused_settings import unused_settings
+
+logger = logging.getLogger(__name__)
+
+
+def check_before_preparing(paths: JobPaths, hp: Hyperparameters, *, hosts: int, per_host: int) -> None:
+    """Run every check that needs no data, in order.
+
+    Args:
+        hosts: number of hosts that train.
+        per_host: number of processes on each host.
+
+    Raises:
+        ContractError: the job cannot run with these settings on these processes.
+    """
+    degrees = ParallelDegrees.resolve(hp, hosts * per_host, per_host=per_host)
+    check_encoders(paths, hp, degrees)
+    _check_compiler(hp)
+    for line in describe_hyperparameters(hp):
+        logger.info("%s", line)
+    for sentence in unused_settings(hp, degrees.features(hp)):
+        logger.warning("%s", sentence)
+    _warn_of_attention_dropout(hp)
+    _suggest_head_lr(hp)
+
+
+def _check_compiler(hp: Hyperparameters) -> None:
+    """torch.compile calls a compiler at run time, which a small image does not have."""
+    if hp.compile and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "gcc", "clang", "cc")):
+        raise ContractError(
+            "compile: is true, but there is no compiler on this machine: torch.compile needs one while it runs",
+            "Set compile to false, or build the image on a base that has gcc and g++.",
+        )
+
+
+def _warn_of_attention_dropout(hp: Hyperparameters) -> None:
+    if any(name.startswith("attention") and value for name, value in hp.encoder_config.items() if "drop" in name):
+        logger.warning("attention dropout is 0 on every path: packed attention has none; encoder_config's is not used")
+
+
+def _suggest_head_lr(hp: Hyperparameters) -> None:
+    pretrained = [field.tokenizer for field in hp.text_fields if field.tokenizer != FROM_SCRATCH]
+    if pretrained and hp.head_lr is None and hp.lr < 2e-4:
+        logger.info(
+            "head_lr is not set: everything learns at lr=%g. Beside a pretrained encoder, head_lr=1e-3 usually gives a "
+            "much better model.", hp.lr,
+        )  # fmt: skip

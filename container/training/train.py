@@ -1,0 +1,180 @@
+"""Train over the mesh and predict val and test: build, resume, loop, choose the weights, predict."""
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from container.export.rehearsal import rehearse_export
+from container.job import Job
+from container.models.build import EncoderConfigOnly, build_classifier
+from container.models.classifier import Classifier
+from container.models.encoder import TextEncoder
+from container.models.families import FAMILIES
+from container.models.lora import add_lora
+from container.parallel.mesh import RankMesh
+from container.parallel.parallelize import parallelize
+from container.preprocessing.prepare import PreparedData
+from container.training.checkpoint import Checkpoint, CheckpointStore
+from container.training.identity import identity
+from container.training.job_data import JobData
+from container.training.loop import Trainer, precision_of, raise_if_stopped
+from container.training.predict import predict_split
+from container.training.profiling import StepProfiler
+from container.training.progress import Progress
+from container.training.state import TrainingState, ValidationSchedule
+from container.training.stop import StopFlag
+from container.training.training_run import TrainingRun
+from contracts import artifacts
+from contracts.errors import ContractError
+from contracts.hyperparameters import Hyperparameters
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The result of training.
+
+    Attributes:
+        checkpoint: the one to evaluate and save.
+        weights: which checkpoint that is and why, for the log and the report.
+        logits: of val and test. [N, K] each
+    """
+
+    state: TrainingState
+    checkpoint: Checkpoint
+    weights: str
+    logits: dict[str, np.ndarray]
+
+
+def train_and_predict(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> Trained:
+    """Train over the mesh, then predict val and test in float32, as serving does, with the weights to be saved.
+
+    Raises:
+        StopAgreed: the ranks agreed to stop; a complete checkpoint is saved.
+        ContractError: the loss stays non-finite, or the checkpoint to evaluate is gone.
+    """
+    store = CheckpointStore(job.paths.checkpoints, keep=job.hp.keep_checkpoints)
+    state = _train(job, ranks, store, data=data, stop=stop)
+    checkpoint, weights = _choose_weights(job.hp, store, state)
+    execution = parallelize(
+        build_model(job.hp, data.prepared, pretrained=False),
+        ranks,
+        job.hp,
+        precision=torch.float32,
+        tokens_per_record=data.tokens_per_record,
+    )
+    store.load_weights(checkpoint, execution.module)
+    logits = {
+        name: predict_split(
+            execution,
+            data.splits[name],
+            batch_size=job.hp.batch_size,
+            num_classes=job.hp.num_classes,
+            between_batches=lambda: raise_if_stopped(ranks, stop),
+        )
+        for name in ("val", "test")
+    }
+    return Trained(state, checkpoint, weights, logits)
+
+
+def build_model(hp: Hyperparameters, data: PreparedData, *, pretrained: bool = True) -> Classifier:
+    """Build the plain model on the CPU, with adapters where lora_rank asks for them.
+
+    Args:
+        pretrained: False: the weights are random, to be loaded from a checkpoint.
+    """
+    encoders = [data.encoders[field.role] for field in hp.text_fields]
+    model = build_classifier(
+        hp,
+        encoders if pretrained else [EncoderConfigOnly(files.config_folder) for files in encoders],
+        tabular_dim=data.tabular_dim,
+        numeric_transform=data.fitted.numeric_transform,
+        num_codes=data.fitted.num_codes,
+    )
+    add_lora(model, hp)
+    return model
+
+
+def _train(job: Job, ranks: RankMesh, store: CheckpointStore, *, data: JobData, stop: StopFlag) -> TrainingState:
+    hp, train = job.hp, data.splits["train"]
+    model = build_model(hp, data.prepared)
+    _log_parameters(hp, ranks, model)
+    if ranks.is_first and _is_unproven(model) and not any(job.paths.checkpoints.glob("*.ckpt")):
+        val = data.splits["val"]
+        rehearse_export(hp, data.prepared, val.pack(np.arange(min(4, len(val)))))
+    execution = parallelize(model, ranks, hp, precision=precision_of(hp), tokens_per_record=data.tokens_per_record)
+    own = identity(hp, data.prepared.fitted.fingerprint, data.prepared.digests)
+    run = TrainingRun.begin(hp, execution, store, identity=own)
+    run.resume()
+    schedule = ValidationSchedule(len(train), run.batch_plan.steps(len(train)), hp.max_epochs, hp.val_check_interval)
+    progress = Progress(
+        reports=ranks.is_first,
+        total_steps=schedule.total_steps,
+        max_epochs=hp.max_epochs,
+        step=run.state.step,
+        tensorboard=job.paths.tensorboard,
+    )
+    profiler = StepProfiler(
+        enabled=hp.profile,
+        ranks=ranks,
+        steps=schedule.total_steps - run.state.step,
+        folder=job.paths.output_data / artifacts.PROFILE,
+    )
+    progress.hyperparameters(hp)
+    job.timeline.mark("mesh, model, resume")
+    Trainer(
+        job,
+        run,
+        splits=data.splits,
+        class_weights=data.class_weights,
+        schedule=schedule,
+        progress=progress,
+        profiler=profiler,
+        stop=stop,
+    ).train()
+    progress.close()
+    return run.state
+
+
+def _log_parameters(hp: Hyperparameters, ranks: RankMesh, model: Classifier) -> None:
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    logger.info(
+        "%s: %s parameters on %d x %s (%s)", hp.architecture.name, f"{parameters:,}", ranks.world_size,
+        ranks.device.type, str(ranks.degrees),
+    )  # fmt: skip
+    if hp.lora_rank:
+        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        logger.info("lora_rank %d: %s of them are trained", hp.lora_rank, f"{trained:,}")
+
+
+def _is_unproven(model: Classifier) -> bool:
+    """Return whether an encoder is of a family that our tests do not export."""
+    encoders = [branch.encoder for branch in model.branches.values()]
+    return any(isinstance(encoder, TextEncoder) and encoder.kind not in FAMILIES for encoder in encoders)
+
+
+def _choose_weights(hp: Hyperparameters, store: CheckpointStore, state: TrainingState) -> tuple[Checkpoint, str]:
+    """Return the checkpoint to evaluate and save, and a description of it, which is logged too."""
+    step = state.step
+    if not hp.load_ckpt:
+        chosen = f"the last (step {state.step}), because load_ckpt is false"
+    elif state.best_step is None:
+        chosen = f"the last (step {state.step}), because {hp.early_stop_metric} was never defined"
+    elif state.best_step == state.step:
+        chosen = f"the best by {hp.early_stop_metric} ({state.best_value:.6g}), which are the last (step {state.step})"
+    else:
+        step = state.best_step
+        chosen = f"the best by {hp.early_stop_metric} ({state.best_value:.6g}, step {state.best_step} of {state.step})"
+    checkpoint = store.at_step(step)
+    if checkpoint is None:
+        raise ContractError(
+            f"checkpoints: the one to be evaluated and saved (step {step}) is gone or damaged",
+            "Set load_ckpt=false to save the last weights, or resume=false to train again.",
+        )
+    if hp.ema_decay:
+        chosen += f", averaged over steps (ema_decay {hp.ema_decay:g})"
+    logger.info("evaluating and saving %s", chosen)
+    return checkpoint, chosen

@@ -1,0 +1,99 @@
+"""What a checkpoint saves and a resumed run restores, in one place."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.optim import Optimizer
+
+from container.data.sampler import BatchPlan
+from container.parallel.execution import Execution
+from container.training.average import WeightAverage
+from container.training.checkpoint import CheckpointStore
+from container.training.identity import check_identity, resume_batch_plan
+from container.training.optimizer import build_optimizer
+from container.training.scaler import LossScaler
+from container.training.state import TrainingState
+from contracts.hyperparameters import Hyperparameters
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class TrainingRun:
+    """A model in training: its weights, everything that changes with each step, and its checkpoints.
+
+    Attributes:
+        execution: the parallelized model.
+        average: moving average of its weights, used for validation.
+        batch_plan: how the global batch is divided among ranks and microbatches.
+        identity: the settings and data that a checkpoint and the run that resumes it must share.
+    """
+
+    execution: Execution
+    optimizer: Optimizer
+    average: WeightAverage
+    scaler: LossScaler
+    batch_plan: BatchPlan
+    store: CheckpointStore
+    identity: Mapping[str, Any]
+    state: TrainingState = field(default_factory=TrainingState)
+
+    @classmethod
+    def begin(
+        cls, hp: Hyperparameters, execution: Execution, store: CheckpointStore, *, identity: Mapping[str, Any]
+    ) -> "TrainingRun":
+        """Return a run that has taken no step."""
+        microbatches = execution.microbatches
+        return cls(
+            execution,
+            build_optimizer(hp, execution.module),
+            WeightAverage(execution.module, decay=hp.ema_decay),
+            LossScaler.start(enabled=hp.fp16),
+            BatchPlan(
+                hp.batch_size // microbatches, execution.ranks.data_size, hp.accumulate_grad_batches * microbatches
+            ),
+            store,
+            identity,
+        )
+
+    def save(self) -> None:
+        """Save a checkpoint in the background; called by all ranks together."""
+        state = self.state
+        epoch = state.epoch - (state.consumed == 0 and state.epoch > 0)
+        self.store.save(
+            self.execution.module,
+            self.optimizer,
+            name=f"epoch={epoch}-step={state.step}.ckpt",
+            content={
+                "step": state.step,
+                "state": state.to_dict(),
+                "scaler": self.scaler.state_dict(),
+                "global_batch": self.batch_plan.global_batch,
+                "identity": self.identity,
+            },
+            best_step=state.best_step,
+            average=self.average.state,
+        )
+
+    def resume(self) -> None:
+        """Restore the newest complete checkpoint; do nothing where there is none. Called by all ranks together.
+
+        The global batch stays that of the checkpoint, on however many ranks this run has.
+
+        Raises:
+            ContractError: the checkpoint is of another training, or its global batch does not fit these ranks.
+        """
+        checkpoint = self.store.newest()
+        if checkpoint is None:
+            return
+        content = checkpoint.content
+        check_identity(content["identity"], self.identity, folder=str(checkpoint.folder))
+        self.batch_plan = resume_batch_plan(
+            content["global_batch"], self.batch_plan, per_pass=self.execution.microbatches
+        )
+        self.store.load(checkpoint, self.execution.module, self.optimizer, average=self.average.state)
+        self.scaler.load_state_dict(content["scaler"])
+        self.state = TrainingState.from_dict(content["state"])
+        logger.info("resuming from %s: %d steps are done", checkpoint.folder.name, self.state.step)

@@ -1,0 +1,48 @@
+import json
+import time
+from dataclasses import asdict
+
+import pytest
+
+from container.job import Job
+from container.timeline import Timeline
+from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.paths import JobPaths
+from tests.jobs import CONFIGURATION
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Returns a function that sets the time, in seconds since the timeline began at 100."""
+    now = [100.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    return lambda seconds: now.__setitem__(0, 100.0 + seconds)
+
+
+def test_each_part_begins_where_the_one_before_it_ended(clock):
+    timeline = Timeline(100.0)
+    for seconds, name in ((0.3, "read contracts"), (2.3, "prepare data"), (6.3, "start workers")):
+        clock(seconds)
+        timeline.mark(name)
+    assert str(timeline) == "read contracts 0.3 s, prepare data 2.0 s, start workers 4.0 s"
+    assert timeline.elapsed() == pytest.approx(6.3)
+
+
+def test_a_timeline_continues_in_another_process_through_json(clock):
+    timeline = Timeline(100.0)
+    clock(1.0)
+    timeline.mark("prepare data")
+    continued = Timeline(**json.loads(json.dumps(asdict(timeline))))
+    clock(3.0)
+    continued.mark("start workers")
+    assert str(continued) == "prepare data 1.0 s, start workers 2.0 s"
+
+
+def test_job_json_carries_the_timeline_to_the_workers(clock, tmp_path):
+    job = Job(JobPaths(tmp_path), parse_hyperparameters(CONFIGURATION), tmp_path, tmp_path, Timeline(100.0))
+    clock(1.0)
+    job.timeline.mark("prepare data")
+    read = Job.read(job.write())
+    clock(3.0)
+    read.timeline.mark("start workers")
+    assert str(read.timeline) == "prepare data 1.0 s, start workers 2.0 s"
