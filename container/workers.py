@@ -138,10 +138,10 @@ class Workers:
         topology = self._control.topology
         if topology.size == 1:
             return Attempt(number, self._control.address(), 0)
-        place = None
+        meeting = None
         if topology.leads:
-            place = [self._control.address(), _free_port()]
-        address, port = self._control.gather(f"start {number}", place)[topology.leader]
+            meeting = [self._control.address(), _free_port()]
+        address, port = self._control.gather(f"start {number}", meeting)[topology.leader]
         return Attempt(number, address, port, hosts=topology.size, host_rank=topology.rank)
 
     def _failed_elsewhere(self, number: int) -> bool:

@@ -13,6 +13,10 @@ from tests.jobs import CONFIGURATION
 ROWS = {"train": "1", "val": "2", "test": "9"}
 
 
+def hyperparameters(**overrides):
+    return parse_hyperparameters({**CONFIGURATION, **overrides})
+
+
 @pytest.mark.parametrize(
     ("global_batch", "planned", "per_pass", "resumed"),
     [
@@ -81,3 +85,14 @@ def test_a_checkpoint_from_before_a_setting_existed_resumes_while_it_is_off():
     averaging = identity(parse_hyperparameters({**CONFIGURATION, "ema_decay": 0.9}), "abc", ROWS)
     with pytest.raises(ContractError, match=r"ema_decay: .* trained with 0\.0, this run has 0\.9"):
         check_identity(saved, averaging, folder="c")
+
+
+def test_a_resumed_run_may_train_longer_but_not_differently():
+    saved = identity(hyperparameters(), "abc", ROWS)
+    check_identity(saved, identity(hyperparameters(max_epochs=9, nproc_per_node=4), "abc", ROWS), folder="c")
+    with pytest.raises(ContractError, match=r"lr: .* trained with 0\.002, this run has 0\.5"):
+        check_identity(saved, identity(hyperparameters(lr=0.5), "abc", ROWS), folder="c")
+    with pytest.raises(ContractError, match="other data or preprocessing"):
+        check_identity(saved, identity(hyperparameters(), "xyz", ROWS), folder="c")
+    with pytest.raises(ContractError, match="other data or preprocessing"):
+        check_identity(saved, identity(hyperparameters(), "abc", {**ROWS, "train": "3"}), folder="c")

@@ -126,11 +126,11 @@ class CheckpointStore:
 
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint that is complete on every host; None where there is none."""
-        return self._agreed(lambda found: found[-1] if found else None)
+        return self._agreed(lambda checkpoints: checkpoints[-1] if checkpoints else None)
 
     def at_step(self, step: int) -> Checkpoint | None:
         """The complete checkpoint of `step`; None where it is gone."""
-        return self._agreed(lambda found: next((one for one in found if one.step == step), None))
+        return self._agreed(lambda checkpoints: next((one for one in checkpoints if one.step == step), None))
 
     def load(
         self,
@@ -164,11 +164,11 @@ class CheckpointStore:
 
     def _agreed(self, choose: Callable[[list[Checkpoint]], Checkpoint | None]) -> Checkpoint | None:
         self.wait()
-        found = complete_checkpoints(self._folder) if self._hosts.is_first else []
-        everywhere = self._hosts.common({one.folder.name for one in found})
+        complete = complete_checkpoints(self._folder) if self._hosts.is_first else []
+        everywhere = self._hosts.common({one.folder.name for one in complete})
         chosen: list[Checkpoint | None] = [None]
         if self._rank == 0:
-            chosen = [choose([one for one in found if one.folder.name in everywhere])]
+            chosen = [choose([one for one in complete if one.folder.name in everywhere])]
         dist.broadcast_object_list(chosen, src=0, group=self._group)
         return replace(chosen[0], folder=self._folder / chosen[0].folder.name) if chosen[0] else None
 
@@ -224,11 +224,11 @@ class CheckpointStore:
         self._prune(best_step)
 
     def _prune(self, best_step: int | None) -> None:
-        found = complete_checkpoints(self._folder)
-        best = next((one for one in found if one.step == best_step), None)
+        complete = complete_checkpoints(self._folder)
+        best = next((one for one in complete if one.step == best_step), None)
         if best is not None:
             self._point("best.ckpt", best.folder.name)
-        for old in found[: -self._keep]:
+        for old in complete[: -self._keep]:
             if best is None or old.folder != best.folder:
                 shutil.rmtree(old.folder, ignore_errors=True)
         clear_unfinished(self._folder)
@@ -251,7 +251,7 @@ def clear_checkpoints(folder: Path) -> None:
 
 def complete_checkpoints(folder: Path) -> list[Checkpoint]:
     """All complete checkpoints, oldest first; an incomplete or damaged one is named in the log and passed over."""
-    found = []
+    complete = []
     for path in folder.glob("*.ckpt"):
         if not path.is_dir() or path.name.startswith(_ASIDE):
             continue
@@ -265,10 +265,10 @@ def complete_checkpoints(folder: Path) -> list[Checkpoint]:
             content = json.loads((path / "state.json").read_text())
             if not isinstance(content, dict) or "step" not in content:
                 raise ValueError("state.json is not one of ours")
-            found.append(Checkpoint(path, content))
+            complete.append(Checkpoint(path, content))
         except (OSError, ValueError) as error:
             logger.warning("checkpoint %s is incomplete (%s): passed over", path.name, error)
-    return sorted(found, key=lambda one: one.step)
+    return sorted(complete, key=lambda one: one.step)
 
 
 def load_weights(module: nn.Module, checkpoint: Checkpoint) -> None:

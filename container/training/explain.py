@@ -179,7 +179,7 @@ class _Measured:
         roles = [field.role for field in fitted.text_fields]
         self._neutral = RecordArrays.from_batch(Preprocessor.load(data.folder).transform(blank).batch, roles)
         texts = [field.column for field in fitted.text_fields]
-        self._text_place = {column: place for place, column in enumerate(texts)}
+        self._text_index = {column: index for index, column in enumerate(texts)}
         self._table_places = fitted.tabular_places if model.tabular is not None else {}
         self.columns = [
             *((column, "text") for column in texts),
@@ -189,7 +189,7 @@ class _Measured:
             ),
         ]
         self.modalities: list[tuple[str, tuple[tuple[int, ...], bool]]] = [
-            *((f"text {column}", ((place,), False)) for place, column in enumerate(texts)),
+            *((f"text {column}", ((index,), False)) for index, column in enumerate(texts)),
             *([("all texts", (tuple(range(len(texts))), False))] if len(texts) > 1 else []),
             *([("the table", ((), True))] if self._table_places else []),
         ]
@@ -221,10 +221,10 @@ class _Measured:
 
     def _shuffled(self, batch: PackedBatch, column: str, sources: np.ndarray) -> PackedBatch:
         """`batch` with the values that `column` has in the records at the places `sources` of the sample."""
-        if column in self._text_place:
-            place = self._text_place[column]
-            others = self._val.pack(self._sample[sources]).texts[place].to(self._device)
-            return replace(batch, texts=_with(batch.texts, {place: others}))
+        if column in self._text_index:
+            index = self._text_index[column]
+            others = self._val.pack(self._sample[sources]).texts[index].to(self._device)
+            return replace(batch, texts=_with(batch.texts, {index: others}))
         inputs = list(self._table_places[column])
         tabular = batch.tabular.clone()
         tabular[:, inputs] = torch.from_numpy(self._tabular[sources][:, inputs]).to(self._device)
@@ -234,12 +234,12 @@ class _Measured:
         """`batch` as if its records had nothing in these texts, or in the table."""
         count = len(batch.rows)
         empty = pack_records([self._neutral] * count, [0] * count).to(self._device)
-        changed = replace(batch, texts=_with(batch.texts, {place: empty.texts[place] for place in texts}))
+        changed = replace(batch, texts=_with(batch.texts, {index: empty.texts[index] for index in texts}))
         return replace(changed, tabular=empty.tabular) if table else changed
 
 
 def _with(texts: tuple[PackedText, ...], others: dict[int, PackedText]) -> tuple[PackedText, ...]:
-    return tuple(others.get(place, text) for place, text in enumerate(texts))
+    return tuple(others.get(index, text) for index, text in enumerate(texts))
 
 
 class _Remembered:

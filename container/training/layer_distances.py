@@ -22,8 +22,8 @@ def layer_distances(module: nn.Module) -> dict[str, int]:
     distances = {}
     for path, encoder in module.named_modules():
         if isinstance(encoder, TextEncoder):
-            found = _backbone_distances(encoder, path)
-            distances.update({f"{path}.backbone.{name}": distance for name, distance in found.items()})
+            for name, distance in _backbone_distances(encoder, path).items():
+                distances[f"{path}.backbone.{name}"] = distance
     return distances
 
 

@@ -43,7 +43,7 @@ def write_variants(
         began = time.perf_counter()
         try:
             WRITERS[name](folder / artifacts.MODEL_ONNX, path, model)
-            found = _probabilities(path, model, hp, val=val, positions=sample, batch=_BATCH[name])
+            probabilities = _probabilities(path, model, hp, val=val, positions=sample, batch=_BATCH[name])
         except Exception as error:  # whatever the tools raise on a graph that they do not expect
             report = VariantReport(name, False, reason=f"{type(error).__name__}: {first_line(error)}")
         else:
@@ -51,7 +51,7 @@ def write_variants(
                 name,
                 labels=labels[sample],
                 expected=expected[sample],
-                found=found,
+                found=probabilities,
                 num_bytes=sum(part.stat().st_size for part in _files(path)),
                 seconds=time.perf_counter() - began,
             )
@@ -73,5 +73,5 @@ def _probabilities(
     """The file's probabilities of the records at `positions`. [len(positions), K]"""
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     parts = [positions[start : start + batch] for start in range(0, len(positions), batch)]
-    found = [session.run([OUTPUT], feed_of(model, hp, val.pack(part)))[0] for part in parts]
-    return np.concatenate(found) if found else np.empty((0, hp.num_classes), np.float32)
+    outputs = [np.asarray(session.run([OUTPUT], feed_of(model, hp, val.pack(part)))[0]) for part in parts]
+    return np.concatenate(outputs) if outputs else np.empty((0, hp.num_classes), np.float32)

@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+import torch
+
+from container.models.build import build_classifier
+from container.training.optimizer import build_optimizer, learning_rate
+from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.model_classes import MODEL_CLASSES
+from tests import encoder_families
+from tests.jobs import CONFIGURATION
+
+
+def hyperparameters(**overrides):
+    return parse_hyperparameters({**CONFIGURATION, **overrides})
+
+
+def test_the_rate_warms_up_linearly_then_decays_to_the_floor():
+    hp = hyperparameters(lr=1.0, warmup_steps=4, lr_decay=0.1)
+    rates = [learning_rate(step, hp=hp, total_steps=14) for step in range(14)]
+    assert rates[:5] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
+    assert rates[-1] == pytest.approx(0.1)
+    assert np.diff(rates[4:]) == pytest.approx(np.full(9, -0.1))
+
+
+def test_without_the_scheduler_the_rate_stays_after_the_warmup():
+    hp = hyperparameters(lr=1.0, warmup_steps=2, run_scheduler=False)
+    assert [learning_rate(step, hp=hp, total_steps=9) for step in range(5)] == [0.5, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_the_default_warmup_shrinks_with_a_short_run_and_a_set_one_does_not():
+    assert learning_rate(2, hp=hyperparameters(lr=1.0), total_steps=20) == 1.0
+    assert learning_rate(2, hp=hyperparameters(lr=1.0, warmup_steps=300), total_steps=20) == pytest.approx(0.01)
+
+
+def test_biases_and_norms_do_not_decay():
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LayerNorm(3))
+    decaying, fixed = build_optimizer(hyperparameters(weight_decay=0.5), module).param_groups
+    assert (len(decaying["params"]), decaying["weight_decay"]) == (1, 0.5)
+    assert (len(fixed["params"]), fixed["weight_decay"]) == (3, 0.0)
+
+
+@pytest.mark.parametrize("name", MODEL_CLASSES)
+@pytest.mark.parametrize("embedding", ["none", "periodic"])
+def test_no_bias_of_any_class_decays(tmp_path, name, embedding):
+    numbers = {"tab_field_list": list("abcd"), "numeric_embedding": embedding} if name != "bert" else {}
+    hp = encoder_families.hyperparameters(model_class=name, weight_decay=0.5, **numbers)
+    files = [encoder_families.write_config(tmp_path / field.role, "bert") for field in hp.text_fields]
+    transform = encoder_families.standard_transform(4)
+    model = build_classifier(hp, files, tabular_dim=4, numeric_transform=transform)
+    decaying = {
+        id(weight)
+        for group in build_optimizer(hp, model).param_groups
+        if group["weight_decay"]
+        for weight in group["params"]
+    }
+    assert decaying
+    assert not [
+        where for where, weight in model.named_parameters() if id(weight) in decaying and where.endswith("bias")
+    ]
+
+
+def test_the_backbone_learns_at_lr_and_the_rest_at_head_lr():
+    module = torch.nn.ModuleDict({"backbone": torch.nn.Linear(3, 3), "output": torch.nn.Linear(3, 2)})
+    groups = build_optimizer(hyperparameters(lr=1e-4, head_lr=1e-3, weight_decay=0.1), module).param_groups
+    found = {id(parameter): group["lr_scale"] for group in groups for parameter in group["params"]}
+    assert [found[id(parameter)] for parameter in module["backbone"].parameters()] == [1.0, 1.0]
+    assert [found[id(parameter)] for parameter in module["output"].parameters()] == pytest.approx([10, 10])

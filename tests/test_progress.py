@@ -1,0 +1,40 @@
+import math
+import os
+
+from container.training.progress import duration, metric_line
+
+
+def test_a_metric_line_is_read_by_the_documented_regular_expression():
+    import re
+
+    line = metric_line({"step": 10, "val/loss": 0.25, "val/auroc": 0.9912, "val/f1_score": None})
+    assert re.search(r"val/auroc=([0-9.eE+-]+|nan);", line).group(1) == "0.9912"
+    assert "\n" not in line
+    assert "\r" not in line
+
+
+def test_durations_read_as_a_person_says_them():
+    assert [duration(s) for s in (5, 600, 9000, math.inf)] == ["5 s", "10 min", "2.5 h", "unknown"]
+
+
+def test_a_terminal_gets_a_bar_and_a_log_file_plain_lines():
+    import pty
+    import subprocess
+    import sys
+
+    code = (
+        "import logging, tempfile, pathlib; logging.basicConfig(level='INFO');"
+        "from container.training.progress import Progress;"
+        "p = Progress(reports=True, total_steps=4, max_epochs=1, step=0, tensorboard=pathlib.Path(tempfile.mkdtemp()));"
+        "[p.step(rows=1, tokens=9, computed=9) for _ in range(4)];"
+        "p.report(4, 1.0, {'train/loss': 0.5, 'lr': 0.1}); p.close()"
+    )
+    main, terminal = pty.openpty()
+    on_terminal = subprocess.run([sys.executable, "-c", code], stderr=terminal, stdout=subprocess.PIPE, check=True)
+    shown = os.read(main, 65536).decode()
+    assert "4/4" in shown
+    assert "\r" in shown
+    plain = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert "\r" not in plain.stderr + plain.stdout
+    assert "train/loss=0.5;" in plain.stderr
+    assert on_terminal.returncode == 0
