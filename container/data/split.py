@@ -30,10 +30,13 @@ class PreparedSplit:
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def column(self, name: str) -> pa.ChunkedArray | None:
-        """A whole column, e.g. id; None where the split has none of that name."""
-        if name not in self._reader.schema.names:
-            return None
+    @property
+    def column_names(self) -> list[str]:
+        """Return the names of all columns; raw_label is among them where the input has labels."""
+        return self._reader.schema.names
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return a whole column, e.g. id."""
         i = self._reader.schema.get_field_index(name)
         chunks = [self._reader.get_batch(k).column(i) for k in range(self._reader.num_record_batches)]
         return pa.chunked_array(chunks, type=self._reader.schema.field(i).type)

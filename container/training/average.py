@@ -44,7 +44,9 @@ class WeightAverage:
         decay = min(self._decay, (1 + step) / (10 + step))
         # Asked for anew each time: fully_shard may move a parameter's shard when it first computes.
         weights, averages = ([local_part(tensor) for tensor in side] for side in (self._pairs, self._pairs.values()))
-        torch._foreach_lerp_(averages, weights, 1 - decay)
+        torch._foreach_lerp_(  # pyright: ignore[reportPrivateImportUsage]: torch's stub does not export it
+            averages, weights, 1 - decay
+        )
 
     @contextmanager
     def in_place_of_weights(self, execution: Execution) -> Iterator[None]:

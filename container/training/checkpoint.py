@@ -30,8 +30,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -39,6 +40,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 
 from container.failure import PeerFailed
@@ -81,7 +84,9 @@ class CheckpointStore:
         self._folder = folder
         self._keep = keep
         self._rank = dist.get_rank()
-        self._group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)
+        group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)
+        assert isinstance(group, dist.ProcessGroup), "every rank is in it"
+        self._group = group
         self._hosts = HostFolders(timeout=_WRITE_TIMEOUT)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
@@ -160,7 +165,7 @@ class CheckpointStore:
 
     def _read(self, states: dict[str, Any], checkpoint: Checkpoint) -> None:
         with _naming_the_rank(self._rank):
-            dcp.load(states, checkpoint_id=checkpoint.folder, process_group=self._group)
+            load(states, checkpoint_id=checkpoint.folder, process_group=self._group)
 
     def _agreed(self, choose: Callable[[list[Checkpoint]], Checkpoint | None]) -> Checkpoint | None:
         self.wait()
@@ -178,7 +183,7 @@ class CheckpointStore:
         try:
             self._on_each_host(lambda: _make_empty(aside))
             with _naming_the_rank(self._rank):
-                dcp.save(states, checkpoint_id=aside, process_group=self._group)
+                save(states, checkpoint_id=aside, process_group=self._group)
             self._on_each_host(lambda: self._share(aside, content))
             self._on_each_host(lambda: self._complete(aside, name, best_step=best_step))
         except BaseException:
@@ -275,7 +280,7 @@ def load_weights(module: nn.Module, checkpoint: Checkpoint) -> None:
     """CheckpointStore.load_weights, into a plain model in this process alone, with or without a process group."""
     states = _served_state(module, checkpoint)
     with warnings.catch_warnings(action="ignore"):  # DCP says that it is on its own
-        dcp.load(states, checkpoint_id=checkpoint.folder, no_dist=True)
+        load(states, checkpoint_id=checkpoint.folder, no_dist=True)
     _set_served_state(module, states)
 
 
@@ -291,7 +296,7 @@ def _average_state(average: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _saved_names(checkpoint: Checkpoint) -> Collection[str]:
-    return dcp.FileSystemReader(checkpoint.folder).read_metadata().state_dict_metadata.keys()
+    return FileSystemReader(checkpoint.folder).read_metadata().state_dict_metadata.keys()
 
 
 def _served_state(module: nn.Module, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -344,7 +349,7 @@ def _naming_the_rank(rank: int) -> Iterator[None]:
     """DCP raises the failures of all ranks on all: leave each its own, and tell the others whose it was."""
     try:
         yield
-    except dcp.CheckpointException as error:
+    except CheckpointException as error:
         if rank in error.failures:
             raise error.failures[rank][0] from error
         other = min(error.failures)

@@ -210,14 +210,22 @@ class _Measured:
         drops = []
         for shuffle in range(SHUFFLES):
             order = np.random.default_rng([seed, shuffle]).permutation(len(self._sample))
-            changed, _ = self.score(lambda batch, places, order=order: self._shuffled(batch, column, order[places]))
-            drops.append(base - changed)
+            drops.append(
+                base - self._changed(lambda batch, places, order=order: self._shuffled(batch, column, order[places]))
+            )
         return Importance(column, kind, float(np.mean(drops)), float(np.std(drops)))
 
     def ablation(self, name: str, left_out: tuple[Sequence[int], bool], base: float) -> Importance:
         texts, table = left_out
-        changed, _ = self.score(lambda batch, _: self._without(batch, texts, table=table))
-        return Importance(name, "modality", base - changed)
+        return Importance(
+            name, "modality", base - self._changed(lambda batch, _: self._without(batch, texts, table=table))
+        )
+
+    def _changed(self, change: Callable[[PackedBatch, np.ndarray], PackedBatch]) -> float:
+        """Return the metric over the changed sample; it is defined, because the labels are those of the base."""
+        changed, problem = self.score(change)
+        assert changed is not None, problem
+        return changed
 
     def _shuffled(self, batch: PackedBatch, column: str, sources: np.ndarray) -> PackedBatch:
         """`batch` with the values that `column` has in the records at the places `sources` of the sample."""

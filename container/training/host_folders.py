@@ -22,7 +22,8 @@ class HostFolders:
         self._firsts = list(range(0, world_size, per_host))
         self.is_first = dist.get_rank() in self._firsts
         several = len(self._firsts) > 1
-        self._group = dist.new_group(self._firsts, backend="gloo", timeout=timeout) if several else None
+        group = dist.new_group(self._firsts, backend="gloo", timeout=timeout) if several else None
+        self._group = group if isinstance(group, dist.ProcessGroup) else None
 
     def common(self, names: set[str]) -> set[str]:
         """Those of `names` that every host has; on ranks that are not the first of their host, nothing."""
@@ -62,7 +63,7 @@ class HostFolders:
             file, failed = None, error
         for start in range(0, size, _CHUNK):
             part = torch.empty(min(_CHUNK, size - start), dtype=torch.uint8)
-            view = memoryview(part.numpy())
+            view = memoryview(part.numpy().data)
             if sends and file is not None and file.readinto(view) != len(view):
                 failed = failed or OSError(f"{path}: shorter than when it was written")
             dist.broadcast(part, src=source, group=self._group)

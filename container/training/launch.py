@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -81,7 +82,7 @@ def run_workers(arguments: Sequence[str], num_workers: int, *, attempt: Attempt 
     """
     attempt = attempt or Attempt(0, _LOOPBACK, 0)
     if attempt.hosts == 1:
-        meeting = {"rdzv_backend": "c10d", "rdzv_endpoint": f"{_LOOPBACK}:0", "local_addr": _LOOPBACK}
+        meeting: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": f"{_LOOPBACK}:0", "local_addr": _LOOPBACK}
     else:  # the ranks of hosts are ours to give: by natural order
         meeting = {
             "rdzv_backend": "static",

@@ -94,7 +94,7 @@ def return_freed_memory() -> None:
         trim(0)
 
 
-def _device_memory(device: torch.device) -> tuple[float, float, float]:
+def _device_memory(device: torch.device) -> tuple[float, ...]:
     """Allocated, reserved and peak memory in GiB; on the CPU of the process: resident, virtual data, peak resident."""
     if device.type == "cuda":
         used = torch.cuda.memory_allocated, torch.cuda.memory_reserved, torch.cuda.max_memory_allocated

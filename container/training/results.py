@@ -1,6 +1,6 @@
 """Rank 0's last act: everything under output/data/."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ def write_results(
     variants: Sequence[VariantReport],
     state: TrainingState,
     run: dict[str, Any],
-) -> tuple[dict[str, float | None], dict[str, int]]:
+) -> tuple[Mapping[str, float | None], dict[str, int]]:
     """Write predictions, metrics, plots, report and TensorBoard's evaluation.
 
     Returns:
@@ -51,7 +51,7 @@ def write_results(
             name: SplitPredictions(
                 split=name,
                 ids=split.column("id"),
-                raw_labels=split.column("raw_label"),
+                raw_labels=split.column("raw_label") if "raw_label" in split.column_names else None,
                 labels=labels[name],
                 probabilities=probabilities[name],
             )
@@ -97,7 +97,7 @@ def _write_predict_results(path: Any, *, labels: dict[str, np.ndarray], probabil
         torch.save(content, temporary)
 
 
-def _write_tensorboard(folder: Any, metrics: dict[str, float | None], *, state: TrainingState) -> None:
+def _write_tensorboard(folder: Any, metrics: Mapping[str, float | None], *, state: TrainingState) -> None:
     import matplotlib.image
 
     with SummaryWriter(str(folder)) as writer:

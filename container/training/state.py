@@ -91,9 +91,8 @@ class EarlyStopping:
     def update(self, state: TrainingState, values: dict[str, float | None], *, progress: float) -> bool:
         """Note a validation in `state`; returns whether it is the best so far. Sets stopped_early after `patience`
         epochs without a better one. An undefined metric is never better."""
-        value = values.get(self.metric)
-        defined = value is not None and math.isfinite(value)
-        better = defined and (state.best_value is None or self._sign * value > self._sign * state.best_value)
+        value, best = values.get(self.metric), state.best_value
+        better = value is not None and math.isfinite(value) and (best is None or self._sign * (value - best) > 0)
         if better:
             state.best_value, state.best_step, state.best_progress = value, state.step, progress
         state.stopped_early = self.patience_is_out(state, progress=progress)

@@ -1,7 +1,6 @@
 """What a checkpoint saves and a resumed run restores, in one place."""
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,12 +36,12 @@ class TrainingRun:
     scaler: LossScaler
     batch_plan: BatchPlan
     store: CheckpointStore
-    identity: Mapping[str, Any]
+    identity: dict[str, Any]
     state: TrainingState = field(default_factory=TrainingState)
 
     @classmethod
     def begin(
-        cls, hp: Hyperparameters, execution: Execution, store: CheckpointStore, *, identity: Mapping[str, Any]
+        cls, hp: Hyperparameters, execution: Execution, store: CheckpointStore, *, identity: dict[str, Any]
     ) -> "TrainingRun":
         """Return a run that has taken no step."""
         microbatches = execution.microbatches
