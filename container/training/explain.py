@@ -233,6 +233,7 @@ class _Measured:
             index = self._text_index[column]
             others = self._val.pack(self._sample[sources]).texts[index].to(self._device)
             return replace(batch, texts=_with(batch.texts, {index: others}))
+        assert self._tabular is not None, "a sample without records is not explained"
         inputs = list(self._table_places[column])
         tabular = batch.tabular.clone()
         tabular[:, inputs] = torch.from_numpy(self._tabular[sources][:, inputs]).to(self._device)

@@ -1,5 +1,6 @@
 """Folders that are one per host: which of their entries every host has, and copying the files of all to each."""
 
+import io
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -58,16 +59,16 @@ class HostFolders:
         sends = dist.get_rank() == source
         failed: OSError | None = None
         try:
-            file = path.open("rb" if sends else "wb")
+            file = path.open("rb") if sends else path.open("wb")
         except OSError as error:
             file, failed = None, error
         for start in range(0, size, _CHUNK):
             part = torch.empty(min(_CHUNK, size - start), dtype=torch.uint8)
             view = memoryview(part.numpy().data)
-            if sends and file is not None and file.readinto(view) != len(view):
+            if isinstance(file, io.BufferedReader) and file.readinto(view) != len(view):
                 failed = failed or OSError(f"{path}: shorter than when it was written")
             dist.broadcast(part, src=source, group=self._group)
-            if not sends and file is not None and failed is None:
+            if isinstance(file, io.BufferedWriter) and failed is None:
                 try:
                     file.write(view)
                 except OSError as error:

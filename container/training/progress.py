@@ -5,6 +5,7 @@ import logging
 import math
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from contracts.hyperparameters import Hyperparameters
 logger = logging.getLogger(__name__)
 
 
-def metric_line(values: dict[str, Any]) -> str:
+def metric_line(values: Mapping[str, Any]) -> str:
     """One line that a SageMaker metric definition reads: a value of `name` is matched by `name=([0-9.eE+-]+)`."""
     return "metrics: " + " ".join(f"{name}={_number(value)};" for name, value in values.items())
 
