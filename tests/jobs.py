@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from contracts.paths import JobPaths
+from tests.warm import WarmProcess
 
 REPOSITORY = Path(__file__).parent.parent
 TINY_ENCODER = {
@@ -119,8 +120,18 @@ def write_hyperparameters(paths: JobPaths, overrides: dict[str, Any] | None = No
     (paths.config / "hyperparameters.json").write_text(json.dumps(values))
 
 
-def start_train(paths: JobPaths, **environment: str) -> subprocess.Popen:
-    """`python -m container train` as a process of its own; its output goes to train.log under the root."""
+def start_train(paths: JobPaths, *, warm: bool = False, **environment: str) -> subprocess.Popen | WarmProcess:
+    """Start `python -m container train`; its output goes to train.log under the root.
+
+    Args:
+        warm: fork it, and what it starts, from processes that have imported everything (tests/warm.py).
+    """
+    if warm:
+        return WarmProcess(
+            ["-m", "container", "train", "--root", str(paths.root)],
+            environment={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            output=paths.root / "train.log",
+        )
     with (paths.root / "train.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "container", "train", "--root", str(paths.root)],
@@ -131,9 +142,9 @@ def start_train(paths: JobPaths, **environment: str) -> subprocess.Popen:
         )
 
 
-def run_train(paths: JobPaths, *, expect: int = 0, **environment: str) -> str:
-    """Run the job to its end and return its log; the exit code must be `expect`."""
-    process = start_train(paths, **environment)
+def run_train(paths: JobPaths, *, expect: int = 0, warm: bool = True, **environment: str) -> str:
+    """Run the job to its end and return its log; the exit code must be `expect`. See start_train for `warm`."""
+    process = start_train(paths, warm=warm, **environment)
     try:
         exit_code = process.wait(timeout=600)
     finally:

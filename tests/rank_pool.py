@@ -7,7 +7,6 @@ has run nothing: a job starts in a fraction of a second, and no group, mesh or c
 import contextlib
 import faulthandler
 import itertools
-import multiprocessing
 import os
 import pickle
 import signal
@@ -25,21 +24,11 @@ import torch
 import torch.distributed as dist
 
 from container.processes import PARENT_PID, die_with_parent
+from tests.warm import fork_server
 
 MAX_RANKS = 16
 # After a rank has failed, its peers fail of the broken connection; what they say is worth this many seconds.
 _LAST_WORDS = 0.5
-_PRELOADED = [
-    "torch",
-    "torch.distributed.checkpoint",
-    "torch.distributed.fsdp",
-    "torch.distributed.pipelining",
-    "torch.distributed.tensor.parallel",
-    "transformers.models.bert.modeling_bert",
-    "container.training.worker",
-    "pytest",
-    "tests.rank_pool",
-]
 
 
 class RankFailed(AssertionError):
@@ -64,8 +53,7 @@ class RankPool:
     def __init__(self, *, timeout: float = 300) -> None:
         self._timeout = timeout
         self._numbers = itertools.count()
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(_PRELOADED)
+        self._context = fork_server()
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 

@@ -13,23 +13,17 @@ import pandas as pd
 
 from contracts.step_contract import StepContract, message_file
 from contracts.steps import PROCESSING_STEPS
-from tests.jobs import REPOSITORY
+from tests import warm
 
 VARIABLES = {name for step in PROCESSING_STEPS.values() for name in step.settings.variables()}
 
 
 def run_step(root: Path, command: str, *arguments: str, expect: int = 0, **settings: Any) -> str:
     """`python -m container COMMAND` with the settings as environment variables; returns its log."""
-    found = subprocess.run(
-        [sys.executable, "-m", "container", command, "--root", str(root), *arguments],
-        cwd=REPOSITORY,
-        env=environment(**settings),
-        capture_output=True,
-        text=True,
-        timeout=120,
+    code, log = warm.run(
+        ["-m", "container", command, "--root", str(root), *arguments], environment=environment(**settings), timeout=120
     )
-    log = found.stdout + found.stderr
-    assert found.returncode == expect, f"exit code {found.returncode}\n{log[-4000:]}"
+    assert code == expect, f"exit code {code}\n{log[-4000:]}"
     return log
 
 
