@@ -3,17 +3,14 @@
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.jobs import REPOSITORY
 from tests.pipelines import CONFIG, write_config
+from tests.warm import WarmProcess
 
 pytestmark = pytest.mark.slow
 
@@ -37,26 +34,34 @@ class Ran:
         return dict(lines)
 
 
-def start(folder: Path, **changes) -> subprocess.Popen:
+def start(folder: Path, **changes) -> WarmProcess:
+    """Start the run; what it prints is in folder/printed.txt, its errors in folder/errors.txt."""
     config = write_config(folder, {**CONFIG, **changes})
-    return subprocess.Popen(
-        [sys.executable, "-m", "pipeline", "run", "--config", str(config), "--root", str(folder / "root")],
-        cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    return WarmProcess(
+        ["-m", "pipeline", "run", "--config", str(config), "--root", str(folder / "root")],
+        environment={**os.environ, "OMP_NUM_THREADS": "1"},
+        output=folder / "printed.txt",
+        errors=folder / "errors.txt",
     )
+
+
+def said(folder: Path) -> tuple[str, str]:
+    """What a run printed and its errors; removes them."""
+    files = [folder / "printed.txt", folder / "errors.txt"]
+    texts = [file.read_text() for file in files]
+    for file in files:
+        file.unlink()
+    return texts[0], texts[1]
 
 
 def run(folder: Path, **changes) -> Ran:
     began = time.monotonic()
     process = start(folder, **changes)
     try:
-        printed, errors = process.communicate(timeout=300)
+        exit_code = process.wait(timeout=300)
     finally:
         process.kill()
-    return Ran(process.returncode, printed, errors, time.monotonic() - began)
+    return Ran(exit_code, *said(folder), time.monotonic() - began)
 
 
 def kill_in_training(folder: Path, **changes) -> None:
@@ -65,12 +70,13 @@ def kill_in_training(folder: Path, **changes) -> None:
     try:
         deadline = time.monotonic() + 120
         while not any(path.stat().st_size for path in (folder / "root/steps/PyTorchTraining").glob("*/log.txt")):
-            assert process.poll() is None, process.communicate()
+            assert process.poll() is None, said(folder)
             assert time.monotonic() < deadline
             time.sleep(0.1)
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        process.kill()
+        process.wait()
+        said(folder)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from contracts.paths import SPLITS, JobPaths
 from tests.jobs import start_train, write_job
+from tests.warm import WarmProcess
 
 HOSTS = ("127.0.0.2", "127.0.0.10")  # natural order; as text the second would be the first
 
@@ -23,7 +24,7 @@ class TwoHosts:
 
     paths: tuple[JobPaths, JobPaths]
     environment: dict[str, str]
-    processes: list[subprocess.Popen]
+    processes: list[subprocess.Popen | WarmProcess]
 
     @classmethod
     def write(cls, root: Path, *, overrides: dict[str, Any], wait: float = 60, **job: Any) -> "TwoHosts":
@@ -54,10 +55,10 @@ class TwoHosts:
             channels[channel] = {**channels[channel], "S3DistributionType": "ShardedByS3Key"}
             path.write_text(json.dumps(channels))
 
-    def start(self) -> None:
+    def start(self, *, warm: bool = False) -> None:
         for paths in self.paths:
             (paths.root / "train.log").unlink(missing_ok=True)
-        self.processes = [start_train(paths, **self.environment) for paths in self.paths]
+        self.processes = [start_train(paths, warm=warm, **self.environment) for paths in self.paths]
 
     def log(self, host: int = 0) -> str:
         path = self.paths[host].root / "train.log"
@@ -78,7 +79,7 @@ class TwoHosts:
             self.kill()
 
     def run(self, *, expect: tuple[int, int] = (0, 0)) -> None:
-        self.start()
+        self.start(warm=True)
         codes = self.end()
         assert tuple(codes) == expect, f"{codes}\n{self.log(0)[-3000:]}\n--- {HOSTS[1]}\n{self.log(1)[-3000:]}"
 

@@ -25,6 +25,9 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, NoReturn
 
+from container.processes import die_with_parent
+from pipeline.local import with_parent
+
 PRELOADED = [
     "torch",
     "torch.distributed.checkpoint",
@@ -37,7 +40,10 @@ PRELOADED = [
     "container.supervisor",
     "container.training.launch",
     "container.training.worker",
+    "container.evaluation.charts",
     "container.serving.server",
+    "container.steps.program",
+    "pipeline.__main__",
     "onnxruntime",
     "pytest",
     "tests.rank_pool",
@@ -74,11 +80,15 @@ class WarmProcess:
         command: -m, a module and its arguments.
         environment: of the process, whole.
         output: the file that stdout and stderr are appended to.
+        errors: the file for stderr, where it is another one.
     """
 
-    def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], output: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], *, environment: Mapping[str, str], output: Path, errors: Path | None = None
+    ) -> None:
         self._process = fork_server().Process(
-            target=_command, args=([str(part) for part in command], dict(environment), str(output))
+            target=_command,
+            args=([str(part) for part in command], dict(environment), [str(output), str(errors or output)]),
         )
         self._process.start()
         self.pid = self._process.pid
@@ -119,23 +129,26 @@ def _environment(**values: str) -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def _command(command: list[str], environment: dict[str, str], output: str) -> NoReturn:
+def _command(command: list[str], environment: dict[str, str], outputs: list[str]) -> NoReturn:
     """Become the command, in a fresh fork of the server."""
-    log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
+    for number, path in enumerate(outputs, start=1):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        os.dup2(file, number)
+        os.close(file)
     subprocess.Popen._execute_child = _execute_child  # type: ignore[attr-defined]
     _become(command, environment, REPOSITORY)
 
 
 def _execute_child(self: subprocess.Popen, args: Any, *rest: Any) -> None:
-    """Fork where Python is asked to run a module or script of the container; start everything else as a new process."""
+    """Fork where Python is to run a module or script of the project; start everything else as a new process."""
     given = inspect.signature(_START_PYTHON).bind(self, args, *rest).arguments
     stdin, stdin_writer, stdout_reader, stdout, stderr_reader, stderr = pipes = [
         given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
     ]
     command = [] if isinstance(args, str) else [str(part) for part in args]
+    dies_with_parent = command[1:2] == [with_parent.__file__]
+    if dies_with_parent:
+        command = command[3:]
     if command[:1] != [sys.executable] or _program(command[1:]) is None:
         _START_PYTHON(self, args, *rest)
         return
@@ -155,6 +168,8 @@ def _execute_child(self: subprocess.Popen, args: Any, *rest: Any) -> None:
                 os.dup2(end, number)
         if given["start_new_session"]:
             os.setsid()
+        if dies_with_parent:
+            die_with_parent()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
@@ -167,7 +182,7 @@ def _execute_child(self: subprocess.Popen, args: Any, *rest: Any) -> None:
 def _program(command: Sequence[str]) -> Callable[[], Any] | None:
     """Return what runs `python *command` in this process, or None for a command that needs a process of its own."""
     match command:
-        case ["-m", module, *_] if module.partition(".")[0] == "container":
+        case ["-m", module, *_] if module.partition(".")[0] in ("container", "pipeline"):
             return partial(runpy.run_module, module, run_name="__main__", alter_sys=True)
         case ["-P", script, *_]:
             return partial(runpy.run_path, script, run_name="__main__")

@@ -34,9 +34,14 @@ def convert_tokenizer(source: str, target: str) -> None:
     AutoTokenizer.from_pretrained(source, local_files_only=True).backend_tokenizer.save(f"{target}/tokenizer.json")
 
 
-if __name__ == "__main__":
-    command, first, second = sys.argv[1:]
+def main(arguments: list[str]) -> None:
+    """Run the command line's command."""
+    command, first, second = arguments
     if command == "config":
         print(json.dumps(describe_config(first, json.loads(second)), default=str))
     else:
         convert_tokenizer(first, second)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
