@@ -1,11 +1,15 @@
 """Fixtures that every test module may use."""
 
 import contextlib
+import fcntl
 import io
 import os
 import traceback
 
+import pandas as pd
 import pytest
+
+from contracts.paths import JobPaths
 
 # Where it is set, each of the hundreds of processes that tests start would compile the project's modules once more.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -40,10 +44,49 @@ def rank_pool():
 
 
 @pytest.fixture(scope="session")
-def trained_job(tmp_path_factory):
-    """The JobPaths of a completed job of two classes, on tests.jobs.table; read only."""
-    from tests.jobs import run_train, write_job
+def job_once(tmp_path_factory):
+    """Return a function that runs a job of a name once for all test processes: its JobPaths; read only."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
 
-    paths = write_job(tmp_path_factory.mktemp("trained"))
-    run_train(paths)
-    return paths
+    def run(name, **job):
+        from tests.jobs import run_train, write_job
+
+        with (root / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            done = root / f"{name}.done"
+            if not done.exists():
+                run_train(write_job(root / name, **job))
+                done.touch()
+        return JobPaths(root / name)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def trained_job(job_once):
+    """The JobPaths of a completed job of two classes, on tests.jobs.table; read only."""
+    return job_once("trained")
+
+
+@pytest.fixture(scope="session")
+def calibrated_job(job_once):
+    """The JobPaths of a completed job with a fitted calibration and threshold; read only."""
+    settings = {"calibration": "isotonic", "decision_threshold": "recall>=0.8", "target_prior": 0.2}
+    return job_once("calibrated", overrides=settings, rows=(60, 60, 24))
+
+
+@pytest.fixture(scope="session")
+def unusual_job(job_once):
+    """The JobPaths of a completed job with ids that occur twice, rows without a label, and a vector for each category;
+    read only."""
+    from tests.jobs import table
+
+    train, test = table(60, seed=0), pd.concat([table(12, seed=2)] * 2, ignore_index=True)
+    train.loc[5, "order_id"] = train.loc[4, "order_id"]
+    train, test = (frame.astype({"label": object}) for frame in (train, test))
+    train.loc[[3, 9], "label"] = None
+    test.loc[[0, 5], "label"] = None
+    settings = {"drop_unlabelled": True, "category_embedding_dim": 4, "max_epochs": 1, "lr": 0.01}
+    return job_once("unusual", overrides=settings, frames={"train": train, "test": test}, file_format="parquet")

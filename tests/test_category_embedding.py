@@ -13,7 +13,6 @@ from container.preprocessing.fitted import FittedPreprocessing
 from contracts.errors import ContractError
 from contracts.unused_settings import unused_settings
 from tests.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
-from tests.jobs import run_train, write_job
 from tests.jobs import table as job_table
 from tests.table_jobs import fit, settings, table
 
@@ -96,13 +95,13 @@ def test_a_count_without_vectors_has_no_effect_and_the_log_says_so():
 
 
 @pytest.mark.slow
-def test_a_job_trains_the_vectors_and_serves_them(tmp_path):
-    paths = write_job(tmp_path / "job", overrides={"category_embedding_dim": 4, "max_epochs": 1, "lr": 0.01})
-    run_train(paths)
+def test_a_job_trains_the_vectors_and_serves_them(unusual_job):
     records = job_table(8, seed=5).drop(columns="label")
-    onnx, pytorch = (Predictor.load(paths.model, backend=backend).predict(records) for backend in ("onnx", "torch"))
+    onnx, pytorch = (
+        Predictor.load(unusual_job.model, backend=backend).predict(records) for backend in ("onnx", "torch")
+    )
     assert abs(onnx - pytorch).max() < 1e-4
-    state = torch.load(paths.model / "model.pth", weights_only=True)
+    state = torch.load(unusual_job.model / "model.pth", weights_only=True)
     weight = state["tabular.categories.table.weight"]
     assert weight.shape[1] == 4
     assert weight.std() > 0

@@ -22,16 +22,17 @@ from tests.jobs import REPOSITORY, TWO_TEXTS, metrics, run_train, table, write_j
 pytestmark = pytest.mark.slow
 
 CASES = {
-    "two_texts_csv": (TWO_TEXTS, "csv", 2),
+    "two_texts_csv_bfloat16": ({**TWO_TEXTS, "bf16": True}, "csv", 2),
     "one_text_parquet_two_processes": ({"nproc_per_node": 2}, "parquet", 2),
-    "multiclass_tsv": (
-        {"is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2], "accumulate_grad_batches": 2},
+    "text_alone_multiclass_tsv": (
+        {
+            "model_class": "bert", "tab_field_list": [], "cat_field_list": [], "accumulate_grad_batches": 2,
+            "is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2],
+        },
         "tsv",
         3,
     ),
-    "bfloat16": ({"bf16": True}, "csv", 2),
-    "text_alone": ({"model_class": "bert", "tab_field_list": [], "cat_field_list": []}, "csv", 2),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ def job(request, tmp_path_factory):
     overrides, file_format, classes = CASES[request.param]
     root = tmp_path_factory.mktemp(request.param)
     paths = write_job(root, overrides=overrides, file_format=file_format, classes=classes)
-    return FinishedJob(paths, run_train(paths), file_format, classes)
+    cold = request.param == "one_text_parquet_two_processes"  # once with processes that import everything themselves
+    return FinishedJob(paths, run_train(paths, warm=not cold), file_format, classes)
 
 
 def test_every_artifact_of_the_contract_is_written(job):

@@ -69,7 +69,7 @@ def test_a_host_or_worker_killed_at_any_step_ends_or_resumes_right(tmp_path, uni
         wait_for(lambda: f"step {step}/" in log_of(job.paths[0]))
         time.sleep(delay)
         process = job.processes[victim]
-        pid = process.pid if what == "host" else draw.choice(workers_of(process))
+        pid = process.pid if what == "host" else draw.choice(list(workers_of(process)))
         os.kill(pid, signal.SIGKILL)
         killed = time.monotonic()
         codes = job.end(seconds=SECONDS)

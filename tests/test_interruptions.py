@@ -1,5 +1,6 @@
 """A job killed anywhere resumes; a worker that dies is started again, or ends the job with its cause."""
 
+import contextlib
 import os
 import re
 import signal
@@ -36,16 +37,21 @@ def log_of(paths):
 
 
 def workers_of(process):
-    """Process ids of the job's workers, from their command lines."""
-    found = []
+    """{process id: rank} of the job's workers, from their command lines, or their names where they are forks."""
+    found = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
+        with contextlib.suppress(OSError):
+            name = (folder / "comm").read_text().split()
             command = (folder / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"container.training.worker" in command and ancestor(int(folder.name), process.pid):
-            found.append(int(folder.name))
-    return sorted(found)
+            pid = int(folder.name)
+            if name[0] == "worker" and len(name) == 2 and ancestor(pid, process.pid):
+                found[pid] = int(name[1])
+            elif b"container.training.worker" in command and ancestor(pid, process.pid):
+                variables = dict(
+                    entry.split(b"=", 1) for entry in (folder / "environ").read_bytes().split(b"\0") if b"=" in entry
+                )
+                found[pid] = int(variables[b"RANK"])
+    return dict(sorted(found.items()))
 
 
 def ancestor(pid, target):
@@ -82,7 +88,7 @@ def assert_same_weights(paths, expected):
 def test_a_job_killed_in_the_middle_ends_with_the_weights_of_an_uninterrupted_one(tmp_path, uninterrupted):
     paths = write_job(tmp_path, overrides=LONG)
     for step in ("step 20/", "step 50/"):
-        process = start_train(paths)
+        process = start_train(paths, warm=True)
         wait_for(lambda step=step: step in log_of(paths))
         process.kill()
         process.wait()
@@ -112,7 +118,7 @@ def alive(pid):
 
 def test_sigterm_stops_at_a_step_with_a_complete_checkpoint_and_the_next_run_goes_on(tmp_path, uninterrupted):
     paths = write_job(tmp_path, overrides=LONG)
-    process = start_train(paths)
+    process = start_train(paths, warm=True)
     wait_for(lambda: "step 10/" in log_of(paths))
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 143
@@ -125,7 +131,7 @@ def test_sigterm_stops_at_a_step_with_a_complete_checkpoint_and_the_next_run_goe
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_worker_that_dies_by_sigkill_ends_the_job_within_a_minute_with_its_cause(tmp_path, rank):
     paths = write_job(tmp_path, overrides={**LONG, "nproc_per_node": 2, "max_restarts": 0})
-    process = start_train(paths)
+    process = start_train(paths, warm=True)
     wait_for(lambda: "step 5/" in log_of(paths))
     pid = kill_rank(process, rank)
     assert process.wait(timeout=60) == 1
@@ -133,23 +139,16 @@ def test_a_worker_that_dies_by_sigkill_ends_the_job_within_a_minute_with_its_cau
     assert not list(paths.model.glob("*")) if paths.model.exists() else True
 
 
-def rank_of(pid):
-    variables = dict(
-        entry.split(b"=", 1) for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if b"=" in entry
-    )
-    return int(variables[b"RANK"])
-
-
 def kill_rank(process, rank, number=signal.SIGKILL):
     """Kill the worker of `rank`; returns its process id."""
-    pid = wait_for(lambda: {rank_of(pid): pid for pid in workers_of(process)}.get(rank))
+    pid = wait_for(lambda: {number: pid for pid, number in workers_of(process).items()}.get(rank))
     os.kill(pid, number)
     return pid
 
 
 def test_workers_are_started_again_from_the_newest_checkpoint_when_one_is_killed(tmp_path, uninterrupted_pair):
     paths = write_job(tmp_path, overrides=TWO_WORKERS)
-    process = start_train(paths)
+    process = start_train(paths, warm=True)
     wait_for(lambda: "step 20/" in log_of(paths))
     pid = kill_rank(process, 1)
     wait_for(lambda: "training goes on" in log_of(paths))
@@ -168,7 +167,7 @@ def test_workers_are_started_again_from_the_newest_checkpoint_when_one_is_killed
 @pytest.mark.long
 def test_a_worker_that_keeps_dying_ends_the_job_after_the_restarts(tmp_path):
     paths = write_job(tmp_path, overrides={**TWO_WORKERS, "max_restarts": 1, "resume": False})
-    process = start_train(paths)
+    process = start_train(paths, warm=True)
     for count in (0, 1):
         wait_for(lambda count=count: log_of(paths).count("training on") > count)
         kill_rank(process, 1)
@@ -179,7 +178,7 @@ def test_a_worker_that_keeps_dying_ends_the_job_after_the_restarts(tmp_path):
 
 def test_sigterm_during_a_restart_stops_the_job(tmp_path):
     paths = write_job(tmp_path, overrides=TWO_WORKERS)
-    process = start_train(paths)
+    process = start_train(paths, warm=True)
     wait_for(lambda: "step 10/" in log_of(paths))
     kill_rank(process, 0)
     wait_for(lambda: "restart 1 of 3" in log_of(paths))
@@ -192,7 +191,7 @@ def test_sigterm_during_a_restart_stops_the_job(tmp_path):
 @pytest.mark.parametrize("moment", ["", "Data prepared"])
 def test_sigterm_before_training_begins_ends_at_once_and_leaves_nothing_half_done(tmp_path, moment):
     paths = write_job(tmp_path, overrides=LONG)
-    process = start_train(paths)
+    process = start_train(paths, warm=bool(moment))  # without a moment, while modules are still being imported
     wait_for(lambda: moment in log_of(paths) and signal_is_handled(process.pid))
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=20) == 143
@@ -214,7 +213,7 @@ def signal_is_handled(pid):
 @pytest.mark.long
 def test_a_stop_before_the_first_step_changes_nothing(tmp_path, uninterrupted):
     paths = write_job(tmp_path, overrides=LONG)
-    process = start_train(paths)
+    process = start_train(paths, warm=True)
     wait_for(lambda: "training on" in log_of(paths))
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 143
@@ -224,9 +223,9 @@ def test_a_stop_before_the_first_step_changes_nothing(tmp_path, uninterrupted):
 
 def test_a_second_job_in_the_same_folder_is_refused_and_harms_nothing(tmp_path):
     paths = write_job(tmp_path)
-    first = start_train(paths)
+    first = start_train(paths, warm=True)
     wait_for(lambda: "Data prepared" in log_of(paths))
-    second = start_train(paths)
+    second = start_train(paths, warm=True)
     assert second.wait(timeout=60) == 1
     assert "another training job is running in this folder" in log_of(paths)
     assert first.wait(timeout=120) == 0

@@ -18,11 +18,8 @@ from tests.jobs import failure_line, metrics, run_train, table, write_job
 
 pytestmark = pytest.mark.slow
 
-CASES: dict[str, dict[str, Any]] = {
-    "isotonic": {"calibration": "isotonic", "decision_threshold": "recall>=0.8", "target_prior": 0.2},
-    "temperature_multiclass": {
-        "calibration": "temperature", "is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2],
-    },
+THREE_CLASSES: dict[str, Any] = {
+    "calibration": "temperature", "is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2],
 }  # fmt: skip
 
 
@@ -37,12 +34,17 @@ class FinishedJob:
         return pd.read_csv(self.paths.output_data / "test_predictions.csv").filter(like="prob_class_").to_numpy()
 
 
-@pytest.fixture(scope="module", params=CASES)
-def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FinishedJob:
-    overrides = CASES[request.param]
-    classes = overrides.get("num_classes", 2)
-    paths = write_job(tmp_path_factory.mktemp("job"), overrides=overrides, rows=(60, 60, 24), classes=classes)
-    return FinishedJob(paths, run_train(paths), classes)
+@pytest.fixture(scope="module")
+def three_classes(tmp_path_factory: pytest.TempPathFactory) -> JobPaths:
+    paths = write_job(tmp_path_factory.mktemp("job"), overrides=THREE_CLASSES, rows=(60, 60, 24), classes=3)
+    run_train(paths)
+    return paths
+
+
+@pytest.fixture(params=["calibrated_job", "three_classes"])
+def job(request: pytest.FixtureRequest) -> FinishedJob:
+    paths = request.getfixturevalue(request.param)
+    return FinishedJob(paths, (paths.root / "train.log").read_text(), 3 if request.param == "three_classes" else 2)
 
 
 @pytest.mark.parametrize("backend", ["onnx", "torch"])

@@ -15,7 +15,6 @@ from container.evaluation.comparison import auroc_difference_interval, compare
 from container.evaluation.curves import auroc_interval, rank
 from container.evaluation.slices import MISSING, OTHERS, slices
 from tests.jobs import metrics as job_metrics
-from tests.jobs import run_train, write_job
 from tests.step_runs import input_folder, message, output_folder, run_step
 
 SETTINGS = {"ID_FIELD": "id", "LABEL_FIELD": "label", "GENERATE_PLOTS": "false"}
@@ -343,13 +342,11 @@ def test_processed_data_of_other_records_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_training_jobs_own_metrics_are_found_again(tmp_path: Path) -> None:
-    paths = write_job(tmp_path / "job", overrides={"decision_threshold": "best_f1", "calibration": "temperature"})
-    run_train(paths)
-    trained = job_metrics(paths)
+def test_a_training_jobs_own_metrics_are_found_again(calibrated_job: JobPaths, tmp_path: Path) -> None:
+    trained = job_metrics(calibrated_job)
     folder = input_folder(tmp_path / "step", "metrics", "eval_output")
     folder.rmdir()
-    folder.symlink_to(paths.output_data, target_is_directory=True)
+    folder.symlink_to(calibrated_job.output_data, target_is_directory=True)
     found = compute(tmp_path / "step", ID_FIELD="order_id")
     for name in ("auroc", "average_precision", "f1_score", "precision", "recall", "accuracy", "loss"):
         for split in ("val", "test"):

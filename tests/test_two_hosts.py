@@ -104,7 +104,7 @@ def test_a_worker_that_is_killed_is_restarted_with_those_of_the_other_host(job, 
     pair = job(**LONG)
     pair.start()
     pair.wait_for("step 10/")
-    os.kill(workers_of(pair.processes[host])[0], signal.SIGKILL)
+    os.kill(next(iter(workers_of(pair.processes[host]))), signal.SIGKILL)
     pair.wait_for("restart 1 of 3", host=0)
     assert pair.end() == [0, 0], pair.log(0)[-3000:]
     for one in (0, 1):

@@ -193,6 +193,8 @@ def _become(command: list[str], environment: Mapping[str, str], folder: str | Pa
     """Run `python *command` in this process to its end."""
     os.environ.clear()
     os.environ.update(environment)
+    # A fork keeps the server's command line and environment in /proc: this is what shows which process it is.
+    Path("/proc/self/comm").write_text(f"{command[1].rpartition('.')[2]} {environment.get('RANK', '')}".strip())
     if folder is not None:
         os.chdir(folder)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
