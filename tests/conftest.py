@@ -15,6 +15,14 @@ from contracts.paths import JobPaths
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items):
+    """Take what is long as slow too: a parameter of a fast test can be long."""
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker("slow")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def transformers_in_this_process():
     """Ask transformers in the tests' process; in jobs it is asked in a process of its own, which imports it first."""
@@ -73,15 +81,17 @@ def trained_job(job_once):
 @pytest.fixture(scope="session")
 def calibrated_job(job_once):
     """The JobPaths of a completed job with a fitted calibration and threshold; read only."""
+    from tests.jobs import ONE_LAYER
+
     settings = {"calibration": "isotonic", "decision_threshold": "recall>=0.8", "target_prior": 0.2}
-    return job_once("calibrated", overrides=settings, rows=(60, 60, 24))
+    return job_once("calibrated", overrides={**settings, "encoder_config": ONE_LAYER}, rows=(60, 60, 24))
 
 
 @pytest.fixture(scope="session")
 def unusual_job(job_once):
     """The JobPaths of a completed job with ids that occur twice, rows without a label, and a vector for each category;
     read only."""
-    from tests.jobs import table
+    from tests.jobs import ONE_LAYER, table
 
     train, test = table(60, seed=0), pd.concat([table(12, seed=2)] * 2, ignore_index=True)
     train.loc[5, "order_id"] = train.loc[4, "order_id"]
@@ -89,4 +99,5 @@ def unusual_job(job_once):
     train.loc[[3, 9], "label"] = None
     test.loc[[0, 5], "label"] = None
     settings = {"drop_unlabelled": True, "category_embedding_dim": 4, "max_epochs": 1, "lr": 0.01}
+    settings["encoder_config"] = ONE_LAYER
     return job_once("unusual", overrides=settings, frames={"train": train, "test": test}, file_format="parquet")

@@ -1,5 +1,7 @@
 """Embedded categories: their codes, the vector of rare and unseen ones, and that they go wherever the model goes."""
 
+import itertools
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -15,6 +17,7 @@ from contracts.unused_settings import unused_settings
 from tests.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 from tests.jobs import table as job_table
 from tests.table_jobs import fit, settings, table
+from tests.tiers import long_except
 
 EMBEDDED = {"category_embedding_dim": 4, "category_embedding_min_count": 3}
 
@@ -59,8 +62,13 @@ def test_each_column_has_vectors_of_its_own_and_that_of_unseen_categories_starts
     assert torch.equal(vectors[1], embedding.table.weight[[2, 4]])
 
 
-@pytest.mark.parametrize("model_class", ["multimodal_bert", "multimodal_cross_attn"])
-@pytest.mark.parametrize("numeric_embedding", ["none", "periodic"])
+@pytest.mark.parametrize(
+    ("model_class", "numeric_embedding"),
+    long_except(
+        [("multimodal_bert", "none"), ("multimodal_cross_attn", "periodic")],
+        itertools.product(["multimodal_bert", "multimodal_cross_attn"], ["none", "periodic"]),
+    ),
+)
 def test_the_exported_graph_gives_the_same_probabilities_and_depends_on_the_codes(
     tmp_path, model_class, numeric_embedding
 ):

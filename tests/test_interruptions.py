@@ -13,11 +13,13 @@ import torch
 
 from container import supervisor
 from container.failure import Failure
-from tests.jobs import TINY_ENCODER, failure_line, run_train, start_train, write_job
+from tests.jobs import ONE_LAYER, TINY_ENCODER, failure_line, run_train, start_train, write_job
 
 pytestmark = pytest.mark.slow
 
-LONG = {"max_epochs": 6, "checkpoint_every_n_steps": 3, "batch_size": 4, "load_ckpt": False}
+LONG = {
+    "max_epochs": 6, "checkpoint_every_n_steps": 3, "batch_size": 4, "load_ckpt": False, "encoder_config": ONE_LAYER,
+}  # fmt: skip
 TWO_WORKERS = {**LONG, "nproc_per_node": 2, "batch_size": 2}
 
 

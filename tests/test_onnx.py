@@ -29,6 +29,7 @@ from tests.encoder_families import (
     write_config,
 )
 from tests.jobs import REPOSITORY
+from tests.tiers import long_except
 
 QUANTILE = NumericTransformParameters(
     "quantile", quantiles=((-3.0, 0.0, 0.0, 3.0), (-1.0, 0.0, 1.0, 2.0), (-5.0, 1.0, 2.0, 9.0))
@@ -66,6 +67,8 @@ CASES = {
     "cross attention, texts": Case("trimodal_cross_attn", ("bert", "mpnet"), 3, standard_transform(3)),
     "deberta-v2": Case("multimodal_bert", ("deberta-v2",), 2, NumericTransformParameters("none")),
 }
+
+LONG = ("lstm", "gate")  # the same modules as in "lstm and a table" and "gates"
 
 # Chunk lengths of each record: one of everything, the longest chunk, records of unlike numbers of chunks.
 SHAPES = [[[2]], [[MAX_LENGTH]], [[3], [2]], [[4, 2, 9]], [[7, 30], [2], [5, 5, 5, 5]]]
@@ -135,7 +138,7 @@ def _feed(made: Exported, batch: PackedBatch) -> dict[str, np.ndarray]:
     return feed
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", long_except([name for name in CASES if name not in LONG], CASES))
 def test_probabilities_equal_pytorchs_for_every_shape(exported: Callable[[str], Exported], name: str) -> None:
     made = exported(name)
     for seed, chunks in enumerate(SHAPES):
@@ -149,7 +152,7 @@ def test_probabilities_equal_pytorchs_for_every_shape(exported: Callable[[str], 
     assert np.ptp(found[:, 0]) > 1e-3  # records differ, so that equality says something
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", long_except([name for name in CASES if name not in LONG], CASES))
 def test_inputs_and_output_bear_the_names_of_the_contract(exported: Callable[[str], Exported], name: str) -> None:
     made = exported(name)
     session = onnxruntime.InferenceSession(str(made.report.path), providers=["CPUExecutionProvider"])

@@ -14,12 +14,13 @@ from container.decision.decision import Decision
 from container.predictor import Predictor
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
-from tests.jobs import failure_line, metrics, run_train, table, write_job
+from tests.jobs import ONE_LAYER, failure_line, metrics, run_train, table, write_job
 
 pytestmark = pytest.mark.slow
 
 THREE_CLASSES: dict[str, Any] = {
     "calibration": "temperature", "is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2],
+    "encoder_config": ONE_LAYER,
 }  # fmt: skip
 
 
