@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.printing import print_machine, print_table
-from tests.parity import ADAMW, DROPOUT_OFF, HeldBytes, ParityJobs, Strategy
-from tests.rank_pool import RankPool
+from testing.parity import ADAMW, DROPOUT_OFF, HeldBytes, ParityJobs, Strategy
+from testing.rank_pool import RankPool
 
 # Wide enough that the rows of few tensors do not divide by the number of ranks.
 ENCODER = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}

@@ -2,7 +2,7 @@
 
     python -m benchmarks.parity [PART OF A NAME ...]
 
-What is run and what a difference is relative to: tests/parity.py. Ends with exit code 1 when a row differs or fails.
+What is run and what a difference is relative to: testing/parity.py. Ends with exit code 1 when a row differs or fails.
 """
 
 import argparse
@@ -13,10 +13,10 @@ from pathlib import Path
 
 from benchmarks.printing import print_machine, print_table
 from contracts.errors import ContractError
-from tests.dropout_parity import DropoutCheck
-from tests.parity import ONE_PROCESS, STEPS, TOLERANCE, ParityCheck, ParityJobs, Strategy
-from tests.parity_strategies import STRATEGIES, ready_configurations
-from tests.rank_pool import RankFailed, RankPool
+from testing.dropout_parity import DropoutCheck
+from testing.parity import ONE_PROCESS, STEPS, TOLERANCE, ParityCheck, ParityJobs, Strategy
+from testing.parity_strategies import STRATEGIES, ready_configurations
+from testing.rank_pool import RankFailed, RankPool
 
 COLUMNS = (
     "strategy", "processes", "losses", "gradients", "weights", "predictions", "dropout: z", "copies", "seconds", "",

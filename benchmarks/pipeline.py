@@ -29,8 +29,8 @@ from container.parallel.parallelize import parallelize
 from container.parallel.pipeline import SCHEDULES
 from container.training.objective import WeightedCrossEntropy
 from contracts.hyperparameters import Hyperparameters
-from tests.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
-from tests.rank_pool import RankPool
+from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+from testing.rank_pool import RankPool
 
 COLUMNS = ("schedule", "ranks p", "microbatches m", "idle", "(p-1)/(m+p-1)", "ratio", "held", "ms a pass")
 

@@ -20,7 +20,7 @@ from container.preprocessing.transform import Preprocessor
 from container.processes import available_cores
 from contracts import artifacts
 from contracts.serving import CSV, JSON
-from tests.serving import many_clients, serving
+from testing.serving import many_clients, serving
 
 sys.path.insert(0, str(Path(__file__).parent))  # the other benchmarks import each other by their plain names
 from printing import print_machine, print_table

@@ -44,8 +44,8 @@ def transformers_in_this_process():
 
 @pytest.fixture(scope="session")
 def rank_pool():
-    """Runs a function as a job of n ranks in a process group of their own; see tests/rank_pool.py."""
-    from tests.rank_pool import RankPool  # imports torch, which many tests do without
+    """Runs a function as a job of n ranks in a process group of their own; see testing/rank_pool.py."""
+    from testing.rank_pool import RankPool  # imports torch, which many tests do without
 
     with RankPool() as pool:
         yield pool
@@ -59,7 +59,7 @@ def job_once(tmp_path_factory):
         root = root.parent
 
     def run(name, **job):
-        from tests.jobs import run_train, write_job
+        from testing.jobs import run_train, write_job
 
         with (root / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -74,14 +74,14 @@ def job_once(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def trained_job(job_once):
-    """The JobPaths of a completed job of two classes, on tests.jobs.table; read only."""
+    """The JobPaths of a completed job of two classes, on testing.jobs.table; read only."""
     return job_once("trained")
 
 
 @pytest.fixture(scope="session")
 def calibrated_job(job_once):
     """The JobPaths of a completed job with a fitted calibration and threshold; read only."""
-    from tests.jobs import ONE_LAYER
+    from testing.jobs import ONE_LAYER
 
     settings = {"calibration": "isotonic", "decision_threshold": "recall>=0.8", "target_prior": 0.2}
     return job_once("calibrated", overrides={**settings, "encoder_config": ONE_LAYER}, rows=(60, 60, 24))
@@ -91,7 +91,7 @@ def calibrated_job(job_once):
 def unusual_job(job_once):
     """The JobPaths of a completed job with ids that occur twice, rows without a label, and a vector for each category;
     read only."""
-    from tests.jobs import ONE_LAYER, table
+    from testing.jobs import ONE_LAYER, table
 
     train, test = table(60, seed=0), pd.concat([table(12, seed=2)] * 2, ignore_index=True)
     train.loc[5, "order_id"] = train.loc[4, "order_id"]

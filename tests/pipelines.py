@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import PipelineConfig
-from tests.jobs import TINY_ENCODER
+from testing.jobs import TINY_ENCODER
 
 IMAGE = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/text-table-trainer@sha256:" + "0" * 64
 AWS: dict[str, Any] = {

@@ -13,7 +13,7 @@ import pandas as pd
 
 from contracts.step_contract import StepContract, message_file
 from contracts.steps import PROCESSING_STEPS
-from tests import warm
+from testing import warm
 
 VARIABLES = {name for step in PROCESSING_STEPS.values() for name in step.settings.variables()}
 

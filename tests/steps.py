@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from contracts.step_contract import StepContract, message_file
-from tests import warm
+from testing import warm
 
 
 def give(root: Path, contract: StepContract, **inputs: Path | dict[str, bytes | str]) -> Path:

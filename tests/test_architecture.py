@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.jobs import REPOSITORY
+from testing.jobs import REPOSITORY
 
 # From the entry point down: a package may import those that come after it (and contracts).
 ORDER = [

@@ -14,8 +14,8 @@ from container.preprocessing.prepare import prepare_data
 from container.training.average import WeightAverage
 from container.training.checkpoint import CheckpointStore, complete_checkpoints, load_weights
 from contracts.errors import ContractError
-from tests.encoder_families import packed_batch, write_config
-from tests.jobs import write_job
+from testing.encoder_families import packed_batch, write_config
+from testing.jobs import write_job
 from tests.test_data_parallel import execution_of
 from tests.test_every_hyperparameter import train
 

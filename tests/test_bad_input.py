@@ -10,7 +10,7 @@ from transformers import LongformerConfig, LongformerModel
 
 from container.supervisor import train
 from contracts.artifacts import USE_PRECOMPUTED_IMPUTATION, USE_PRECOMPUTED_RISK_TABLES
-from tests.jobs import (
+from testing.jobs import (
     NO_DROPOUT,
     failure_line,
     run_train,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.jobs import REPOSITORY
+from testing.jobs import REPOSITORY
 
 BENCHMARKS = REPOSITORY / "benchmarks"
 

@@ -14,8 +14,8 @@ from container.predictor import Predictor
 from container.preprocessing.fitted import FittedPreprocessing
 from contracts.errors import ContractError
 from contracts.unused_settings import unused_settings
-from tests.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
-from tests.jobs import table as job_table
+from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+from testing.jobs import table as job_table
 from tests.table_jobs import fit, settings, table
 from tests.tiers import long_except
 

@@ -11,7 +11,7 @@ from contracts.hyperparameter_files import load_hyperparameters
 from contracts.model_classes import MODEL_CLASSES
 from contracts.paths import JobPaths
 from contracts.unused_settings import unused_settings
-from tests.jobs import REPOSITORY
+from testing.jobs import REPOSITORY
 
 FOLDER = REPOSITORY / "hyperparams"
 # File -> (processes of the job, axes of the mesh); None = any number of processes.

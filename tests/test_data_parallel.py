@@ -21,7 +21,7 @@ from container.parallel.layer_wrapping import compile_layers, encoder_layers_of
 from container.parallel.mesh import build_mesh
 from container.parallel.parallelize import parallelize
 from container.training.loop import precision_of
-from tests.encoder_families import MAX_LENGTH, hyperparameters, packed_batch, write_config
+from testing.encoder_families import MAX_LENGTH, hyperparameters, packed_batch, write_config
 
 LAYERS = 3
 BACKBONE = "branches.text.encoder.backbone"

@@ -19,7 +19,7 @@ from contracts.hyperparameter_files import cast_value, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.threshold_targets import ThresholdTarget, parse_threshold
 from contracts.unused_settings import unused_settings
-from tests.jobs import CONFIGURATION
+from testing.jobs import CONFIGURATION
 
 MULTICLASS = {"is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2]}
 

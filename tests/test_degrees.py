@@ -19,7 +19,7 @@ from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import TWO_STAGE_SCHEDULES, Hyperparameters
 from contracts.unused_settings import unused_settings
-from tests.jobs import CONFIGURATION, TWO_TEXTS
+from testing.jobs import CONFIGURATION, TWO_TEXTS
 
 SCHEDULES = ("GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble")
 STRATEGIES = ("auto", "ddp", "fsdp", "hsdp", "tp", "pp", "branch")

@@ -12,7 +12,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 from contracts.paths import JobPaths
-from tests.jobs import metrics, run_train, write_letters_tokenizer, write_table
+from testing.jobs import metrics, run_train, write_letters_tokenizer, write_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

@@ -11,8 +11,15 @@ from container.parallel.encoder_checks import EncoderShape, check_against_model,
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.paths import JobPaths
-from tests.encoder_families import PACKED_FAMILIES, PADDED_FAMILIES, hyperparameters, write_config
-from tests.jobs import TINY_ENCODER, failure_line, run_train, write_hyperparameters, write_job, write_letters_tokenizer
+from testing.encoder_families import PACKED_FAMILIES, PADDED_FAMILIES, hyperparameters, write_config
+from testing.jobs import (
+    TINY_ENCODER,
+    failure_line,
+    run_train,
+    write_hyperparameters,
+    write_job,
+    write_letters_tokenizer,
+)
 
 BASE = {"num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
 LARGE = {"num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}

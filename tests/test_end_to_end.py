@@ -17,7 +17,7 @@ from container.predictor import Predictor
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
-from tests.jobs import REPOSITORY, TWO_TEXTS, metrics, run_train, table, write_job
+from testing.jobs import REPOSITORY, TWO_TEXTS, metrics, run_train, table, write_job
 
 pytestmark = pytest.mark.slow
 
@@ -157,7 +157,7 @@ def test_the_report_says_which_weights_were_evaluated(job):
 
 def test_several_files_in_a_channel_are_one_table_and_a_second_run_reuses_the_preparation(tmp_path):
     paths = write_job(tmp_path, rows=(30, 12, 12))
-    from tests.jobs import write_table
+    from testing.jobs import write_table
 
     write_table(table(20, seed=9), paths.channel("train"), "csv", "more")
     temporary = tmp_path / "temporary"

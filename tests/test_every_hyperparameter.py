@@ -27,7 +27,7 @@ from contracts.hyperparameter_files import load_hyperparameters, parse_hyperpara
 from contracts.hyperparameters import FULL_TEXT_STEPS, Hyperparameters
 from contracts.paths import JobPaths
 from contracts.unused_settings import unused_settings
-from tests.jobs import (
+from testing.jobs import (
     CONFIGURATION,
     REPOSITORY,
     TINY_ENCODER,

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from container.training.checkpoint import CheckpointStore, complete_checkpoints
 from contracts.paths import JobPaths
-from tests.jobs import failure_line, run_train, start_train, write_job
+from testing.jobs import failure_line, run_train, start_train, write_job
 from tests.test_interruptions import LONG, assert_same_weights, kill_rank, log_of, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

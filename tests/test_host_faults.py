@@ -11,7 +11,7 @@ import time
 import pytest
 import torch
 
-from tests.jobs import NO_DROPOUT, failure_line, run_train, start_train, write_job
+from testing.jobs import NO_DROPOUT, failure_line, run_train, start_train, write_job
 from tests.test_interruptions import log_of, wait_for, workers_of
 from tests.two_hosts import HOSTS, TwoHosts
 

@@ -21,7 +21,7 @@ from container.hosts.worker_environment import sm_variables
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
-from tests.jobs import CONFIGURATION, REPOSITORY
+from testing.jobs import CONFIGURATION, REPOSITORY
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.10")  # Linux answers for all of 127.0.0.0/8
 

@@ -9,7 +9,7 @@ from contracts.hyperparameter_files import cast_value, load_hyperparameters, par
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
 from contracts.unused_settings import unused_settings
-from tests.jobs import CONFIGURATION, REPOSITORY, TWO_TEXTS
+from testing.jobs import CONFIGURATION, REPOSITORY, TWO_TEXTS
 
 
 def parse(**overrides):

@@ -8,7 +8,7 @@ from container.data.sampler import BatchPlan
 from container.training.identity import check_identity, identity, resume_batch_plan
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
-from tests.jobs import CONFIGURATION
+from testing.jobs import CONFIGURATION
 
 ROWS = {"train": "1", "val": "2", "test": "9"}
 

@@ -13,7 +13,7 @@ import torch
 
 from container import supervisor
 from container.failure import Failure
-from tests.jobs import ONE_LAYER, TINY_ENCODER, failure_line, run_train, start_train, write_job
+from testing.jobs import ONE_LAYER, TINY_ENCODER, failure_line, run_train, start_train, write_job
 
 pytestmark = pytest.mark.slow
 

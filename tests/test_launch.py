@@ -14,7 +14,7 @@ from container.job import Job, Restart, write_json
 from container.training.launch import Ended, failure_of
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
-from tests.jobs import CONFIGURATION, REPOSITORY
+from testing.jobs import CONFIGURATION, REPOSITORY
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from container.models.build import build_classifier
 from container.training.layer_distances import layer_distances
 from container.training.optimizer import build_optimizer
 from contracts.errors import ContractError
-from tests.encoder_families import hyperparameters, standard_transform, write_config
+from testing.encoder_families import hyperparameters, standard_transform, write_config
 
 DEEP = ("bert", "roberta", "electra", "modernbert", "nomic_bert", "deberta-v2", "mpnet", "distilbert")
 TWO = {"model_class": "trimodal_bert", "text_name": None, "primary_text_name": "a", "secondary_text_name": "b"}

@@ -12,16 +12,16 @@ from contracts.consistency import check_parallelism
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.unused_settings import unused_settings
-from tests.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
-from tests.jobs import CONFIGURATION, run_train, table, write_job
-from tests.parity import (
+from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+from testing.jobs import CONFIGURATION, run_train, table, write_job
+from testing.parity import (
     ONE_PROCESS,
     SGD,
     TOLERANCE,
     ParityJobs,
     difference,
 )
-from tests.parity_strategies import STRATEGIES
+from testing.parity_strategies import STRATEGIES
 from tests.test_every_hyperparameter import pretrained_tiny
 
 LORA = {"tokenizer": "pretrained_tiny", "encoder_config": {}, "reinit_layers": 0, "lora_rank": 2}

@@ -9,7 +9,7 @@ from container.training.objective import WeightedCrossEntropy
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.unused_settings import unused_settings
-from tests.jobs import CONFIGURATION
+from testing.jobs import CONFIGURATION
 
 LABELS = [0, 2, 1, 1, 0, 2]
 WEIGHTS = [1.0, 2.0, 5.0]

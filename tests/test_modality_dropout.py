@@ -7,7 +7,7 @@ from container.models.build import build_classifier
 from container.models.modality_dropout import ModalityDropout
 from container.models.record_tokens import PackedTokens
 from contracts.errors import ContractError
-from tests.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 
 RECORDS = 20_000
 

@@ -8,8 +8,8 @@ import pytest
 
 from container.predictor import Predictor
 from contracts.model_classes import MODEL_CLASSES
-from tests.jobs import TWO_TEXTS, run_train, table, write_hyperparameters, write_job
-from tests.parity import TOLERANCE, ParityCheck, ParityJobs, Strategy
+from testing.jobs import TWO_TEXTS, run_train, table, write_hyperparameters, write_job
+from testing.parity import TOLERANCE, ParityCheck, ParityJobs, Strategy
 from tests.tiers import long_except
 
 pytestmark = pytest.mark.slow

@@ -23,7 +23,7 @@ from container.preprocessing.numeric_transform import NumericTransformParameters
 from contracts.artifacts import HYPERPARAMETERS, MODEL_STATE, tokenizer_folder
 from contracts.errors import ContractError
 from contracts.model_classes import MODEL_CLASSES
-from tests.encoder_families import (
+from testing.encoder_families import (
     MAX_LENGTH,
     VOCABULARY,
     Files,

@@ -21,7 +21,7 @@ from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from contracts.errors import ContractError
 from contracts.unused_settings import unused_settings
-from tests.encoder_families import hyperparameters, packed_batch, write_config
+from testing.encoder_families import hyperparameters, packed_batch, write_config
 from tests.table_jobs import fit, settings, table
 from tests.tiers import long_except
 

@@ -21,14 +21,14 @@ from container.models.build import build_classifier
 from container.models.classifier import Classifier
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from contracts.hyperparameters import Hyperparameters
-from tests.encoder_families import (
+from testing.encoder_families import (
     MAX_LENGTH,
     hyperparameters,
     packed_batch,
     standard_transform,
     write_config,
 )
-from tests.jobs import REPOSITORY
+from testing.jobs import REPOSITORY
 from tests.tiers import long_except
 
 QUANTILE = NumericTransformParameters(

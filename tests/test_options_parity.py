@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.parity import (
+from testing.parity import (
     DROPOUT_OFF,
     ONE_PROCESS,
     SGD,
@@ -13,7 +13,7 @@ from tests.parity import (
     difference,
     disagreement,
 )
-from tests.parity_strategies import STRATEGIES
+from testing.parity_strategies import STRATEGIES
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

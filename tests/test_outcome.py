@@ -14,7 +14,7 @@ from container.decision.decision import Decision
 from container.predictor import Predictor
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
-from tests.jobs import ONE_LAYER, failure_line, metrics, run_train, table, write_job
+from testing.jobs import ONE_LAYER, failure_line, metrics, run_train, table, write_job
 
 pytestmark = pytest.mark.slow
 

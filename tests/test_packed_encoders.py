@@ -13,7 +13,7 @@ from container.models.attention import PackedLayout
 from container.models.backbone import build_encoder
 from container.models.encoder import TextEncoder, mean_over_groups
 from contracts.errors import ContractError
-from tests.encoder_families import (
+from testing.encoder_families import (
     MAX_LENGTH,
     PACKED_FAMILIES,
     PADDED_FAMILIES,

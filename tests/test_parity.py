@@ -1,6 +1,6 @@
 """The law: for the same seed, data and global batch, every strategy gives one process's numbers.
 
-A strategy of each kind; `make parity` has all of them. How it is measured: tests/parity.py, tests/dropout_parity.py.
+A strategy of each kind; `make parity` has all of them. How it is measured: testing/parity.py and dropout_parity.py.
 """
 
 import subprocess
@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from benchmarks.memory import PARTS, held_bytes
-from tests.dropout_parity import DropoutCheck
-from tests.jobs import REPOSITORY, run_train, write_job
-from tests.parity import (
+from testing.dropout_parity import DropoutCheck
+from testing.jobs import REPOSITORY, run_train, write_job
+from testing.parity import (
     ADAMW,
     DROPOUT_OFF,
     DROPOUT_ON,
@@ -29,7 +29,7 @@ from tests.parity import (
     Strategy,
     largest_difference,
 )
-from tests.parity_strategies import STRATEGIES
+from testing.parity_strategies import STRATEGIES
 from tests.tiers import long_except
 
 pytestmark = pytest.mark.slow

@@ -26,6 +26,10 @@ from pipeline.aws import definition as aws_definition
 from pipeline.aws.definition import definition, specs_of
 from pipeline.graph import EDGES, Source, source
 from tests.jobs import REPOSITORY
+from contracts.steps import DATA_LOADING, PROCESSING_STEPS, PYTORCH_TRAINING, REGISTRATION, STEPS
+from pipeline.aws.definition import definition
+from pipeline.graph import EDGES, source
+from testing.jobs import REPOSITORY
 from tests.pipelines import (
     CONFIG,
     IMAGE,

@@ -7,7 +7,7 @@ from container.export.onnx import export_onnx
 from container.models.build import build_classifier
 from container.models.encoder import MeanPooler
 from contracts.unused_settings import unused_settings
-from tests.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 
 CHUNKS = [[5], [9, 3], [4]]
 

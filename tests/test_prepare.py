@@ -21,7 +21,7 @@ from container.preprocessing.tables import TableSlice, iter_tables
 from container.preprocessing.transform import Preprocessor
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
-from tests.jobs import REPOSITORY
+from testing.jobs import REPOSITORY
 from tests.table_jobs import fit, settings, table, write_job, write_table, write_tokenizer
 
 TRAIN = SliceSettings(is_train=True, drop_unlabelled=False)

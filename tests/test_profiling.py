@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.jobs import REPOSITORY, run_train, write_job
+from testing.jobs import REPOSITORY, run_train, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

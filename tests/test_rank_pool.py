@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from contracts.errors import ContractError
-from tests.rank_pool import RankFailed
+from testing.rank_pool import RankFailed
 
 
 def place_and_sum(offset):

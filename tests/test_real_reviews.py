@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from contracts.paths import SPLITS
-from tests.jobs import REPOSITORY, TINY_ENCODER, metrics, run_train, write_job
+from testing.jobs import REPOSITORY, TINY_ENCODER, metrics, run_train, write_job
 
 REVIEWS = REPOSITORY.parent / "shared" / "data" / "clothing-reviews"
 

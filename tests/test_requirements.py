@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from tests.jobs import REPOSITORY
+from testing.jobs import REPOSITORY
 
 FOLDER = REPOSITORY / "requirements"
 LOCKED = sorted(path.name for path in FOLDER.glob("*.txt"))

@@ -12,9 +12,9 @@ from container.preprocessing.prepare import prepare_data
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
-from tests.jobs import write_job
-from tests.parity import ADAMW, DROPOUT_OFF, DROPOUT_ON, ONE_PROCESS, SETTINGS, SGD, SPLIT_ROWS, Strategy, train_jobs
-from tests.parity_strategies import STRATEGIES
+from testing.jobs import write_job
+from testing.parity import ADAMW, DROPOUT_OFF, DROPOUT_ON, ONE_PROCESS, SETTINGS, SGD, SPLIT_ROWS, Strategy, train_jobs
+from testing.parity_strategies import STRATEGIES
 from tests.tiers import long_except
 
 pytestmark = pytest.mark.slow

@@ -32,12 +32,12 @@ from container.serving.model import Prediction, ServedModel
 from container.serving.requests import read_request
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
-from tests.jobs import REPOSITORY, table
-from tests.serving import ask, many_clients, serving
+from testing.jobs import REPOSITORY, table
+from testing.serving import ask, many_clients, serving
 
 COLUMNS = ("chat", "price", "quantity", "color")
 LIMITS = ServingSettings()
-TEST = table(24, seed=2)  # as tests.jobs.write_job makes the test split
+TEST = table(24, seed=2)  # as testing.jobs.write_job makes the test split
 
 
 def read(body, content_type, limits=LIMITS):

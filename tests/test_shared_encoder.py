@@ -7,15 +7,15 @@ from container.export.onnx import export_onnx
 from container.models.build import build_classifier
 from contracts.consistency import check_parallelism
 from contracts.errors import ContractError
-from tests.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
-from tests.parity import (
+from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+from testing.parity import (
     ONE_PROCESS,
     SGD,
     TOLERANCE,
     ParityJobs,
     difference,
 )
-from tests.parity_strategies import STRATEGIES
+from testing.parity_strategies import STRATEGIES
 from tests.test_every_hyperparameter import pretrained_tiny
 
 TWO_TEXTS = {"model_class": "trimodal_bert", "tokenizer": "pretrained", "encoder_config": {}, "reinit_layers": 0}

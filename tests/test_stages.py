@@ -15,7 +15,7 @@ from container.models.classifier import Classifier
 from container.parallel.pipeline import SCHEDULES
 from container.parallel.stages import balance, even_out, plan_stages, stage_table
 from contracts.hyperparameters import Hyperparameters
-from tests.encoder_families import (
+from testing.encoder_families import (
     PACKED_FAMILIES,
     PADDED_FAMILIES,
     hyperparameters,

@@ -15,7 +15,7 @@ from container.evaluation.comparison import auroc_difference_interval, compare
 from container.evaluation.curves import auroc_interval, rank
 from container.evaluation.slices import MISSING, OTHERS, slices
 from contracts.paths import JobPaths
-from tests.jobs import metrics as job_metrics
+from testing.jobs import metrics as job_metrics
 from tests.step_runs import input_folder, message, output_folder, run_step
 
 SETTINGS = {"ID_FIELD": "id", "LABEL_FIELD": "label", "GENERATE_PLOTS": "false"}

@@ -21,6 +21,8 @@ from contracts.errors import ContractError
 from contracts.steps import ARCHIVED_MODEL, PACKAGE
 from tests.jobs import table
 from tests.step_runs import failure_of, give, run_step
+from testing.jobs import table
+from tests.steps import give, run_step
 
 
 def package_of(root: Path) -> Path:

@@ -14,10 +14,12 @@ from contracts.serving import CSV, JSON, JSON_LINES, PARQUET
 from contracts.steps import ARCHIVED_MODEL, PACKAGE, PAYLOAD, PAYLOAD_ARCHIVE, PAYLOAD_CHECK
 from tests.jobs import TWO_TEXTS, run_train, table, write_job
 from tests.step_runs import failure_of, give, run_step
+from testing.jobs import TWO_TEXTS, run_train, table, write_job
+from tests.steps import give, run_step
 
 pytestmark = pytest.mark.slow
 
-TEST = table(24, seed=2)  # as tests.jobs.write_job makes the test split
+TEST = table(24, seed=2)  # as testing.jobs.write_job makes the test split
 EVERY_TYPE = ",".join((JSON, CSV, JSON_LINES, PARQUET))
 
 

@@ -24,7 +24,7 @@ from container.parallel.tensor import apply_tensor_parallel
 from container.training.loop import precision_of
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
-from tests.encoder_families import (
+from testing.encoder_families import (
     PACKED_FAMILIES,
     PADDED_FAMILIES,
     hyperparameters,

@@ -13,7 +13,7 @@ import torch
 
 from contracts import artifacts
 from contracts.paths import JobPaths
-from tests.jobs import NO_DROPOUT, failure_line, metrics, run_train, write_job
+from testing.jobs import NO_DROPOUT, failure_line, metrics, run_train, write_job
 from tests.test_interruptions import workers_of
 from tests.tiers import long_except
 from tests.two_hosts import HOSTS, TwoHosts

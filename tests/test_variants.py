@@ -26,9 +26,9 @@ from container.training.onnx_variants import write_variants
 from container.training.train import build_model
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
-from tests.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+from testing.jobs import CONFIGURATION, write_job
 from tests.evaluations import two_splits
-from tests.jobs import CONFIGURATION, write_job
 
 
 def exported(folder: Path, *families: str, settings: Mapping[str, Any] | None = None, **config: Any):

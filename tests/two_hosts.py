@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from contracts.paths import SPLITS, JobPaths
-from tests.jobs import start_train, write_job
-from tests.warm import WarmProcess
+from testing.jobs import start_train, write_job
+from testing.warm import WarmProcess
 
 HOSTS = ("127.0.0.2", "127.0.0.10")  # natural order; as text the second would be the first
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from testing.jobs import REPOSITORY
 from tests.docker.engine import IMAGE, Container, docker, why_no_engine
-from tests.jobs import REPOSITORY
 
 
 def pytest_collection_modifyitems(items):

@@ -11,8 +11,8 @@ import tarfile
 import pytest
 import yaml
 
+from testing.jobs import REPOSITORY
 from tests.docker.engine import docker
-from tests.jobs import REPOSITORY
 
 REPOSITORY_URI = "registry.invalid/text-table-trainer"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -8,8 +8,8 @@ from importlib.metadata import version
 
 import pytest
 
+from testing.jobs import REPOSITORY
 from tests.docker.engine import docker
-from tests.jobs import REPOSITORY
 
 LIMIT = 2.5e9  # bytes
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from contracts import artifacts
-from tests.jobs import CONFIGURATION, NO_DROPOUT, REPOSITORY, write_job
+from testing.jobs import CONFIGURATION, NO_DROPOUT, REPOSITORY, write_job
 
 SETTINGS = {**CONFIGURATION, **NO_DROPOUT, "max_epochs": 1}
 GLOBAL_BATCH = 8

@@ -17,8 +17,8 @@ from container.demo import CONFIGURATION as DEMO
 from container.demo_data import write_demo_data
 from contracts import artifacts
 from contracts.paths import JobPaths
+from testing.jobs import failure_line, metrics, write_job
 from tests.docker.engine import docker
-from tests.jobs import failure_line, metrics, write_job
 
 ISOLATED = ("--network", "none", "--shm-size", "64m")
 LONG = {"max_epochs": 8, "checkpoint_every_n_steps": 3, "batch_size": 2, "nproc_per_node": 2, "load_ckpt": False}

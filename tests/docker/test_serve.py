@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET
+from testing.serving import ask
 from tests.docker.engine import docker
-from tests.serving import ask
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import uuid
 import pytest
 
 from contracts.paths import JobPaths
+from testing.jobs import NO_DROPOUT, failure_line, metrics, write_job
 from tests.docker.engine import Container, docker
-from tests.jobs import NO_DROPOUT, failure_line, metrics, write_job
 
 HOSTS = ("algo-1", "algo-2")
 LONG = {**NO_DROPOUT, "nproc_per_node": 1, "batch_size": 4, "max_epochs": 8, "checkpoint_every_n_steps": 3}

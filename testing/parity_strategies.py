@@ -6,8 +6,8 @@ from typing import Any
 
 from container.parallel.degrees import AXES
 from contracts.hyperparameters import Hyperparameters
-from tests.jobs import REPOSITORY
-from tests.parity import GLOBAL_BATCH, Strategy, about_processes
+from testing.jobs import REPOSITORY
+from testing.parity import GLOBAL_BATCH, Strategy, about_processes
 
 _READY = REPOSITORY / "hyperparams"
 _WIDTHS = ("hidden_common_dim", "fusion_hidden_dim")

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from container.processes import PARENT_PID, die_with_parent
-from tests.warm import fork_server
+from testing.warm import fork_server
 
 MAX_RANKS = 16
 # After a rank has failed, its peers fail of the broken connection; what they say is worth this many seconds.

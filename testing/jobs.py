@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from contracts.paths import JobPaths
-from tests.warm import WarmProcess
+from testing.warm import WarmProcess
 
 REPOSITORY = Path(__file__).parent.parent
 TINY_ENCODER = {
@@ -125,7 +125,7 @@ def start_train(paths: JobPaths, *, warm: bool = False, **environment: str) -> s
     """Start `python -m container train`; its output goes to train.log under the root.
 
     Args:
-        warm: fork it, and what it starts, from processes that have imported everything (tests/warm.py).
+        warm: fork it, and what it starts, from processes that have imported everything (testing/warm.py).
     """
     if warm:
         return WarmProcess(

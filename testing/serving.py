@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.jobs import REPOSITORY
+from testing.jobs import REPOSITORY
 
 STARTED = re.compile(r"on port (\d+)")
 

@@ -46,7 +46,7 @@ PRELOADED = [
     "pipeline.__main__",
     "onnxruntime",
     "pytest",
-    "tests.rank_pool",
+    "testing.rank_pool",
 ]
 REPOSITORY = Path(__file__).parent.parent
 _START_PYTHON = subprocess.Popen._execute_child  # type: ignore[attr-defined]

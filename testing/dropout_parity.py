@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.parity import (
+from testing.parity import (
     ADAMW,
     DROPOUT_ON,
     ONE_PROCESS,

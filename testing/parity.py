@@ -37,8 +37,8 @@ from container.training.training_run import TrainingRun
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
-from tests.jobs import CONFIGURATION, TINY_ENCODER, TWO_TEXTS, write_job
-from tests.rank_pool import RankPool
+from testing.jobs import CONFIGURATION, TINY_ENCODER, TWO_TEXTS, write_job
+from testing.rank_pool import RankPool
 
 TOLERANCE = 1e-5
 GLOBAL_BATCH = 16
