@@ -16,8 +16,8 @@ from contracts.errors import ContractError
 from contracts.unused_settings import unused_settings
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 from testing.jobs import table as job_table
-from tests.table_jobs import fit, settings, table
-from tests.tiers import long_except
+from testing.table_jobs import fit, settings, table
+from testing.tiers import long_except
 
 EMBEDDED = {"category_embedding_dim": 4, "category_embedding_min_count": 3}
 

@@ -11,7 +11,7 @@ from contracts.hyperparameter_files import load_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.unused_settings import unused_settings, unused_with_precomputed_risks
 from docs.generate_hyperparameters import GROUPS
-from tests.jobs import CONFIGURATION, TWO_TEXTS, write_job
+from testing.jobs import CONFIGURATION, TWO_TEXTS, write_job
 
 ROWS = {"train": "1", "val": "2", "test": "9"}
 

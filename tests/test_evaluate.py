@@ -22,7 +22,7 @@ from container.evaluation.curves import (
 from container.evaluation.evaluate import write_evaluation
 from container.evaluation.reliability import calibrate
 from contracts.consistency import METRICS
-from tests.evaluations import evaluation, split, two_splits
+from testing.evaluations import evaluation, split, two_splits
 
 
 def scored(rows, *, seed=0, digits=None):

@@ -9,7 +9,7 @@ from nbclient import NotebookClient
 from contracts import artifacts
 from pipeline.aws.definition import definition
 from pipeline.config_file import load_config
-from tests.jobs import REPOSITORY
+from testing.jobs import REPOSITORY
 
 EXAMPLES = REPOSITORY / "examples"
 

@@ -19,7 +19,7 @@ from container.parallel.execution import at_least_float32
 from container.parallel.mesh import build_mesh
 from container.parallel.parallelize import parallelize
 from contracts.hyperparameters import Hyperparameters
-from tests.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 
 RECORDS = 5
 NORMALISER = 7.0

@@ -23,9 +23,9 @@ from container.training.explain import explain
 from container.training.train import build_model
 from contracts.hyperparameter_files import cast_value, load_hyperparameters, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
+from testing.evaluations import two_splits
 from testing.jobs import CONFIGURATION, NO_DROPOUT, TWO_TEXTS, table, write_job
-from tests.evaluations import two_splits
-from tests.tiers import long_except
+from testing.tiers import long_except
 
 MULTICLASS = {"is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2]}
 

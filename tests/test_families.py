@@ -14,7 +14,7 @@ from torch import nn
 from container.models.backbone import build_encoder
 from container.models.backbone_parts import encoder_layers
 from container.models.families import FAMILIES, Split, encoder_family, tensor_parallel_families
-from tests.encoder_families import ALL_FAMILIES, PACKED_FAMILIES, hyperparameters, packed_text, write_config
+from testing.encoder_families import ALL_FAMILIES, PACKED_FAMILIES, hyperparameters, packed_text, write_config
 
 
 def layers_of(folder: Path, name: str) -> tuple[nn.Module, nn.ModuleList]:

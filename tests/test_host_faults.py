@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from testing.jobs import NO_DROPOUT, failure_line, run_train, start_train, write_job
+from testing.two_hosts import HOSTS, TwoHosts
 from tests.test_interruptions import log_of, wait_for, workers_of
-from tests.two_hosts import HOSTS, TwoHosts
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

@@ -10,7 +10,7 @@ from container.preprocessing.numeric_summary import NumericSummary
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from container.preprocessing.transform import Preprocessor
 from contracts.errors import ContractError
-from tests.table_jobs import fit, settings, table
+from testing.table_jobs import fit, settings, table
 
 NAN = float("nan")
 

@@ -13,7 +13,7 @@ from container.preprocessing.fit import TableColumns, learn_label_map, scan_held
 from container.preprocessing.labels import UNLABELLED, LabelCollector, LabelMap, given_labels, learned_labels
 from container.preprocessing.tables import Origin
 from contracts.errors import ContractError
-from tests.table_jobs import settings, table, write_table
+from testing.table_jobs import settings, table, write_table
 
 ORIGIN = Origin(Path("train.csv"), 100)
 

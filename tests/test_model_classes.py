@@ -10,7 +10,7 @@ from container.predictor import Predictor
 from contracts.model_classes import MODEL_CLASSES
 from testing.jobs import TWO_TEXTS, run_train, table, write_hyperparameters, write_job
 from testing.parity import TOLERANCE, ParityCheck, ParityJobs, Strategy
-from tests.tiers import long_except
+from testing.tiers import long_except
 
 pytestmark = pytest.mark.slow
 

@@ -22,8 +22,8 @@ from container.preprocessing.numeric_transform import NumericTransformParameters
 from contracts.errors import ContractError
 from contracts.unused_settings import unused_settings
 from testing.encoder_families import hyperparameters, packed_batch, write_config
-from tests.table_jobs import fit, settings, table
-from tests.tiers import long_except
+from testing.table_jobs import fit, settings, table
+from testing.tiers import long_except
 
 BINS = ((-3.0, 0.0, 1.0, 4.0), (0.5, 2.0), (7.0,))
 SCALED = NumericTransformParameters("standard", mean=(1.0, 0.0, 7.0), scale=(2.0, 1.0, 1.0), bins=BINS)

@@ -3,8 +3,9 @@ import pytest
 import torch
 
 from container.data.batch import PackedBatch
+from container.decision.softmax import softmax
 from container.training.objective import WeightedCrossEntropy
-from container.training.predict import softmax, weighted_log_loss
+from container.training.predict import weighted_log_loss
 
 
 def batch(labels, weights=None):

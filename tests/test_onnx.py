@@ -29,7 +29,7 @@ from testing.encoder_families import (
     write_config,
 )
 from testing.jobs import REPOSITORY
-from tests.tiers import long_except
+from testing.tiers import long_except
 
 QUANTILE = NumericTransformParameters(
     "quantile", quantiles=((-3.0, 0.0, 0.0, 3.0), (-1.0, 0.0, 1.0, 2.0), (-5.0, 1.0, 2.0, 9.0))

@@ -6,8 +6,8 @@ from container.models.build import build_classifier
 from container.training.optimizer import build_optimizer, learning_rate
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.model_classes import MODEL_CLASSES
-from tests import encoder_families
-from tests.jobs import CONFIGURATION
+from testing import encoder_families
+from testing.jobs import CONFIGURATION
 
 
 def hyperparameters(**overrides):

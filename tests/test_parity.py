@@ -30,7 +30,7 @@ from testing.parity import (
     largest_difference,
 )
 from testing.parity_strategies import STRATEGIES
-from tests.tiers import long_except
+from testing.tiers import long_except
 
 pytestmark = pytest.mark.slow
 

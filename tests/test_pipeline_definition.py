@@ -25,12 +25,8 @@ from pipeline import graph, plan
 from pipeline.aws import definition as aws_definition
 from pipeline.aws.definition import definition, specs_of
 from pipeline.graph import EDGES, Source, source
-from tests.jobs import REPOSITORY
-from contracts.steps import DATA_LOADING, PROCESSING_STEPS, PYTORCH_TRAINING, REGISTRATION, STEPS
-from pipeline.aws.definition import definition
-from pipeline.graph import EDGES, source
 from testing.jobs import REPOSITORY
-from tests.pipelines import (
+from testing.pipelines import (
     CONFIG,
     IMAGE,
     all_steps,
@@ -125,7 +121,7 @@ def test_instances_share_the_part_files_out_unless_all_rows_decide_the_split(whi
 def test_another_process_prints_the_same_bytes_and_makes_no_aws_calls(tmp_path, full):
     path = write_config(tmp_path, everything().model_dump(mode="json", exclude_none=True))
     code = (
-        "import sys; from tests.pipelines import loopback_only; from pipeline.__main__ import main\n"
+        "import sys; from testing.pipelines import loopback_only; from pipeline.__main__ import main\n"
         f"with loopback_only(): sys.exit(main(['definition', '--config', {str(path)!r}]))"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}

@@ -10,7 +10,7 @@ from contracts.errors import ContractError
 from pipeline.__main__ import main
 from pipeline.aws.definition import specs_of
 from pipeline.aws.deploy import parse_overrides, registered_metric, start, upsert
-from tests.pipelines import configuration, everything, loopback_only, write_config
+from testing.pipelines import configuration, everything, loopback_only, write_config
 
 VARIABLES = {
     "AWS_ACCESS_KEY_ID": "test",

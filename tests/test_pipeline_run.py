@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from testing.pipelines import CONFIG, write_config
 from testing.warm import WarmProcess
-from tests.pipelines import CONFIG, write_config
 
 pytestmark = pytest.mark.slow
 

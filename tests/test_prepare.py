@@ -22,7 +22,7 @@ from container.preprocessing.transform import Preprocessor
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
 from testing.jobs import REPOSITORY
-from tests.table_jobs import fit, settings, table, write_job, write_table, write_tokenizer
+from testing.table_jobs import fit, settings, table, write_job, write_table, write_tokenizer
 
 TRAIN = SliceSettings(is_train=True, drop_unlabelled=False)
 FEATURES = ["row", "label", "tabular", "text_tokens", "text_chunk_lengths"]
@@ -200,7 +200,7 @@ def test_a_killed_run_is_never_taken_for_complete(paths: JobPaths) -> None:
     large = table(30_000, text=[f"good shirt number {i} " * 8 for i in range(30_000)])
     write_table(paths.channel("train") / "data.csv", large)
     code = (
-        "import sys; from tests.table_jobs import settings; from contracts.paths import JobPaths;"
+        "import sys; from testing.table_jobs import settings; from contracts.paths import JobPaths;"
         "from container.preprocessing.prepare import prepare_data;"
         f"prepare_data(JobPaths.resolve({str(paths.root)!r}), settings(tokenizer='tiny'))"
     )
@@ -369,7 +369,7 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path, suffix: str) -> None
     """The larger job reads 160 MB more, mostly blanks, which cost no tokenizing; both fill every read-ahead buffer, of
     which Arrow's CSV reader has about 150 MB."""
     code = (
-        "import sys; from pathlib import Path; from tests.table_jobs import settings;"
+        "import sys; from pathlib import Path; from testing.table_jobs import settings;"
         "from contracts.paths import JobPaths; from container.preprocessing.prepare import prepare_data;"
         "hp = settings(tokenizer='tiny', text_processing_steps=['text_normalizer', 'tokenizer']);"
         "prepare_data(JobPaths.resolve(sys.argv[1]), hp);"

@@ -12,7 +12,7 @@ from container.parallel.mesh import init_distributed
 from container.training.progress import Progress
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import describe_hyperparameters, parse_hyperparameters
-from tests.jobs import CONFIGURATION, REPOSITORY
+from testing.jobs import CONFIGURATION, REPOSITORY
 
 
 def test_the_process_group_waits_for_process_group_timeout_minutes(monkeypatch):

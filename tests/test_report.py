@@ -11,7 +11,7 @@ from container.decision.decision import Decision, PriorShift, Threshold
 from container.evaluation.charts import number_axis, percent
 from container.evaluation.choose_threshold import decisions_at
 from container.evaluation.evaluate import write_evaluation
-from tests.evaluations import evaluation, history, split, two_splits
+from testing.evaluations import evaluation, history, split, two_splits
 
 HOSTILE = "<script>alert('x')</script>"
 VOID = {"meta", "br", "link", "img", "input", "hr"}

@@ -15,7 +15,7 @@ from contracts.paths import JobPaths
 from testing.jobs import write_job
 from testing.parity import ADAMW, DROPOUT_OFF, DROPOUT_ON, ONE_PROCESS, SETTINGS, SGD, SPLIT_ROWS, Strategy, train_jobs
 from testing.parity_strategies import STRATEGIES
-from tests.tiers import long_except
+from testing.tiers import long_except
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from container.preprocessing.risk_tables import (
     smoothed_risk,
 )
 from contracts.errors import ContractError
-from tests.table_jobs import fit, settings, table
+from testing.table_jobs import fit, settings, table
 
 RULE = {"binary": True, "smooth_factor": 0.0, "count_threshold": 0}
 CATEGORIES = ["a", "a", "a", "b", None, "", "1", "1.0"]

@@ -32,7 +32,7 @@ from container.hosts.topology import Topology
 from container.preprocessing.fingerprint import input_fingerprint
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
-from tests.table_jobs import settings
+from testing.table_jobs import settings
 from tests.test_hosts import GROUPS, HOSTS, Together, resources
 
 CONTENT = {

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.step_runs import input_folder, message, orders, output_folder, run_step
+from testing.step_runs import input_folder, message, orders, output_folder, run_step
 
 
 def parts(root: Path) -> list[Path]:

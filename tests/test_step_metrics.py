@@ -16,7 +16,7 @@ from container.evaluation.curves import auroc_interval, rank
 from container.evaluation.slices import MISSING, OTHERS, slices
 from contracts.paths import JobPaths
 from testing.jobs import metrics as job_metrics
-from tests.step_runs import input_folder, message, output_folder, run_step
+from testing.step_runs import input_folder, message, output_folder, run_step
 
 SETTINGS = {"ID_FIELD": "id", "LABEL_FIELD": "label", "GENERATE_PLOTS": "false"}
 

@@ -19,10 +19,8 @@ from container.archives import extract_archive, write_archive
 from contracts.artifacts import MODEL_ONNX
 from contracts.errors import ContractError
 from contracts.steps import ARCHIVED_MODEL, PACKAGE
-from tests.jobs import table
-from tests.step_runs import failure_of, give, run_step
 from testing.jobs import table
-from tests.steps import give, run_step
+from testing.step_runs import failure_of, give, run_step
 
 
 def package_of(root: Path) -> Path:

@@ -11,7 +11,7 @@ import pytest
 
 from container.preprocessing.part_files import find_part_files, read_signature
 from contracts.errors import ContractError
-from tests.step_runs import orders
+from testing.step_runs import orders
 
 FORMATS = ["csv", "tsv", "json", "jsonl", "parquet"]
 

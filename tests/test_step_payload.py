@@ -12,10 +12,8 @@ from container.archives import extract_archive, write_archive
 from container.steps.sample_requests import request_body
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET
 from contracts.steps import ARCHIVED_MODEL, PACKAGE, PAYLOAD, PAYLOAD_ARCHIVE, PAYLOAD_CHECK
-from tests.jobs import TWO_TEXTS, run_train, table, write_job
-from tests.step_runs import failure_of, give, run_step
 from testing.jobs import TWO_TEXTS, run_train, table, write_job
-from tests.steps import give, run_step
+from testing.step_runs import failure_of, give, run_step
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from container.preprocessing.tables import Origin
 from container.preprocessing.times import TimeColumn
 from contracts.errors import ContractError
 from contracts.step_contract import processing_config, processing_resources
-from tests.step_runs import input_folder, message, orders, output_folder, run_step
+from testing.step_runs import input_folder, message, orders, output_folder, run_step
 from tests.test_step_part_files import write
 
 SETTINGS = {"LABEL_FIELD": "label", "ID_FIELD": "order_id"}

@@ -16,7 +16,7 @@ from container.steps.program import PROGRAMS
 from contracts.step_contract import message_file
 from contracts.steps import PROCESSING_STEPS
 from testing.jobs import REPOSITORY
-from tests.step_runs import environment, input_folder, message, orders, output_folder, run_step
+from testing.step_runs import environment, input_folder, message, orders, output_folder, run_step
 
 BUILT = [command for command, module in PROGRAMS.items() if find_spec(module)]
 

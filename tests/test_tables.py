@@ -16,7 +16,7 @@ from container.preprocessing.in_memory import records_to_table
 from container.preprocessing.tables import Origin, find_data_files, input_format, iter_tables
 from container.preprocessing.values import check_single_values, keys, numbers, texts
 from contracts.errors import ContractError
-from tests.table_jobs import table, write_table
+from testing.table_jobs import table, write_table
 
 
 def read(files: list[Path], columns: list[str], rows: int = 7) -> pa.Table:

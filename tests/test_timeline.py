@@ -8,7 +8,7 @@ from container.job import Job
 from container.timeline import Timeline
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
-from tests.jobs import CONFIGURATION
+from testing.jobs import CONFIGURATION
 
 
 @pytest.fixture

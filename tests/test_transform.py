@@ -21,7 +21,7 @@ from container.preprocessing.risk_tables import FoldedRisks
 from container.preprocessing.tables import Origin, TableSlice, iter_tables
 from container.preprocessing.transform import Preprocessor
 from contracts.errors import ContractError
-from tests.table_jobs import fit, settings, table, write_table, write_tokenizer
+from testing.table_jobs import fit, settings, table, write_table, write_tokenizer
 
 FEATURES = ("tabular", "text_tokens", "text_chunk_lengths")
 CELLS = {

@@ -14,9 +14,9 @@ import torch
 from contracts import artifacts
 from contracts.paths import JobPaths
 from testing.jobs import NO_DROPOUT, failure_line, metrics, run_train, write_job
+from testing.tiers import long_except
+from testing.two_hosts import HOSTS, TwoHosts
 from tests.test_interruptions import workers_of
-from tests.tiers import long_except
-from tests.two_hosts import HOSTS, TwoHosts
 
 pytestmark = pytest.mark.slow
 

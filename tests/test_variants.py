@@ -27,8 +27,8 @@ from container.training.train import build_model
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+from testing.evaluations import two_splits
 from testing.jobs import CONFIGURATION, write_job
-from tests.evaluations import two_splits
 
 
 def exported(folder: Path, *families: str, settings: Mapping[str, Any] | None = None, **config: Any):

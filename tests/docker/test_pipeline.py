@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from testing.jobs import REPOSITORY
+from testing.pipelines import CONFIG, write_config
 from tests.docker.engine import docker
-from tests.jobs import REPOSITORY
-from tests.docker.test_local_mode import SDK_PYTHON
-from tests.pipelines import CONFIG, write_config
 
 
 def run(image: str, folder: Path, **changes) -> subprocess.CompletedProcess:
