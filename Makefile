@@ -54,11 +54,11 @@ lock: setup      ## write requirements/*.txt anew (CPU_WHEELS: folder or page of
 	$(BIN)/python -m pip install --quiet 'uv>=0.9'
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python requirements/lock.py --cpu-wheels $(CPU_WHEELS)
 
-faults: setup    ## kill, stop and damage jobs at random moments, 66 trials (half an hour; tests/test_faults.py)
-	FULL_FAULTS=1 $(BIN)/python -m pytest tests/test_faults.py -s
+faults: setup    ## kill, stop and damage jobs at random moments, 66 trials (half an hour; tests/training/test_faults.py)
+	FULL_FAULTS=1 $(BIN)/python -m pytest tests/training/test_faults.py -s
 
-host-faults: setup ## kill a random host or worker of one or two hosts, 20 trials (tests/test_host_faults.py)
-	FULL_FAULTS=1 $(BIN)/python -m pytest tests/test_host_faults.py -s
+host-faults: setup ## kill a random host or worker of one or two hosts, 20 trials (tests/hosts/test_host_faults.py)
+	FULL_FAULTS=1 $(BIN)/python -m pytest tests/hosts/test_host_faults.py -s
 
 parity: setup    ## every parallel strategy and product beside one process (20 to 40 minutes)
 	$(BIN)/python -m benchmarks.parity $(PARITY)

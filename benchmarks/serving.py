@@ -15,9 +15,9 @@ import numpy as np
 import onnxruntime
 
 from container.data.records import pack_text, pad_text
-from container.preprocessing.in_memory import records_to_table
 from container.preprocessing.transform import Preprocessor
 from container.processes import available_cores
+from container.tables.records import records_to_table
 from contracts import artifacts
 from contracts.serving import CSV, JSON
 from testing.serving import many_clients, serving

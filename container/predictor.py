@@ -8,8 +8,8 @@ import numpy as np
 
 from container.data.records import RecordArrays, pack_text, pad_text
 from container.decision.decision import Decision
-from container.preprocessing.in_memory import records_to_table
 from container.preprocessing.transform import Preprocessor
+from container.tables.records import records_to_table
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import ONNX_VARIANTS, TextField

@@ -13,12 +13,12 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
-from container.preprocessing.chunk_tokenizer import ChunkTokenizer
 from container.preprocessing.fit import TableColumns, fit_preprocessing, learn_label_map, scan_train
 from container.preprocessing.precomputed import Precomputed
 from container.preprocessing.risk_tables import FoldedRisks
-from container.preprocessing.tokenization import TextProcessor
 from container.preprocessing.transform import Preprocessor
+from container.text.chunk_tokenizer import ChunkTokenizer
+from container.text.tokenization import TextProcessor
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths

@@ -13,7 +13,7 @@ from sklearn.model_selection import cross_val_predict
 
 from container.demo import CONFIGURATION
 from container.demo_data import table_only_auroc, write_demo_data
-from container.preprocessing.text_steps import split_dialogue
+from container.text.cleaning import split_dialogue
 from contracts.paths import JobPaths
 
 ROWS = 4000

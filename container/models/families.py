@@ -23,7 +23,7 @@ class EncoderFamily:
     """The facts about a Hugging Face model_type that differ between families.
 
     Attributes:
-        packed: proven, values and gradients, equal to the padded forward (tests/test_packed_encoders.py).
+        packed: proven, values and gradients, equal to the padded forward (tests/models/test_packed_encoders.py).
         layers: path of the ModuleList of its layers in the backbone; None = not known.
         shared_layers: one set of weights is run several times.
         tensor_plan: how each module of a layer is split, by its name in the layer; empty = it cannot be split.

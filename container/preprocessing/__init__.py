@@ -1,1 +1,1 @@
-"""Table in, prepared split out: fitted on train, one code path for a file, a batch and a record. Imports no torch."""
+"""Fit on train and transform tables to prepared splits: one code path for files, batches and records. Imports no torch."""

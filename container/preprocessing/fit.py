@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from container.preprocessing.duplicate_ids import DuplicateIds
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.imputation import fit_imputation
 from container.preprocessing.labels import LabelCollector, LabelMap, check_two_classes, given_labels, learned_labels
@@ -22,8 +21,9 @@ from container.preprocessing.risk_tables import (
     fold_of,
     parse_risk_table,
 )
-from container.preprocessing.tables import TableSlice, iter_tables
-from container.preprocessing.values import numbers
+from container.tables.channel_files import TableSlice, iter_tables
+from container.tables.duplicate_ids import DuplicateIds
+from container.tables.values import numbers
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters

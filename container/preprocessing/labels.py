@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from container.preprocessing.tables import Origin
-from container.preprocessing.values import keys, plain_array
+from container.tables.channel_files import Origin
+from container.tables.values import keys, plain_array
 from contracts.errors import ContractError
 
 UNLABELLED = -100  # as in container/data/batch.py, which needs torch

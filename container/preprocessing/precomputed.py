@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from container.preprocessing.risk_tables import RiskTable, parse_risk_table
-from container.preprocessing.tables import missing_column
+from container.tables.channel_files import missing_column
 from contracts import artifacts
 from contracts.errors import ContractError
 

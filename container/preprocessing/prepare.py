@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 
 from container.preprocessing.data_summary import log_split, summarize_split
-from container.preprocessing.encoder_source import (
+from container.preprocessing.fingerprint import input_fingerprint, tokenizer_digest
+from container.preprocessing.fit import TableColumns, fit_preprocessing, learn_label_map, scan_held_out, scan_train
+from container.preprocessing.fitted import FittedPreprocessing
+from container.preprocessing.precomputed import load_precomputed
+from container.preprocessing.risk_tables import fold_of
+from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
+from container.preprocessing.split_file import write_split
+from container.processes import available_cores
+from container.tables.channel_files import check_columns, find_data_files, input_format, iter_tables
+from container.tables.values import texts
+from container.text.encoder_source import (
     EncoderSource,
     apply_config_overrides,
     check_positions,
@@ -23,17 +33,7 @@ from container.preprocessing.encoder_source import (
     resolve_encoder,
     write_encoder_files,
 )
-from container.preprocessing.fingerprint import input_fingerprint, tokenizer_digest
-from container.preprocessing.fit import TableColumns, fit_preprocessing, learn_label_map, scan_held_out, scan_train
-from container.preprocessing.fitted import FittedPreprocessing
-from container.preprocessing.precomputed import load_precomputed
-from container.preprocessing.risk_tables import fold_of
-from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
-from container.preprocessing.split_file import write_split
-from container.preprocessing.tables import check_columns, find_data_files, input_format, iter_tables
-from container.preprocessing.tokenization import clean_texts
-from container.preprocessing.values import texts
-from container.processes import available_cores
+from container.text.tokenization import clean_texts
 from contracts.artifacts import tokenizer_folder
 from contracts.atomic_files import atomic_folder
 from contracts.errors import ContractError

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from container.preprocessing.values import keys
+from container.tables.values import keys
 from contracts.errors import ContractError
 
 MISSING = ""  # null and "" are one category

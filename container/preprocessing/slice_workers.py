@@ -17,8 +17,8 @@ from typing import Self
 import pyarrow as pa
 
 from container.preprocessing.risk_tables import FoldedRisks
-from container.preprocessing.tables import Origin, TableSlice
 from container.preprocessing.transform import Preprocessor, TransformCounts, Transformed
+from container.tables.channel_files import Origin, TableSlice
 from contracts.errors import ContractError
 
 logger = logging.getLogger(__name__)

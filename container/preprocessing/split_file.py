@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from container.preprocessing.numeric_summary import NumericSummary
 from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
-from container.preprocessing.tables import iter_tables
 from container.preprocessing.transform import TransformCounts
+from container.tables.channel_files import iter_tables
 from contracts.errors import ContractError
 
 logger = logging.getLogger(__name__)

@@ -8,14 +8,14 @@ from typing import NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
-from container.preprocessing.chunk_tokenizer import ChunkTokenizer
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.imputation import impute
 from container.preprocessing.labels import UNLABELLED
 from container.preprocessing.risk_tables import FoldedRisks, category_codes
-from container.preprocessing.tables import Origin, missing_column
-from container.preprocessing.tokenization import TextCounts, TextProcessor
-from container.preprocessing.values import check_single_values, numbers, plain_array, texts
+from container.tables.channel_files import Origin, missing_column
+from container.tables.values import check_single_values, numbers, plain_array, texts
+from container.text.chunk_tokenizer import ChunkTokenizer
+from container.text.tokenization import TextCounts, TextProcessor
 from contracts.artifacts import tokenizer_folder
 from contracts.errors import ContractError
 

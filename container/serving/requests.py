@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from container.preprocessing.in_memory import records_to_table
-from container.preprocessing.tables import missing_column
-from container.preprocessing.values import written_float
 from container.serving.errors import RequestError
 from container.serving.media_types import request_type
+from container.tables.channel_files import missing_column
+from container.tables.records import records_to_table
+from container.tables.values import written_float
 from contracts.errors import ContractError, first_line
 from contracts.serving import CSV, JSON, JSON_LINES, ServingSettings
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from container.demo_data import demo_table
-from container.preprocessing.part_files import find_part_files
-from container.preprocessing.table_writer import TableWriter
 from container.steps.program import StepRun
+from container.tables.part_files import find_part_files
+from container.tables.writer import TableWriter
 from contracts.errors import ContractError
 from contracts.steps import SIGNATURE, TABLE_METADATA, DataLoadingSettings
 

@@ -17,14 +17,14 @@ import pyarrow as pa
 
 from container.archives import extract_archive, write_archive
 from container.preprocessing.fitted import FittedPreprocessing
-from container.preprocessing.tables import Origin, find_data_files, iter_tables
-from container.preprocessing.values import keys, numbers, texts
 from container.serving import inference
 from container.serving.answers import PROBABILITIES
 from container.serving.calibration import CalibrationMap
 from container.steps import ask_package
 from container.steps.program import StepRun
 from container.steps.sample_requests import Record, request_body, sample_name
+from container.tables.channel_files import Origin, find_data_files, iter_tables
+from container.tables.values import keys, numbers, texts
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.serving import (

@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 PROGRAMS = {
     "load-data": "container.steps.load_data",
-    "preprocess": "container.steps.preprocess",
-    "metrics": "container.steps.model_metrics",
+    "preprocess": "container.steps.preprocess.step",
+    "metrics": "container.steps.metrics.step",
     "package": "container.steps.packaging",
     "payload": "container.steps.payload",
 }

@@ -23,9 +23,9 @@ from container.evaluation.explanation import (
     score,
 )
 from container.models.classifier import Classifier
-from container.preprocessing.in_memory import records_to_table
 from container.preprocessing.prepare import PreparedData
 from container.preprocessing.transform import Preprocessor
+from container.tables.records import records_to_table
 from contracts.errors import first_line
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,1 @@
+"""The step that computes metrics, slices and plots from predictions."""

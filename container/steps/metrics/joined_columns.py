@@ -1,0 +1,44 @@
+"""Look up columns that predictions lack, by id in the tables that were scored."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from container.tables.part_files import PartFiles
+from container.tables.values import keys
+from contracts.errors import ContractError
+
+
+def look_up(ids: pa.ChunkedArray, parts: PartFiles, *, id_field: str, columns: Sequence[str]) -> pa.Table:
+    """Return the columns of each id's row; null where an id has no row. [N rows]
+
+    Tables with the same ids in the same order are joined row by row; otherwise the first row of an id counts.
+
+    Raises:
+        ContractError: none of the ids is there.
+    """
+    wanted = keys(ids)
+    distinct = wanted.unique()
+    rows, kept_ids = [], []
+    for part in parts.iter_tables(list(dict.fromkeys([id_field, *columns]))):
+        own = keys(part.table[id_field])
+        known = pc.call_function("is_in", [own], pc.SetLookupOptions(distinct))
+        rows.append(part.table.select(list(columns)).filter(known))
+        kept_ids.append(own.filter(known))
+    known_ids = pa.chunked_array(kept_ids, pa.string())
+    if not len(known_ids):
+        raise ContractError(
+            f"{parts.files[0].parent}: has none of the {len(wanted)} ids of the predictions in {id_field!r}",
+            "Hand over the tables that the predictions are of.",
+        )
+    return pa.concat_tables(rows).take(positions(wanted, known_ids))
+
+
+def positions(ids: pa.Array | pa.ChunkedArray, among: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return each id's position in `among`, or null. The same ids in the same order keep their order. [N] -> [N]"""
+    wanted, known = keys(ids), keys(among)
+    if wanted.equals(known):
+        return pa.array(np.arange(len(wanted)), pa.int32())
+    return pc.call_function("index_in", [wanted], pc.SetLookupOptions(known))

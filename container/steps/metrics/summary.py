@@ -1,0 +1,162 @@
+"""Write metrics_summary.txt, the metrics on one page of text."""
+
+from collections.abc import Iterator, Sequence
+
+from container.evaluation.findings import METRIC_NAMES
+from container.steps.metrics.computation import ModelMetrics, SplitMetrics
+
+_SHOWN_GROUPS = 12
+
+
+def metrics_summary(metrics: ModelMetrics) -> str:
+    """Return the page; it ends with a line break."""
+    return "\n".join(line.rstrip() for line in _lines(metrics)) + "\n"
+
+
+def _lines(metrics: ModelMetrics) -> Iterator[str]:
+    splits = metrics.splits
+    yield from _table(
+        ["", *splits],
+        [
+            ["records", *(f"{split.analysis.rows:,}" for split in splits.values())],
+            ["with a label", *(f"{split.analysis.labelled:,}" for split in splits.values())],
+            *(
+                [called, *(_figure(split.analysis.metrics.values[name]) for split in splits.values())]
+                for name, called in METRIC_NAMES.items()
+            ),
+            ["Calibration error", *(_figure(_calibration_error(split)) for split in splits.values())],
+        ],
+    )
+    if metrics.threshold is not None:
+        yield f"Class {metrics.class_labels[1]} is decided from {metrics.threshold:.4g} on."
+    for name, split in splits.items():
+        for reason in dict.fromkeys(split.analysis.metrics.undefined.values()):
+            yield f"{name}: undefined where {reason}."
+        interval = split.analysis.intervals.get("auroc")
+        if interval:
+            yield f"{name}: 95 % interval of AUROC {interval[0]:.4f} to {interval[1]:.4f}."
+    yield from _operating_points(metrics)
+    for name, split in splits.items():
+        yield from _capture(name, split)
+        yield from _comparison(name, split)
+        yield from _slices(name, split)
+
+
+def _operating_points(metrics: ModelMetrics) -> Iterator[str]:
+    if not metrics.operating_points:
+        return
+    yield ""
+    yield f"Thresholds, chosen on {metrics.chosen_on}"
+    rows = []
+    for target, point in metrics.operating_points.items():
+        called = target if point.met else f"{target} (not reached)"
+        reached = [
+            f"{_figure(at['precision'])} / {_figure(at['recall'])} / {_share(at['flagged_share'])}"
+            for at in point.reached.values()
+        ]
+        rows.append([called, f"{point.value:.4f}", *reached])
+    columns = [f"{name}: precision / recall / flagged" for name in metrics.splits]
+    yield from _table(["for", "threshold", *columns], rows)
+
+
+def _capture(name: str, split: SplitMetrics) -> Iterator[str]:
+    if split.capture is None:
+        return
+    yield ""
+    amounts = split.capture.positive_amount
+    of = "" if amounts is None else f"; positives amount to {amounts:,.2f}"
+    yield f"Recall under a budget, {name}{of}"
+    points = [(f"{share:g} of the records", point) for share, point in split.capture.at_shares.items()]
+    points += [(f"{rate:g} of the negatives", point) for rate, point in split.capture.at_false_positive_rate.items()]
+    yield from _table(
+        ["flagged at most", "threshold", "flagged", "precision", "count recall", "dollar recall"],
+        [
+            [
+                called,
+                f"{point.threshold:.4f}",
+                f"{point.flagged:,} ({point.flagged_share:.2%})",
+                _figure(point.precision),
+                _figure(point.count_recall),
+                "-" if point.dollar_recall is None else _figure(point.dollar_recall),
+            ]
+            for called, point in points
+        ],
+    )
+    if split.missing_amounts:
+        yield f"{split.missing_amounts:,} positives have no amount and count as 0."
+
+
+def _comparison(name: str, split: SplitMetrics) -> Iterator[str]:
+    comparison = split.comparison
+    if comparison is None:
+        return
+    yield ""
+    yield f"Beside the previous model, {name}: {comparison.records:,} records that both scored"
+    yield from _table(
+        ["", "new", "previous", "difference"],
+        [
+            [
+                METRIC_NAMES[metric],
+                _figure(value),
+                _figure(comparison.previous[metric]),
+                _signed(comparison.differences[metric]),
+            ]
+            for metric, value in comparison.values.items()
+        ],
+    )
+    if comparison.auroc_interval is not None:
+        low, high = comparison.auroc_interval
+        yield f"Difference in AUROC: 95 % interval {low:+.4f} to {high:+.4f}: {comparison.verdict}."
+    if comparison.newly_flagged is not None and comparison.no_longer_flagged is not None:
+        newly, no_longer = comparison.newly_flagged, comparison.no_longer_flagged
+        yield (
+            f"Newly flagged: {newly.positives:,} positives, {newly.negatives:,} negatives; no longer flagged: "
+            f"{no_longer.positives:,} and {no_longer.negatives:,}."
+        )
+    else:
+        yield f"The decided class changed for {comparison.changed_decisions:,} records."
+
+
+def _slices(name: str, split: SplitMetrics) -> Iterator[str]:
+    for field, groups in split.slices.items():
+        yield ""
+        yield f"By {field}, {name}"
+        shown = ["auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"]
+        yield from _table(
+            ["group", "labelled", "positives", *(METRIC_NAMES[metric] for metric in shown)],
+            [
+                [
+                    each.group,
+                    f"{each.labelled:,}",
+                    _share(each.positive_share),
+                    *(_figure(each.metrics.values[metric]) for metric in shown),
+                ]
+                for each in groups[:_SHOWN_GROUPS]
+            ],
+        )
+        if len(groups) > _SHOWN_GROUPS:
+            yield f"and {len(groups) - _SHOWN_GROUPS} more groups in metrics_report.json"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(header, *rows)]
+    for row in (header, *rows):
+        yield "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))
+        )
+
+
+def _calibration_error(split: SplitMetrics) -> float | None:
+    return split.analysis.calibration and split.analysis.calibration.expected_calibration_error
+
+
+def _figure(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.4f}"
+
+
+def _signed(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:+.4f}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2%}"

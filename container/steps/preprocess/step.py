@@ -1,0 +1,259 @@
+"""TabularPreprocessing: part files in; train, val and test, or one split of the job type's name, and a profile out."""
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from container.steps.hosts import Hosts, is_sharded, read_hosts
+from container.steps.preprocess.data_profile import DataProfile, profile_text
+from container.steps.preprocess.label_reader import NO_LABEL, LabelReader
+from container.steps.preprocess.row_hash import key_hashes, row_hashes
+from container.steps.preprocess.row_split import HashSplit, RowSplit, Shares, StratifiedSplit, TimeSplit, concatenated
+from container.steps.preprocess.times import TimeColumn
+from container.steps.program import StepRun
+from container.tables.channel_files import Origin, TableSlice, missing_column
+from container.tables.part_files import PartFiles, find_part_files, read_signature
+from container.tables.values import keys
+from container.tables.writer import TableWriter
+from contracts.errors import ContractError
+from contracts.steps import TabularPreprocessingSettings, processed_file, splits_of
+
+logger = logging.getLogger(__name__)
+
+ROWS_PER_LOG_LINE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A slice of the raw table, read.
+
+    Attributes:
+        table: as it is to be written.
+        hashes: what decides a row's split. [R] uint64
+        labels: codes, NO_LABEL where there is none. [R] int64
+        times: [R] float64, or None.
+        dropped: rows without a label that are left out.
+    """
+
+    table: pa.Table
+    hashes: np.ndarray
+    labels: np.ndarray
+    times: np.ndarray | None
+    dropped: int
+
+    @property
+    def strata(self) -> np.ndarray:
+        """Index of a row's label from 1 on, 0 for none. [R] int64"""
+        return self.labels + 1
+
+
+class RowReader:
+    """Reads labels, hashes and times of raw rows as the settings say."""
+
+    def __init__(self, settings: TabularPreprocessingSettings, columns: Sequence[str], *, unlabelled: Any) -> None:
+        self.settings = settings
+        self.has_label = settings.label_field in columns
+        self.labels = LabelReader(settings.label_field, mapping=settings.label_map, unlabelled=unlabelled)
+        self.times = None if settings.time_field is None else TimeColumn(settings.time_field)
+
+    def read(self, part: TableSlice) -> Rows:
+        """The rows of a slice that are not left out."""
+        table, origin = part.table, part.origin
+        codes = np.full(table.num_rows, NO_LABEL, np.int64)
+        hashes = self._hashes(table, origin)
+        times = None if self.times is None else self.times.parse(table[self.times.name], origin=origin)
+        if self.has_label:
+            codes, written = self.labels.read(table[self.settings.label_field], origin=origin)
+            place = table.column_names.index(self.settings.label_field)
+            table = table.set_column(place, self.settings.label_field, written)
+        kept = codes != NO_LABEL
+        if self.labels.unlabelled != "drop" or kept.all():
+            return Rows(table, hashes, codes, times, 0)
+        times = None if times is None else times[kept]
+        return Rows(table.filter(pa.array(kept)), hashes[kept], codes[kept], times, int((~kept).sum()))
+
+    def deciding_columns(self, columns: Sequence[str]) -> list[str]:
+        """The columns that a row's split follows from."""
+        settings = self.settings
+        if settings.id_field is None:
+            return list(columns)
+        wanted = {settings.label_field, settings.id_field, settings.group_field, settings.time_field}
+        return [name for name in columns if name in wanted]
+
+    def _hashes(self, table: pa.Table, origin: Origin) -> np.ndarray:
+        """Of the group where the row has one, else of the id, else of the whole row. [R] uint64"""
+        settings, seed = self.settings, self.settings.split_seed
+        if settings.id_field is None:
+            own = row_hashes(table, seed=seed)
+        else:
+            missing = np.flatnonzero(keys(table[settings.id_field]).is_null().to_numpy(zero_copy_only=False))
+            if len(missing):
+                raise ContractError(
+                    f"{origin.row(missing[0])}, column {settings.id_field!r}: has no id",
+                    "Give every row an id, or leave ID_FIELD out: the whole row decides its split then.",
+                )
+            own = key_hashes(table[settings.id_field], seed=seed)
+        if settings.group_field is None:
+            return own
+        grouped = keys(table[settings.group_field]).is_valid().to_numpy(zero_copy_only=False)
+        return np.where(grouped, key_hashes(table[settings.group_field], seed=seed), own)
+
+
+def run(step: StepRun) -> None:
+    """Split the table, in one pass by hash, in two by label or time; memory does not grow with it (by label or time: 24
+    bytes a row).
+
+    Raises:
+        ContractError: a missing column, a damaged file, a cell that is not what its column is, a split without rows.
+    """
+    began = time.monotonic()
+    settings: TabularPreprocessingSettings = step.settings
+    job_type = step.arguments["job_type"]
+    hosts = read_hosts(step.root)
+    parts, own = _parts(step, hosts)
+    unlabelled = settings.unlabelled or ("error" if job_type == "training" else "keep")
+    _check_columns(settings, parts, label_required=unlabelled != "keep")
+    if settings.label_field not in parts.columns:
+        logger.warning("There is no column %r: no row has a label.", settings.label_field)
+    reader = RowReader(settings, parts.columns, unlabelled=unlabelled)
+    split = _rule(settings, parts, reader) if job_type == "training" else None
+    names = splits_of(job_type)
+    profile = DataProfile(parts.columns, splits=names, id_column=settings.id_field)
+    paths = [
+        step.output("processed_data")
+        / processed_file(name, settings.output_format, hosts.current if hosts.several else None)
+        for name in names
+    ]
+    written = _write(own, reader, split, profile, paths)
+    _finish(step, hosts, profile, reader, parts=own, job_type=job_type, written=dict(zip(names, written)))
+    seconds = time.monotonic() - began
+    rows = profile.rows + profile.dropped
+    logger.info("%d rows in %.1f s: %.0f rows/s.", rows, seconds, rows / max(seconds, 1e-9))
+
+
+def _parts(step: StepRun, hosts: Hosts) -> tuple[PartFiles, PartFiles]:
+    """All files that are here, and those of them that this host writes."""
+    signature_folder = step.input("SIGNATURE")
+    signature = None if signature_folder is None else read_signature(signature_folder)
+    parts = find_part_files(step.required_input("DATA"), signature=signature, scratch=step.scratch)
+    logger.info("%d %s file(s) with the columns %s.", len(parts.files), parts.format, ", ".join(parts.columns))
+    if not hosts.several:
+        return parts, parts
+    if is_sharded(step.root, "DATA"):
+        if step.arguments["job_type"] == "training" and step.settings.whole_inputs:
+            raise ContractError(
+                f"SPLIT_BY={step.settings.split_by}: needs all rows, and this host has its share of the files only",
+                "Run it on one instance, or hand DATA to each instance whole (FullyReplicated), or split by hash.",
+            )
+        return parts, parts
+    return parts, replace(parts, files=parts.files[hosts.rank :: len(hosts.names)])
+
+
+def _check_columns(settings: TabularPreprocessingSettings, parts: PartFiles, *, label_required: bool) -> None:
+    needed = [settings.id_field, settings.group_field, settings.time_field]
+    if label_required:
+        needed.insert(0, settings.label_field)
+    for name in needed:
+        if name is not None and name not in parts.columns:
+            raise missing_column(name, parts.columns, str(parts.files[0].parent))
+
+
+def _rule(settings: TabularPreprocessingSettings, parts: PartFiles, reader: RowReader) -> RowSplit:
+    """What decides the split; by label and time it takes a pass over the rows."""
+    shares = Shares.of(train_ratio=settings.train_ratio, test_val_ratio=settings.test_val_ratio)
+    if settings.split_by == "hash":
+        return HashSplit(shares)
+    hashes, strata, times = [], [], []
+    for part in parts.iter_tables(reader.deciding_columns(parts.columns)):
+        rows = reader.read(part)
+        if rows.times is None:
+            hashes.append(rows.hashes)
+            strata.append(rows.strata.astype(np.int16))
+        else:
+            times.append(rows.times)
+    if settings.split_by == "time":
+        return TimeSplit.fit(shares, concatenated(times, np.float64))
+    return StratifiedSplit.fit(shares, concatenated(hashes, np.uint64), concatenated(strata, np.int16))
+
+
+def _write(
+    parts: PartFiles, reader: RowReader, split: RowSplit | None, profile: DataProfile, paths: Sequence[Path]
+) -> list[int]:
+    """Stream the rows into the files of their splits; returns the rows of each, and leaves none without rows."""
+    writers: list[TableWriter] = []
+    with ExitStack() as files:
+        for rows in _logged(parts, reader):
+            if not writers:
+                writers = [files.enter_context(TableWriter(path, rows.table.schema)) for path in paths]
+            codes = np.zeros(rows.table.num_rows, np.int8)
+            if split is not None:
+                codes = split.assign(rows.hashes, rows.strata, rows.times)
+            for code, writer in enumerate(writers):
+                writer.write(rows.table.filter(pa.array(codes == code)) if split is not None else rows.table)
+            profile.dropped += rows.dropped
+            profile.add(rows.table, hashes=rows.hashes, splits=codes, labels=rows.labels)
+    for writer in writers:
+        if not writer.rows:
+            writer.path.unlink()
+    return [writer.rows for writer in writers] or [0] * len(paths)
+
+
+def _logged(parts: PartFiles, reader: RowReader) -> Iterator[Rows]:
+    began, seen = time.monotonic(), 0
+    for part in parts.iter_tables():
+        yield reader.read(part)
+        before, seen = seen, seen + part.table.num_rows
+        if seen // ROWS_PER_LOG_LINE > before // ROWS_PER_LOG_LINE:
+            logger.info("%d rows, %.0f rows/s.", seen, seen / (time.monotonic() - began))
+
+
+def _finish(
+    step: StepRun,
+    hosts: Hosts,
+    profile: DataProfile,
+    reader: RowReader,
+    *,
+    parts: PartFiles,
+    job_type: str,
+    written: dict[str, int],
+) -> None:
+    """Check that every split has rows, and write the profile."""
+    settings: TabularPreprocessingSettings = step.settings
+    folder = step.required_input("DATA")
+    if not hosts.several:
+        if not profile.rows:
+            left_out = f": all {profile.dropped} have no label" if profile.dropped else ""
+            raise ContractError(f"{folder}: holds no rows{left_out}", "Hand over a table with rows.")
+        empty = [name for name, rows in written.items() if not rows]
+        if empty:
+            raise ContractError(
+                f"split {empty[0]} has no rows: {profile.rows} rows, TRAIN_RATIO={settings.train_ratio:g} and "
+                f"TEST_VAL_RATIO={settings.test_val_ratio:g} leave it none",
+                "Hand over more rows, or change the ratios"
+                + (
+                    "; rows of one group or time stay together." if settings.group_field or settings.time_field else "."
+                ),
+            )
+    about = {
+        "files": len(parts.files),
+        "format": parts.format,
+        "job_type": job_type,
+        "split_by": settings.split_by if job_type == "training" else "one split",
+        "label": settings.label_field if reader.has_label else None,
+        "host": hosts.current if hosts.several else None,
+    }
+    found = profile.to_json(reader.labels.labels, about=about)
+    text = profile_text(found)
+    suffix = f"-{hosts.current}" if hosts.several and hosts.rank else ""
+    out = step.output("processed_data")
+    (out / f"data_profile{suffix}.json").write_text(json.dumps(found, indent=1, allow_nan=False), encoding="utf-8")
+    (out / f"data_profile{suffix}.txt").write_text(text, encoding="utf-8")
+    logger.info("Profile of the data:\n%s", text)

@@ -1,0 +1,85 @@
+"""A column of times, or of numbers that grow, as numbers in their order."""
+
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from container.tables.channel_files import Origin
+from container.tables.values import plain_array
+from contracts.errors import ContractError
+
+_Kind = Literal["number", "time", "time with zone"]
+_TYPES: dict[_Kind, pa.DataType] = {
+    "number": pa.float64(),
+    "time": pa.timestamp("us"),
+    "time with zone": pa.timestamp("us", "UTC"),
+}
+
+
+class TimeColumn:
+    """Reads cells of one kind: the kind of the first cells read. Texts are numbers or ISO 8601."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.kind: _Kind | None = None
+
+    def parse(self, column: pa.Array | pa.ChunkedArray, *, origin: Origin) -> np.ndarray:
+        """Numbers as they are, times as microseconds. [R] float64
+
+        Raises:
+            ContractError: a cell that is empty, or of another kind.
+        """
+        cells = plain_array(column)
+        if pa.types.is_date(cells.type) or pa.types.is_timestamp(cells.type):
+            cells = cells.cast(pa.timestamp("us"), safe=False)
+            self._hold("time", origin)
+        elif pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type) or pa.types.is_decimal(cells.type):
+            cells = cells.cast(pa.float64(), safe=False)
+            self._hold("number", origin)
+        else:
+            cells = self._from_text(pc.utf8_trim_whitespace(cells.cast(pa.string())), origin)
+        missing = pc.or_kleene(pc.is_null(cells, nan_is_null=True), False)
+        if pc.any(missing).as_py():
+            raise self._refused(column, pc.index(missing, True).as_py(), origin)
+        numbers = cells if cells.type == pa.float64() else cells.cast(pa.int64())
+        return numbers.to_numpy(zero_copy_only=False).astype(np.float64)
+
+    def _from_text(self, texts: pa.Array, origin: Origin) -> pa.Array:
+        for kind in _TYPES if self.kind is None else (self.kind,):
+            try:
+                found = texts.cast(_TYPES[kind])
+            except pa.ArrowInvalid:
+                continue
+            if len(texts):
+                self.kind = kind
+            return found
+        kinds = tuple(_TYPES) if self.kind is None else (self.kind,)
+        for index in range(len(texts)):  # find the cell that is to blame
+            if not any(_reads(texts[index : index + 1], kind) for kind in kinds):
+                raise self._refused(texts, index, origin)
+        raise ContractError(
+            f"{origin.row(0)} and after, column {self.name!r}: mixes numbers, times and times with a zone",
+            "Write the column in one way.",
+        )
+
+    def _hold(self, kind: _Kind, origin: Origin) -> None:
+        if self.kind not in (None, kind):
+            raise ContractError(f"{origin.row(0)}, column {self.name!r}: holds a {kind}, after a {self.kind}", "")
+        self.kind = kind
+
+    def _refused(self, column: pa.Array | pa.ChunkedArray, index: int, origin: Origin) -> ContractError:
+        value = column[index].as_py()
+        return ContractError(
+            f"{origin.row(index)}, column {self.name!r}: {value!r} is no {self.kind or 'number or time'}",
+            "Write every row's time as 2026-01-31T23:59:59, all with a zone or all without, or as a number.",
+        )
+
+
+def _reads(texts: pa.Array, kind: _Kind) -> bool:
+    try:
+        texts.cast(_TYPES[kind])
+    except pa.ArrowInvalid:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Read and write tables: files, records in memory, and the meaning of a cell. Imports no torch."""

@@ -1,0 +1,91 @@
+"""Counts ids that occur more than once, in bounded memory and in one pass."""
+
+import numpy as np
+import pyarrow as pa
+from pandas.util import hash_array
+
+from container.tables.values import plain_array
+
+SAMPLE_LIMIT = 1 << 21
+PENDING_LIMIT = 1 << 16
+
+
+class DuplicateIds:
+    """Distinct ids of a split by their hash.
+
+    Exact up to `limit` distinct ids; beyond, only ids whose hash ends in `skipped_bits` zero bits are watched, and the
+    count is scaled up.
+    """
+
+    def __init__(self, *, limit: int = SAMPLE_LIMIT) -> None:
+        self.limit = limit
+        self.skipped_bits = 0
+        self.example: str | None = None
+        self._repeats = 0
+        self._seen = np.empty(0, np.uint64)
+        self._pending: list[tuple[np.ndarray, pa.Array]] = []
+        self._num_pending = 0
+
+    def add(self, column: pa.Array | pa.ChunkedArray) -> None:
+        """Count a batch of ids; empty ones do not count. [R]"""
+        ids = plain_array(column).cast(pa.string()).drop_null()
+        if not len(ids):
+            return
+        cells = ids.to_numpy(zero_copy_only=False).astype(object)
+        hashes = hash_array(cells, categorize=False)  # pyright: ignore[reportCallIssue] - pandas.util loads it without a type
+        self._pending.append((hashes, ids))
+        self._num_pending += len(ids)
+        if self._num_pending > max(PENDING_LIMIT, len(self._seen) // 8):
+            self._settle()
+
+    @property
+    def count(self) -> int:
+        """Rows whose id an earlier row has already."""
+        self._settle()
+        return self._repeats << self.skipped_bits
+
+    def merge(self, other: "DuplicateIds") -> None:
+        """Become the count over both."""
+        self._settle()
+        other._settle()
+        bits = max(self.skipped_bits, other.skipped_bits)
+        self._repeats >>= bits - self.skipped_bits
+        self._repeats += other._repeats >> (bits - other.skipped_bits)
+        self.skipped_bits = bits
+        self.example = self.example or other.example
+        self._take(other._seen)
+
+    def _settle(self) -> None:
+        if not self._pending:
+            return
+        hashes = np.concatenate([part for part, _ in self._pending])
+        if self.example is None:
+            self._find_example(hashes)
+        self._pending, self._num_pending = [], 0
+        self._take(hashes)
+
+    def _take(self, hashes: np.ndarray) -> None:
+        merged = self._watched(np.concatenate([self._seen, hashes]))
+        self._seen = np.unique(merged)
+        self._repeats += len(merged) - len(self._seen)
+        while len(self._seen) > self.limit:
+            self.skipped_bits += 1
+            self._repeats //= 2
+            self._seen = self._watched(self._seen)
+
+    def _watched(self, hashes: np.ndarray) -> np.ndarray:
+        return hashes[self._is_watched(hashes)]
+
+    def _is_watched(self, hashes: np.ndarray) -> np.ndarray:
+        return hashes & np.uint64((1 << self.skipped_bits) - 1) == 0
+
+    def _find_example(self, hashes: np.ndarray) -> None:
+        watched = np.flatnonzero(self._is_watched(hashes))
+        distinct, first, counts = np.unique(hashes[watched], return_index=True, return_counts=True)
+        position = np.searchsorted(self._seen, distinct)
+        known = np.zeros(len(distinct), bool)
+        inside = position < len(self._seen)
+        known[inside] = self._seen[position[inside]] == distinct[inside]
+        repeated = watched[first[(counts > 1) | known]]
+        if len(repeated):
+            self.example = pa.chunked_array([ids for _, ids in self._pending])[int(repeated.min())].as_py()

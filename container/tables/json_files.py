@@ -1,0 +1,156 @@
+"""Reads JSON files, an array of objects or one object after another, as a stream of string columns, like a CSV's."""
+
+import codecs
+import gzip
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from container.tables.values import written_float
+from contracts.errors import ContractError
+
+HEAD_ROWS = 1000  # rows that name the columns
+BLOCK_BYTES = 1 << 20
+ROW_BYTES = 4 << 20
+_BETWEEN = " \t\r\n,"
+# Numbers stay as they are written: 1.10 is no 1.1 where it is a category.
+_DECODER = json.JSONDecoder(parse_float=written_float, parse_int=str, parse_constant=str)
+
+
+def json_column_names(path: Path) -> list[str]:
+    """The keys of the first HEAD_ROWS rows, in order of appearance."""
+    names: dict[str, None] = {}
+    for number, row in enumerate(_rows(path)):
+        if number == HEAD_ROWS:
+            break
+        names.update(dict.fromkeys(row))
+    if not names:
+        raise ContractError(f"{path}: the file holds no rows", "Write an array of objects, or an object per line.")
+    return list(names)
+
+
+def json_batches(
+    path: Path, columns: Sequence[str], known: Sequence[str], *, rows_per_batch: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows as string columns; a key that is absent is null.
+
+    Args:
+        known: every key that a row may have.
+
+    Raises:
+        ContractError: damaged JSON, a row that is no object, an unknown key, a cell that is no single value.
+    """
+    schema = pa.schema([(name, pa.string()) for name in columns])
+    allowed = set(known)
+    pending: list[dict[str, Any]] = []
+    first = 1
+    for number, row in enumerate(_rows(path), start=1):
+        if not row.keys() <= allowed:
+            extra = next(key for key in row if key not in allowed)
+            raise ContractError(
+                f"{path}: row {number} has the key {extra!r}, which is no column of the table",
+                f"The columns are {', '.join(map(repr, known))}; name every column in the signature, or in each of the "
+                f"first {HEAD_ROWS} rows.",
+            )
+        pending.append(row)
+        if len(pending) == rows_per_batch:
+            yield _batch(pending, schema, path, first)
+            pending, first = [], number + 1
+    if pending:
+        yield _batch(pending, schema, path, first)
+
+
+def _batch(rows: Sequence[dict[str, Any]], schema: pa.Schema, path: Path, first: int) -> pa.RecordBatch:
+    arrays = []
+    for name in schema.names:
+        values = [row.get(name) for row in rows]
+        try:
+            arrays.append(pa.array(values, pa.string()))
+        except pa.ArrowException:  # not every one is a text
+            cells = [_cell(value, name, path, number) for number, value in enumerate(values, start=first)]
+            arrays.append(pa.array(cells, pa.string()))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _cell(value: Any, name: str, path: Path, number: int) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    raise ContractError(
+        f"{path}: row {number}, column {name!r} holds a {type(value).__name__}, not a single value",
+        "Give each column one text or number per row.",
+    )
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as stream:
+        try:
+            yield from _objects(stream, path)
+        except (OSError, EOFError, UnicodeDecodeError) as error:
+            raise ContractError(
+                f"{path}: cannot be read as JSON: {error}", "Write the file again, in UTF-8."
+            ) from error
+
+
+def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
+    text = codecs.getreader("utf-8-sig")(stream)
+    buffer, at, number, in_array, ended = "", 0, 0, False, False
+    one_a_line = True  # until a line is no object
+    while True:
+        while at < len(buffer) and buffer[at] in _BETWEEN:
+            at += 1
+        if at == len(buffer):
+            buffer, at = text.read(BLOCK_BYTES), 0
+            if not buffer:
+                break
+            continue
+        if number == 0 and not in_array and buffer[at] == "[":
+            in_array, at = True, at + 1
+            continue
+        if ended or (in_array and buffer[at] == "]"):
+            if ended:
+                raise ContractError(f"{path}: something follows the end of the array", "Write one array, or lines.")
+            ended, at = True, at + 1
+            continue
+        end = buffer.rfind("\n", at)
+        if one_a_line and not in_array and end > at:
+            rows = _objects_of_lines(buffer[at:end])
+            one_a_line = rows is not None
+            if rows is not None:
+                number, at = number + len(rows), end
+                yield from rows
+                continue
+        try:
+            row, at = _DECODER.raw_decode(buffer, at)
+        except json.JSONDecodeError as error:
+            more = text.read(BLOCK_BYTES) if len(buffer) - at < ROW_BYTES else ""
+            if more:
+                buffer, at = buffer[at:] + more, 0
+                continue
+            raise ContractError(
+                f"{path}: row {number + 1} is not JSON, or exceeds {ROW_BYTES >> 20} MiB: {error.msg}",
+                "Write an array of objects, or an object per line.",
+            ) from None
+        number += 1
+        if not isinstance(row, dict):
+            raise ContractError(
+                f"{path}: row {number} is a {type(row).__name__}, not an object", "Write each row as {column: value}."
+            )
+        yield row
+    if in_array and not ended:
+        raise ContractError(f"{path}: the array is cut off after row {number}", "Write the file again.")
+
+
+def _objects_of_lines(text: str) -> list[dict[str, Any]] | None:
+    """The objects of lines that hold one each, by one call of the decoder; None where they do not."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    try:
+        rows = _DECODER.decode(f"[{','.join(lines)}]")
+    except json.JSONDecodeError:
+        return None
+    return rows if all(isinstance(row, dict) for row in rows) else None

@@ -1,0 +1,168 @@
+"""What a cell means: a number, a category or label key, or a text. The same for every file format and for records."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from container.tables.channel_files import Origin, decode, is_binary
+from contracts.errors import ContractError
+
+MISSING_NUMBERS = ("", "na", "n/a", "null", "none", "nan")
+LARGEST = float(np.finfo(np.float32).max)  # the model reads float32
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_INTEGRAL = r"^(-?(?:0|[1-9][0-9]*))\.0*$"
+_ZONE = r"(Z|[+-][0-9]{2}:?[0-9]{2})?$"
+_FRACTION = r"(\.[0-9]*?)0+" + _ZONE
+_EXACT_INTEGERS = 2.0**62  # every whole float64 below is an int64, exactly
+
+
+def replace_surrogates(text: str) -> str:
+    """Return text that UTF-8 can encode: surrogate pairs become their character, lone surrogates U+FFFD."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """One contiguous array, dictionaries and extension types decoded."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if isinstance(column, pa.ChunkedArray):  # an empty one stays chunked in some versions
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return decode(column)
+
+
+def check_single_values(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> None:
+    """Raise ContractError where a column holds lists, dicts, or bytes that are no text."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (pa.types.is_nested(kind) or is_binary(kind)):
+        return  # what nearly every column is: nothing is decoded for it
+    column = plain_array(column)
+    if pa.types.is_nested(kind):
+        index = pc.index(column.is_valid(), True).as_py()
+        held = "dict" if pa.types.is_struct(kind) or pa.types.is_map(kind) else "list"
+        raise ContractError(
+            f"{origin.row(max(index, 0))}: column {name!r} holds a {held}, not a single value",
+            "Give each column one text or number per record.",
+        )
+    try:
+        column.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise ContractError(
+            f"{origin.file or 'records'}: column {name!r} is of type {kind} and holds no UTF-8 text",
+            "Write the column as strings.",
+        ) from error
+
+
+def keys(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The key under which a label or a category is known; null where there is none.
+
+    1, 1.0, "1", "1.0" and true are one key ("1"), false and 0 likewise; "007" stays "007". Surrounding blanks do not
+    count; null, NaN and "" are null. Other floats are written as Python and pandas write them, at their own precision
+    (8.1, 1e-05), times without trailing zeros of their fraction. [R] string
+    """
+    column = plain_array(column)
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), pa.string())
+    distinct = column.dictionary_encode()
+    return _canonical(distinct.dictionary).take(distinct.indices)
+
+
+def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> np.ndarray:
+    """A numeric column as float64, NaN where it is missing. [R]
+
+    Raises:
+        ContractError: a value that is no number, or is infinite, or too large for a 32-bit float.
+    """
+    column = plain_array(column)
+    kind = column.type
+    if pa.types.is_null(kind):
+        return np.full(len(column), np.nan)
+    if _is_text(kind):
+        parsed = _parse(column, name, origin)
+    elif (
+        pa.types.is_boolean(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+    ):
+        parsed = pc.cast(column, pa.float64(), safe=False)
+    else:
+        raise ContractError(
+            f"{origin.file or 'records'}: column {name!r} is of type {kind}, which is not numeric",
+            "Take it out of tab_field_list, or write it as numbers.",
+        )
+    values = parsed.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+    wrong = np.flatnonzero(np.abs(values) > LARGEST)  # inf too; NaN compares false
+    if len(wrong):
+        index = int(wrong[0])
+        raise ContractError(
+            f"{origin.row(index)}, column {name!r}: {column[index].as_py()!r} is not a finite 32-bit number",
+            "Write a finite number, or leave the field empty: it is imputed then.",
+        )
+    return values
+
+
+def texts(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> list[str | None]:
+    """A text column as strings, None where it is missing; numbers are written out."""
+    column = plain_array(column)
+    if _is_text(column.type):
+        return column.to_pylist()
+    if pa.types.is_nested(column.type) or pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        raise ContractError(
+            f"{origin.file or 'records'}: text column {name!r} is of type {column.type}, which is not text",
+            "Write the column as strings.",
+        )
+    return keys(column).to_pylist()
+
+
+def written_float(text: str) -> str:
+    """A fraction of a JSON text as it is written, 1.10 no 1.1 where it is a category, but with an exponent as Python
+    writes it: how those are written says nothing but which program did."""
+    return repr(float(text)) if "e" in text or "E" in text else text
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _canonical(values: pa.Array) -> pa.Array:
+    if pa.types.is_floating(values.type):
+        numbers = pc.cast(values, pa.float64(), safe=False)
+        found = numbers.to_numpy(zero_copy_only=False)
+        whole = np.isfinite(found) & (found == np.round(found)) & (np.abs(found) <= _EXACT_INTEGERS)
+        integers = pa.array(np.where(whole, found, 0).astype(np.int64)).cast(pa.string())
+        if values.type != pa.float64():  # 8.1 of a float32, not 8.100000381469727
+            found = values.to_numpy(zero_copy_only=False).astype(str).astype(np.float64)
+        written = pc.if_else(pa.array(whole), integers, pa.array(list(map(repr, found.tolist())), pa.string()))
+        return pc.if_else(pa.array(np.isnan(found)), pa.scalar(None, pa.string()), written)
+    if pa.types.is_boolean(values.type):
+        values = pc.cast(values, pa.int8())
+    if pa.types.is_timestamp(values.type) or pa.types.is_time(values.type):
+        text = pc.replace_substring_regex(pc.cast(values, pa.string()), pattern=_FRACTION, replacement=r"\1\2")
+        return pc.replace_substring_regex(text, pattern=r"\." + _ZONE, replacement=r"\1")
+    text = pc.utf8_trim_whitespace(pc.cast(values, pa.string()))
+    text = pc.replace_substring_regex(text, pattern=_INTEGRAL, replacement=r"\1")
+    for pattern, key in ((r"^-0$", "0"), (r"(?i)^true$", "1"), (r"(?i)^false$", "0")):
+        text = pc.replace_substring_regex(text, pattern=pattern, replacement=key)
+    return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+
+
+def _parse(column: pa.Array, name: str, origin: Origin) -> pa.Array:
+    text = pc.utf8_trim_whitespace(pc.cast(column, pa.string()))
+    missing = pc.is_in(pc.utf8_lower(text), value_set=pa.array(MISSING_NUMBERS))
+    text = pc.if_else(missing, pa.scalar(None, pa.string()), text)
+    for pattern, number in ((r"(?i)^true$", "1"), (r"(?i)^false$", "0"), (r"^\+", "")):
+        text = pc.replace_substring_regex(text, pattern=pattern, replacement=number)
+    wrong = pc.fill_null(pc.invert(pc.match_substring_regex(text, pattern=_NUMBER)), False)
+    if pc.any(wrong).as_py():
+        index = pc.index(wrong, True).as_py()
+        raise ContractError(
+            f"{origin.row(index)}, column {name!r}: {column[index].as_py()!r} is not a number",
+            "Write a number, or leave the field empty; take the column out of tab_field_list if it is a category.",
+        )
+    return pc.cast(text, pa.float64())

@@ -1,0 +1,89 @@
+"""Writes a table piece by piece as CSV, TSV or Parquet: complete under its name, or not at all."""
+
+from pathlib import Path
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from container.tables.channel_files import DELIMITERS
+from contracts.atomic_files import AtomicFile
+from contracts.errors import ContractError
+
+ROWS_PER_GROUP = 65_536
+BYTES_PER_GROUP = 16 << 20
+
+
+class TableWriter:
+    """A file under way; `close` puts it in its place.
+
+    Attributes:
+        rows: written so far.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        """Begin.
+
+        Args:
+            path: ends with .csv, .tsv or .parquet.
+
+        Raises:
+            ContractError: a column whose type the format cannot hold.
+        """
+        self.path = path
+        self.rows = 0
+        self._pending: list[pa.Table] = []
+        self._pending_rows = 0
+        self._pending_bytes = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = AtomicFile(path)
+        file_format = path.suffix[1:]
+        try:
+            if file_format == "parquet":
+                self._writer: pq.ParquetWriter | pa_csv.CSVWriter = pq.ParquetWriter(self._file.temporary, schema)
+            else:
+                options = pa_csv.WriteOptions(delimiter=DELIMITERS[file_format], quoting_style="needed")
+                self._writer = pa_csv.CSVWriter(self._file.temporary, schema, write_options=options)
+        except pa.ArrowException as error:
+            raise ContractError(
+                f"{path.name}: cannot hold the columns as {file_format.upper()}: {error}",
+                "Write the input with plain types, or set OUTPUT_FORMAT=PARQUET.",
+            ) from error
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows; small pieces are written together."""
+        if not table.num_rows:
+            return
+        self.rows += table.num_rows
+        self._pending.append(table)
+        self._pending_rows += table.num_rows
+        self._pending_bytes += table.nbytes
+        if self._pending_rows >= ROWS_PER_GROUP or self._pending_bytes >= BYTES_PER_GROUP:
+            self._flush()
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._flush()
+        self._writer.close()
+        self._file.commit()
+
+    def abandon(self) -> None:
+        """Leave nothing behind."""
+        self._writer.close()
+        self._file.discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def _flush(self) -> None:
+        if self._pending:
+            self._writer.write_table(pa.concat_tables(self._pending).combine_chunks())
+            self._pending = []
+            self._pending_rows = self._pending_bytes = 0

@@ -1,0 +1,1 @@
+"""Clean, chunk and tokenize text; find and check encoder files. Imports no torch."""

@@ -1,0 +1,195 @@
+"""Finds the encoder that a job names, and copies its config and tokenizer in one form; weights stay in place."""
+
+import json
+import logging
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from container.text.encoder_config import (
+    apply_config_overrides,
+    check_positions,
+    read_config,
+    run_transformers,
+)
+from container.text.vocabulary import learn_vocabulary
+from contracts.errors import ContractError
+from contracts.hyperparameters import FROM_SCRATCH
+from contracts.paths import JobPaths
+
+__all__ = [
+    "EncoderSource",
+    "apply_config_overrides",
+    "check_positions",
+    "find_encoder",
+    "learn_vocabulary",
+    "read_config",
+    "resolve_encoder",
+    "write_encoder_files",
+]
+
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "*.model",
+)
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
+_HUB_TIMEOUT = 10.0  # seconds until the hub counts as out of reach
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class EncoderSource:
+    """Where an encoder comes from.
+
+    Attributes:
+        name: what the user wrote.
+        folder: holds config.json, tokenizer files and weights; None for from_scratch.
+    """
+
+    name: str
+    folder: Path | None
+
+
+def resolve_encoder(name: str, paths: JobPaths) -> EncoderSource:
+    """The encoder that hyperparameter `tokenizer` names; the log says where it was found."""
+    source = find_encoder(name, paths)
+    if source.folder is not None:
+        logger.info("encoder %s: the files in %s", name, source.folder)
+    return source
+
+
+def find_encoder(name: str, paths: JobPaths) -> EncoderSource:
+    """The encoder that hyperparameter `tokenizer` names.
+
+    Looked for in this order: from_scratch, a local folder, a folder of (or the whole of) the pretrained channel, the
+    local Hugging Face cache, the hub.
+
+    Raises:
+        ContractError: found nowhere, or a folder without config.json, weights or a vocabulary.
+    """
+    if name == FROM_SCRATCH:
+        return EncoderSource(name, None)
+    for folder in _local_folders(name, paths.pretrained):
+        if folder.is_dir():
+            missing = _missing_files(folder)
+            if missing:
+                raise ContractError(
+                    f"tokenizer: {name!r} is the folder {folder}, which has no {missing}",
+                    "Copy all files of the encoder there: config.json, tokenizer files and weights.",
+                )
+            return EncoderSource(name, folder)
+    folder, reason = _from_hub(name)
+    if folder is None:
+        raise _not_found(name, paths.pretrained, reason)
+    return EncoderSource(name, folder)
+
+
+def write_encoder_files(source: EncoderSource, target: Path) -> None:
+    """Copy config.json and the tokenizer files to `target`, never weights.
+
+    There is a tokenizer.json afterwards, converted from a slow tokenizer's files where need be, without truncation and
+    padding of its own.
+    """
+    assert source.folder is not None, "a from_scratch encoder has no files; learn_vocabulary writes them"
+    target.mkdir(parents=True, exist_ok=True)
+    for pattern in ("config.json", *_TOKENIZER_FILES):
+        for path in source.folder.glob(pattern):
+            shutil.copyfile(path, target / path.name)
+    tokenizer = target / "tokenizer.json"
+    if not tokenizer.is_file():
+        try:
+            run_transformers("tokenizer", str(source.folder), str(target))
+        except RuntimeError as error:
+            raise ContractError(
+                f"tokenizer: the files in {source.folder} cannot be converted to tokenizer.json: {error}",
+                "Put a tokenizer.json beside them; AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one.",
+            ) from None
+    try:
+        settings = json.loads(tokenizer.read_text(encoding="utf-8"))
+        settings |= {"truncation": None, "padding": None}
+    except (ValueError, TypeError) as error:
+        raise ContractError(
+            f"tokenizer: {source.folder / tokenizer.name} is not a tokenizer: {error}", "Copy the file again."
+        ) from None
+    tokenizer.write_text(json.dumps(settings, ensure_ascii=False), encoding="utf-8")
+
+
+def _local_folders(name: str, pretrained: Path) -> list[Path]:
+    if not name.strip():
+        return []
+    folders = [Path(name).expanduser(), pretrained / name, pretrained / Path(name).name]
+    if (pretrained / "config.json").is_file() and (name == pretrained.name or not _encoders_in(pretrained)):
+        folders.append(pretrained)
+    return folders
+
+
+def _encoders_in(pretrained: Path) -> list[str]:
+    """Names of the encoders in the pretrained channel, also those of the form organisation/name."""
+    found = [*pretrained.glob("*/config.json"), *pretrained.glob("*/*/config.json")]
+    return sorted(str(path.parent.relative_to(pretrained)) for path in found if not _missing_files(path.parent))
+
+
+def _missing_files(folder: Path) -> str:
+    """What an encoder's folder lacks, in words; empty if nothing."""
+    if not (folder / "config.json").is_file():
+        return "config.json"
+    weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if weights is None:
+        return f"weights ({' or '.join(WEIGHTS)})"
+    if weights.name.endswith(".index.json"):
+        try:
+            shards = sorted(set(json.loads(weights.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return f"readable {weights.name}"
+        lost = [shard for shard in shards if not (folder / shard).is_file()]
+        if lost:
+            return f"{lost[0]}, which {weights.name} names"
+    if not any(any(folder.glob(pattern)) for pattern in _VOCABULARIES):
+        return f"tokenizer file ({', '.join(_VOCABULARIES)})"
+    return ""
+
+
+def _from_hub(name: str) -> tuple[Path | None, str]:
+    """The folder of a model in the cache, downloaded if need be; None and the reason if it cannot be had."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        cached = Path(snapshot_download(name, local_files_only=True))
+        if not _missing_files(cached):
+            return cached, ""
+    except HFValidationError:
+        return None, "no folder of this name exists, and it is no Hugging Face id"
+    except LocalEntryNotFoundError:
+        pass
+    try:
+        info = HfApi().model_info(name, timeout=_HUB_TIMEOUT)  # answers at once or not at all, before a long download
+        files = [entry.rfilename for entry in info.siblings or []]
+        kind = "safetensors" if any(file in WEIGHTS[:2] for file in files) else "bin"
+        stem = "model" if kind == "safetensors" else "pytorch_model"
+        patterns = ["config.json", *_TOKENIZER_FILES, f"{stem}*.{kind}", f"{stem}.{kind}.index.json"]
+        folder = Path(snapshot_download(name, allow_patterns=patterns, etag_timeout=_HUB_TIMEOUT))
+    except Exception as error:  # the hub's and the network's errors have no common base
+        return None, f"the hub says: {' '.join(str(error).split())}"
+    missing = _missing_files(folder)
+    return (None, f"the hub has it without {missing}") if missing else (folder, "")
+
+
+def _not_found(name: str, pretrained: Path, reason: str) -> ContractError:
+    there = _encoders_in(pretrained) if pretrained.is_dir() else []
+    if (pretrained / "config.json").is_file():
+        there.insert(0, pretrained.name)
+    listed = f"there now: {', '.join(there)}" if there else "nothing is there now"
+    return ContractError(
+        f"tokenizer: the encoder {name!r} cannot be reached: {reason}",
+        f"Set tokenizer to a local folder; or put the encoder's files into {pretrained / name} ({listed}); "
+        f"or to a Hugging Face id that the local cache or the hub has; or to {FROM_SCRATCH}.",
+    )

@@ -1,0 +1,216 @@
+"""Runs a text field's steps over a batch of raw strings: clean, encode once, group into chunks of token ids."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from container.tables.values import replace_surrogates
+from container.text.chunk_tokenizer import ChunkTokenizer
+from container.text.chunking import pack_messages
+from container.text.cleaning import run_string_step
+from contracts.errors import ContractError
+from contracts.hyperparameters import TextField
+
+__all__ = ["ChunkTokenizer", "EncodedTexts", "TextCounts", "TextProcessor", "clean_texts"]
+
+CHUNKER = "dialogue_chunker"
+TOKENIZER = "tokenizer"
+
+
+@dataclass(frozen=True)
+class TextCounts:
+    """What came out of a text field and what was cut, over any number of records; `+` merges.
+
+    Attributes:
+        records: records processed.
+        chunks: chunks kept.
+        tokens: tokens kept, special tokens counted.
+        empty_records: records without a text token; each has one chunk of the special tokens.
+        truncated_records: records that lost a token or a chunk.
+        cut_chunks: chunks lost beyond max_total_chunks.
+        cut_tokens: text tokens lost, beyond max_total_chunks or (of a piece that no chunker split) max_sen_len.
+    """
+
+    records: int = 0
+    chunks: int = 0
+    tokens: int = 0
+    empty_records: int = 0
+    truncated_records: int = 0
+    cut_chunks: int = 0
+    cut_tokens: int = 0
+
+    def __add__(self, other: "TextCounts") -> "TextCounts":
+        names = (field.name for field in dataclasses.fields(self))
+        return TextCounts(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+    def to_dict(self) -> dict[str, int]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class EncodedTexts:
+    """R records: N tokens in S chunks, end to end.
+
+    Attributes:
+        tokens: token ids, special tokens included. [N] int32
+        token_counts: tokens per record. [R] int64
+        chunk_lengths: tokens per chunk. [S] int32
+        chunk_counts: chunks per record, at least one. [R] int64
+        counts: what came out and what was cut.
+    """
+
+    tokens: np.ndarray
+    token_counts: np.ndarray
+    chunk_lengths: np.ndarray
+    chunk_counts: np.ndarray
+    counts: TextCounts
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A message or a chunk: its text ("" where no later step reads it), its token ids once a chunker encoded it."""
+
+    text: str
+    tokens: list[int] | None = None
+
+
+Record = list[Piece]
+
+
+class TextProcessor:
+    """The steps of one text field, in the configured order, from raw strings to chunks of token ids. Picklable.
+
+    A record is a list of pieces. String steps change or split pieces; dialogue_chunker encodes them and packs them into
+    chunks; tokenizer makes a chunk of every piece, and encodes those without ids. So nothing is encoded twice, except
+    chunks whose text a string step after the chunker has changed.
+    """
+
+    def __init__(self, field: TextField, tokenizer: ChunkTokenizer) -> None:
+        self.field = field
+        self.tokenizer = tokenizer
+        self._budget = field.max_sen_len - len(tokenizer.prefix) - len(tokenizer.suffix)
+        if self._budget < 1:
+            raise ContractError(
+                f"max_sen_len: {field.max_sen_len} leaves no room for text beside the special tokens",
+                f"Set it to {field.max_sen_len - self._budget + 1} or more.",
+            )
+
+    def process(self, texts: Sequence[str | None]) -> EncodedTexts:
+        """Encode R records; None and blank text become one chunk of the special tokens alone."""
+        records = _raw_records(texts)
+        for step in self.field.steps:
+            if step == CHUNKER:
+                records = self._chunk(records, with_text=self.field.steps[-2:] != (CHUNKER, TOKENIZER))
+            elif step != TOKENIZER:
+                records = [_run_string_step(step, record) for record in records]
+        return self._encode(records)
+
+    def _chunk(self, records: list[Record], *, with_text: bool) -> list[Record]:
+        """Pack each record's messages into chunks; with_text finds the text of each chunk, too."""
+        separator = self.tokenizer.separator
+        texts = [separator * (place > 0) + piece.text for record in records for place, piece in enumerate(record)]
+        encoded: list[tuple[list[int], list[int] | None]] = []
+        if with_text:
+            encoded.extend(map(self.tokenizer.encode_with_starts, texts))
+        else:
+            encoded.extend((tokens, None) for tokens in self.tokenizer.encode_batch(texts))
+        chunked, end = [], 0
+        for record in records:
+            begin, end = end, end + len(record)
+            chunked.append(self._pack(texts[begin:end], encoded[begin:end]))
+        return chunked
+
+    def _pack(self, texts: list[str], encoded: list[tuple[list[int], list[int] | None]]) -> Record:
+        messages = [tokens for tokens, _ in encoded]
+        if len(messages) == 1 and len(messages[0]) <= self._budget:
+            return [Piece(texts[0], messages[0])]
+        pieces = []
+        for spans in pack_messages(messages, self._budget, starts_word=self.tokenizer.starts_word):
+            tokens = list(chain.from_iterable(messages[index][start:stop] for index, start, stop in spans))
+            parts = [
+                _text_between(texts[index], starts, start, stop)
+                for index, start, stop in spans
+                if (starts := encoded[index][1]) is not None
+            ]
+            pieces.append(Piece(" ".join(parts), tokens))
+        return pieces
+
+    def _encode(self, records: list[Record]) -> EncodedTexts:
+        """Make each piece a chunk, within max_sen_len and max_chunks, special tokens around it."""
+        waiting = [piece.text for record in records for piece in record if piece.tokens is None]
+        encoded = iter(self.tokenizer.encode_batch(waiting))
+        budget, limit = self._budget, self.field.max_chunks
+        prefix, suffix = self.tokenizer.prefix, self.tokenizer.suffix
+        runs: list[Sequence[int]] = []  # of ids, end to end
+        lengths: list[int] = []
+        chunk_counts: list[int] = []
+        empty = truncated = cut_chunks = cut_tokens = 0
+        for record in records:
+            chunks = [next(encoded) if piece.tokens is None else piece.tokens for piece in record]
+            # A chunk of special tokens alone says nothing and would weigh in the record's mean.
+            chunks = [chunk for chunk in chunks if chunk]
+            kept = [chunk[:budget] for chunk in chunks[:limit]]
+            lost = sum(map(len, chunks)) - sum(map(len, kept))
+            truncated += lost > 0
+            cut_tokens += lost
+            cut_chunks += len(chunks) - len(kept)
+            if not kept:
+                empty += 1
+                kept = [[]]
+            for chunk in kept:
+                runs += (prefix, chunk, suffix)
+                lengths.append(len(chunk))
+            chunk_counts.append(len(kept))
+        chunk_lengths = np.array(lengths, dtype=np.int32) + np.int32(len(prefix) + len(suffix))  # [S]
+        counts = np.array(chunk_counts, dtype=np.int64)  # [R]
+        total = int(chunk_lengths.sum(dtype=np.int64))
+        ends = np.concatenate([[0], np.cumsum(chunk_lengths, dtype=np.int64)])[np.cumsum(counts)]
+        return EncodedTexts(
+            tokens=np.fromiter(chain.from_iterable(runs), dtype=np.int32, count=total),  # [N]
+            token_counts=np.diff(ends, prepend=0),  # [R]
+            chunk_lengths=chunk_lengths,
+            chunk_counts=counts,
+            counts=TextCounts(
+                records=len(records),
+                chunks=len(chunk_lengths),
+                tokens=total,
+                empty_records=empty,
+                truncated_records=truncated,
+                cut_chunks=cut_chunks,
+                cut_tokens=cut_tokens,
+            ),
+        )
+
+
+def clean_texts(field: TextField, texts: Sequence[str | None]) -> list[list[str]]:
+    """The pieces of each record after the string steps alone: what a vocabulary is learned on."""
+    records = _raw_records(texts)
+    for step in field.steps:
+        if step not in (CHUNKER, TOKENIZER):
+            records = [_run_string_step(step, record) for record in records]
+    return [[piece.text for piece in record] for record in records]
+
+
+def _raw_records(texts: Sequence[str | None]) -> list[Record]:
+    return [[Piece(replace_surrogates(text))] if text and not text.isspace() else [] for text in texts]
+
+
+def _run_string_step(step: str, record: Record) -> Record:
+    pieces: Record = []
+    for piece in record:
+        texts = run_string_step(step, piece.text)
+        if texts == [piece.text]:
+            pieces.append(piece)  # with the ids it may have
+        else:
+            pieces.extend(map(Piece, texts))
+    return pieces
+
+
+def _text_between(text: str, starts: list[int], start: int, stop: int) -> str:
+    """The characters of tokens [start:stop] of a text, those that no token covers included."""
+    begin = starts[start] if 0 < start < len(starts) else 0
+    end = starts[stop] if stop < len(starts) else len(text)
+    return text[begin:end].strip()

@@ -1,0 +1,146 @@
+"""Learns a WordPiece vocabulary from the training text, the same one in every run, for from_scratch encoders."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from container.text.encoder_config import scratch_config
+from contracts.errors import ContractError
+from contracts.hyperparameters import ENCODER_SIZES
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_PREFIX = "##"
+_LONGEST_WORD = 100  # WordPiece's own limit: longer ones are [UNK]
+_MAX_ALPHABET = 1000
+_MIN_VOCABULARY = 64
+_READ_IN_FULL = 1_000_000  # texts; of later ones a share that thins out is read
+_MAX_WORDS = 2_000_000  # distinct words counted at a time, about 200 MB
+_MAX_TRAINING_WORDS = 4_000_000  # words that the trainer reads; more do not change a vocabulary worth naming
+
+
+def learn_vocabulary(
+    texts: Iterable[str],
+    target: Path,
+    *,
+    encoder_config: Mapping[str, Any],
+    seed: int,
+    max_sen_len: int = 512,
+) -> None:
+    """Learn a vocabulary and write tokenizer.json, tokenizer_config.json and config.json to `target`.
+
+    Reads `texts` once, in bounded memory: distinct words are counted, and the rarest forgotten when they are too many.
+    The same texts in the same order give the same bytes.
+
+    Args:
+        texts: cleaned pieces of text.
+        encoder_config: the encoder's sizes; vocab_size is the largest size of the vocabulary.
+        seed: draws the texts that are read once there are more than a million.
+        max_sen_len: tokens of the longest chunk.
+
+    Raises:
+        ContractError: no text, a vocab_size too small, or an encoder_config that scratch_config refuses.
+    """
+    limit = encoder_config.get("vocab_size", ENCODER_SIZES["vocab_size"])
+    if not isinstance(limit, int) or limit < _MIN_VOCABULARY:
+        raise ContractError(
+            f"encoder_config: vocab_size is {limit!r}, too small for the letters alone",
+            f"Set it to {_MIN_VOCABULARY} or more; {ENCODER_SIZES['vocab_size']} is the default.",
+        )
+    tokenizer = Tokenizer(models.WordPiece({}, unk_token="[UNK]", continuing_subword_prefix=_PREFIX))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    counts = _count_words(_thin(texts, seed=seed), tokenizer)
+    if not counts:
+        raise ContractError(
+            "tokenizer: from_scratch learns its vocabulary from the text of train, and there is none",
+            "Check the name of the text column, or use a pretrained encoder.",
+        )
+    vocabulary = _learn(counts, limit)
+    tokenizer.model = models.WordPiece(vocabulary, unk_token="[UNK]", continuing_subword_prefix=_PREFIX)
+    tokenizer.decoder = decoders.WordPiece(prefix=_PREFIX)
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))
+    special = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "cls": "[CLS]", "sep": "[SEP]"}
+    config = scratch_config(
+        encoder_config,
+        vocab_size=len(vocabulary),
+        special_ids={name: vocabulary[token] for name, token in special.items()},
+        max_sen_len=max_sen_len,
+    )
+    target.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(target / "tokenizer.json"))
+    _write_json(target / "config.json", config)
+    _write_json(
+        target / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **{f"{token.strip('[]').lower()}_token": token for token in SPECIAL_TOKENS},
+            "model_max_length": max_sen_len,
+        },
+    )
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def _thin(texts: Iterable[str], *, seed: int) -> Iterator[str]:
+    """All of the first million texts; text number n after that with probability million / n."""
+    draw = random.Random(seed)
+    for number, text in enumerate(texts, start=1):
+        if number <= _READ_IN_FULL or draw.random() * number < _READ_IN_FULL:
+            yield text
+
+
+def _count_words(texts: Iterable[str], tokenizer: Tokenizer) -> Counter[str]:
+    """How often each word, as the tokenizer would split the text, occurs."""
+    raw: Counter[str] = Counter()
+    rare = 1
+    for text in texts:
+        raw.update(text.split())
+        while len(raw) > _MAX_WORDS:
+            raw = Counter({word: count for word, count in raw.items() if count > rare})
+            rare += 1
+    words: Counter[str] = Counter()
+    for text, count in raw.items():
+        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text)):
+            if len(word) <= _LONGEST_WORD:
+                words[word] += count
+    return words
+
+
+def _learn(counts: Mapping[str, int], limit: int) -> dict[str, int]:
+    """The vocabulary of at most `limit` tokens: special tokens, letters, merges.
+
+    The library's trainer numbers the continuing letters (##a) in the order of a hash map that differs from process to
+    process, and breaks ties between merges by number. Handed in as special tokens they are numbered by us. A
+    tokenizer of its own takes them, because they are not special in the text.
+    """
+    letters: Counter[str] = Counter()
+    for word, count in counts.items():
+        for letter in word:
+            letters[letter] += count
+    most_common = sorted(letters, key=lambda letter: (-letters[letter], letter))
+    alphabet = sorted(most_common[: min(_MAX_ALPHABET, (limit - len(SPECIAL_TOKENS)) // 2)])
+    continuing = sorted({letter for word in counts for letter in word[1:]}.intersection(alphabet))
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=limit,
+        min_frequency=2,
+        special_tokens=[*SPECIAL_TOKENS, *(_PREFIX + letter for letter in continuing)],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        continuing_subword_prefix=_PREFIX,
+        show_progress=False,
+    )
+    share = min(1.0, _MAX_TRAINING_WORDS / sum(counts.values()))
+    learner = Tokenizer(models.WordPiece(unk_token="[UNK]", continuing_subword_prefix=_PREFIX))
+    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    learner.train_from_iterator(
+        (f"{word} " * round(count * share) for word, count in sorted(counts.items())), trainer=trainer
+    )
+    return learner.get_vocab(with_added_tokens=True)

@@ -1,0 +1,162 @@
+"""LoRA: what is adapted and trained, that merged weights are plain ones, and where it is refused."""
+
+import copy
+
+import pytest
+import torch
+
+from container.models.build import build_classifier
+from container.models.lora import add_lora, merge_lora
+from container.predictor import Predictor
+from contracts.consistency import check_parallelism
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.unused_settings import unused_settings
+from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+from testing.jobs import CONFIGURATION, run_train, table, write_job
+from testing.parity import (
+    ONE_PROCESS,
+    SGD,
+    TOLERANCE,
+    ParityJobs,
+    difference,
+)
+from testing.parity_strategies import STRATEGIES
+from tests.contracts.test_every_hyperparameter import pretrained_tiny
+
+LORA = {"tokenizer": "pretrained_tiny", "encoder_config": {}, "reinit_layers": 0, "lora_rank": 2}
+
+
+def build(folder, family="bert", config=None, **values):
+    hp = hyperparameters(reinit_layers=0, **values)
+    files = [write_config(folder / family, family, **(config or {}))]
+    model = build_classifier(hp, files, tabular_dim=0, numeric_transform=standard_transform(0)).eval()
+    plain = copy.deepcopy(model)
+    add_lora(model, hp)
+    return plain, model
+
+
+def adapted(model):
+    return {name.partition(".lora_A")[0] for name, _ in model.named_parameters() if ".lora_A" in name}
+
+
+def test_of_the_backbone_only_adapters_are_trained_and_the_rest_of_the_model_is(tmp_path):
+    _, model = build(tmp_path, lora_rank=4)
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert {name for name in trained if "backbone" in name} == {
+        f"{name}.lora_{part}.default.weight" for name in adapted(model) for part in "AB"
+    }
+    assert trained >= {"branches.text.encoder.pooler.dense.weight", "fusion.output.weight"}
+
+
+@pytest.mark.parametrize(
+    ("family", "attention", "linear"),
+    [("bert", 8, 12), ("distilbert", 8, 12), ("modernbert", 6, 12), ("nomic_bert", 8, 14), ("albert", 4, 6)],
+)
+def test_the_layers_that_are_adapted(tmp_path, family, attention, linear):
+    counts = [len(adapted(build(tmp_path, family, lora_rank=2, lora_target=t)[1])) for t in ("attention", "linear")]
+    assert counts == [attention, linear]
+
+
+def test_layers_that_take_no_part_get_no_adapters_which_replicas_would_wait_for(tmp_path):
+    sizes = {"entity_vocab_size": 20, "entity_emb_size": 16, "max_position_embeddings": 66}
+    _, model = build(tmp_path, "bert", config={"model_type": "luke", **sizes}, lora_rank=2)
+    model(packed_batch([[5], [9, 3]])).sum().backward()
+    learns = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert any("lora_A" in name for name in learns)
+    assert learns == {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def test_at_first_nothing_changes_and_every_process_draws_the_same(tmp_path):
+    plain, model = build(tmp_path, lora_rank=4)
+    torch.manual_seed(5)
+    _, again = build(tmp_path, lora_rank=4)
+    batch = packed_batch([[5], [9, 3]])
+    torch.testing.assert_close(model(batch), plain(batch))
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+
+
+def test_merged_weights_have_plain_names_and_give_the_same_logits(tmp_path):
+    plain, model = build(tmp_path, lora_rank=4, lora_target="linear")
+    for name, parameter in model.named_parameters():
+        if ".lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    batch = packed_batch([[5], [9, 3]])
+    before = model(batch)
+    assert not torch.allclose(before, plain(batch), atol=1e-3)
+    merge_lora(model)
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    plain.load_state_dict(model.state_dict())
+    torch.testing.assert_close(plain(batch), before, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tokenizer": "from_scratch"}, "lora_rank: is 2, but the encoder of 'chat' is from_scratch"),
+        ({"model_class": "lstm"}, "lora_rank: is 2, but lstm reads words and has no layers to adapt"),
+        ({"reinit_layers": 2}, "reinit_layers: is 2 for 'chat', but with lora_rank 2"),
+    ],
+)
+def test_what_would_leave_random_weights_frozen_is_refused(settings, message):
+    with pytest.raises(ContractError, match=message):
+        parse_hyperparameters({**CONFIGURATION, **LORA, **settings})
+
+
+def test_it_is_refused_under_tensor_parallelism_with_what_works_instead():
+    hp = parse_hyperparameters({**CONFIGURATION, **LORA})
+    check_parallelism(hp, {"ddp"}, pipeline_ranks=1)
+    with pytest.raises(ContractError, match=r"lora_rank: is 2, but tp") as refused:
+        check_parallelism(hp, {"tp"}, pipeline_ranks=1)
+    assert "dp_shard_size (fsdp) or pp_size" in refused.value.fix
+
+
+def test_what_has_no_effect_beside_it_or_without_it_is_named():
+    hp = parse_hyperparameters({**CONFIGURATION, **LORA, "is_embeddings_trainable": False})
+    assert unused_settings(hp) == [
+        "is_embeddings_trainable is set and has no effect here: lora_rank freezes the encoders."
+    ]
+    hp = parse_hyperparameters({**CONFIGURATION, "lora_alpha": 8.0})
+    assert unused_settings(hp) == ["lora_alpha is set and has no effect here: lora_rank is 0."]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_job_with_adapters_serves_plain_weights(tmp_path):
+    pretrained_tiny(tmp_path / "encoder")
+    settings = {**LORA, "tokenizer": str(tmp_path / "encoder"), "lora_alpha": 64.0, "lr": 0.02, "max_epochs": 1}
+    paths = write_job(tmp_path / "job", overrides=settings)
+    assert "of them are trained" in run_train(paths)
+    state = torch.load(paths.model / "model.pth", weights_only=True)
+    assert "branches.text.encoder.backbone.encoder.layer.0.attention.self.query.weight" in state
+    assert not [name for name in state if "lora" in name or "base_layer" in name]
+    records = table(8, seed=5).drop(columns="label")
+    onnx, pytorch = (Predictor.load(paths.model, backend=backend).predict(records) for backend in ("onnx", "torch"))
+    assert abs(onnx - pytorch).max() < 1e-4
+
+
+@pytest.fixture(scope="module")
+def runs(rank_pool, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lora")
+    pretrained_tiny(folder / "encoder")
+    jobs = ParityJobs(rank_pool, folder)
+    no_dropout = {"dropout": 0.0, "fusion_dropout": 0.0, "encoder_config": {"hidden_dropout_prob": 0.0}}
+    settings = {**LORA, **SGD, **no_dropout, "tokenizer": str(folder / "encoder"), "max_epochs": 2, "ema_decay": 0.9}
+    return lambda strategy: jobs.train(strategy, settings)[0]
+
+
+@pytest.fixture(scope="module")
+def alone(runs):
+    return runs(ONE_PROCESS)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["ddp 2", "fsdp 2, FULL_SHARD", "pp 2, 1F1B", "pp 2, ZBVZeroBubble", "branch 2"])
+def test_a_strategy_gives_the_numbers_of_one_process_with_adapters(runs, alone, name):
+    ours = runs(next(strategy for strategy in STRATEGIES if strategy.name == name))
+    assert any(".lora_B" in weight for weight in ours.weights)
+    assert not any(".base_layer" in weight for weight in ours.weights)
+    found = difference(ours, alone)
+    assert found.value <= TOLERANCE, found

@@ -1,0 +1,110 @@
+"""Two texts through one encoder: one set of weights, everywhere; and where that cannot be."""
+
+import pytest
+import torch
+
+from container.export.onnx import export_onnx
+from container.models.build import build_classifier
+from contracts.consistency import check_parallelism
+from contracts.errors import ContractError
+from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+from testing.parity import (
+    ONE_PROCESS,
+    SGD,
+    TOLERANCE,
+    ParityJobs,
+    difference,
+)
+from testing.parity_strategies import STRATEGIES
+from tests.contracts.test_every_hyperparameter import pretrained_tiny
+
+TWO_TEXTS = {"model_class": "trimodal_bert", "tokenizer": "pretrained", "encoder_config": {}, "reinit_layers": 0}
+
+
+def build(folder, *, share_encoder):
+    hp = hyperparameters(**TWO_TEXTS, share_encoder=share_encoder)
+    files = [write_config(folder / "bert", "bert")] * 2
+    model = build_classifier(hp, files, tabular_dim=0, numeric_transform=standard_transform(0)).eval()
+    return hp, model
+
+
+def test_the_encoder_is_one_and_each_text_has_its_own_projection(tmp_path):
+    _, model = build(tmp_path, share_encoder=True)
+    primary, secondary = model.branches.values()
+    assert primary.encoder is secondary.encoder
+    assert primary.projection is not secondary.projection
+    _, apart = build(tmp_path, share_encoder=False)
+    counts = [sum(parameter.numel() for parameter in made.parameters()) for made in (model, apart)]
+    assert counts[0] < 0.7 * counts[1]
+
+
+def test_it_gives_the_gradients_of_two_encoders_that_are_equal_added_up(tmp_path):
+    _, shared = build(tmp_path, share_encoder=True)
+    _, apart = build(tmp_path, share_encoder=False)
+    apart.load_state_dict(shared.state_dict())
+    batch = packed_batch([[5, 7], [9, 3]], [[4], [6]])
+    for model in (shared, apart):
+        model(batch).square().sum().backward()
+    first, second = (dict(branch.encoder.named_parameters()) for branch in apart.branches.values())
+    for name, parameter in shared.branches["primary"].encoder.named_parameters():
+        torch.testing.assert_close(parameter.grad, first[name].grad + second[name].grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.long
+def test_the_exported_graph_holds_its_weights_once(tmp_path):
+    sizes = []
+    for shared in (True, False):
+        hp, model = build(tmp_path, share_encoder=shared)
+        report = export_onnx(model, hp, tmp_path / f"{shared}.onnx", samples=[packed_batch([[5], [9, 3]], [[4], [6]])])
+        assert report.max_difference < 1e-5
+        encoder = sum(p.numel() for p in model.branches["primary"].encoder.parameters())
+        sizes.append(report.path.stat().st_size)
+    assert sizes[1] - sizes[0] > 0.9 * 4 * encoder
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tokenizer": "from_scratch"}, "from_scratch, which makes a vocabulary for each text"),
+        ({"secondary_reinit_layers": 1}, "reinit_layers is 0 for 'chat' and 1 for 'events'"),
+        ({"primary_is_embeddings_trainable": False}, "is_embeddings_trainable is False for 'chat' and True for"),
+    ],
+)
+def test_encoders_that_cannot_be_one_are_refused(settings, message):
+    with pytest.raises(ContractError, match=f"share_encoder: is true, but .*{message}"):
+        hyperparameters(**{**TWO_TEXTS, **settings}, share_encoder=True)
+
+
+@pytest.mark.parametrize("axis", ["pp", "branch"])
+def test_it_is_refused_where_the_texts_are_on_different_ranks(axis):
+    hp = hyperparameters(**TWO_TEXTS, share_encoder=True)
+    check_parallelism(hp, {"fsdp", "dp_shard"}, pipeline_ranks=1)
+    with pytest.raises(ContractError, match=f"share_encoder: is true, but {axis} puts"):
+        check_parallelism(hp, {axis}, pipeline_ranks=2)
+
+
+@pytest.fixture(scope="module")
+def runs(rank_pool, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shared")
+    pretrained_tiny(folder / "encoder")
+    jobs = ParityJobs(rank_pool, folder)
+    no_dropout = {"dropout": 0.0, "fusion_dropout": 0.0, "encoder_config": {"hidden_dropout_prob": 0.0}}
+    settings = {**SGD, **no_dropout, "tokenizer": str(folder / "encoder"), "reinit_layers": 0, "max_epochs": 2}
+    settings |= {"share_encoder": True, "ema_decay": 0.9, "layer_lr_decay": 0.8}
+    return lambda strategy: jobs.train(strategy, settings)[0]
+
+
+@pytest.fixture(scope="module")
+def alone(runs):
+    return runs(ONE_PROCESS)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "name", ["ddp 2", "fsdp 2, FULL_SHARD", "fsdp 2, SHARD_GRAD_OP", "tp 2", "tp 2, sequence parallel", "tp 2 x fsdp 2"]
+)
+def test_a_strategy_gives_the_numbers_of_one_process_with_it(runs, alone, name):
+    ours = runs(next(strategy for strategy in STRATEGIES if strategy.name == name))
+    found = difference(ours, alone)
+    assert found.value <= TOLERANCE, found

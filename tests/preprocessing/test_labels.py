@@ -1,0 +1,141 @@
+"""Class labels and their ids."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from container.data import batch
+from container.preprocessing.fit import TableColumns, learn_label_map, scan_held_out, scan_train
+from container.preprocessing.labels import UNLABELLED, LabelCollector, LabelMap, given_labels, learned_labels
+from container.tables.channel_files import Origin
+from contracts.errors import ContractError
+from testing.table_jobs import settings, table, write_table
+
+ORIGIN = Origin(Path("train.csv"), 100)
+
+
+def test_unlabelled_is_the_number_that_batches_use() -> None:
+    assert UNLABELLED == batch.UNLABELLED
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([0, 1, None]),
+        pa.array([0.0, 1.0, float("nan")]),
+        pa.array(["0", "1.0", ""]),
+        pa.array([False, True, None]),
+        pa.array(["false", "True", None]),
+        pa.array(["0", "1", None]).dictionary_encode(),
+    ],
+)
+def test_one_label_in_any_type_is_one_class(column: pa.Array) -> None:
+    assert LabelMap("label", (0, 1)).encode(column, origin=ORIGIN).tolist() == [0, 1, UNLABELLED]
+
+
+def test_categories_give_the_order_of_ids() -> None:
+    labels = given_labels("label", ["neutral", 7, "bad"])
+    assert labels.encode(pa.array(["bad", "7", "neutral", "7.0"]), origin=ORIGIN).tolist() == [2, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (["1", "0"], (0, 1)),
+        (["10", "9"], (9, 10)),
+        (["yes", "no"], ("no", "yes")),
+        (["2.5", "-1"], (-1, "2.5")),
+        (["a", "3"], (3, "a")),
+        (["nan", "--1", "5"], (5, "--1", "nan")),
+    ],
+)
+def test_learned_labels_are_sorted_numbers_by_value(found: list[str], expected: tuple[object, ...]) -> None:
+    assert learned_labels("label", dict.fromkeys(found, 1)).labels == expected
+
+
+def test_a_label_outside_the_categories_is_named_with_file_row_and_value() -> None:
+    with pytest.raises(ContractError) as caught:
+        LabelMap("grade", ("a", "b")).encode(pa.array(["a", None, "c"]), origin=ORIGIN)
+    assert caught.value.cause == "train.csv: row 103, column 'grade': 'c' is none of the labels ['a', 'b']"
+
+
+def test_categories_that_are_the_same_label_are_refused() -> None:
+    with pytest.raises(ContractError, match=r"\['1', 1\] are the same label|\[1, '1.0'\] are the same label"):
+        given_labels("label", [1, "1.0", 2])
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", None]), max_size=30), st.integers(0, 30))
+def test_labels_counted_in_parts_are_those_of_the_whole(values: list[str | None], cut: int) -> None:
+    def collect(part: list[str | None]) -> tuple[LabelCollector, np.ndarray]:
+        collector = LabelCollector("label", allowed=3)
+        return collector, collector.add(pa.array(part, pa.string()), origin=ORIGIN)
+
+    whole, index = collect(values)
+    left, left_index = collect(values[:cut])
+    right, right_index = collect(values[cut:])
+    moved = left.merge(right)
+    assert left.counts == whole.counts
+    assert left.index == whole.index
+    right_index = np.where(right_index < 0, -1, moved[right_index]) if len(moved) else right_index
+    assert [*left_index, *right_index] == index.tolist()
+
+
+def scan(folder: Path, labels: list[object], **given: object) -> object:
+    hp = settings(**given)
+    path = write_table(folder / "train.csv", table(len(labels), label=labels))
+    statistics = scan_train([path], hp, TableColumns.of(hp))
+    return learn_label_map(statistics, hp, where="train")
+
+
+def test_unlabelled_training_rows_are_counted_and_named(tmp_path: Path) -> None:
+    with pytest.raises(ContractError) as caught:
+        scan(tmp_path, [0, None, 1, None, 1])
+    assert "train.csv: row 2, column 'label': has no label, as have 2 of 5 training rows" in caught.value.cause
+    assert "train.csv: row 4" in caught.value.cause
+    assert "drop_unlabelled" in caught.value.fix
+
+
+def test_unlabelled_training_rows_are_left_out_on_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert scan(tmp_path, [0, None, 1, None, 1], drop_unlabelled=True).labels == (0, 1)
+    assert "2 of 5 rows have no label and are left out" in caplog.text
+
+
+def test_one_class_alone_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match="column 'label' holds only the label '1'"):
+        scan(tmp_path, ["1", "1", "1.0", "True"])
+    with pytest.raises(ContractError, match="column 'label' holds no label"):
+        scan(tmp_path, [None, None], drop_unlabelled=True)
+
+
+def test_a_third_label_of_a_binary_job_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match=r"row 4, column 'label': '2' is a label beyond the 2 classes \['0', '1'\]"):
+        scan(tmp_path, [0, 1, 0, 2])
+
+
+def test_a_category_that_train_lacks_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    labels = scan(tmp_path, ["a", "b"], is_binary=False, num_classes=3, multiclass_categories=["c", "b", "a"])
+    assert labels.labels == ("c", "b", "a")
+    assert "no row has the label 'c'" in caplog.text
+
+
+def test_held_out_rows_may_lack_a_label_but_have_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    hp = settings()
+    columns, labels = TableColumns.of(hp), LabelMap("label", (0, 1))
+    path = write_table(tmp_path / "val.csv", table(3, label=["1", None, "0"]))
+    statistics = scan_held_out([path], hp, columns, labels=labels, channel="val")
+    assert (statistics.rows, statistics.unlabelled) == (3, 1)
+    assert "1 of 3 rows have no label" in caplog.text
+    write_table(path, table(3, label=["1", "5", "0"]))
+    with pytest.raises(ContractError, match=r"val.csv: row 2, column 'label': '5' is none of the labels"):
+        scan_held_out([path], hp, columns, labels=labels, channel="val")
+
+
+def test_a_channel_without_rows_is_named(tmp_path: Path) -> None:
+    hp = settings()
+    path = write_table(tmp_path / "train.csv", table(0))
+    with pytest.raises(ContractError, match=r"channel train: .*train.csv has no rows"):
+        scan_train([path], hp, TableColumns.of(hp))

@@ -1,0 +1,385 @@
+"""A whole job's data: prepared once, reused, in processes, never half-written."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from container.preprocessing.prepare import PreparedData, open_prepared, prepare_data
+from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
+from container.preprocessing.split_file import write_split
+from container.preprocessing.transform import Preprocessor
+from container.tables.channel_files import TableSlice, iter_tables
+from contracts.errors import ContractError
+from contracts.paths import JobPaths
+from testing.jobs import REPOSITORY
+from testing.table_jobs import fit, settings, table, write_job, write_table, write_tokenizer
+
+TRAIN = SliceSettings(is_train=True, drop_unlabelled=False)
+FEATURES = ["row", "label", "tabular", "text_tokens", "text_chunk_lengths"]
+
+
+def prepare(paths: JobPaths, **given: Any) -> PreparedData:
+    return prepare_data(paths, settings(tokenizer="tiny", **given))
+
+
+def read(prepared: PreparedData, split: str = "train") -> pa.Table:
+    return pa.ipc.open_file(pa.memory_map(str(prepared.split(split)))).read_all()
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> JobPaths:
+    return write_job(tmp_path)
+
+
+def test_every_row_is_prepared_in_order_with_its_id(paths: JobPaths) -> None:
+    prepared = prepare(paths)
+    assert prepared.rows == {"train": 60, "val": 20, "test": 20}
+    assert (prepared.tabular_dim, prepared.input_format, prepared.reused) == (3, "csv", False)
+    for number, split in enumerate(("train", "val", "test")):
+        found, raw = read(prepared, split), table(prepared.rows[split], start=100 * number)
+        assert found["row"].to_pylist() == list(range(prepared.rows[split]))
+        assert found["id"].to_pylist() == raw["id"].to_pylist()
+        assert found["label"].to_pylist() == raw["label"].to_pylist()
+        assert found["raw_label"].to_pylist() == [str(label) for label in raw["label"].to_pylist()]
+
+
+def test_every_format_is_prepared_the_same(tmp_path: Path) -> None:
+    prepared = [prepare(write_job(tmp_path / suffix, suffix=suffix)) for suffix in (".csv", ".tsv", ".parquet")]
+    assert [found.input_format for found in prepared] == ["csv", "tsv", "parquet"]
+    assert prepared[0].fitted == prepared[1].fitted == prepared[2].fitted
+    for split in ("train", "test"):
+        first, *others = (read(found, split).select(FEATURES) for found in prepared)
+        assert all(first.equals(other) for other in others)
+
+
+def test_a_row_of_the_file_and_the_same_record_served_are_the_same(paths: JobPaths) -> None:
+    prepared = prepare(paths)
+    preprocessor = Preprocessor.load(prepared.folder)
+    found = read(prepared, "test").select(FEATURES[2:]).to_pylist()
+    records = table(20, start=200).drop(["label"]).to_pylist()
+    served = [preprocessor.transform(pa.Table.from_pylist([record])).batch for record in records]
+    assert [batch.select(FEATURES[2:]).to_pylist()[0] for batch in served] == found
+
+
+def test_training_rows_have_out_of_fold_risks_and_others_the_full_table(paths: JobPaths) -> None:
+    in_sample = prepare(paths, risk_table_folds=0)
+    leaking = np.array(read(in_sample)["tabular"].to_pylist())
+    folded = prepare(paths)
+    tabular = np.array(read(folded)["tabular"].to_pylist())
+    np.testing.assert_array_equal(tabular[:, :2], leaking[:, :2])
+    assert (tabular[:, 2] != leaking[:, 2]).mean() > 0.9
+    assert in_sample.fitted.risk_tables == folded.fitted.risk_tables
+    preprocessor = Preprocessor.load(folded.folder)
+    assert (
+        read(folded, "val")["tabular"].to_pylist()
+        == preprocessor.transform(table(20, start=100)).batch["tabular"].to_pylist()
+    )
+
+
+def test_a_second_run_reuses_what_the_first_prepared(paths: JobPaths) -> None:
+    first = prepare(paths)
+    written = first.split("train").stat().st_mtime_ns
+    second = prepare(paths, lr=0.5, batch_size=7, max_epochs=1)
+    assert second.reused
+    assert second.folder == first.folder
+    assert second.split("train").stat().st_mtime_ns == written
+    assert (second.fitted, second.summary, second.rows) == (first.fitted, first.summary, first.rows)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"max_sen_len": 11},
+        {"chunk_trancate": True},
+        {"tab_field_list": ["x"]},
+        {"imputation_strategy": "median"},
+        {"numeric_transform": "none"},
+        {"smooth_factor": 0.1},
+        {"seed": 7},
+        {"model_class": "bert", "tab_field_list": [], "cat_field_list": []},
+        {"text_processing_steps": ["tokenizer"]},
+    ],
+)
+def test_a_setting_that_matters_is_prepared_anew_and_the_old_is_removed(paths: JobPaths, given: dict[str, Any]) -> None:
+    first = prepare(paths)
+    second = prepare(paths, **given)
+    assert not second.reused
+    assert not first.folder.exists()
+    assert second.split("train").is_file()
+
+
+def test_changed_files_tokenizers_and_artifacts_are_prepared_anew(
+    paths: JobPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(paths)
+    write_table(paths.channel("val") / "data.csv", table(20, start=101))
+    assert not prepare(paths).reused
+    os.utime(paths.channel("train") / "data.csv", ns=(1, 1))
+    assert not prepare(paths).reused
+    config = paths.pretrained / "tiny" / "config.json"
+    config.write_text(config.read_text().replace("512", "256"))
+    assert not prepare(paths).reused
+    paths.precomputed_artifacts.mkdir()
+    (paths.precomputed_artifacts / "impute_dict.json").write_text('{"x": -5, "y": 0}')
+    assert not prepare(paths).reused
+    monkeypatch.setenv("USE_PRECOMPUTED_IMPUTATION", "true")
+    prepared = prepare(paths)
+    assert not prepared.reused
+    assert prepared.fitted.imputation == {"x": -5.0, "y": 0.0}
+    assert prepare(paths).reused
+
+
+def test_selected_features_leave_the_others_out(paths: JobPaths) -> None:
+    paths.precomputed_artifacts.mkdir()
+    selection = paths.precomputed_artifacts / "selected_features.json"
+    selection.write_text('["c", "y"]')
+    assert prepare(paths).fitted.feature_columns == ["y", "c"]
+    selection.write_text("[]")
+    assert prepare(paths).tabular_dim == 0
+
+
+def test_precomputed_tables_of_a_column_that_was_mapped_already_are_refused(
+    paths: JobPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USE_PRECOMPUTED_RISK_TABLES", "true")
+    paths.precomputed_artifacts.mkdir()
+    (paths.precomputed_artifacts / "risk_table_map.json").write_text(
+        '{"c": {"bins": {"red": 0.75, "blue": 0.25}, "default_bin": 0.5}}'
+    )
+    mapped = table(60, c=[0.75 if i % 2 else 0.25 for i in range(60)])
+    write_table(paths.channel("train") / "data.csv", mapped)
+    with pytest.raises(
+        ContractError, match="risk_table_map: risk table of column 'c': .* looks already mapped"
+    ) as caught:
+        prepare(paths)
+    assert "set USE_PRECOMPUTED_RISK_TABLES to false" in caught.value.fix
+
+
+def test_settings_of_fits_that_are_precomputed_are_logged_as_without_effect(
+    paths: JobPaths, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths.precomputed_artifacts.mkdir()
+    (paths.precomputed_artifacts / "impute_dict.json").write_text('{"x": 0, "y": 0}')
+    (paths.precomputed_artifacts / "risk_table_map.json").write_text('{"c": {"risk": {"a": 0.5}, "default_risk": 0.5}}')
+    caplog.set_level("INFO")
+    given = {"imputation_strategy": "median", "smooth_factor": 0.2, "count_threshold": 3, "risk_table_folds": 4}
+    prepare(paths, **given)
+    assert "no effect" not in caplog.text
+    monkeypatch.setenv("USE_PRECOMPUTED_IMPUTATION", "true")
+    monkeypatch.setenv("USE_PRECOMPUTED_RISK_TABLES", "true")
+    prepare(paths, **given)
+    for name in given:
+        assert f"{name} is set and has no effect here: the values of every column are precomputed." in caplog.text
+    assert "rows (66.7%) have a category that the risk table lacks and get its default." in caplog.text
+    caplog.clear()
+    prepare(paths)
+    assert "no effect" not in caplog.text
+
+
+def test_an_unfinished_folder_is_nobodys_and_a_failure_leaves_none(paths: JobPaths) -> None:
+    (paths.prepared / "tmp-other").mkdir(parents=True)
+    write_table(paths.channel("test") / "data.csv", table(3, x=["1", "many", "2"]))
+    with pytest.raises(ContractError, match=r"data.csv: row 2, column 'x': 'many' is not a number"):
+        prepare(paths)
+    assert [path.name for path in paths.prepared.iterdir()] == [".lock"]
+    with pytest.raises(ContractError, match=r"prepared.json is missing"):
+        open_prepared(paths.prepared)
+
+
+def test_a_killed_run_is_never_taken_for_complete(paths: JobPaths) -> None:
+    large = table(30_000, text=[f"good shirt number {i} " * 8 for i in range(30_000)])
+    write_table(paths.channel("train") / "data.csv", large)
+    code = (
+        "import sys; from testing.table_jobs import settings; from contracts.paths import JobPaths;"
+        "from container.preprocessing.prepare import prepare_data;"
+        f"prepare_data(JobPaths.resolve({str(paths.root)!r}), settings(tokenizer='tiny'))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY)
+    try:
+        while not list(paths.prepared.glob("tmp-*/train.arrow")):
+            assert process.poll() is None
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert list(paths.prepared.glob("tmp-*"))
+    write_table(paths.channel("train") / "data.csv", table(60))
+    assert not prepare(paths).reused
+    assert not list(paths.prepared.glob("tmp-*"))
+
+
+@pytest.mark.parametrize(
+    ("split", "content", "given", "message"),
+    [
+        ("val", None, {}, "channel val: the folder .* does not exist"),
+        ("test", table(0), {}, "channel test: .*data.csv has no rows"),
+        ("val", table(4).drop(["text"]), {}, r"val/data.csv: column 'text' is missing"),
+        ("train", table(9, x=[None] * 9), {}, "column 'x' has no value in any"),
+        ("train", table(9), {"full_field_list": ["id", "text", "x", "y", "c", "label", "z"]}, "column 'z' is missing"),
+        ("train", table(9), {"train_filename": "other.csv"}, r"other.csv does not exist; it holds data.csv"),
+    ],
+)
+def test_bad_input_is_named(
+    paths: JobPaths, split: str, content: pa.Table | None, given: dict[str, Any], message: str
+) -> None:
+    path = paths.channel(split) / "data.csv"
+    path.unlink()
+    if content is None:
+        path.parent.rmdir()
+    else:
+        write_table(path, content)
+    with pytest.raises(ContractError, match=message):
+        prepare(paths, **given)
+
+
+def test_duplicate_ids_are_a_warning_and_kept(paths: JobPaths, caplog: pytest.LogCaptureFixture) -> None:
+    write_table(paths.channel("test") / "data.csv", table(4, id=["a", "b", "a", "a"]))
+    prepared = prepare(paths)
+    assert "test: 2 rows repeat an id of an earlier row, e.g. 'a'; they are kept" in caplog.text
+    assert read(prepared, "test")["id"].to_pylist() == ["a", "b", "a", "a"]
+    assert prepared.summary["splits"]["test"]["duplicate_ids"] == 2
+
+
+def test_unlabelled_rows_are_dropped_from_train_and_kept_elsewhere(paths: JobPaths) -> None:
+    labels = [None if i % 10 == 0 else i % 2 for i in range(20)]
+    for split in ("train", "val"):
+        write_table(paths.channel(split) / "data.csv", table(20, label=labels))
+    with pytest.raises(ContractError, match="2 of 20 training rows"):
+        prepare(paths)
+    prepared = prepare(paths, drop_unlabelled=True)
+    assert prepared.rows["train"] == 18
+    assert read(prepared)["row"].to_pylist() == [i for i in range(20) if i % 10]
+    assert read(prepared, "val")["label"].to_pylist() == [-100 if label is None else label for label in labels]
+    summary = prepared.summary["splits"]
+    assert (summary["train"]["dropped_unlabelled"], summary["train"]["unlabelled"]) == (2, 0)
+    assert (summary["val"]["dropped_unlabelled"], summary["val"]["unlabelled"]) == (0, 2)
+
+
+def test_the_summary_describes_the_data(paths: JobPaths) -> None:
+    write_table(paths.channel("test") / "data.csv", table(4, x=[1, None, 3, 5], c=["a", "new", None, "b"]))
+    summary = json.loads(json.dumps(prepare(paths).summary, allow_nan=False))["splits"]["test"]
+    numeric, text = summary["numeric"]["x"], summary["texts"]["text"]
+    assert (numeric["count"], numeric["missing"], numeric["imputed"], numeric["mean"]) == (3, 1, 1, 3.0)
+    assert summary["categories"]["c"] == {"distinct": 4, "missing": 1, "unseen_rows": 1}
+    assert summary["classes"] == {"0": 2, "1": 2}
+    assert (text["column"], text["records"], text["empty_records"]) == ("text", 4, 1)
+    assert text["tokens_per_record"]["max"] >= text["tokens_per_record"]["p50"] > 2
+
+
+def test_two_texts_have_columns_and_tokenizers_of_their_own(paths: JobPaths) -> None:
+    given = {"text_name": None, "primary_text_name": "text", "secondary_text_name": "c", "cat_field_list": []}
+    prepared = prepare(paths, model_class="trimodal", secondary_max_sen_len=5, **given)
+    assert {"primary_tokens", "secondary_tokens"} < set(read(prepared).column_names)
+    assert (prepared.folder / "tokenizer" / "secondary" / "tokenizer.json").is_file()
+    assert prepared.encoders["primary"].weights_folder == paths.pretrained / "tiny"
+    assert max(max(lengths) for lengths in read(prepared)["secondary_chunk_lengths"].to_pylist()) <= 5
+
+
+def test_from_scratch_learns_a_vocabulary_of_each_column(paths: JobPaths) -> None:
+    given = {"text_name": None, "primary_text_name": "text", "secondary_text_name": "c", "cat_field_list": []}
+    hp = settings(model_class="trimodal", tokenizer="from_scratch", encoder_config={"vocab_size": 200}, **given)
+    prepared = prepare_data(paths, hp)
+    assert prepared.encoders["primary"].weights_folder is None
+    vocabularies = [(files.config_folder / "tokenizer.json").read_text() for files in prepared.encoders.values()]
+    assert ["shirt" in vocabulary for vocabulary in vocabularies] == [True, False]
+    assert prepare_data(paths, hp).reused
+
+
+def write_in_processes(folder: Path, num_workers: int, rows: int = 12_000) -> Path:
+    found = table(rows)
+    preprocessor, folds = fit(folder, found)
+    preprocessor.fitted.save(folder)
+    write_tokenizer(folder / "tokenizer")
+    target = folder / "train.arrow"
+    with SliceWorkers(folder, folds, num_workers=num_workers, seconds_alone=0) as workers:
+        write_split(
+            target, [folder / "train" / "part.parquet"], found.column_names,
+            roles=["text"], expected_rows=rows, workers=workers, settings=TRAIN,
+        )  # fmt: skip
+        assert (workers._pool is None) == (num_workers == 1)
+    return target
+
+
+def test_several_processes_write_what_one_writes(tmp_path: Path) -> None:
+    alone, together = write_in_processes(tmp_path / "one", 1), write_in_processes(tmp_path / "two", 2)
+    assert alone.read_bytes() == together.read_bytes()
+
+
+def test_a_worker_that_dies_is_an_error_at_once(tmp_path: Path) -> None:
+    preprocessor, folds = fit(tmp_path, table(4000))
+    preprocessor.fitted.save(tmp_path)
+    write_tokenizer(tmp_path / "tokenizer")
+    columns = table(1).column_names
+    with SliceWorkers(tmp_path, folds, num_workers=2, seconds_alone=0) as workers:
+
+        def slices() -> Iterator[TableSlice]:
+            for number, part in enumerate(
+                iter_tables([tmp_path / "train" / "part.parquet"], columns, rows_per_batch=50)
+            ):
+                if number == 20:
+                    os.kill(next(iter(workers._pool._processes)), signal.SIGKILL)
+                yield part
+
+        start = time.monotonic()
+        with pytest.raises(ContractError, match="a process that prepared data died"):
+            list(workers.transform(slices(), TRAIN))
+    assert time.monotonic() - start < 60
+
+
+def test_a_wrong_value_in_a_worker_is_the_same_error(tmp_path: Path) -> None:
+    preprocessor, folds = fit(tmp_path, table(40))
+    preprocessor.fitted.save(tmp_path)
+    write_tokenizer(tmp_path / "tokenizer")
+    path = write_table(tmp_path / "bad.csv", table(40, label=[i % 2 if i != 33 else 5 for i in range(40)]))
+    slices = iter_tables([path], table(1).column_names, rows_per_batch=10)
+    with (
+        SliceWorkers(tmp_path, folds, num_workers=2, seconds_alone=0) as workers,
+        pytest.raises(ContractError, match=r"bad.csv: row 34, column 'label': '5' is none of the labels"),
+    ):
+        list(workers.transform(slices, TRAIN))
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    preprocessor, folds = fit(tmp_path, table(40))
+    preprocessor.fitted.save(tmp_path)
+    write_tokenizer(tmp_path / "tokenizer")
+    with (
+        SliceWorkers(tmp_path, folds, num_workers=1) as workers,
+        pytest.raises(ContractError, match="/dev/full: the disk is full"),
+    ):
+        write_split(
+            Path("/dev/full"), [tmp_path / "train" / "part.parquet"], table(1).column_names,
+            roles=["text"], expected_rows=40, workers=workers, settings=TRAIN,
+        )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_memory_does_not_grow_with_the_rows(tmp_path: Path, suffix: str) -> None:
+    """The larger job reads 160 MB more, mostly blanks, which cost no tokenizing; both fill every read-ahead buffer, of
+    which Arrow's CSV reader has about 150 MB."""
+    code = (
+        "import sys; from pathlib import Path; from testing.table_jobs import settings;"
+        "from contracts.paths import JobPaths; from container.preprocessing.prepare import prepare_data;"
+        "hp = settings(tokenizer='tiny', text_processing_steps=['text_normalizer', 'tokenizer']);"
+        "prepare_data(JobPaths.resolve(sys.argv[1]), hp);"
+        "print([line.split()[1] for line in Path('/proc/self/status').open() if line.startswith('VmHWM')][0])"
+    )
+    peaks = []
+    for rows in (60_000, 100_000):
+        texts = [f"good shirt{' ' * 4000}number {i}" for i in range(rows)]
+        paths = write_job(tmp_path / str(rows), suffix=suffix, train=table(rows, text=texts))
+        command = [sys.executable, "-c", code, str(paths.root)]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout) >> 10)
+    assert peaks[1] - peaks[0] < 40, peaks

@@ -1,0 +1,242 @@
+"""One code path: a file, a batch and a single record become the same prepared rows."""
+
+import functools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from container.preprocessing.fit import SplitStatistics, TableColumns, fit_preprocessing, learn_label_map, scan_train
+from container.preprocessing.fitted import FittedPreprocessing
+from container.preprocessing.labels import LabelMap
+from container.preprocessing.precomputed import Precomputed
+from container.preprocessing.risk_tables import FoldedRisks
+from container.preprocessing.transform import Preprocessor
+from container.tables.channel_files import Origin, TableSlice, iter_tables
+from container.tables.records import records_to_table
+from contracts.errors import ContractError
+from testing.table_jobs import fit, settings, table, write_table, write_tokenizer
+
+FEATURES = ("tabular", "text_tokens", "text_chunk_lengths")
+CELLS = {
+    "text": st.one_of(
+        st.none(), st.text(max_size=40), st.sampled_from(["[bom]hi[eom][bom]good shirt[eom]", "<b>late</b>"])
+    ),
+    "x": st.one_of(st.none(), st.floats(-1e6, 1e6)),
+    "y": st.one_of(st.none(), st.integers(-5, 5)),
+    "c": st.one_of(st.none(), st.sampled_from(["a", "b", "c", "", "new", "1"])),
+}
+RECORDS = st.lists(st.fixed_dictionaries(CELLS), min_size=1, max_size=8)
+QUICK = hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@functools.cache
+def fitted_preprocessor() -> Preprocessor:
+    with tempfile.TemporaryDirectory() as folder:
+        return fit(Path(folder), table(60))[0]
+
+
+def features(found: Any, **kwargs: Any) -> list[dict[str, Any]]:
+    return fitted_preprocessor().transform(records_to_table(found), **kwargs).batch.select(FEATURES).to_pylist()
+
+
+@given(RECORDS)
+@QUICK
+def test_a_record_is_prepared_the_same_alone_and_in_a_batch(records: list[dict[str, Any]]) -> None:
+    assert [features([record])[0] for record in records] == features(records)
+
+
+@given(RECORDS)
+@QUICK
+def test_a_file_is_prepared_as_its_records_are(records: list[dict[str, Any]]) -> None:
+    typed = pa.table(
+        {
+            "text": pa.array([record["text"] and record["text"].replace("\0", "") for record in records], pa.string()),
+            "x": pa.array([record["x"] for record in records], pa.float64()),
+            "y": pa.array([record["y"] for record in records], pa.int64()),
+            "c": pa.array([record["c"] for record in records], pa.string()),
+        }
+    )
+    expected = features(typed.to_pylist())
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("a.csv", "a.parquet", "a.tsv"):
+            path = write_table(Path(folder) / name, typed)
+            parts = iter_tables([path], typed.column_names, rows_per_batch=3)
+            assert [row for part in parts for row in features(part.table)] == expected, name
+
+
+@given(RECORDS)
+@QUICK
+def test_nothing_is_lost_and_nothing_is_null(records: list[dict[str, Any]]) -> None:
+    batch = fitted_preprocessor().transform(records_to_table(records), first_row=100).batch
+    assert batch.column("row").to_pylist() == list(range(100, 100 + len(records)))
+    assert not any(batch.column(name).null_count for name in ("row", "label", *FEATURES))
+    assert np.isfinite(batch.column("tabular").flatten().to_numpy()).all()
+    for tokens, lengths in zip(batch.column("text_tokens").to_pylist(), batch.column("text_chunk_lengths").to_pylist()):
+        assert sum(lengths) == len(tokens)
+        assert min(lengths) >= 2
+        assert max(lengths) <= 12
+
+
+def test_the_columns_are_those_of_the_documents() -> None:
+    schema = fitted_preprocessor().transform(table(3)).batch.schema
+    assert {field.name: str(field.type) for field in schema} == {
+        "row": "int64",
+        "id": "string",
+        "raw_label": "int64",
+        "label": "int64",
+        "tabular": "fixed_size_list<item: float>[3]",
+        "text_tokens": "list<item: int32>",
+        "text_chunk_lengths": "list<item: int32>",
+    }
+
+
+def test_label_and_id_may_be_absent_or_null_at_prediction_time() -> None:
+    bare = fitted_preprocessor().transform(table(3).drop(["label", "id"])).batch
+    assert bare.column("label").to_pylist() == [-100] * 3
+    assert "raw_label" not in bare.schema.names
+    assert bare.column("id").null_count == 3
+    assert features(table(3)) == features(table(3).drop(["label", "id"]))
+    null = fitted_preprocessor().transform(table(3, label=[1, None, 0])).batch
+    assert null.column("label").to_pylist() == [1, -100, 0]
+
+
+def test_columns_are_known_by_name_and_others_are_ignored() -> None:
+    found = table(5)
+    shuffled = found.select(["c", "y", "label", "x", "text", "id"]).append_column("extra", [list("abcde")])
+    assert features(shuffled) == features(found)
+
+
+def test_ids_and_labels_are_kept_as_they_are() -> None:
+    batch = fitted_preprocessor().transform(table(2, id=["007", "x"], label=["1.0", ""])).batch
+    assert batch.column("id").to_pylist() == ["007", "x"]
+    assert batch.column("raw_label").to_pylist() == ["1.0", ""]
+    assert batch.column("label").to_pylist() == [1, -100]
+
+
+def test_unlabelled_rows_are_dropped_on_request_and_the_rest_keep_their_numbers() -> None:
+    found = table(4, label=[None, 1, None, 0], x=[None, None, 1.0, 2.0])
+    batch, counts = fitted_preprocessor().transform(found, first_row=10, drop_unlabelled=True)
+    assert batch.column("row").to_pylist() == [11, 13]
+    assert batch.select(FEATURES).to_pylist() == [features(found)[1], features(found)[3]]
+    assert (counts.rows, counts.dropped, counts.imputed["x"]) == (2, 2, 1)
+    nothing, counts = fitted_preprocessor().transform(table(2, label=[None, None]), drop_unlabelled=True)
+    assert (nothing.num_rows, counts.dropped) == (0, 2)
+    with pytest.raises(ContractError, match="record 1, column 'label': has no label"):
+        fitted_preprocessor().transform(found, require_label=True)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"x": ["1", "two", "3"]}, r"/d/a.csv: row 9, column 'x': 'two' is not a number"),
+        ({"label": [0, 1, 9]}, r"/d/a.csv: row 10, column 'label': 9 is none of the labels \[0, 1\]"),
+        ({"y": [[1], [2], [3]]}, r"/d/a.csv: row 8: column 'y' holds a list"),
+    ],
+)
+def test_a_wrong_value_is_named_with_file_row_and_column(columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(ContractError, match=message):
+        fitted_preprocessor().transform(table(3, **columns), origin=Origin(Path("/d/a.csv"), 7))
+
+
+def test_a_missing_feature_is_named_with_the_nearest() -> None:
+    found = table(2)
+    renamed = found.rename_columns(
+        ["ids" if name == "id" else "txt" if name == "text" else name for name in found.column_names]
+    )
+    with pytest.raises(ContractError, match="records: column 'text' is missing; did you mean 'txt'"):
+        fitted_preprocessor().transform(renamed)
+
+
+def test_what_was_imputed_and_unseen_is_counted() -> None:
+    found = table(4, x=["", "NA", "1", "2"], c=["a", "new", "newer", None])
+    _, counts = fitted_preprocessor().transform(found)
+    assert (counts.imputed["x"], counts.unseen["c"]) == (2, 2)
+    twice = counts + counts
+    assert (twice.rows, twice.imputed["x"], twice.unseen["c"]) == (8, 4, 4)
+    assert twice.texts["text"].records == 8
+
+
+def test_saved_rules_load_and_prepare_the_same(tmp_path: Path) -> None:
+    preprocessor, _ = fit(tmp_path, table(60), settings(numeric_transform="quantile"))
+    preprocessor.fitted.save(tmp_path / "model")
+    write_tokenizer(tmp_path / "model" / "tokenizer")
+    loaded = Preprocessor.load(tmp_path / "model")
+    assert loaded.fitted == preprocessor.fitted
+    assert loaded.fitted.fingerprint == preprocessor.fitted.fingerprint
+    assert loaded.transform(table(20)).batch.equals(preprocessor.transform(table(20)).batch)
+    assert (tmp_path / "model" / "feature_columns.txt").read_text() == "x\ny\nc\n"
+
+
+def test_the_pickles_are_for_people_and_never_read(tmp_path: Path) -> None:
+    preprocessor, _ = fit(tmp_path, table(60))
+    preprocessor.fitted.save(tmp_path / "model")
+    for name in ("impute_dict.pkl", "risk_table_map.pkl"):
+        (tmp_path / "model" / name).write_bytes(b"cos\nsystem\n(S'touch /tmp/never'\ntR.")
+    assert FittedPreprocessing.load(tmp_path / "model") == preprocessor.fitted
+
+
+def test_a_damaged_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match=r"preprocessing\.json: cannot be read"):
+        Preprocessor.load(tmp_path)
+
+
+def test_many_classes_have_a_risk_column_each(tmp_path: Path) -> None:
+    found = table(60, label=["low", "mid", "high"] * 20)
+    hp = settings(is_binary=False, num_classes=3, multiclass_categories=["low", "mid", "high"])
+    preprocessor, _ = fit(tmp_path, found, hp)
+    assert preprocessor.fitted.feature_columns == ["x", "y", "c_low", "c_mid", "c_high"]
+    batch = preprocessor.transform(found).batch
+    assert batch.column("label").to_pylist() == [0, 1, 2] * 20
+    risks = batch.column("tabular").flatten().to_numpy().reshape(60, 5)[:, 2:]
+    np.testing.assert_allclose(risks.sum(1), 1, rtol=1e-6)
+
+
+def test_a_class_without_a_table_reads_no_table_columns(tmp_path: Path) -> None:
+    hp = settings(model_class="bert")
+    preprocessor, folds = fit(tmp_path, table(30).drop(["x", "y", "c"]), hp)
+    batch = preprocessor.transform(table(3).drop(["x", "y", "c"])).batch
+    assert folds is None
+    assert batch.column("tabular").type.list_size == 0
+    assert batch.column("tabular").to_pylist() == [[], [], []]
+
+
+@pytest.mark.parametrize("categories", [None, [1, 0]])
+@given(cut=st.integers(0, 60), backwards=st.booleans(), seed=st.integers(0, 5))
+@QUICK
+def test_statistics_of_parts_merge_into_those_of_the_whole(
+    categories: list[int] | None, cut: int, backwards: bool, seed: int
+) -> None:
+    """Two hosts that scan a part each fit what one host fits."""
+    hp = settings(seed=seed, is_binary=not categories, multiclass_categories=categories)
+    found = table(60)
+
+    def scan(start: int, stop: int) -> SplitStatistics:
+        known = categories and LabelMap("label", tuple(categories))
+        rules = {"num_classes": 2, "num_folds": 5, "seed": seed, "known": known, "labelled_only": True}
+        statistics = SplitStatistics(TableColumns.of(hp), **rules)
+        statistics.add(TableSlice(found.slice(start, stop - start), start, Path("a.csv"), start))
+        return statistics
+
+    def fitted(statistics: SplitStatistics) -> tuple[FittedPreprocessing, FoldedRisks]:
+        labels = learn_label_map(statistics, hp, where="train")
+        none = Precomputed(None, None, None)
+        return fit_preprocessing(statistics, hp, labels=labels, precomputed=none, where="train")
+
+    parts = [scan(0, cut), scan(cut, 60)]
+    merged, other = reversed(parts) if backwards else parts
+    merged.merge(other)
+    (rules, folds), (expected_rules, expected_folds) = fitted(merged), fitted(scan(0, 60))
+    assert rules == expected_rules
+    np.testing.assert_array_equal(folds.values["c"], expected_folds.values["c"])
+
+
+def test_labels_are_scanned_before_texts_are_read(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.csv", table(5).drop(["text"]))
+    assert scan_train([path], settings(), TableColumns.of(settings())).rows == 5

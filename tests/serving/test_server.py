@@ -1,0 +1,607 @@
+"""Serving: every format in and out, errors that a client can act on, many connections at once, a clean stop."""
+
+import contextlib
+import http.client
+import io
+import json
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from container.data.records import RecordArrays
+from container.decision.decision import Decision, Threshold
+from container.serving.answers import write_answer
+from container.serving.batching import BatchingQueue
+from container.serving.calibration import CalibrationMap
+from container.serving.errors import RequestError
+from container.serving.media_types import MediaType, request_type, response_type
+from container.serving.model import Prediction, ServedModel
+from container.serving.requests import read_request
+from container.tables.channel_files import Origin
+from container.tables.values import keys, numbers
+from contracts.errors import ContractError
+from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
+from testing.jobs import REPOSITORY, table
+from testing.serving import ask, many_clients, serving
+
+COLUMNS = ("chat", "price", "quantity", "color")
+LIMITS = ServingSettings()
+TEST = table(24, seed=2)  # as testing.jobs.write_job makes the test split
+
+
+def read(body, content_type, limits=LIMITS):
+    """The records that a model with COLUMNS takes from a request."""
+    body = body.encode() if isinstance(body, str) else body
+    return read_request(body, content_type, limits).records(COLUMNS, others=("order_id", "label"))
+
+
+def refusal(body, content_type, limits=LIMITS):
+    with pytest.raises(RequestError) as caught:
+        read(body, content_type, limits)
+    return int(caught.value.status), caught.value.cause
+
+
+def parquet(frame):
+    sink = io.BytesIO()
+    pq.write_table(frame if isinstance(frame, pa.Table) else pa.Table.from_pandas(frame, preserve_index=False), sink)
+    return sink.getvalue()
+
+
+def bodies(frame):
+    """The same records in every format."""
+    records = json.loads(frame.to_json(orient="records"))
+    return {
+        CSV: frame.to_csv(index=False).encode(),
+        JSON: json.dumps(records).encode(),
+        JSON_LINES: "\n".join(map(json.dumps, records)).encode(),
+        PARQUET: parquet(frame),
+    }
+
+
+# Requests
+
+
+def test_a_csv_whose_first_row_names_a_column_has_a_header():
+    assert read("color,chat,price,quantity\nred,hi,1,2\n", CSV).to_pylist() == [
+        {"color": "red", "chat": "hi", "price": "1", "quantity": "2"}
+    ]
+
+
+def test_a_csv_without_a_header_has_the_models_columns_in_order():
+    found = read('"a, ""b""\nc",1,,red\n007,2,3,\n', CSV).to_pylist()
+    assert found == [
+        {"chat": 'a, "b"\nc', "price": "1", "quantity": "", "color": "red"},
+        {"chat": "007", "price": "2", "quantity": "3", "color": ""},
+    ]
+
+
+@pytest.mark.parametrize(("parameter", "rows"), [("present", 1), ("absent", 2)])
+def test_a_client_may_say_whether_a_csv_has_a_header(parameter, rows):
+    body = "chat,price,quantity,color\nchat,1,2,color\n"
+    assert read(body, f"text/csv; header={parameter}").num_rows == rows
+
+
+def test_one_line_needs_no_line_end():
+    assert read("hi,1,2,red", CSV).num_rows == 1
+
+
+def test_an_empty_line_is_a_record_where_there_is_one_column():
+    request = read_request(b"text\nhello\n\nbye\n", CSV, LIMITS)
+    assert request.records(("text",))["text"].to_pylist() == ["hello", "", "bye"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    ['{"chat": "hi", "price": 1, "quantity": 2, "color": null}',
+     '[{"chat": "hi", "price": 1, "quantity": 2, "color": null}]',
+     '{"instances": [{"chat": "hi", "price": 1, "quantity": 2, "color": null}]}',
+     '\ufeff{"records": [{"chat": "hi", "price": 1, "quantity": 2, "color": null}]}'],
+)  # fmt: skip
+def test_json_is_an_object_or_a_list_of_them(body):
+    assert read(body, JSON).to_pylist() == [{"chat": "hi", "price": 1, "quantity": 2, "color": None}]
+
+
+@pytest.mark.parametrize("content_type", [JSON, JSON_LINES])
+def test_a_number_in_json_is_the_category_that_it_is_written_as(content_type):
+    found = read('{"chat": "hi", "price": 1.50, "quantity": 2, "color": 1.10}', content_type)
+    assert keys(found["color"]).to_pylist() == keys(pa.array(["1.10"])).to_pylist()
+    assert numbers(found["price"], "price", origin=Origin()).tolist() == [1.5]
+
+
+@pytest.mark.parametrize(("written", "key"), [("1.0E7", "10000000"), ("1e-5", "1e-05"), ("8.10", "8.10")])
+def test_an_exponent_in_json_is_read_as_python_writes_it(written, key):
+    found = read(f'{{"chat": "hi", "price": 1, "quantity": 2, "color": {written}}}', JSON)
+    assert keys(found["color"]).to_pylist() == [key]
+
+
+def test_a_lone_surrogate_in_json_becomes_a_replacement_character():
+    found = read('{"chat": "a \\ud800 b", "price": 1, "quantity": 2, "color": "red"}', JSON)
+    assert found["chat"].to_pylist() == ["a \ufffd b"]
+    body = b'{"chat": "a \xed\xa0\x80 b", "price": 1, "quantity": 2, "color": "red"}'
+    assert read(body, JSON)["chat"].to_pylist() == ["a \ufffd b"]
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "status", "named"),
+    [("", JSON, 400, "empty"), ("  \n", CSV, 400, "empty"), ("[]", JSON, 400, "no record"),
+     ("chat,price,quantity,color\n", CSV, 400, "no record"), ("[", JSON, 400, "not JSON"), ("3", JSON, 400, "int"),
+     ("[3]", JSON, 400, "record 1: is a int"),
+     ('{"chat": "a", "price": 1, "price": 2}', JSON, 400, "the key 'price' is there twice"),
+     ("{}", JSON, 400, "no column"), ('{"chat": "hi"}\n{', JSON_LINES, 400, "line 2"),
+     ("[" * 100_000, JSON, 400, "not JSON"), ('{"chat": "hi", "prise": 1}', JSON, 400, "'price' is missing; the near"),
+     ("hi,1,2\n", CSV, 400, "3 fields"), ("hi,1,2,red\nho,1\n", CSV, 400, "Expected 4 columns, got 2"),
+     ("chat,chat,price,quantity,color\na,b,1,2,c\n", CSV, 400, "'chat' is there twice"),
+     ('hi,1,2,"red\n', CSV, 400, "never closed"), (b"hi,1,2,\xff\n", CSV, 400, "UTF8"),
+     (b"hi,1", PARQUET, 400, "not Parquet"), (b"{\xff}", JSON, 400, "not JSON"),
+     ("hi", "image/png", 415, "image/png"), ("hi", None, 415, "missing"),
+     ("hi", "text/csv; charset=latin-1", 415, "latin-1")],
+)  # fmt: skip
+def test_a_request_that_cannot_be_read_says_why(body, content_type, status, named):
+    found, cause = refusal(body, content_type)
+    assert (found, named in cause) == (status, True), cause
+
+
+@pytest.mark.parametrize("content_type", [CSV, JSON, JSON_LINES, PARQUET])
+def test_too_many_records_are_refused_and_as_many_as_allowed_are_taken(content_type):
+    frame = TEST.loc[:, list(COLUMNS)]
+    limits = ServingSettings(serving_max_records=24)
+    assert read(bodies(frame)[content_type], content_type, limits).num_rows == 24
+    status, cause = refusal(bodies(pd.concat([frame, frame.head(2)]))[content_type], content_type, limits)
+    assert (status, "at most 24" in cause) == (413, True), cause
+
+
+def test_too_many_bytes_are_refused():
+    assert refusal("hi,1,2,red\n" * 10, CSV, ServingSettings(serving_max_bytes=100))[0] == 413
+
+
+def test_a_small_parquet_file_that_is_huge_when_decoded_is_refused():
+    body = parquet(pd.DataFrame({"chat": ["x" * 20_000] * 1000, "price": 1.0, "quantity": 1, "color": "red"}))
+    assert len(body) < 100_000
+    status, cause = refusal(body, PARQUET, ServingSettings(serving_max_decoded_bytes=10_000_000))
+    assert (status, "decompressed" in cause) == (413, True)
+
+
+# Media types
+
+
+@pytest.mark.parametrize(
+    ("accept", "name"),
+    [(None, JSON), ("", JSON), ("*/*", JSON), ("text/*", CSV), ("text/csv", CSV), ("application/x-ndjson", JSON_LINES),
+     ("text/html, text/csv;q=0.5, application/json;q=0.4", CSV), ("application/json, text/csv", JSON),
+     ("text/csv;q=0, application/jsonlines", JSON_LINES), ("TEXT/CSV; Charset=UTF-8", CSV)],
+)  # fmt: skip
+def test_the_answer_has_the_format_that_accept_prefers(accept, name):
+    assert response_type(accept).name == name
+
+
+@pytest.mark.parametrize("accept", ["text/html", "application/x-parquet", "image/*", "text/csv;q=0"])
+def test_an_accept_that_names_nothing_known_is_406(accept):
+    with pytest.raises(RequestError, match="names no format") as caught:
+        response_type(accept)
+    assert int(caught.value.status) == 406
+
+
+def test_other_names_of_a_format_are_known():
+    assert request_type("application/vnd.apache.parquet").name == PARQUET
+    assert request_type("Text/CSV ; charset=UTF-8; header=present") == MediaType(CSV, True)
+
+
+# Answers
+
+
+def test_every_format_of_an_answer_says_the_same():
+    prediction = Prediction(np.array([[0.25, 0.75], [1 / 3, 2 / 3]]), ["a,b", "c"], ["c", "a,b"])
+    as_json = json.loads(write_answer(prediction, MediaType(JSON)))
+    lines = write_answer(prediction, MediaType(JSON_LINES)).decode().splitlines()
+    as_csv = pd.read_csv(io.BytesIO(write_answer(prediction, MediaType(CSV, True))), float_precision="round_trip")
+    assert as_json["class_labels"] == ["c", "a,b"]
+    assert as_json["predictions"] == list(map(json.loads, lines))
+    assert as_csv.columns.tolist() == ["predicted_label", "prob_class_0", "prob_class_1"]
+    assert as_csv["predicted_label"].tolist() == [entry["predicted_label"] for entry in as_json["predictions"]]
+    np.testing.assert_array_equal(as_csv.iloc[:, 1:], prediction.probabilities)
+    assert write_answer(prediction, MediaType(CSV)).decode().count("\n") == 2
+
+
+# Calibration
+
+
+class FixedPredictor:
+    """Stands for a model that gives class 1 a probability of 0.45."""
+
+    feature_inputs = COLUMNS
+    other_columns = ("order_id", "label")
+
+    def __init__(self, decision, classes=2):
+        self.decision = decision
+        self.class_labels = list(range(classes))
+
+    def prepare(self, records):
+        return numbered(range(records.num_rows))
+
+    def compute(self, records, indices):
+        return np.tile([0.55, 0.45], (len(indices), 1))
+
+
+def one_answer(decision):
+    model = ServedModel(FixedPredictor(decision))
+    model.calibrate(CalibrationMap((0.4, 0.5), (0.6, 0.9)))
+    return model.predict(read_request(b"hi,1,2,red\n", CSV, LIMITS))
+
+
+def test_the_packages_calibration_changes_the_probabilities():
+    np.testing.assert_allclose(one_answer(Decision()).probabilities, [[0.25, 0.75]])
+
+
+def test_a_given_threshold_is_held_against_calibrated_probabilities():
+    assert one_answer(Decision(threshold=Threshold(0.5))).decided == [1]
+
+
+def test_a_threshold_chosen_on_val_decides_as_it_did_there():
+    assert one_answer(Decision(threshold=Threshold(0.5, target="best_f1"))).decided == [0]
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [("{", "JSON"), ("[]", "a list"), ('{"scores": [0, 1]}', "['scores']"),
+     ('{"scores": [0, 1], "probabilities": [0, 1.5]}', "probabilities is no list"),
+     ('{"scores": [0], "probabilities": [0]}', "1 scores"), ('{"scores": [0, 1], "probabilities": [0]}', "2 scores"),
+     ('{"scores": [0, 0], "probabilities": [0, 1]}', "0 after 0"),
+     ('{"scores": [0, 1], "probabilities": [0.5, 0.25]}', "0.25 after 0.5")],
+)  # fmt: skip
+def test_a_calibration_that_is_no_monotone_map_is_refused(tmp_path, content, named):
+    path = tmp_path / "calibration.json"
+    path.write_text(content)
+    with pytest.raises(ContractError) as caught:
+        CalibrationMap.read(path)
+    assert str(path) in caught.value.cause
+    assert named in caught.value.cause
+
+
+def test_a_calibration_of_more_than_two_classes_is_refused():
+    with pytest.raises(ContractError, match="3 classes"):
+        ServedModel(FixedPredictor(Decision(), classes=3)).calibrate(CalibrationMap((0, 1), (0, 1)))
+
+
+# The queue
+
+
+def numbered(values):
+    """Prepared records whose row numbers are `values`."""
+    values = np.array(list(values))
+    return RecordArrays(values, np.zeros(len(values)), np.zeros((len(values), 0)), ())
+
+
+class Slow:
+    """A model that computes [row, row], and is busy until it is let go on."""
+
+    def __init__(self):
+        self.rounds = []
+        self.started, self.go_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    def __call__(self, records, indices):
+        self.rounds.append([int(part.row[i]) for part, i in zip(records, indices)])
+        self.started.release()
+        assert self.go_on.acquire(timeout=10)
+        return np.array([[part.row[i], part.row[i]] for part, i in zip(records, indices)], float)
+
+
+@pytest.fixture
+def slow():
+    return Slow()
+
+
+def waiting(queue, count):
+    deadline = time.monotonic() + 10
+    while len(queue._waiting) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_a_lone_request_is_computed_at_once():
+    queue = BatchingQueue(lambda records, indices: np.zeros((len(indices), 2)), batch_size=8)
+    began = time.perf_counter()
+    for _ in range(100):
+        queue.compute(numbered([1]))
+    assert (time.perf_counter() - began) / 100 < 0.01  # a timer would cost that alone
+    queue.close()
+
+
+def test_what_arrives_while_the_worker_is_busy_is_computed_together(slow):
+    queue = BatchingQueue(slow, batch_size=8)
+    with ThreadPoolExecutor(6) as clients:
+        first = clients.submit(queue.compute, numbered([0]))
+        assert slow.started.acquire(timeout=10)
+        others = [clients.submit(queue.compute, numbered([i, 10 * i])) for i in (1, 2, 3)]
+        waiting(queue, 3)
+        slow.go_on.release(10)
+        assert first.result()[0, 0] == 0
+        for i, other in zip((1, 2, 3), others):
+            np.testing.assert_array_equal(other.result()[:, 0], [i, 10 * i])
+    assert slow.rounds[0] == [0]
+    assert len(slow.rounds) == 2
+    assert sorted(slow.rounds[1]) == [1, 2, 3, 10, 20, 30]
+    queue.close()
+
+
+def test_a_single_record_does_not_wait_for_a_thousand(slow):
+    queue = BatchingQueue(slow, batch_size=4)
+    with ThreadPoolExecutor(2) as clients:
+        many = clients.submit(queue.compute, numbered(range(1000)))
+        assert slow.started.acquire(timeout=10)
+        one = clients.submit(queue.compute, numbered([5000]))
+        waiting(queue, 2)
+        slow.go_on.release(1000)
+        assert one.result()[0, 0] == 5000
+        np.testing.assert_array_equal(many.result()[:, 0], np.arange(1000))
+    assert 5000 in slow.rounds[1]
+    assert all(len(found) <= 4 for found in slow.rounds)
+    queue.close()
+
+
+def test_only_the_request_that_cannot_be_computed_fails(slow):
+    def compute(records, indices):
+        found = slow(records, indices)
+        if 13 in found:
+            raise MemoryError("13")
+        return found
+
+    queue = BatchingQueue(compute, batch_size=8)
+    slow.go_on.release(100)
+    with ThreadPoolExecutor(8) as clients:
+        rows = [13 if i == 20 else i + 100 for i in range(40)]
+        answers = [clients.submit(queue.compute, numbered([row])) for row in rows]
+        for row, answer in zip(rows, answers):
+            if row == 13:
+                with pytest.raises(MemoryError):
+                    answer.result()
+            else:
+                assert answer.result()[0, 0] == row
+    queue.close()
+
+
+def test_a_request_that_waits_too_long_is_dropped(slow):
+    queue = BatchingQueue(slow, batch_size=8)
+    with ThreadPoolExecutor(1) as clients:
+        first = clients.submit(queue.compute, numbered([0]))
+        assert slow.started.acquire(timeout=10)
+        with pytest.raises(TimeoutError):
+            queue.compute(numbered([1]), timeout=0.01)
+        slow.go_on.release(10)
+        first.result()
+    queue.close()
+    assert slow.rounds == [[0]]
+
+
+def test_closing_finishes_the_round_under_way_and_drops_what_waits(slow):
+    queue = BatchingQueue(slow, batch_size=1)
+    with ThreadPoolExecutor(4) as clients:
+        first = clients.submit(queue.compute, numbered([0]))
+        assert slow.started.acquire(timeout=10)
+        others = [clients.submit(queue.compute, numbered([i])) for i in (1, 2)]
+        waiting(queue, 2)
+        closing = clients.submit(queue.close)
+        for other in others:
+            with pytest.raises(TimeoutError):
+                other.result(timeout=10)
+        slow.go_on.release(10)
+        assert first.result()[0, 0] == 0
+        closing.result(timeout=10)
+    assert slow.rounds == [[0]]
+    assert not queue.alive
+    with pytest.raises(TimeoutError):
+        queue.compute(numbered([3]))
+
+
+# The server
+
+
+@pytest.fixture(scope="module")
+def server(trained_job):
+    with serving(trained_job.root, SERVING_MAX_BYTES="200000", SERVING_MAX_RECORDS="100") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def trained(trained_job):
+    """The training job's probabilities of TEST. [24, 2]"""
+    found = pd.read_csv(trained_job.output_data / "test_predictions.csv")
+    return found.filter(like="prob_class_").to_numpy()
+
+
+@pytest.mark.slow
+def test_ping_says_that_it_is_healthy(server):
+    answer = server.ask(content_type=None, method="GET", path="/ping")
+    assert (answer.status, answer.body) == (200, b"{}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content_type", [CSV, JSON, JSON_LINES, PARQUET])
+def test_every_format_is_answered_with_the_training_jobs_probabilities(server, trained, content_type):
+    answer = server.ask(bodies(TEST)[content_type], content_type)
+    assert (answer.status, answer.headers["content-type"]) == (200, JSON)
+    np.testing.assert_allclose(answer.probabilities, trained, atol=1e-4)
+    assert [entry["predicted_label"] for entry in answer.json["predictions"]] == (trained[:, 1] >= 0.5).tolist()
+
+
+@pytest.mark.slow
+def test_accept_chooses_the_format_of_the_answer(server, trained):
+    answer = server.ask(bodies(TEST)[CSV], CSV, accept="text/csv")
+    assert answer.headers["content-type"] == CSV
+    found = pd.read_csv(io.BytesIO(answer.body), header=None)
+    np.testing.assert_allclose(found.iloc[:, 1:], trained, atol=1e-4)
+    lines = server.ask(bodies(TEST)[CSV], CSV, accept="application/jsonlines").body.splitlines()
+    assert len(lines) == 24
+
+
+@pytest.mark.slow
+def test_a_body_far_beyond_the_limit_is_refused_unread_and_the_next_request_is_answered(server):
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # cut off before the client had sent it all
+        answer = server.ask("x" * 900_000, JSON)
+        assert answer.status == 413
+        assert "max_body" in json.dumps(answer.json["error"])
+    assert server.ask("[]", JSON).status in (200, 400)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("asked", "status", "named"),
+    [({"path": "/predict"}, 404, "POST /invocations"), ({"method": "DELETE"}, 405, "DELETE"),
+     ({"body": "{"}, 400, "not JSON"), ({"content_type": "image/png"}, 415, "image/png"),
+     ({"content_type": None}, 415, "missing"), ({"accept": "text/html"}, 406, "text/html"),
+     ({"content_encoding": "gzip"}, 415, "gzip"), ({"body": "x" * 200_001}, 413, "200001 bytes"),
+     ({"body": json.dumps([{"chat": "a"}] * 101)}, 413, "101 records"),
+     ({"body": '{"chat": "a", "price": "dear", "quantity": 1, "color": "red"}'}, 400, "column 'price': 'dear'")],
+)  # fmt: skip
+def test_an_error_is_json_with_the_status_that_a_client_expects(server, asked, status, named):
+    answer = server.ask(**{"body": "{}", "content_type": JSON, **asked})
+    assert (answer.status, answer.headers["content-type"]) == (status, JSON)
+    assert answer.json["error"]["status"] == status
+    assert named in json.dumps(answer.json["error"], ensure_ascii=False), answer.json
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content_type", [JSON, PARQUET])
+def test_lists_matter_only_in_a_column_that_the_model_reads(server, content_type):
+    record = {"chat": "a", "price": 1.0, "quantity": 1, "color": "red"}
+    asked = [record, {**record, "tags": ["x"]}, {**record, "color": ["red"]}, {**record, "price": [1.0]}]
+    if content_type == JSON:
+        answers = [server.ask(json.dumps(one), JSON) for one in asked]
+    else:
+        answers = [server.ask(parquet(pa.Table.from_pylist([one])), PARQUET) for one in asked]
+    assert [answer.status for answer in answers] == [200, 200, 400, 400]
+    np.testing.assert_array_equal(answers[0].probabilities, answers[1].probabilities)
+    for answer, column in zip(answers[2:], ("color", "price")):
+        assert f"record 1: column '{column}' holds a list" in answer.json["error"]["message"]
+
+
+@pytest.mark.slow
+def test_a_method_that_is_not_allowed_is_answered_with_those_that_are(server):
+    assert server.ask(content_type=None, method="GET").headers["allow"] == "POST"
+
+
+@pytest.mark.slow
+def test_an_error_leaves_the_connection_usable(server):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    assert ask(connection, "{", JSON).status == 400
+    assert ask(connection, bodies(TEST)[JSON], JSON).status == 200
+    connection.close()
+
+
+@pytest.mark.slow
+def test_a_batch_transform_learns_what_it_may_send(trained_job):
+    with serving(trained_job.root, SERVING_MAX_BYTES=str(6 << 20), SERVING_CONCURRENCY="8") as server:
+        answer = server.ask(content_type=None, method="GET", path="/execution-parameters")
+    assert answer.json == {"MaxConcurrentTransforms": 8, "BatchStrategy": "MULTI_RECORD", "MaxPayloadInMB": 6}
+
+
+@pytest.mark.slow
+def test_of_200_clients_at_once_each_gets_its_own_answer(server):
+    records = json.loads(table(60, seed=5).drop(columns=["label", "order_id", "events"]).to_json(orient="records"))
+    alone = np.concatenate([server.ask(json.dumps(record)).probabilities for record in records])
+    assert len(np.unique(alone[:, 0])) > 50, "answers that are mixed up would be seen"
+    load = many_clients(server.port, records, alone, clients=200, requests=5)
+    print(f"\n200 clients: {load}")
+    assert load.lost == []
+    assert load.statuses == {200: 1000}
+    assert load.furthest < 1e-5
+
+
+@pytest.mark.slow
+def test_sigterm_answers_what_is_under_way_then_ends_with_0(trained_job):
+    records = json.loads(TEST.drop(columns=["label", "order_id"]).to_json(orient="records"))
+    with serving(trained_job.root, SERVING_GRACE_SECONDS="120", SERVING_TIMEOUT_SECONDS="120") as server:
+        bodies = [json.dumps(records * 20) for _ in range(30)]
+        connections = [http.client.HTTPConnection("127.0.0.1", server.port, timeout=150) for _ in bodies]
+        for connection, body in zip(connections, bodies):
+            connection.request("POST", "/invocations", body, {"Content-Type": JSON})
+        server.process.terminate()
+        answers = [connection.getresponse() for connection in connections]
+        assert [answer.status for answer in answers] == [200] * 30
+        assert [len(json.loads(answer.read())["predictions"]) for answer in answers] == [480] * 30
+        assert server.process.wait(timeout=30) == 0
+        assert "requests answered: 30 with 200" in server.log.read_text()
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", server.port), timeout=5)
+
+
+@pytest.mark.slow
+def test_a_server_without_a_model_ends_with_1_and_says_what_is_missing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "container", "serve", "--root", str(tmp_path), "--port", "0"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert str(tmp_path / "model") in done.stdout
+
+
+@pytest.mark.slow
+def test_a_packages_own_inference_py_answers(trained_job, tmp_path):
+    shutil.copytree(trained_job.model, tmp_path / "model")
+    (tmp_path / "model" / "code").mkdir()
+    (tmp_path / "model" / "code" / "inference.py").write_text(
+        "from container.serving.handler import input_fn, model_fn, predict_fn\n"
+        "def output_fn(prediction, accept):\n    return ' '.join(map(str, prediction.decided))\n"
+    )
+    with serving(tmp_path) as server:
+        answer = server.ask(bodies(TEST.head(3))[JSON], JSON)
+    assert answer.status == 200
+    assert len(answer.body.split()) == 3
+
+
+def test_a_table_of_dictionaries_and_of_strings_are_the_same_records():
+    plain = pa.table({"chat": ["a", "b"], "price": [1.0, 2.0], "quantity": [1, 2], "color": ["red", None]})
+    sink = io.BytesIO()
+    pq.write_table(plain.set_column(0, "chat", plain["chat"].dictionary_encode()), sink)
+    assert read(sink.getvalue(), PARQUET).to_pylist() == plain.to_pylist()
+
+
+def test_the_settings_are_documented_as_they_are():
+    text = (REPOSITORY / "docs" / "serving.md").read_text()
+    for name, field in ServingSettings.model_fields.items():
+        default = "" if field.default is None else f"{field.default:g}" if name.endswith("seconds") else field.default
+        assert f"| {name.upper()} | {default} | {field.description} |" in text
+
+
+@pytest.mark.parametrize("content_type", [CSV, JSON, JSON_LINES, PARQUET])
+def test_damaged_requests_are_refused_and_nothing_worse(content_type):
+    rng = random.Random(0)
+    whole = bodies(TEST.head(3))[content_type]
+    pieces = [b'"', b"\n", b",", b"{", b"[", b"\\ud800", b"null", b"1e999", b"\0", b"\xff", b"NaN", b""]
+    refused = 0
+    for _ in range(400):
+        body = bytearray(whole)
+        for _ in range(rng.randint(1, 4)):
+            start = rng.randrange(len(body))
+            body[start : start + rng.choice([0, 1, 20])] = rng.choice(pieces)
+        try:
+            table = read(bytes(body[: rng.choice([None, None, rng.randrange(1, len(body))])]), content_type)
+            table.validate(full=True)
+            table.to_pylist()
+        except RequestError:
+            refused += 1
+    assert refused > 100
+
+
+@pytest.mark.slow
+def test_the_time_for_requests_under_way_is_bounded(trained_job):
+    records = json.loads(TEST.drop(columns=["label", "order_id"]).to_json(orient="records"))
+    with serving(trained_job.root, SERVING_GRACE_SECONDS="0.3") as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=150)
+        connection.request("POST", "/invocations", json.dumps(records * 400), {"Content-Type": JSON})
+        time.sleep(0.1)
+        assert server.stop() == 0
+        assert "1 requests were not answered within 0.3 s" in server.log.read_text()

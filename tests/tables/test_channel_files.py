@@ -1,0 +1,315 @@
+"""Files of a channel as a stream of slices, and what a cell means."""
+
+import gzip
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from container.tables.channel_files import Origin, find_data_files, input_format, iter_tables
+from container.tables.records import records_to_table
+from container.tables.values import check_single_values, keys, numbers, texts
+from contracts.errors import ContractError
+from testing.table_jobs import table, write_table
+
+
+def read(files: list[Path], columns: list[str], rows: int = 7) -> pa.Table:
+    return pa.concat_tables([part.table for part in iter_tables(files, columns, rows_per_batch=rows)])
+
+
+def test_a_channel_lists_its_data_files_and_nothing_else(tmp_path: Path) -> None:
+    for name in ("b.csv", "a.csv.gz", "part/c.tsv", "D.PARQUET", "_SUCCESS", ".hidden.csv", "_tmp/e.csv", "readme.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x\n")
+    found = [str(path.relative_to(tmp_path)) for path in find_data_files(tmp_path, None)]
+    assert found == ["D.PARQUET", "a.csv.gz", "b.csv", "part/c.tsv"]
+
+
+def test_a_missing_channel_an_empty_one_and_a_missing_file_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match=r"channel train: the folder .* does not exist"):
+        find_data_files(tmp_path / "train", None)
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(ContractError, match=r"no data file in .*; it holds notes\.txt"):
+        find_data_files(tmp_path, None)
+    with pytest.raises(ContractError, match=r"gone\.csv does not exist; it holds notes\.txt"):
+        find_data_files(tmp_path, "gone.csv")
+    with pytest.raises(ContractError, match="does not say which format"):
+        find_data_files(tmp_path, "notes.txt")
+
+
+def test_one_channel_has_one_format(tmp_path: Path) -> None:
+    files = [write_table(tmp_path / name, table(3)) for name in ("a.csv", "b.parquet")]
+    with pytest.raises(ContractError, match=r"several formats: a\.csv \(csv\), b\.parquet \(parquet\)"):
+        input_format(files)
+    assert input_format([tmp_path / "x.tsv.gz"]) == "tsv"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+def test_rows_of_several_files_keep_order_and_numbers(tmp_path: Path, suffix: str) -> None:
+    files = [write_table(tmp_path / f"{i}{suffix}", table(rows, start=20 * i)) for i, rows in enumerate((20, 0, 13))]
+    parts = list(iter_tables(files, ["id", "text"], rows_per_batch=7))
+    assert [part.first_row for part in parts] == [0, 7, 14, 20, 27]
+    assert [part.first_row_in_file for part in parts] == [0, 7, 14, 0, 7]
+    assert [part.file for part in parts] == [files[0]] * 3 + [files[2]] * 2
+    ids = pa.concat_tables([part.table for part in parts])["id"].to_pylist()
+    assert ids == [f"{i:05d}" for i in (*range(20), *range(40, 53))]
+
+
+def test_csv_keeps_leading_zeros_quotes_and_line_breaks(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('\ufeffid,text\r\n007,"a ""b"",\nc"\r\n8,NA\r\n', "utf-8", newline="")
+    assert read([path], ["text", "id"]).to_pylist() == [{"text": 'a "b",\nc', "id": "007"}, {"text": "NA", "id": "8"}]
+
+
+def test_a_type_does_not_depend_on_which_rows_come_first(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,c\n" + "".join(f"{i},1\n" for i in range(30)) + "x7,late\n")
+    assert read([path], ["id", "c"])["id"].to_pylist()[-2:] == ["29", "x7"]
+
+
+def test_gzip_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv.gz"
+    path.write_bytes(gzip.compress(b"id\ttext\n1\ta, b\n"))
+    assert read([path], ["text"]).to_pylist() == [{"text": "a, b"}]
+
+
+def test_a_missing_column_is_named_with_its_file_and_the_nearest(tmp_path: Path) -> None:
+    files = [write_table(tmp_path / "a.csv", table(2)), write_table(tmp_path / "b.csv", table(2).drop(["label"]))]
+    with pytest.raises(ContractError, match=r"b\.csv: column 'label' is missing"):
+        read(files, ["id", "label"])
+    with pytest.raises(ContractError, match=r"a\.csv: column 'labels' is missing; did you mean 'label'"):
+        read(files, ["labels"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.parquet", b"id,text\n1,2\n", "cannot be read as Parquet"),
+        ("a.parquet", b"", "cannot be read as Parquet"),
+        ("a.csv", b"PAR1\x15\x04\x15", "holds binary data, not CSV text"),
+        ("a.csv", b"", "the file is empty"),
+        ("a.csv", gzip.compress(b"id\n1\n", mtime=0), "holds binary data"),
+        ("a.csv.gz", b"id,text\n1,2\n", "cannot be read"),
+        ("a.csv.gz", gzip.compress(b"id,text\n" + b"1,2\n" * 9999, mtime=0)[:-20], "cannot be read"),
+        ("a.csv", b"id,text\n1,2\n3\n", "cannot be read as CSV: .*Expected 2 columns, got 1"),
+        ("a.csv", b"id,text\n1,\xff\xfe\n", "cannot be read as CSV: .*UTF8"),
+        ("a.csv", b'id,text\n1,"' + b"2,3\n" * 3_000_000, "a quote that opens a field is never closed"),
+        ("a.csv", b"id,text,id\n1,2,3\n", "column 'id' is there twice"),
+        ("a.tsv", b"id,text\n1,2\n", "column 'id' is missing"),
+    ],
+)
+def test_a_file_that_is_not_what_its_name_says_is_named(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ContractError, match=message) as caught:
+        read([tmp_path / name], ["id", "text"])
+    assert str(tmp_path / name) in caught.value.cause
+    assert caught.value.fix
+
+
+def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.parquet", table(5000))
+    data = bytearray(path.read_bytes())
+    data[100:4000] = b"\x55" * 3900
+    path.write_bytes(data)
+    with pytest.raises(ContractError, match=r"a\.parquet: damaged Parquet data"):
+        read([path], ["id", "text"])
+
+
+def test_parquet_types_are_widened_over_files_and_kept_otherwise(tmp_path: Path) -> None:
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    pq.write_table(pa.table({"id": pa.array([1], pa.int32()), "c": pa.array(["u"]).dictionary_encode()}), files[0])
+    pq.write_table(pa.table({"id": pa.array([2**40]), "c": pa.array(["v"], pa.large_string())}), files[1])
+    found = read(files, ["id", "c"])
+    assert found["id"].type == pa.int64()
+    assert found.to_pylist() == [{"id": 1, "c": "u"}, {"id": 2**40, "c": "v"}]
+    pq.write_table(pa.table({"id": pa.array(["x"]), "c": ["v"]}), files[1])
+    with pytest.raises(ContractError, match=r"b\.parquet: column 'id' is string, but int32 in .*a\.parquet"):
+        read(files, ["id", "c"])
+
+
+def test_records_in_every_form_are_the_same_table() -> None:
+    rows = [{"id": 1, "text": "a", "x": 1.5}, {"id": 2, "x": None}]
+    expected = [{"id": 1, "text": "a", "x": 1.5}, {"id": 2, "text": None, "x": None}]
+    made = pa.Table.from_pylist(expected)
+    for records in (rows, pd.DataFrame(rows), made, made.to_batches()[0]):
+        assert records_to_table(records).to_pylist() == expected
+    assert records_to_table([]).num_rows == 0
+    with pytest.raises(ContractError, match="record 2: is a str"):
+        records_to_table([{}, "text"])
+    with pytest.raises(ContractError, match="record 2: column 'text' holds a list"):
+        check_single_values(records_to_table([{"text": "a"}, {"text": ["a"]}])["text"], "text", origin=Origin())
+
+
+def test_the_same_key_in_any_spelling_is_one() -> None:
+    spellings = [
+        pa.array([1]),
+        pa.array([1.0]),
+        pa.array(["1"]),
+        pa.array([" 1.0 "]),
+        pa.array([True]),
+        pa.array(["TRUE"]),
+    ]
+    assert {keys(spelled).to_pylist()[0] for spelled in spellings} == {"1"}
+    assert keys(pa.array(["007", "1.50", "-0.0", "", " ", None, "1e3"])).to_pylist() == [
+        "007", "1.50", "0", None, None, None, "1e3"
+    ]  # fmt: skip
+    assert keys(pa.array([0.5, float("nan"), -0.0, 1e17, None])).to_pylist() == ["0.5", None, "0", str(10**17), None]
+    assert keys(records_to_table([{"c": 1}, {"c": "1"}, {"c": 1.0}, {"c": True}, {}])["c"]).to_pylist() == ["1"] * 4 + [
+        None
+    ]
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-(2**62), 2**62))))
+def test_integers_have_the_key_of_their_text(values: list[int | None]) -> None:
+    written = pa.array([None if value is None else str(value) for value in values], pa.string())
+    assert keys(pa.array(values, pa.int64())) == keys(written)
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(-1e30, 1e30))))
+def test_a_number_means_the_same_as_its_text(values: list[float | None]) -> None:
+    written = pa.array([None if value is None else repr(value) for value in values], pa.string())
+    as_text = numbers(written, "x", origin=Origin())
+    np.testing.assert_array_equal(as_text, numbers(pa.array(values, pa.float64()), "x", origin=Origin()))
+
+
+def test_missing_numbers_are_known_by_name() -> None:
+    written = pa.array(["", " ", "NA", "n/a", "null", "None", "NaN", None, "+5", ".5", "1e2", "true"])
+    expected = [np.nan] * 8 + [5, 0.5, 100, 1]
+    np.testing.assert_array_equal(numbers(written, "x", origin=Origin()), expected)
+
+
+@pytest.mark.parametrize("value", ["twelve", "1,5", "1_000", "inf", "-Infinity", "0x10", "1e39", "2024-01-01", "1 2"])
+def test_what_is_no_number_is_named_with_file_row_column_and_value(value: str) -> None:
+    with pytest.raises(ContractError) as caught:
+        numbers(pa.array(["1", "", value]), "price", origin=Origin(Path("/data/a.csv"), 10))
+    assert "/data/a.csv: row 13, column 'price'" in caught.value.cause
+    assert repr(value) in caught.value.cause
+
+
+def test_infinite_numbers_are_refused() -> None:
+    with pytest.raises(ContractError, match="record 2, column 'x': inf is not a finite"):
+        numbers(pa.array([1.0, float("inf")]), "x", origin=Origin())
+
+
+def test_texts_of_any_type_are_strings() -> None:
+    assert texts(pa.array(["a", None]), "t", origin=Origin()) == ["a", None]
+    assert texts(pa.array([12, None]), "t", origin=Origin()) == ["12", None]
+    assert texts(pa.nulls(2), "t", origin=Origin()) == [None, None]
+    assert texts(pa.array([float("nan")]), "t", origin=Origin()) == [None]
+    with pytest.raises(ContractError, match="text column 't' is of type list"):
+        texts(pa.array([["a"]]), "t", origin=Origin())
+
+
+def floats_written(values: list[float], kind: pa.DataType) -> list[str]:
+    return keys(pa.array(np.array(values).astype(kind.to_pandas_dtype()), kind)).to_pylist()
+
+
+def test_floats_are_named_as_python_and_pandas_write_them() -> None:
+    values = [8.1, 1e-05, 123456789012.5, 1e30]
+    assert floats_written(values, pa.float64()) == [repr(value) for value in values]
+    assert floats_written([8.1, 0.25, 3, 0.0001], pa.float32()) == ["8.1", "0.25", "3", "0.0001"]
+    assert floats_written([8.1], pa.float16()) == ["8.1"]
+    written = pd.DataFrame({"c": values}).to_csv(index=False).split()[1:]
+    assert keys(pa.array(written)).to_pylist() == [repr(value) for value in values]
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(-1e15, 1e15))))
+def test_a_float_has_the_key_of_its_text(values: list[float | None]) -> None:
+    written = pa.array([None if value is None else repr(value) for value in values], pa.string())
+    assert keys(pa.array(values, pa.float64())) == keys(written)
+
+
+def test_a_time_has_one_key_in_every_unit() -> None:
+    for text in ("2026-01-02 03:04:05.600", "2026-01-02 03:04:00"):
+        found = {keys(pa.array([pd.Timestamp(text)], pa.timestamp(unit)))[0].as_py() for unit in ("ms", "us", "ns")}
+        assert found == {text.removesuffix("00") if "." in text else text}
+    for zone, end in (("UTC", "03:00:00Z"), ("Europe/Paris", "04:00:00+0100")):
+        found = {
+            keys(pa.array([pd.Timestamp("2026-01-02 03:00")], pa.timestamp(unit, zone)))[0].as_py()
+            for unit in ("s", "ns")
+        }
+        assert found == {f"2026-01-02 {end}"}
+
+
+def test_a_dataframe_keeps_the_precision_of_its_columns() -> None:
+    frame = pd.DataFrame({
+        "f": np.array([8.1, np.nan], np.float32),
+        "t": pd.to_datetime(["2026-01-02", None]),
+        "i": pd.array([1, None], "Int64"),
+        "c": pd.Categorical(["a", None]),
+        "o": ["x", 5],
+    })  # fmt: skip
+    found = records_to_table(frame)
+    assert [keys(found[name])[0].as_py() for name in "ftico"] == ["8.1", "2026-01-02 00:00:00", "1", "a", "x"]
+    assert [keys(found[name])[1].as_py() for name in "ftico"] == [None, None, None, None, "5"]
+
+
+@pytest.mark.parametrize("value", [5.0, 0.1, 10.0**16, True, 7, pd.Timestamp("2026-01-02"), 2**70])
+def test_a_value_means_the_same_beside_others_of_its_column(value: object) -> None:
+    alone, beside = records_to_table([{"c": value}]), records_to_table([{"c": value}, {"c": "a"}])
+    assert texts(alone["c"], "c", origin=Origin())[0] == texts(beside["c"], "c", origin=Origin())[0]
+    assert keys(alone["c"])[0] == keys(beside["c"])[0]
+
+
+def test_names_that_are_no_strings_are_read_by_their_text() -> None:
+    assert records_to_table([{1: 5, 2: "a"}, {"1": 6}]).to_pylist() == [{"1": 5, "2": "a"}, {"1": 6, "2": None}]
+    assert records_to_table(pd.DataFrame({1: [5]})).to_pylist() == [{"1": 5}]
+
+
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    for records in (pd.DataFrame([[1, 2]], columns=["x", "x"]), pa.table([[1], [2]], names=["x", "x"])):
+        with pytest.raises(ContractError, match="column 'x' is there twice"):
+            records_to_table(records)
+
+
+def test_one_category_of_narrow_and_wide_floats_is_one(tmp_path: Path) -> None:
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path, kind in zip(files, (pa.float32(), pa.float64())):
+        pq.write_table(pa.table({"c": pa.array([8.1, 9.3, None], kind)}), path)
+    assert set(keys(read(files, ["c"])["c"]).to_pylist()) == {"8.1", "9.3", None}
+
+
+def test_an_id_of_uuids_is_their_text(tmp_path: Path) -> None:
+    name = uuid.UUID(int=5)
+    pq.write_table(pa.table({"id": pa.array([name.bytes, None], pa.uuid())}), tmp_path / "a.parquet")
+    assert read([tmp_path / "a.parquet"], ["id"])["id"].to_pylist() == [str(name), None]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (pa.array([[1], [2]]), r"a\.parquet: column 'c' is of type list<.*>, which holds no single values"),
+        (pa.array([{"x": 1}]), r"a\.parquet: column 'c' is of type struct<.*>"),
+        (pa.array([b"\xff\xfe"]), r"a\.parquet: column 'c' is binary and holds no UTF-8 text"),
+    ],
+)
+def test_a_column_that_holds_no_single_values_is_named_with_its_file(
+    tmp_path: Path, columns: pa.Array, message: str
+) -> None:
+    pq.write_table(pa.table({"c": columns}), tmp_path / "a.parquet")
+    with pytest.raises(ContractError, match=message):
+        read([tmp_path / "a.parquet"], ["c"])
+
+
+def test_integers_that_no_float_holds_are_refused_where_another_file_has_floats(tmp_path: Path) -> None:
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path, values in zip(files, ([2**53 + 1], [0.5])):
+        pq.write_table(pa.table({"id": values}), path)
+    with pytest.raises(ContractError, match=r"a\.parquet: column 'id' is int64 and cannot be read as double"):
+        read(files, ["id"])
+
+
+def test_a_csv_may_begin_with_empty_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("\n\nid,text\n1,a\n")
+    assert read([tmp_path / "a.csv"], ["id", "text"]).to_pylist() == [{"id": "1", "text": "a"}]
+    (tmp_path / "a.csv").write_text("\ufeff\n\n")
+    with pytest.raises(ContractError, match=r"a\.csv: the file is empty"):
+        read([tmp_path / "a.csv"], ["id"])

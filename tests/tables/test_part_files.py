@@ -1,0 +1,175 @@
+"""Part files of every format as one stream."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from container.tables.part_files import find_part_files, read_signature
+from contracts.errors import ContractError
+from testing.step_runs import orders
+
+FORMATS = ["csv", "tsv", "json", "jsonl", "parquet"]
+
+
+def write(frame: pd.DataFrame, path: Path) -> Path:
+    """Write a part file in the format of its name; .gz is gzipped."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plain = path.with_suffix("") if path.suffix == ".gz" else path
+    match plain.suffix:
+        case ".parquet":
+            frame.to_parquet(plain, index=False)
+        case ".json":
+            frame.to_json(plain, orient="records")
+        case ".jsonl":
+            frame.to_json(plain, orient="records", lines=True)
+        case suffix:
+            frame.to_csv(plain, index=False, sep="," if suffix == ".csv" else "\t")
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(plain.read_bytes()))
+        plain.unlink()
+    return path
+
+
+def read(folder: Path, scratch: Path, **options: object) -> pa.Table:
+    parts = find_part_files(folder, scratch=scratch, **options)
+    return pa.concat_tables([part.table for part in parts.iter_tables(rows_per_batch=7)])
+
+
+@pytest.mark.parametrize("suffix", [f".{name}{gz}" for name in FORMATS for gz in ("", ".gz")])
+def test_every_format_gives_the_same_rows_in_the_same_order(tmp_path: Path, suffix: str) -> None:
+    frame = orders(30)
+    for i in range(3):
+        write(frame[10 * i : 10 * i + 10], tmp_path / "data" / f"part-{i}{suffix}")
+    found = read(tmp_path / "data", tmp_path / "scratch")
+    for name in ("order_id", "chat", "seller"):
+        assert found[name].to_pylist() == frame[name].tolist()
+    assert [int(label) for label in found["label"].to_pylist()] == frame["label"].tolist()
+
+
+def test_numbers_of_json_stay_as_they_are_written(tmp_path: Path) -> None:
+    (tmp_path / "part-0.jsonl").write_text('{"a": 1.10, "b": 12345678901234567890, "c": true, "d": null}\n')
+    assert read(tmp_path, tmp_path).to_pylist() == [{"a": "1.10", "b": "12345678901234567890", "c": "true", "d": None}]
+
+
+def test_a_json_array_may_be_pretty_printed_and_larger_than_a_block(tmp_path: Path) -> None:
+    rows = [{"id": str(i), "text": "é" * 1000} for i in range(3000)]
+    (tmp_path / "part-0.json").write_text(json.dumps(rows, indent=2, ensure_ascii=False))
+    found = read(tmp_path, tmp_path)
+    assert found["id"].to_pylist() == [row["id"] for row in rows]
+    assert found["text"].to_pylist() == [row["text"] for row in rows]
+
+
+def test_objects_may_follow_each_other_without_lines_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "part-0.jsonl").write_text('{"a": 1}\n{"a": 2} {"a":\n3}\n\n{"a": 4},\n{"a": 5}')
+    assert read(tmp_path, tmp_path)["a"].to_pylist() == ["1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[{"a": 1}, {"a": 2}', "the array is cut off after row 2"),
+        ('{"a": 1}\n{"a": ', "row 2 is not JSON"),
+        ('{"a": 1}\n{"a": 2}\n{"a": oops}\n{"a": 4}\n', "row 3 is not JSON"),
+        ('{"a": 1}\n{"a": 2}\n"three"\n', "row 3 is a str, not an object"),
+        ("[1, 2]", "row 1 is a str, not an object"),
+        ('{"a": [1]}', "row 1, column 'a' holds a list"),
+        ("[]", "holds no rows"),
+        ('[{"a": 1}] x', "something follows the end of the array"),
+    ],
+)
+def test_damaged_json_is_named_with_its_row(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "part-0.json").write_text(text)
+    with pytest.raises(ContractError, match=said):
+        read(tmp_path, tmp_path)
+
+
+def test_a_key_that_is_no_column_is_named_with_its_row(tmp_path: Path) -> None:
+    rows = [{"a": 1}] * 1000 + [{"b": 1}]
+    (tmp_path / "part-0.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ContractError, match="row 1001 has the key 'b'"):
+        read(tmp_path, tmp_path)
+
+
+def test_a_signature_names_the_columns_of_files_without_a_header(tmp_path: Path) -> None:
+    frame = orders(10)
+    frame.to_csv(tmp_path / "part-0.csv", index=False, header=False)
+    found = read(tmp_path, tmp_path, signature=list(frame.columns))
+    assert found.column_names == list(frame.columns)
+    assert found["order_id"].to_pylist() == frame["order_id"].tolist()
+
+
+def test_a_header_that_fits_the_signature_is_no_row(tmp_path: Path) -> None:
+    write(orders(10), tmp_path / "part-0.csv")
+    assert read(tmp_path, tmp_path, signature=list(orders(1).columns)).num_rows == 10
+
+
+def test_a_header_that_nearly_fits_the_signature_is_refused(tmp_path: Path) -> None:
+    write(orders(10).rename(columns={"label": "lable"}), tmp_path / "part-0.csv")
+    with pytest.raises(ContractError, match="column 'label' of the signature is missing; did you mean 'lable'"):
+        read(tmp_path, tmp_path, signature=list(orders(1).columns))
+
+
+def test_a_signature_of_another_table_is_refused(tmp_path: Path) -> None:
+    orders(10).to_csv(tmp_path / "part-0.csv", index=False, header=False)
+    with pytest.raises(ContractError, match="has 6 columns, and the signature names 2"):
+        read(tmp_path, tmp_path, signature=["x", "y"])
+
+
+@pytest.mark.parametrize("text", ['["a", "b c"]', "a,b c", "a\tb c\n", "a\nb c\n"])
+def test_a_signature_is_a_json_list_or_names_in_one_line_or_one_a_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "signature").write_text(text)
+    assert read_signature(tmp_path) == ["a", "b c"]
+
+
+def test_part_files_with_other_columns_are_refused(tmp_path: Path) -> None:
+    write(orders(5), tmp_path / "part-0.csv")
+    write(orders(5).drop(columns="price"), tmp_path / "part-1.csv")
+    with pytest.raises(ContractError, match=r"part-1\.csv: column 'price' of part-0\.csv is missing"):
+        read(tmp_path, tmp_path)
+    write(orders(5).assign(extra=1), tmp_path / "part-1.csv")
+    with pytest.raises(ContractError, match=r"part-1\.csv: has the column 'extra', which part-0\.csv lacks"):
+        read(tmp_path, tmp_path)
+
+
+def test_columns_may_come_in_another_order(tmp_path: Path) -> None:
+    frame = orders(10)
+    write(frame[:5], tmp_path / "part-0.csv")
+    write(frame[5:][list(frame.columns)[::-1]], tmp_path / "part-1.csv")
+    assert read(tmp_path, tmp_path)["order_id"].to_pylist() == frame["order_id"].tolist()
+
+
+@pytest.mark.parametrize("empty", [b"", gzip.compress(b"", mtime=0)])
+def test_markers_and_empty_parts_are_passed_over(tmp_path: Path, empty: bytes) -> None:
+    write(orders(5), tmp_path / "data" / "part-0.csv.gz")
+    (tmp_path / "data" / ("part-1.csv.gz" if empty else "part-1.csv")).write_bytes(empty)
+    (tmp_path / "data" / "_SUCCESS").touch()
+    assert read(tmp_path / "data", tmp_path).num_rows == 5
+
+
+def test_nothing_but_empty_parts_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "part-0.csv").touch()
+    with pytest.raises(ContractError, match=r"part-0\.csv: the file is empty"):
+        find_part_files(tmp_path, scratch=tmp_path)
+
+
+def test_formats_are_not_mixed(tmp_path: Path) -> None:
+    for suffix in ("csv", "jsonl"):
+        write(orders(3), tmp_path / f"part.{suffix}")
+    with pytest.raises(ContractError, match=r"several formats: part\.csv \(csv\), part\.jsonl \(json\)"):
+        find_part_files(tmp_path, scratch=tmp_path)
+
+
+def test_string_views_are_strings(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": pa.array(["x", None], pa.string_view())}), tmp_path / "part.parquet")
+    assert read(tmp_path, tmp_path).schema.field("a").type == pa.string()
+
+
+def test_nested_columns_are_refused(tmp_path: Path) -> None:
+    orders(3).assign(tags=[["a"], [], ["b", "c"]]).to_parquet(tmp_path / "part.parquet")
+    with pytest.raises(ContractError, match=r"column 'tags' is of type list<"):
+        read(tmp_path, tmp_path)

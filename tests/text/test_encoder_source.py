@@ -1,0 +1,313 @@
+"""Finding an encoder, copying its files, learning a vocabulary and overriding a config."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from container.text.encoder_config import SHAPE_KEYS, apply_config_overrides, check_positions
+from container.text.encoder_source import EncoderSource, learn_vocabulary, resolve_encoder, write_encoder_files
+from container.text.tokenization import ChunkTokenizer
+from contracts.errors import ContractError
+from contracts.paths import JobPaths
+
+TEXTS = [f"The dress number {n} fits well, and I LOVE its café-style sleeves {n % 7}!" for n in range(300)]
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> JobPaths:
+    return JobPaths(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("learned")
+    learn_vocabulary(TEXTS, folder, encoder_config={"vocab_size": 200}, seed=1)
+    return folder
+
+
+def make_encoder(folder: Path, learned: Path, *, weights: bool = True) -> Path:
+    shutil.copytree(learned, folder)
+    if weights:
+        (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def run_python(script: str, **environment: str) -> str:
+    finished = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **environment},
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return finished.stdout
+
+
+def test_from_scratch_has_no_folder(paths: JobPaths) -> None:
+    assert resolve_encoder("from_scratch", paths) == EncoderSource("from_scratch", None)
+
+
+def test_a_local_folder_is_found_by_its_path(paths: JobPaths, learned: Path) -> None:
+    folder = make_encoder(paths.root / "mine", learned)
+    assert resolve_encoder(str(folder), paths).folder == folder
+
+
+@pytest.mark.parametrize(("name", "folder"), [("mini", "mini"), ("org/mini", "org/mini"), ("org/mini", "mini")])
+def test_an_encoder_is_found_in_the_pretrained_channel(paths: JobPaths, learned: Path, name: str, folder: str) -> None:
+    make_encoder(paths.pretrained / folder, learned)
+    assert resolve_encoder(name, paths).folder == paths.pretrained / folder
+
+
+@pytest.mark.parametrize("name", ["pretrained", "bert-base-cased"])
+def test_a_channel_that_is_one_encoder_is_that_encoder(paths: JobPaths, learned: Path, name: str) -> None:
+    make_encoder(paths.pretrained, learned)
+    assert resolve_encoder(name, paths).folder == paths.pretrained
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_folder_that_lacks_a_file_is_an_error_naming_it(paths: JobPaths, learned: Path, missing: str) -> None:
+    folder = make_encoder(paths.pretrained / "mini", learned)
+    (folder / missing).unlink()
+    with pytest.raises(ContractError, match=missing) as raised:
+        resolve_encoder("mini", paths)
+    assert str(folder) in raised.value.cause
+
+
+def test_a_lost_shard_of_the_weights_is_named(paths: JobPaths, learned: Path) -> None:
+    folder = make_encoder(paths.pretrained / "mini", learned, weights=False)
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model-00001-of-00002.safetensors").write_bytes(b"")
+    with pytest.raises(ContractError, match="model-00002-of-00002"):
+        resolve_encoder("mini", paths)
+
+
+RESOLVE = """
+from contracts.paths import JobPaths
+from container.text.encoder_source import resolve_encoder
+from contracts.errors import ContractError
+try:
+    print(resolve_encoder(NAME, JobPaths.resolve()).folder)
+except ContractError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    "environment", [{"HF_HUB_OFFLINE": "1"}, {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"}]
+)
+def test_an_encoder_out_of_reach_is_an_error_that_says_what_would_work(
+    paths: JobPaths, learned: Path, environment: dict[str, str]
+) -> None:
+    make_encoder(paths.pretrained / "org" / "mini", learned)
+    said = run_python(
+        f"NAME = 'org/absent'\n{RESOLVE}", ML_ROOT=str(paths.root), HF_HOME=str(paths.root / "hf"), **environment
+    )
+    assert "tokenizer: the encoder 'org/absent' cannot be reached" in said.splitlines()[0]
+    for way in ("local folder", str(paths.pretrained / "org/absent"), "from_scratch", "there now: org/mini"):
+        assert way in said.splitlines()[1]
+
+
+@pytest.mark.parametrize("name", ["", "./nowhere", "/no/such/folder", "a/b/c"])
+def test_a_name_that_is_no_hub_id_is_refused_without_asking_the_hub(paths: JobPaths, name: str) -> None:
+    with pytest.raises(ContractError, match="no Hugging Face id"):
+        resolve_encoder(name, paths)
+
+
+def test_an_encoder_in_the_local_hugging_face_cache_is_found_offline(paths: JobPaths, learned: Path) -> None:
+    stored = paths.root / "hf" / "hub" / "models--org--mini"
+    make_encoder(stored / "snapshots" / "0123", learned)
+    (stored / "refs").mkdir()
+    (stored / "refs" / "main").write_text("0123")
+    said = run_python(
+        f"NAME = 'org/mini'\n{RESOLVE}", ML_ROOT=str(paths.root), HF_HOME=str(paths.root / "hf"), HF_HUB_OFFLINE="1"
+    )
+    assert said.strip() == str(stored / "snapshots" / "0123")
+
+
+def test_the_tokenizer_is_copied_without_weights_truncation_and_padding(paths: JobPaths, learned: Path) -> None:
+    folder = make_encoder(paths.root / "mine", learned)
+    baked = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    baked.enable_truncation(3)
+    baked.enable_padding(length=9)
+    baked.save(str(folder / "tokenizer.json"))
+    target = paths.root / "target"
+    write_encoder_files(EncoderSource("mine", folder), target)
+    assert sorted(path.name for path in target.iterdir()) == ["config.json", "tokenizer.json", "tokenizer_config.json"]
+    copied = Tokenizer.from_file(str(target / "tokenizer.json"))
+    assert (copied.truncation, copied.padding) == (None, None)
+    assert len(copied.encode(TEXTS[0]).ids) > 9
+
+
+def test_a_vocabulary_file_alone_is_converted_to_a_tokenizer(paths: JobPaths, learned: Path) -> None:
+    folder = make_encoder(paths.root / "mine", learned)
+    vocabulary = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
+    (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "do_lower_case": true}')
+    (folder / "tokenizer.json").unlink()
+    target = paths.root / "target"
+    write_encoder_files(EncoderSource("mine", folder), target)
+    converted, original = ChunkTokenizer.from_folder(target), ChunkTokenizer.from_folder(learned)
+    assert converted.encode_batch(TEXTS[:5]) == original.encode_batch(TEXTS[:5])
+    assert (converted.prefix, converted.suffix) == (original.prefix, original.suffix)
+
+
+def test_a_broken_tokenizer_file_is_named(paths: JobPaths, learned: Path) -> None:
+    folder = make_encoder(paths.root / "mine", learned)
+    (folder / "tokenizer.json").write_text("[]")
+    with pytest.raises(ContractError, match=r"mine/tokenizer\.json"):
+        write_encoder_files(EncoderSource("mine", folder), paths.root / "target")
+
+
+LEARN = """
+from pathlib import Path
+from tests.text.test_encoder_source import TEXTS
+from container.text.encoder_source import learn_vocabulary
+learn_vocabulary(iter(TEXTS), Path({target!r}), encoder_config={{}}, seed=1)
+"""
+
+
+def test_a_vocabulary_is_the_same_in_every_process(tmp_path: Path) -> None:
+    for run in "abc":
+        run_python(LEARN.format(target=str(tmp_path / run)))
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        assert len({(tmp_path / run / name).read_bytes() for run in "abc"}) == 1, name
+
+
+def test_a_learned_vocabulary_spells_the_text_it_was_learned_on(learned: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(learned / "tokenizer.json"))
+    unknown = tokenizer.token_to_id("[UNK]")
+    assert tokenizer.get_vocab_size() <= 200
+    for text in TEXTS:
+        encoding = tokenizer.encode(text)
+        assert unknown not in encoding.ids
+        assert (encoding.tokens[0], encoding.tokens[-1]) == ("[CLS]", "[SEP]")
+    assert tokenizer.decode(tokenizer.encode("the dress fits well").ids) == "the dress fits well"
+    assert len(tokenizer.encode("dress").ids) == 3, "a frequent word is one token"
+
+
+def test_transformers_loads_a_learned_vocabulary_and_encodes_the_same(learned: Path) -> None:
+    from transformers import AutoConfig, AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(learned)
+    ours = Tokenizer.from_file(str(learned / "tokenizer.json"))
+    assert [theirs(text)["input_ids"] for text in TEXTS[:20]] == [ours.encode(text).ids for text in TEXTS[:20]]
+    assert (theirs.pad_token_id, theirs.mask_token) == (ours.token_to_id("[PAD]"), "[MASK]")
+    assert AutoConfig.from_pretrained(learned).vocab_size == ours.get_vocab_size()
+
+
+def test_without_text_there_is_no_vocabulary_to_learn(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match="from_scratch learns its vocabulary"):
+        learn_vocabulary(iter(["", " "]), tmp_path, encoder_config={}, seed=1)
+
+
+def test_many_letters_leave_room_in_a_small_vocabulary(tmp_path: Path) -> None:
+    letters = [" ".join(chr(point) for point in range(0x4E00, 0x4E00 + 3000))]
+    learn_vocabulary([*letters, *TEXTS], tmp_path, encoder_config={"vocab_size": 100}, seed=1)
+    assert Tokenizer.from_file(str(tmp_path / "tokenizer.json")).get_vocab_size() <= 100
+
+
+@pytest.mark.parametrize(
+    ("encoder_config", "names"),
+    [
+        ({"hidden_size": 100, "num_attention_heads": 3}, ["hidden_size 100", "num_attention_heads 3"]),
+        ({"hidden_size": 0}, ["hidden_size is 0"]),
+        ({"num_hidden_layers": "two"}, ["num_hidden_layers is 'two'"]),
+        ({"vocab_size": 10}, ["vocab_size is 10"]),
+        ({"max_position_embeddings": 64}, ["max_sen_len: is 512", "64"]),
+    ],
+)
+def test_impossible_sizes_are_refused_by_name(tmp_path: Path, encoder_config: dict[str, Any], names: list[str]) -> None:
+    with pytest.raises(ContractError) as raised:
+        learn_vocabulary(TEXTS, tmp_path / "new", encoder_config=encoder_config, seed=1)
+    assert all(name in raised.value.cause for name in names)
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_unknown_model_type_is_refused_with_the_nearest_known(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match="'roberto' is unknown to transformers; did you mean 'roberta'"):
+        learn_vocabulary(TEXTS, tmp_path, encoder_config={"model_type": "roberto"}, seed=1)
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "distilbert", "modernbert"])
+def test_a_from_scratch_config_builds_an_encoder_of_its_family(tmp_path: Path, model_type: str) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModel
+
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
+    learn_vocabulary(TEXTS, tmp_path, encoder_config={"model_type": model_type, **sizes}, seed=1, max_sen_len=600)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert (config.model_type, config.hidden_size, config.num_hidden_layers) == (model_type, 32, 1)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert (config.vocab_size, config.pad_token_id) == (tokenizer.get_vocab_size(), tokenizer.token_to_id("[PAD]"))
+    model = AutoModel.from_config(config).eval()
+    with torch.no_grad():
+        longest = model(input_ids=torch.full((1, 600), 7)).last_hidden_state
+    assert longest.shape == (1, 600, 32)
+
+
+def test_positions_of_roberta_kinds_begin_after_the_padding_id() -> None:
+    config = {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}
+    check_positions(config, 512)
+    with pytest.raises(ContractError, match="max_sen_len: is 513"):
+        check_positions(config, 513)
+
+
+def test_overrides_that_keep_every_shape_are_written(tmp_path: Path, learned: Path) -> None:
+    target = make_encoder(tmp_path / "target", learned)
+    apply_config_overrides(target, {"hidden_dropout_prob": 0.3, "hidden_size": 128})
+    config = json.loads((target / "config.json").read_text())
+    assert config == {**json.loads((learned / "config.json").read_text()), "hidden_dropout_prob": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("override", "cause"),
+    [
+        ({"hidden_size": 256}, "hidden_size is 256, but the pretrained encoder's weights are for 128"),
+        ({"hidden_droput_prob": 0.1}, "did you mean 'hidden_dropout_prob'"),
+        ({"hidden_dropout_prob": "much"}, "hidden_dropout_prob"),
+    ],
+)
+def test_overrides_that_cannot_be_are_refused(
+    tmp_path: Path, learned: Path, override: dict[str, Any], cause: str
+) -> None:
+    target = make_encoder(tmp_path / "target", learned)
+    with pytest.raises(ContractError) as raised:
+        apply_config_overrides(target, override)
+    assert cause in raised.value.cause
+    assert (target / "config.json").read_bytes() == (learned / "config.json").read_bytes()
+
+
+@cache
+def config_class(model_type: str) -> Any:
+    from transformers import CONFIG_MAPPING
+
+    return CONFIG_MAPPING[model_type]
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert", "electra", "albert", "modernbert", "mpnet"])
+def test_every_number_that_shapes_a_weight_is_a_shape_key(model_type: str) -> None:
+    import torch
+    from transformers import AutoModel
+
+    def shapes(**settings: int) -> dict[str, torch.Size]:
+        with torch.device("meta"):
+            model = AutoModel.from_config(config_class(model_type)(**settings))
+        return {name: weight.shape for name, weight in model.state_dict().items()}
+
+    plain = config_class(model_type)()
+    whole = [key for key, value in plain.to_dict().items() if isinstance(value, int) and not isinstance(value, bool)]
+    free = [key for key in whole if key not in SHAPE_KEYS]
+    original = shapes()
+    for key in free:
+        assert shapes(**{key: 2 * getattr(plain, key) + 2}) == original, key

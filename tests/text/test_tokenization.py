@@ -1,0 +1,369 @@
+"""From raw strings to chunks of token ids, for the three kinds of tokenizers."""
+
+import dataclasses
+import itertools
+import json
+import pickle
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from container.text.chunking import pack_messages
+from container.text.tokenization import ChunkTokenizer, EncodedTexts, TextCounts, TextProcessor, clean_texts
+from contracts.errors import ContractError
+from contracts.hyperparameters import FULL_TEXT_STEPS, TextField
+
+WORDS = "the dress fits well and i love how soft it feels but unbelievably short sleeves returned it on 12 may !"
+CORPUS = [" ".join(WORDS.split()[start:] + WORDS.split()[:start]) for start in range(len(WORDS.split()))] * 5
+CORPUS += ["wide    gaps   count"] * 100  # byte-level vocabularies learn runs of spaces
+KINDS = ["wordpiece", "byte_level", "metaspace"]
+STEPS_BEFORE_TOKENIZER = FULL_TEXT_STEPS[:-1]
+
+
+@cache
+def tokenizer_of(kind: str) -> ChunkTokenizer:
+    return ChunkTokenizer(Tokenizer.from_str(trained(kind)))
+
+
+@cache
+def trained(kind: str) -> str:
+    """A tokenizer as BERT, RoBERTa or XLM-R has it."""
+    if kind == "wordpiece":
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+        tokenizer = Tokenizer(models.WordPiece({}, unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(vocab_size=120, special_tokens=special, show_progress=False)
+    elif kind == "byte_level":
+        special = ["<s>", "<pad>", "</s>", "<unk>"]
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=330, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        )
+    else:
+        special = ["<s>", "<pad>", "</s>", "<unk>"]
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("``", '"')])
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=90, special_tokens=special, unk_token="<unk>", show_progress=False)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    if kind == "wordpiece":
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    elif kind == "byte_level":
+        tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    else:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+        )
+    return tokenizer.to_str()
+
+
+def field(*steps: str, max_sen_len: int = 512, max_chunks: int | None = None) -> TextField:
+    return TextField(
+        role="text",
+        column="body",
+        tokenizer="any",
+        steps=(*steps, "tokenizer") if steps else FULL_TEXT_STEPS,
+        max_sen_len=max_sen_len,
+        max_chunks=max_chunks,
+        reinit_pooler=False,
+        reinit_layers=0,
+        is_embeddings_trainable=True,
+        input_ids_key="input_ids",
+        attention_mask_key="attention_mask",
+    )
+
+
+def chunks_of(encoded: EncodedTexts) -> list[list[list[int]]]:
+    """Token ids per record and chunk, special tokens included."""
+    tokens, lengths = iter(encoded.tokens.tolist()), iter(encoded.chunk_lengths.tolist())
+    records = [[list(itertools.islice(tokens, next(lengths))) for _ in range(count)] for count in encoded.chunk_counts]
+    assert not list(tokens), "chunk lengths cover every token"
+    assert not list(lengths), "chunk counts cover every chunk"
+    return records
+
+
+def inner(chunks: list[list[int]], tokenizer: ChunkTokenizer) -> list[int]:
+    """The text tokens of a record's chunks, end to end."""
+    before, after = len(tokenizer.prefix), len(tokenizer.suffix)
+    return [token for chunk in chunks for token in chunk[before : len(chunk) - after]]
+
+
+messages = st.lists(st.sampled_from(WORDS.split()), min_size=1, max_size=30).map(" ".join)
+chats = st.lists(messages, min_size=1, max_size=8).map(lambda parts: "".join(f"[bom]{part}[eom]" for part in parts))
+wild_words = st.sampled_from(
+    [*WORDS.split(), "[bom]", "[eom]", "<b>", "&amp;", "👍", "ﬁ", "\n", " ", "[SEP]", "é", "中文"]
+)
+wild = st.one_of(st.text(max_size=30), st.lists(wild_words, max_size=25).map(" ".join), st.none())
+
+
+@pytest.mark.parametrize(("kind", "prefix", "suffix"), [("wordpiece", 2, 3), ("byte_level", 0, 2), ("metaspace", 0, 2)])
+def test_special_tokens_around_a_chunk_are_the_tokenizers_own(kind: str, prefix: int, suffix: int) -> None:
+    tokenizer = tokenizer_of(kind)
+    assert (tokenizer.prefix, tokenizer.suffix) == ((prefix,), (suffix,))
+    chunk = chunks_of(TextProcessor(field(), tokenizer).process(["the dress fits"]))[0][0]
+    assert chunk == Tokenizer.from_str(trained(kind)).encode("the dress fits").ids
+
+
+def test_a_tokenizer_without_special_tokens_has_none_around_its_chunks() -> None:
+    settings_of = json.loads(trained("wordpiece")) | {"post_processor": None}
+    tokenizer = ChunkTokenizer(Tokenizer.from_str(json.dumps(settings_of)))
+    assert (tokenizer.prefix, tokenizer.suffix) == ((), ())
+    assert len(TextProcessor(field(), tokenizer).process([""]).chunk_lengths) == 1
+
+
+def test_truncation_and_padding_baked_into_a_tokenizer_are_off(tmp_path: Path) -> None:
+    baked = Tokenizer.from_str(trained("wordpiece"))
+    baked.enable_truncation(4)
+    baked.enable_padding(length=64)
+    baked.save(str(tmp_path / "tokenizer.json"))
+    text = "the dress fits well and i love how soft it feels"
+    assert ChunkTokenizer.from_folder(tmp_path).encode_batch([text]) == tokenizer_of("wordpiece").encode_batch([text])
+
+
+def test_messages_are_joined_the_way_the_tokenizer_marks_words() -> None:
+    assert tokenizer_of("byte_level").separator == " "
+    settings_of = {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "Prepend", "prepend": "▁"},
+                {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+            ],
+        },
+        "model": {
+            "type": "BPE",
+            "vocab": {"▁": 0, "a": 1, "b": 2, "▁a": 3, "▁b": 4},
+            "merges": [["▁", "a"], ["▁", "b"]],
+        },
+    }
+    assert ChunkTokenizer(Tokenizer.from_str(json.dumps(settings_of))).separator == ""
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"version": "1.0"}'])
+def test_a_missing_or_broken_tokenizer_file_is_named(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ContractError, match=r"tokenizer\.json"):
+        ChunkTokenizer.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None)
+@given(texts=st.lists(wild, max_size=6))
+@example(texts=["wide    gaps   count", " wide", "a\tb\u3000c ", "\n"])
+def test_remembered_words_give_the_ids_of_whole_texts(kind: str, texts: list[str | None]) -> None:
+    present = [text.encode("utf-8", "ignore").decode() for text in texts if text is not None] + ["the dress"] * 40
+    direct = Tokenizer.from_str(trained(kind)).encode_batch(present, add_special_tokens=False)
+    tokenizer = tokenizer_of(kind)
+    assert tokenizer.encode_batch(present) == [encoding.ids for encoding in direct]
+    assert tokenizer._words._later, "the words were looked up, not only passed on"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(chat=chats, max_sen_len=st.integers(4, 40))
+def test_chunks_lose_no_token_and_keep_the_budget(kind: str, chat: str, max_sen_len: int) -> None:
+    tokenizer = tokenizer_of(kind)
+    encoded = TextProcessor(field(max_sen_len=max_sen_len), tokenizer).process([chat])
+    joined = " ".join(chat.removeprefix("[bom]").removesuffix("[eom]").split("[eom][bom]"))
+    chunks = chunks_of(encoded)[0]
+    assert inner(chunks, tokenizer) == Tokenizer.from_str(trained(kind)).encode(joined, add_special_tokens=False).ids
+    assert encoded.chunk_lengths.max() <= max_sen_len
+    assert encoded.counts.cut_tokens == encoded.counts.cut_chunks == encoded.counts.truncated_records == 0
+    for chunk in chunks:
+        assert (chunk[0], chunk[-1]) == (*tokenizer.prefix, *tokenizer.suffix)
+
+
+@given(lengths=st.lists(st.integers(0, 30), max_size=12), budget=st.integers(1, 12), word_length=st.integers(1, 15))
+def test_packing_keeps_messages_whole_while_they_fit(lengths: list[int], budget: int, word_length: int) -> None:
+    encoded = [list(range(length)) for length in lengths]
+    chunks = pack_messages(encoded, budget, starts_word=lambda token: token % word_length == 0)
+    spans = [span for chunk in chunks for span in chunk]
+    for index, tokens in enumerate(encoded):
+        own = [span for span in spans if span.message == index]
+        assert [token for _, start, stop in own for token in tokens[start:stop]] == tokens
+        assert len(own) == 1 or len(tokens) > budget
+        for _, _, stop in own[:-1]:
+            assert stop % word_length == 0 or word_length > budget // 2, "cut inside of a word though one began in time"
+    sizes = [sum(stop - start for _, start, stop in chunk) for chunk in chunks]
+    assert all(size <= budget for size in sizes)
+    for before, after in itertools.pairwise(range(len(chunks))):
+        first = chunks[after][0]
+        if first.start == 0:
+            whole = len(encoded[first.message])
+            assert sizes[before] + whole > budget, "the message would have fitted into the chunk before"
+
+
+def test_messages_share_a_chunk_until_the_next_does_not_fit() -> None:
+    tokenizer = tokenizer_of("wordpiece")
+    chat = "[bom]the dress[eom][bom]fits well[eom][bom]and soft[eom]"
+    two = len(tokenizer.encode_batch(["the dress fits well"])[0]) + 2
+    chunks = chunks_of(TextProcessor(field(max_sen_len=two), tokenizer).process([chat]))[0]
+    assert [chunk[1:-1] for chunk in chunks] == tokenizer.encode_batch(["the dress fits well", "and soft"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_message_is_cut_between_words(kind: str) -> None:
+    tokenizer = tokenizer_of(kind)
+    words = tokenizer.encode_batch(["unbelievably", " unbelievably", " soft"])
+    chunks = chunks_of(TextProcessor(field(max_sen_len=20), tokenizer).process(["unbelievably soft " * 10]))[0]
+    assert len(chunks) > 1
+    for chunk in chunks:
+        assert any(chunk[1 : 1 + len(word)] == word for word in words), "begins with a whole word"
+
+
+def test_without_a_chunker_each_message_is_a_chunk_cut_at_max_sen_len() -> None:
+    tokenizer = tokenizer_of("wordpiece")
+    long, short = "the dress fits well and i love how soft it feels", "short"
+    encoded = TextProcessor(field("dialogue_splitter", max_sen_len=8), tokenizer).process(
+        [f"[bom]{long}[eom][bom]{short}[eom]"]
+    )
+    whole = tokenizer.encode_batch([long, short])
+    assert [chunk[1:-1] for chunk in chunks_of(encoded)[0]] == [whole[0][:6], whole[1]]
+    assert encoded.counts.cut_tokens == len(whole[0]) - 6
+    assert encoded.counts.truncated_records == 1
+    assert encoded.counts.cut_chunks == 0
+
+
+def test_chunks_beyond_max_chunks_are_cut_from_the_end_and_counted() -> None:
+    tokenizer = tokenizer_of("wordpiece")
+    text = "the dress fits well and i love how soft it feels"
+    everything = TextProcessor(field(max_sen_len=6), tokenizer).process([text, "short"])
+    encoded = TextProcessor(field(max_sen_len=6, max_chunks=2), tokenizer).process([text, "short"])
+    all_chunks = chunks_of(everything)[0]
+    assert chunks_of(encoded)[0] == all_chunks[:2]
+    assert encoded.counts.cut_chunks == len(all_chunks) - 2
+    assert encoded.counts.cut_tokens == sum(len(chunk) - 2 for chunk in all_chunks[2:])
+    assert encoded.counts.truncated_records == 1
+    assert encoded.counts.records == 2
+
+
+@pytest.mark.parametrize("blank", [None, "", " \n", "[bom][eom]", "<p></p>", "👍", "\u200b"])
+def test_a_record_without_text_is_one_chunk_of_the_special_tokens(blank: str | None) -> None:
+    encoded = TextProcessor(field(), tokenizer_of("wordpiece")).process([blank])
+    assert chunks_of(encoded) == [[[2, 3]]]
+    assert encoded.counts == TextCounts(records=1, chunks=1, tokens=2, empty_records=1)
+
+
+def test_a_message_without_tokens_makes_no_chunk_beside_others() -> None:
+    encoded = TextProcessor(field("dialogue_splitter"), tokenizer_of("wordpiece")).process(
+        ["[bom]\u200b[eom][bom]the dress[eom]"]
+    )
+    assert len(encoded.chunk_lengths) == 1
+
+
+def test_no_records_give_empty_arrays() -> None:
+    encoded = TextProcessor(field(), tokenizer_of("wordpiece")).process([])
+    assert [len(array) for array in (encoded.tokens, encoded.token_counts, encoded.chunk_lengths)] == [0, 0, 0]
+    assert encoded.counts == TextCounts()
+
+
+def test_arrays_have_the_promised_types() -> None:
+    encoded = TextProcessor(field(), tokenizer_of("wordpiece")).process(["the dress", None])
+    assert [encoded.tokens.dtype, encoded.chunk_lengths.dtype] == [np.int32, np.int32]
+    assert [encoded.token_counts.dtype, encoded.chunk_counts.dtype] == [np.int64, np.int64]
+    assert encoded.token_counts.tolist() == [len(chunks[0]) for chunks in chunks_of(encoded)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None)
+@given(
+    texts=st.lists(wild, min_size=1, max_size=5),
+    order=st.permutations(STEPS_BEFORE_TOKENIZER).flatmap(lambda steps: st.integers(1, 5).map(lambda n: steps[:n])),
+    max_sen_len=st.integers(4, 24),
+    max_chunks=st.sampled_from([None, 1, 3]),
+)
+def test_a_record_is_encoded_the_same_alone_and_in_a_batch_in_any_order_of_steps(
+    kind: str, texts: list[str | None], order: list[str], max_sen_len: int, max_chunks: int | None
+) -> None:
+    tokenizer = tokenizer_of(kind)
+    processor = TextProcessor(field(*order, max_sen_len=max_sen_len, max_chunks=max_chunks), tokenizer)
+    batch = processor.process(texts)
+    alone = [processor.process([text]) for text in texts]
+    assert chunks_of(batch) == [chunks_of(single)[0] for single in alone]
+    assert batch.counts == sum((single.counts for single in alone), TextCounts())
+    assert batch.counts.tokens == len(batch.tokens) == batch.token_counts.sum()
+    assert batch.counts.records == len(texts) == len(batch.chunk_counts)
+    assert batch.chunk_counts.min() >= 1
+    assert batch.chunk_lengths.max() <= max_sen_len
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(chat=chats, place=st.integers(0, 3), max_sen_len=st.integers(6, 40))
+def test_a_chunker_before_other_steps_gives_the_same_chunks_of_clean_text(
+    kind: str, chat: str, place: int, max_sen_len: int
+) -> None:
+    tokenizer = tokenizer_of(kind)
+    rest = ["html_normalizer", "emoji_remover", "text_normalizer"]
+    early = ["dialogue_splitter", *rest[:place], "dialogue_chunker", *rest[place:]]
+    default = TextProcessor(field(max_sen_len=max_sen_len), tokenizer).process([chat])
+    assert chunks_of(TextProcessor(field(*early, max_sen_len=max_sen_len), tokenizer).process([chat])) == chunks_of(
+        default
+    )
+
+
+def test_text_that_changes_after_the_chunker_is_encoded_again() -> None:
+    tokenizer = tokenizer_of("wordpiece")
+    steps = ("dialogue_chunker", "html_normalizer", "text_normalizer")
+    encoded = TextProcessor(field(*steps), tokenizer).process(["<p>the dress</p> &amp; fits"])
+    assert [chunk[1:-1] for chunk in chunks_of(encoded)[0]] == tokenizer.encode_batch(["the dress & fits"])
+
+
+def test_each_chunk_keeps_its_own_text_for_the_steps_after_the_chunker() -> None:
+    tokenizer = tokenizer_of("byte_level")
+    wide = "".join(chr(ord(letter) + 0xFEE0) if letter.isalpha() else letter for letter in WORDS)
+    processor = TextProcessor(field("dialogue_chunker", "text_normalizer", max_sen_len=80), tokenizer)
+    chunks = chunks_of(processor.process([wide]))[0]
+    decoder = Tokenizer.from_str(trained("byte_level"))
+    assert len(chunks) > 1
+    assert " ".join(decoder.decode(chunk[1:-1]) for chunk in chunks) == WORDS
+
+
+def test_the_tokenizer_alone_sees_the_raw_text() -> None:
+    tokenizer = tokenizer_of("byte_level")
+    processor = TextProcessor(dataclasses.replace(field(), steps=("tokenizer",)), tokenizer)
+    text = "[bom]<b>x</b>  y[eom]"
+    assert inner(chunks_of(processor.process([text]))[0], tokenizer) == tokenizer.encode_batch([text])[0]
+
+
+def test_a_budget_without_room_for_text_is_refused() -> None:
+    with pytest.raises(ContractError, match="max_sen_len: 2"):
+        TextProcessor(field(max_sen_len=2), tokenizer_of("wordpiece"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_processor_does_the_same_after_pickling(kind: str) -> None:
+    processor = TextProcessor(field(max_sen_len=8), tokenizer_of(kind))
+    texts = [*CORPUS[:4], None, "[bom]Ünï 👍[eom]"]
+    copy = pickle.loads(pickle.dumps(processor))
+    assert chunks_of(copy.process(texts)) == chunks_of(processor.process(texts))
+
+
+def test_clean_texts_are_what_the_string_steps_leave() -> None:
+    raw = ["[bom]<b>Hi</b>  there 👍[eom][bom]&amp; <br/>[eom]", None, ""]
+    assert clean_texts(field(), raw) == [["Hi there", "&"], [], []]
+
+
+def test_counts_add_up_field_by_field() -> None:
+    ones = TextCounts(1, 2, 3, 4, 5, 6, 7)
+    assert (ones + ones).to_dict() == {name: 2 * value for name, value in ones.to_dict().items()}
+
+
+def test_preprocessing_text_imports_no_torch() -> None:
+    script = (
+        "import sys; import container.text.tokenization, container.text.encoder_source; "
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
