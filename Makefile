@@ -15,7 +15,7 @@ setup: $(STAMP)  ## make the virtual environment and install
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)
 
 demo: setup      ## a whole job on generated data, in two processes (DEMO_ROOT=demo)

@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session", autouse=True)
 def transformers_in_this_process():
     """Ask transformers in the tests' process; in jobs it is asked in a process of its own, which imports it first."""
-    from container.preprocessing import encoder_config, encoder_source, transformers_process
+    from container.text import encoder_config, encoder_source, transformers_process
 
     def ask(command: str, first: str, second: str) -> str:
         try:
