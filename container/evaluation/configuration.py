@@ -23,7 +23,6 @@ class Setting:
 def settings(hyperparameters: Mapping[str, Any]) -> list[Setting]:
     """Return every hyperparameter in the order of the contract; those without a default count as changed."""
     listed = []
-    declarations = Hyperparameters.declarations()
     for name, field in Hyperparameters.model_fields.items():
         if name not in hyperparameters:
             continue
@@ -33,7 +32,6 @@ def settings(hyperparameters: Mapping[str, Any]) -> list[Setting]:
         listed.append(
             Setting(
                 name=name,
-                group=declarations[name].group,
                 about=field.description or "",
                 value=_text(value),
                 default=None if required else _text(default),
