@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 LONG = {
     "max_epochs": 6, "checkpoint_every_n_steps": 3, "batch_size": 4, "load_ckpt": False, "encoder_config": ONE_LAYER,
 }  # fmt: skip
-TWO_WORKERS = {**LONG, "nproc_per_node": 2, "batch_size": 2}
+TWO_WORKERS = {**LONG, "nproc_per_node": 2, "batch_size": 2, "max_epochs": 4}
 
 
 def wait_for(condition, *, seconds=120):
