@@ -75,7 +75,9 @@ def job_once(tmp_path_factory):
 @pytest.fixture(scope="session")
 def trained_job(job_once):
     """The JobPaths of a completed job of two classes, on testing.jobs.table; read only."""
-    return job_once("trained")
+    from testing.jobs import ONE_LAYER
+
+    return job_once("trained", overrides={"encoder_config": ONE_LAYER})
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pytest
 
 from container.predictor import Predictor
 from contracts.model_classes import MODEL_CLASSES
-from testing.jobs import TWO_TEXTS, run_train, table, write_hyperparameters, write_job
+from testing.jobs import ONE_LAYER, TWO_TEXTS, run_train, table, write_hyperparameters, write_job
 from testing.parity import TOLERANCE, ParityCheck, ParityJobs, Strategy
 from testing.tiers import long_except
 
@@ -57,7 +57,7 @@ def _cells() -> list[tuple[str, str]]:
 )
 def test_a_job_of_every_class_trains_resumes_and_is_served_as_it_was_trained(name, classes, tmp_path):
     """Binary with a table, in two runs; of three classes without a table, where the class can do without one."""
-    overrides = {**settings(name), "max_epochs": 1}
+    overrides = {**settings(name), "max_epochs": 1, "encoder_config": ONE_LAYER}
     if classes == 3:
         overrides |= THREE_CLASSES
     if MODEL_CLASSES[name].table == "none" or (classes == 3 and MODEL_CLASSES[name].table == "optional"):

@@ -17,17 +17,18 @@ from container.predictor import Predictor
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
-from testing.jobs import REPOSITORY, TWO_TEXTS, metrics, run_train, table, write_job
+from testing.jobs import ONE_LAYER, REPOSITORY, TWO_TEXTS, metrics, run_train, table, write_job
 
 pytestmark = pytest.mark.slow
 
 CASES = {
-    "two_texts_csv_bfloat16": ({**TWO_TEXTS, "bf16": True}, "csv", 2),
+    "two_texts_csv_bfloat16": ({**TWO_TEXTS, "bf16": True, "encoder_config": ONE_LAYER}, "csv", 2),
     "one_text_parquet_two_processes": ({"nproc_per_node": 2}, "parquet", 2),
     "text_alone_multiclass_tsv": (
         {
             "model_class": "bert", "tab_field_list": [], "cat_field_list": [], "accumulate_grad_batches": 2,
             "is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2],
+            "encoder_config": ONE_LAYER,
         },
         "tsv",
         3,
@@ -156,7 +157,7 @@ def test_the_report_says_which_weights_were_evaluated(job):
 
 
 def test_several_files_in_a_channel_are_one_table_and_a_second_run_reuses_the_preparation(tmp_path):
-    paths = write_job(tmp_path, rows=(30, 12, 12))
+    paths = write_job(tmp_path, rows=(30, 12, 12), overrides={"encoder_config": ONE_LAYER})
     from testing.jobs import write_table
 
     write_table(table(20, seed=9), paths.channel("train"), "csv", "more")

@@ -224,7 +224,7 @@ def test_a_stop_before_the_first_step_changes_nothing(tmp_path, uninterrupted):
 
 
 def test_a_second_job_in_the_same_folder_is_refused_and_harms_nothing(tmp_path):
-    paths = write_job(tmp_path)
+    paths = write_job(tmp_path, overrides={"encoder_config": ONE_LAYER, "max_epochs": 1})
     first = start_train(paths, warm=True)
     wait_for(lambda: "Data prepared" in log_of(paths))
     second = start_train(paths, warm=True)
