@@ -80,6 +80,14 @@ MODEL_AXES = tuple(axis for axis in AXES if axis not in DATA_AXES)
 
 
 def _multiplied_out(hp: Hyperparameters, world_size: int, per_host: int) -> ParallelDegrees:
+    degrees = _solve(hp, world_size, per_host)
+    if degrees is None:
+        raise _do_not_multiply_out(hp, _sizes_asked_for(hp, world_size, per_host), world_size)
+    return degrees
+
+
+def _solve(hp: Hyperparameters, world_size: int, per_host: int) -> ParallelDegrees | None:
+    """Return the degrees; None if the sizes do not multiply to `world_size`."""
     sizes = _sizes_asked_for(hp, world_size, per_host)
     open_axes = [axis for axis, size in sizes.items() if size == -1]
     if len(open_axes) > 1:
@@ -91,7 +99,7 @@ def _multiplied_out(hp: Hyperparameters, world_size: int, per_host: int) -> Para
     _check_branch(hp, sizes["branch"], f"{_named(sizes)}; WORLD_SIZE={world_size}")
     taken = math.prod(size for size in sizes.values() if size != -1)
     if (world_size % taken if open_axes else world_size != taken) != 0:
-        raise _do_not_multiply_out(hp, sizes, world_size)
+        return None
     return ParallelDegrees(**{axis: world_size // taken if size == -1 else size for axis, size in sizes.items()})
 
 
@@ -207,11 +215,11 @@ def _fitting(
 
 def _works(hp: Hyperparameters, world_size: int, sizes: tuple[tuple[str, int], ...] = ()) -> bool:
     try:
-        changed = hp.model_copy(update={f"{axis}_size": size for axis, size in sizes})
-        _multiplied_out(changed, world_size, per_host=world_size)
+        sizes_given = {f"{axis}_size": size for axis, size in sizes}
+        changed = Hyperparameters(**{**hp.model_dump(exclude_unset=True), **sizes_given})
+        return _solve(changed, world_size, per_host=world_size) is not None
     except ContractError:
         return False
-    return True
 
 
 def _settings(axes: Mapping[str, int] | list[str]) -> str:

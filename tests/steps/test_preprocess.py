@@ -368,7 +368,7 @@ def test_the_profile_counts_and_describes(tmp_path: Path) -> None:
 
 
 def test_the_sample_of_the_profile_does_not_depend_on_the_files(tmp_path: Path, monkeypatch: Any) -> None:
-    from container.preprocessing import data_profile
+    from container.steps.preprocess import data_profile
 
     monkeypatch.setattr(data_profile, "SAMPLE_ROWS", 100)
     table = pa.Table.from_pandas(orders(3000), preserve_index=False)
