@@ -19,9 +19,9 @@ import tempfile
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -166,6 +166,7 @@ def _execute_child(self: subprocess.Popen, args: Any, *rest: Any) -> None:
         for number, end in enumerate((stdin, stdout, stderr)):
             if end != -1:
                 os.dup2(end, number)
+        _close_as_exec_does(keep=given["pass_fds"])
         if given["start_new_session"]:
             os.setsid()
         if dies_with_parent:
@@ -177,6 +178,17 @@ def _execute_child(self: subprocess.Popen, args: Any, *rest: Any) -> None:
         _become(command[1:], dict(os.environ if given["env"] is None else given["env"]), given["cwd"])
     finally:
         os._exit(1)
+
+
+def _close_as_exec_does(*, keep: Collection[int]) -> None:
+    """Close the files that a new program would not inherit, such as the lock of a job's folder."""
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        with contextlib.suppress(OSError):  # listing the folder has one of its own
+            if descriptor > 2 and descriptor not in keep and not os.get_inheritable(descriptor):
+                os.close(descriptor)
+    tracker = resource_tracker._resource_tracker  # its pipe is closed: the new process starts one when it needs one
+    tracker._fd = tracker._pid = None  # type: ignore[attr-defined]
 
 
 def _program(command: Sequence[str]) -> Callable[[], Any] | None:
