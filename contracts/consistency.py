@@ -1,11 +1,11 @@
 """Rules that tie hyperparameters to each other: contradictions are errors."""
 
-import difflib
 from collections.abc import Collection
 
 from contracts.errors import ContractError
 from contracts.hyperparameters import BALANCED, FROM_SCRATCH, METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
 from contracts.model_classes import CROSS_ATTENTION_CLASSES, POOLED_CLASSES
+from contracts.spelling import did_you_mean
 
 
 def check_consistency(hp: Hyperparameters) -> None:
@@ -241,10 +241,8 @@ def _check_control(hp: Hyperparameters) -> None:
     name = hp.early_stop_metric.replace("val_", "val/", 1) if "/" not in hp.early_stop_metric else hp.early_stop_metric
     known = ["val/loss", *(f"val/{metric}" for metric in METRICS)]
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
-        hint = f"; the nearest is {near[0]!r}" if near else ""
         raise ContractError(
-            f"early_stop_metric: {hp.early_stop_metric!r} is not a metric of ours{hint}",
+            f"early_stop_metric: {hp.early_stop_metric!r} is unknown{did_you_mean(name, known)}",
             f"Use one of {', '.join(known)}.",
         )
 

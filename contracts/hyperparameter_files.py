@@ -1,7 +1,6 @@
 """Reads hyperparameters from the job's files: merged, cast from strings, unknown keys refused with the nearest name."""
 
 import ast
-import difflib
 import json
 import types
 import typing
@@ -15,6 +14,7 @@ from contracts.consistency import check_consistency
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
+from contracts.spelling import did_you_mean
 
 ALIASES = {"chunk_truncate": "chunk_trancate"}
 _SHOWN_CHARACTERS = 200  # of a value in the log
@@ -156,11 +156,8 @@ def _missing(names: list[str], origin: Mapping[str, Path], *, others: int, valid
 
 
 def _unknown(key: str, path: Path | None) -> ContractError:
-    known = [*Hyperparameters.model_fields, *ALIASES]
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.3)
-    hint = f"; the nearest known name is {near[0]!r}" if near else ""
     where = f" in {path}" if path else ""
     return ContractError(
-        f"{key}: unknown hyperparameter{where}{hint}",
+        f"{key}: unknown hyperparameter{where}{did_you_mean(key, [*Hyperparameters.model_fields, *ALIASES])}",
         "Correct the name or remove it; docs/hyperparameters.md lists all of them.",
     )

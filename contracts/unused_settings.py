@@ -1,11 +1,11 @@
 """Names what was set and has no effect in a job: a sentence for each, for the log."""
 
-import difflib
 from collections.abc import Collection
 
 from contracts.conditions import FITS_RISKS
 from contracts.consistency import used_columns
 from contracts.hyperparameters import Hyperparameters
+from contracts.spelling import did_you_mean
 
 
 def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list[str]:
@@ -40,9 +40,8 @@ def _unlisted_columns(hp: Hyperparameters) -> list[str]:
     for role, columns in used_columns(hp).items():
         for column in columns:
             if column not in listed:
-                near = difflib.get_close_matches(column, listed, n=1)
-                hint = f" (the nearest there is {near[0]!r})" if near else ""
-                sentences.append(f"full_field_list leaves out {column!r}{hint}, which {role} names; it is read anyway.")
+                hint = did_you_mean(column, listed) or "."
+                sentences.append(f"full_field_list leaves out {column!r}, which {role} names; it is read anyway{hint}")
     return sentences
 
 

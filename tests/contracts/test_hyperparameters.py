@@ -117,7 +117,7 @@ def test_no_hyperparameter_file_at_all_is_an_error_that_names_both_places(paths)
         ({"text_processing_steps": ["tokenizer", "html_normalizer"]}, "does not end with 'tokenizer'"),
         ({"text_processing_steps": ["html_normalizer", "html_normalizer", "tokenizer"]}, "a step twice"),
         ({"fp16": True, "bf16": True}, "both fp16 and bf16"),
-        ({"early_stop_metric": "val/aurok"}, "the nearest is 'val/auroc'"),
+        ({"early_stop_metric": "val/aurok"}, "did you mean 'val/auroc'"),
         ({"model_class": "berd"}, "did you mean 'bert'"),
         ({"model_class": "transformer9000"}, "'transformer9000' is not a model class"),
     ],
@@ -213,4 +213,4 @@ def test_the_reference_page_is_current():
 def test_a_column_that_full_field_list_leaves_out_is_named_and_read_all_the_same():
     hp = parse(full_field_list=["order_id", "chat", "label", "price", "quantity", "colour"])
     (sentence,) = [sentence for sentence in unused_settings(hp) if "full_field_list" in sentence]
-    assert "'color' (the nearest there is 'colour'), which cat_field_list names" in sentence
+    assert "'color', which cat_field_list names; it is read anyway; did you mean 'colour'?" in sentence

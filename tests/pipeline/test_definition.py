@@ -376,7 +376,7 @@ REFUSED = {
     ),
     "an unknown hyperparameter": (
         {"hyperparameters": {**CONFIG["hyperparameters"], "bacth_size": 8}},
-        "bacth_size: unknown hyperparameter; the nearest known name is 'batch_size'",
+        "bacth_size: unknown hyperparameter; did you mean 'batch_size'",
     ),
     "no data": ({"settings": {}}, "inputs.input_data: is missing, and so is settings.DataLoading.generate_rows"),
     "an unknown input": (
