@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
-from contracts.conditions import FITS_RISKS
 from contracts.consistency import used_columns
+from contracts.declaration import Need
 from contracts.hyperparameters import Hyperparameters
 from contracts.spelling import did_you_mean
 
@@ -22,10 +22,13 @@ def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list
     ]
 
 
-def unused_with_precomputed_risks(hp: Hyperparameters) -> list[str]:
-    """Return a sentence for each hyperparameter of the fit of risk tables that was set, where all are precomputed."""
-    of_the_fit = [name for name, found in hp.declarations().items() if FITS_RISKS in found.needs]
-    return [_sentence(name, "every risk table is precomputed") for name in of_the_fit if name in hp.model_fields_set]
+def unused_if_precomputed(hp: Hyperparameters, fit: Need) -> list[str]:
+    """Return a sentence for each hyperparameter that was set and needs `fit`, a fit that precomputed values replace."""
+    return [
+        _sentence(name, "the values of every column are precomputed")
+        for name, declaration in hp.declarations().items()
+        if fit in declaration.needs and name in hp.model_fields_set
+    ]
 
 
 def _sentence(name: str, reason: str) -> str:

@@ -25,8 +25,10 @@ from container.tables.channel_files import TableSlice, iter_tables
 from container.tables.duplicate_ids import DuplicateIds
 from container.tables.values import numbers
 from contracts import artifacts
+from contracts.conditions import FITS_IMPUTATION, FITS_RISKS
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
+from contracts.unused_settings import unused_if_precomputed
 
 logger = logging.getLogger(__name__)
 
@@ -328,10 +330,10 @@ def _name_unused(hp: Hyperparameters, columns: TableColumns, precomputed: Precom
         unread = sorted(set(getattr(hp, setting) or {}) - set(read))
         if unread:
             logger.warning("%s: %s is given and has no effect: the model does not read the column.", setting, unread)
-    for settings, read, loaded in (
-        (("imputation_strategy",), columns.numeric, precomputed.imputation),
-        (("smooth_factor", "count_threshold", "risk_table_folds"), columns.categorical, precomputed.risk_tables),
+    for fit, read, loaded in (
+        (FITS_IMPUTATION, columns.numeric, precomputed.imputation),
+        (FITS_RISKS, columns.categorical, precomputed.risk_tables),
     ):
-        for setting in settings:
-            if read and loaded is not None and setting in hp.model_fields_set:
-                logger.warning("%s is set and has no effect here: the values of every column are precomputed.", setting)
+        if read and loaded is not None:
+            for sentence in unused_if_precomputed(hp, fit):
+                logger.warning("%s", sentence)

@@ -9,7 +9,7 @@ from contracts.declaration import declare
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.hyperparameters import Hyperparameters
-from contracts.unused_settings import unused_settings, unused_with_precomputed_risks
+from contracts.unused_settings import unused_settings
 from docs.generate_hyperparameters import GROUPS
 from testing.jobs import CONFIGURATION, TWO_TEXTS, write_job
 
@@ -103,11 +103,6 @@ def named(**values):
 )
 def test_a_setting_that_is_ignored_is_named(values, names):
     assert named(**values) == names
-
-
-def test_settings_of_the_fit_of_risk_tables_are_named_where_all_tables_are_precomputed():
-    assert [sentence.split()[0] for sentence in unused_with_precomputed_risks(configuration(**FIT))] == list(RISKS)
-    assert unused_with_precomputed_risks(configuration()) == []
 
 
 def test_categories_that_do_not_enter_the_model_are_named():
