@@ -2,6 +2,7 @@
 
 import pytest
 
+from container.preflight import check_before_preparing
 from container.preprocessing.fingerprint import RESOLVED
 from container.preprocessing.prepare import prepare_data
 from container.training.identity import check_identity, identity
@@ -103,6 +104,13 @@ def named(**values):
 )
 def test_a_setting_that_is_ignored_is_named(values, names):
     assert named(**values) == names
+
+
+@pytest.mark.parametrize(("optimizer", "logged"), [("AdamW", True), ("SGD", False)])
+def test_the_log_names_a_setting_whose_condition_does_not_hold(tmp_path, caplog, optimizer, logged):
+    paths = write_job(tmp_path, overrides={"momentum": 0.5, "optimizer": optimizer})
+    check_before_preparing(paths, load_hyperparameters(paths), hosts=1, per_host=1)
+    assert ("momentum is set and has no effect here: optimizer is not SGD." in caplog.messages) == logged
 
 
 def test_categories_that_do_not_enter_the_model_are_named():
