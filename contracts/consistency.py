@@ -1,9 +1,9 @@
-"""Rules that tie hyperparameters to each other: contradictions are errors."""
+"""Check rules that relate several hyperparameters; a contradiction is an error."""
 
 from collections.abc import Collection
 
 from contracts.errors import ContractError
-from contracts.hyperparameters import BALANCED, FROM_SCRATCH, METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
+from contracts.hyperparameters import FROM_SCRATCH, METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
 from contracts.model_classes import CROSS_ATTENTION_CLASSES, POOLED_CLASSES
 from contracts.spelling import did_you_mean
 
@@ -25,20 +25,19 @@ def check_consistency(hp: Hyperparameters) -> None:
 def _check_shared_encoder(hp: Hyperparameters) -> None:
     if not hp.share_encoder or len(hp.text_fields) < 2:
         return
-    first, *others = hp.text_fields
+    first, second = hp.text_fields
     pools = hp.architecture.name in POOLED_CLASSES and hp.pooling == "first"
     for name in ("tokenizer", *(["reinit_pooler"] if pools else []), "reinit_layers", "is_embeddings_trainable"):
-        for other in others:
-            ours, theirs = getattr(first, name), getattr(other, name)
-            if ours != theirs:
-                raise ContractError(
-                    f"share_encoder: is true, but {name} is {ours!r} for {first.column!r} and {theirs!r} for "
-                    f"{other.column!r}, which are to go through one encoder",
-                    f"Give both texts one {name}, or set share_encoder to false.",
-                )
+        values = getattr(first, name), getattr(second, name)
+        if values[0] != values[1]:
+            raise ContractError(
+                f"share_encoder: is true, but {name} is {values[0]!r} for {first.column!r} and {values[1]!r} for "
+                f"{second.column!r}, and both use one encoder",
+                f"Give both texts the same {name}, or set share_encoder to false.",
+            )
     if first.tokenizer == FROM_SCRATCH:
         raise ContractError(
-            f"share_encoder: is true, but tokenizer is {FROM_SCRATCH}, which makes a vocabulary for each text",
+            f"share_encoder: is true, but tokenizer {FROM_SCRATCH} builds a vocabulary for each text",
             "Set tokenizer to a pretrained encoder, or share_encoder to false.",
         )
 
@@ -54,25 +53,23 @@ def _check_lora(hp: Hyperparameters) -> None:
     for field in hp.text_fields:
         if field.tokenizer == FROM_SCRATCH:
             raise ContractError(
-                f"lora_rank: is {hp.lora_rank}, but the encoder of {field.column!r} is {FROM_SCRATCH}: its random "
-                "weights would stay as they are, but for a low-rank change",
+                f"lora_rank: is {hp.lora_rank}, but the encoder of {field.column!r} is {FROM_SCRATCH}: its weights are "
+                "random, and LoRA does not train them",
                 "Set lora_rank to 0, or tokenizer to a pretrained encoder.",
             )
         if field.reinit_layers:
             raise ContractError(
-                f"reinit_layers: is {field.reinit_layers} for {field.column!r}, but with lora_rank {hp.lora_rank} the "
-                "reinitialized layers would stay random, but for a low-rank change",
+                f"reinit_layers: is {field.reinit_layers} for {field.column!r}, but with lora_rank {hp.lora_rank} "
+                "the weights of the reinitialized layers are not trained",
                 "Set reinit_layers to 0, or lora_rank to 0.",
             )
 
 
 def _check_modalities(hp: Hyperparameters) -> None:
-    count = len(hp.text_fields) + hp.has_table
-    if hp.modality_dropout and count < 2:
+    if hp.modality_dropout and len(hp.text_fields) + hp.has_table < 2:
         raise ContractError(
-            f"modality_dropout: is {hp.modality_dropout}, but the model reads one text and no table column: there is "
-            "nothing it could do without",
-            "Set modality_dropout to 0, or choose a model_class that reads more and name its columns.",
+            f"modality_dropout: is {hp.modality_dropout}, but the model reads one text and no table column",
+            "Set modality_dropout to 0, or choose a model_class with another text or a table, and name its columns.",
         )
     if hp.category_embedding_dim and not (hp.has_table and hp.encoded_categories):
         raise ContractError(
@@ -87,69 +84,79 @@ def _check_modalities(hp: Hyperparameters) -> None:
 
 
 def _check_classes(hp: Hyperparameters) -> None:
-    categories = hp.multiclass_categories
+    labels, weights = hp.multiclass_categories, hp.class_weights
     if hp.is_binary and hp.num_classes != 2:
         raise ContractError(
             f"num_classes: is {hp.num_classes}, but is_binary is true, which means 2 classes",
             "Set num_classes to 2, or is_binary to false and list multiclass_categories.",
         )
-    if not hp.is_binary and not categories:
+    if not hp.is_binary and not labels:
         raise ContractError(
             "multiclass_categories: missing, but is_binary is false",
             f"List the {hp.num_classes} class labels in the order of their ids.",
         )
-    if categories is not None:
-        if len(categories) != hp.num_classes:
-            raise ContractError(
-                f"multiclass_categories: has {len(categories)} labels {categories}, "
-                f"but num_classes is {hp.num_classes}",
-                "Make num_classes the number of labels.",
-            )
-        if len({str(label) for label in categories}) != len(categories):
-            raise ContractError(
-                f"multiclass_categories: {categories} names a label twice", "List each class label once."
-            )
-    if hp.class_weights not in (None, BALANCED):
-        if len(hp.class_weights) != hp.num_classes:
-            raise ContractError(
-                f"class_weights: has {len(hp.class_weights)} weights {hp.class_weights}, "
-                f"but num_classes is {hp.num_classes}",
-                "Give one weight per class, in the order of the class ids.",
-            )
-        if min(hp.class_weights) <= 0:
-            raise ContractError(
-                f"class_weights: {hp.class_weights} has a weight that is not positive", "Use weights above 0."
-            )
-        if min(hp.class_weights) < 1e-6 or max(hp.class_weights) > 1e6:
-            raise ContractError(
-                f"class_weights: {hp.class_weights} has a weight beyond what float32 sums exactly",
-                "Only the ratios matter: use weights between 0.000001 and 1000000.",
-            )
+    if labels is not None and len(labels) != hp.num_classes:
+        raise ContractError(
+            f"multiclass_categories: has {len(labels)} labels {labels}, but num_classes is {hp.num_classes}",
+            "Set num_classes to the number of labels.",
+        )
+    if labels is not None and len(set(map(str, labels))) != len(labels):
+        raise ContractError(f"multiclass_categories: {labels} names a label twice", "List each class label once.")
+    if not isinstance(weights, list):
+        return
+    if len(weights) != hp.num_classes:
+        raise ContractError(
+            f"class_weights: has {len(weights)} weights {weights}, but num_classes is {hp.num_classes}",
+            "Give one weight per class, in the order of the class ids.",
+        )
+    if min(weights) <= 0:
+        raise ContractError(f"class_weights: {weights} has a weight that is not positive", "Use weights above 0.")
+    if min(weights) < 1e-6 or max(weights) > 1e6:
+        raise ContractError(
+            f"class_weights: {weights} has a weight outside the range in which float32 sums are exact",
+            "Use weights between 0.000001 and 1000000; only their ratios matter.",
+        )
+
+
+_ONE_TEXT, _TWO_TEXTS = ("text_name",), ("primary_text_name", "secondary_text_name")
+
+
+def _text_columns(hp: Hyperparameters) -> tuple[str, ...]:
+    """Return the hyperparameters that name the text columns of the model class."""
+    return _ONE_TEXT if hp.architecture.num_texts == 1 else _TWO_TEXTS
+
+
+def used_columns(hp: Hyperparameters) -> dict[str, list[str]]:
+    """Return the columns that a job reads, by the hyperparameter that names them."""
+    return {
+        **{name: [getattr(hp, name)] for name in ("id_name", "label_name", *_text_columns(hp))},
+        "cat_field_list": hp.cat_field_list,
+        "tab_field_list": hp.tab_field_list,
+    }
 
 
 def _check_columns(hp: Hyperparameters) -> None:
-    architecture = hp.architecture
-    needed = ("text_name",) if architecture.num_texts == 1 else ("primary_text_name", "secondary_text_name")
-    other = ("primary_text_name", "secondary_text_name") if architecture.num_texts == 1 else ("text_name",)
-    for name in needed:
-        if getattr(hp, name) is None:
+    needed = _text_columns(hp)
+    expectation = f"but model_class {hp.model_class!r} reads {' and '.join(needed)}"
+    for name in (*_ONE_TEXT, *_TWO_TEXTS):
+        value = getattr(hp, name)
+        if name in needed and value is None:
+            raise ContractError(f"{name}: missing, {expectation}", f"Set {name} to the name of the text column.")
+        if name not in needed and value is not None:
             raise ContractError(
-                f"{name}: missing, but model_class {hp.model_class!r} reads {' and '.join(needed)}",
-                f"Set {name} to the name of the text column.",
+                f"{name}: set to {value!r}, {expectation}", f"Remove {name}, or choose a model_class that reads it."
             )
-    for name in other:
-        if getattr(hp, name) is not None:
+    for name, columns, known in (
+        ("categorical_features_to_encode", hp.categorical_features_to_encode, "cat_field_list"),
+        ("imputation_dict", hp.imputation_dict, "tab_field_list"),
+        ("risk_tables", hp.risk_tables, "cat_field_list"),
+    ):
+        unlisted = sorted(set(columns or ()) - set(getattr(hp, known)))
+        if unlisted:
             raise ContractError(
-                f"{name}: set to {getattr(hp, name)!r}, "
-                f"but model_class {hp.model_class!r} reads {' and '.join(needed)}",
-                f"Remove {name}, or choose a model_class that reads it.",
+                f"{name}: {unlisted} is not in {known} {getattr(hp, known)}",
+                f"Add the column to {known}, or remove it from {name}.",
             )
-    unlisted = set(hp.categorical_features_to_encode or []) - set(hp.cat_field_list)
-    if unlisted:
-        raise ContractError(
-            f"categorical_features_to_encode: {sorted(unlisted)} is not in cat_field_list {hp.cat_field_list}",
-            "Add the column to cat_field_list, or take it out of categorical_features_to_encode.",
-        )
     role_of: dict[str, str] = {}
     for role, columns in used_columns(hp).items():
         for column in columns:
@@ -159,46 +166,29 @@ def _check_columns(hp: Hyperparameters) -> None:
                     "Give each column one role; a label or an id must not be a feature.",
                 )
             role_of[column] = role
-    tabular = len(hp.tab_field_list) + len(hp.encoded_categories) * (1 if hp.is_binary else hp.num_classes)
-    if hp.input_tab_dim is not None and hp.input_tab_dim not in (len(hp.tab_field_list), tabular):
+    numbers = len(hp.tab_field_list)
+    inputs = numbers + len(hp.encoded_categories) * (1 if hp.is_binary else hp.num_classes)
+    if hp.input_tab_dim not in (None, numbers, inputs):
         raise ContractError(
-            f"input_tab_dim: is {hp.input_tab_dim}, but the table has {len(hp.tab_field_list)} numeric columns "
-            f"and {tabular} tabular inputs with the risk values",
-            "Leave input_tab_dim out: it is computed.",
+            f"input_tab_dim: is {hp.input_tab_dim}, but the table has {numbers} numeric columns "
+            f"and {inputs} tabular inputs with the risk values",
+            "Remove input_tab_dim: it is computed.",
         )
-    given = set(hp.imputation_dict or {}) - set(hp.tab_field_list)
-    if given:
-        raise ContractError(f"imputation_dict: {sorted(given)} is not in tab_field_list", "Name numeric columns only.")
-    given = set(hp.risk_tables or {}) - set(hp.cat_field_list)
-    if given:
-        raise ContractError(f"risk_tables: {sorted(given)} is not in cat_field_list", "Name categorical columns only.")
-
-
-def used_columns(hp: Hyperparameters) -> dict[str, list[str]]:
-    """The columns that a job reads, by the hyperparameter that names them."""
-    texts = ("text_name",) if hp.architecture.num_texts == 1 else ("primary_text_name", "secondary_text_name")
-    return {
-        **{name: [getattr(hp, name)] for name in ("id_name", "label_name", *texts)},
-        "cat_field_list": hp.cat_field_list,
-        "tab_field_list": hp.tab_field_list,
-    }
 
 
 def _check_model(hp: Hyperparameters) -> None:
-    """What a model class asks of its sizes, and of the table."""
-    architecture = hp.architecture
-    if architecture.table == "needed" and not (hp.tab_field_list or hp.encoded_categories):
+    architecture, width = hp.architecture, hp.hidden_common_dim
+    if architecture.table == "needed" and not hp.has_table:
         raise ContractError(
             f"model_class: {hp.model_class!r} weighs text against a table, but tab_field_list and cat_field_list name "
             "no column that enters the model",
             "Name numeric or categorical columns, or choose bert.",
         )
-    if architecture.name in CROSS_ATTENTION_CLASSES and hp.hidden_common_dim % hp.fusion_attention_heads:
-        width = hp.hidden_common_dim
+    if architecture.name in CROSS_ATTENTION_CLASSES and width % hp.fusion_attention_heads:
         fitting = [heads for heads in range(1, min(width, 16) + 1) if width % heads == 0]
         raise ContractError(
-            f"fusion_attention_heads: {hp.fusion_attention_heads} heads do not share the {width} features of "
-            "hidden_common_dim evenly",
+            f"fusion_attention_heads: {hp.fusion_attention_heads} does not divide the {width} features of "
+            "hidden_common_dim",
             f"Set fusion_attention_heads to one of {fitting}, or change hidden_common_dim.",
         )
     if architecture.name == "multimodal_moe" and hp.experts_per_record > hp.num_experts:
@@ -220,7 +210,7 @@ def _check_convolutions(hp: Hyperparameters) -> None:
     if len(hp.num_channels) != hp.num_layers:
         raise ContractError(
             f"num_layers: is {hp.num_layers}, but num_channels {hp.num_channels} names {len(hp.num_channels)} layers",
-            "Give num_channels one number per layer, or leave num_layers out.",
+            "Give num_channels one number per layer, or remove num_layers.",
         )
 
 
@@ -238,7 +228,7 @@ def _check_text_steps(hp: Hyperparameters) -> None:
 def _check_control(hp: Hyperparameters) -> None:
     if hp.fp16 and hp.bf16:
         raise ContractError("fp16: both fp16 and bf16 are true", "Choose one of them.")
-    name = hp.early_stop_metric.replace("val_", "val/", 1) if "/" not in hp.early_stop_metric else hp.early_stop_metric
+    name = hp.early_stop_metric if "/" in hp.early_stop_metric else hp.early_stop_metric.replace("val_", "val/", 1)
     known = ["val/loss", *(f"val/{metric}" for metric in METRICS)]
     if name not in known:
         raise ContractError(
@@ -248,12 +238,10 @@ def _check_control(hp: Hyperparameters) -> None:
 
 
 def _check_sharding(hp: Hyperparameters) -> None:
-    if hp.sharding_strategy != "NO_SHARD":
-        return
-    if hp.strategy == "hsdp" or hp.dp_shard_size != 1:
-        named = "strategy" if hp.strategy == "hsdp" else "dp_shard_size"
+    if hp.sharding_strategy == "NO_SHARD" and (hp.strategy == "hsdp" or hp.dp_shard_size != 1):
+        name = "strategy" if hp.strategy == "hsdp" else "dp_shard_size"
         raise ContractError(
-            f"sharding_strategy: is NO_SHARD, which makes replicas, but {named} is {getattr(hp, named)!r}",
+            f"sharding_strategy: is NO_SHARD, which makes replicas, but {name} is {getattr(hp, name)!r}",
             "Set strategy to ddp, or to fsdp without dp_shard_size; or sharding_strategy to FULL_SHARD.",
         )
 
@@ -261,54 +249,51 @@ def _check_sharding(hp: Hyperparameters) -> None:
 def _check_outcome(hp: Hyperparameters) -> None:
     if len(set(hp.onnx_variants)) != len(hp.onnx_variants):
         raise ContractError(f"onnx_variants: {hp.onnx_variants} names a variant twice", "Name each variant once.")
-    if hp.num_classes > 2:
-        for name, fix in (
-            ("target_prior", "Remove it: the share of one class says nothing about the other ones."),
-            ("decision_threshold", "Remove it: the most probable class is decided."),
-        ):
-            if getattr(hp, name) != Hyperparameters.model_fields[name].default:
-                raise ContractError(
-                    f"{name}: is {getattr(hp, name)!r}, but it is for two classes and num_classes is {hp.num_classes}",
-                    fix,
-                )
+    for name, reason in (
+        ("target_prior", "the share of one class does not give the shares of the others"),
+        ("decision_threshold", "the most probable class is decided"),
+    ):
+        if hp.num_classes > 2 and getattr(hp, name) != Hyperparameters.model_fields[name].default:
+            raise ContractError(
+                f"{name}: is {getattr(hp, name)!r}, but it is for two classes and num_classes is {hp.num_classes}",
+                f"Remove {name}: {reason}.",
+            )
 
 
 def check_parallelism(hp: Hyperparameters, features: Collection[str], *, pipeline_ranks: int) -> None:
-    """Raise ContractError for the first setting that contradicts the way the work is shared out.
+    """Raise ContractError for the first setting that contradicts the parallel layout.
 
     Args:
-        features: what is at work: mesh axes (pp, dp_replicate, dp_shard, branch, tp), and ddp or fsdp.
+        features: what the job uses: mesh axes (pp, dp_replicate, dp_shard, branch, tp), and ddp or fsdp.
         pipeline_ranks: size of the pp axis.
     """
-    at_work = ", ".join(sorted(features)) or "one process alone"
+    layout = f"this job uses {', '.join(sorted(features)) or 'one process'}"
     if hp.gradient_compression != "none" and features and "ddp" not in features:
         raise ContractError(
-            f"gradient_compression: is {hp.gradient_compression!r}, which pure replicas (ddp) have; "
-            f"here work: {at_work}",
-            "Set gradient_compression to none (under fsdp, fsdp_reduce_dtype=bfloat16 halves what travels), "
-            "or strategy to ddp.",
+            f"gradient_compression: is {hp.gradient_compression!r}, which needs replicas alone (ddp); {layout}",
+            "Set gradient_compression to none, or strategy to ddp. Under fsdp, fsdp_reduce_dtype=bfloat16 halves the "
+            "communication.",
         )
     if hp.cpu_offload and "fsdp" not in features:
         raise ContractError(
-            f"cpu_offload: is true, but nothing is sharded whose shards could be kept outside; here work: {at_work}",
+            f"cpu_offload: is true, but nothing is sharded; {layout}",
             "Set strategy to fsdp and run several processes, or cpu_offload to false.",
         )
     if hp.sequence_parallel and "tp" not in features:
         raise ContractError(
-            f"sequence_parallel: is true, but there is no tp axis to share sequences out over; here work: {at_work}",
+            f"sequence_parallel: is true, but there is no tp axis; {layout}",
             "Set tp_size to 2 or more, or sequence_parallel to false.",
         )
-    shared_out = {"pp", "branch"}.intersection(features)
-    if hp.share_encoder and len(hp.text_fields) > 1 and shared_out:
-        axis = sorted(shared_out)[0]
+    dividing = sorted({"pp", "branch"}.intersection(features))
+    if hp.share_encoder and len(hp.text_fields) > 1 and dividing:
         raise ContractError(
-            f"share_encoder: is true, but {axis} puts the two texts on different ranks; here work: {at_work}",
-            "Set share_encoder to false, or share the model out with dp_shard_size (fsdp) or tp_size.",
+            f"share_encoder: is true, but {dividing[0]} puts the two texts on different ranks; {layout}",
+            "Set share_encoder to false, or divide the model with dp_shard_size (fsdp) or tp_size.",
         )
     if hp.lora_rank and "tp" in features:
         raise ContractError(
-            f"lora_rank: is {hp.lora_rank}, but tp cuts the very layers that it would add to; here work: {at_work}",
-            "Set tp_size to 1 and share the model out with dp_shard_size (fsdp) or pp_size, or lora_rank to 0.",
+            f"lora_rank: is {hp.lora_rank}, but tp slices the layers that LoRA adapts; {layout}",
+            "Set tp_size to 1 and divide the model with dp_shard_size (fsdp) or pp_size, or lora_rank to 0.",
         )
     if "pp" in features:
         _check_microbatches(hp, pipeline_ranks)
@@ -317,21 +302,21 @@ def check_parallelism(hp: Hyperparameters, features: Collection[str], *, pipelin
 
 def _check_microbatches(hp: Hyperparameters, ranks: int) -> None:
     count = hp.num_microbatches
-    even = [number for number in range(1, hp.batch_size + 1) if hp.batch_size % number == 0]
-    possible = [number for number in even if microbatches_fit(hp.pp_schedule, number, ranks)]
+    divisors = [number for number in range(1, hp.batch_size + 1) if hp.batch_size % number == 0]
+    possible = [number for number in divisors if microbatches_fit(hp.pp_schedule, number, ranks)]
     if count in possible:
         return
-    needs = []
-    if count not in even:
-        needs.append(f"do not share the {hp.batch_size} records of a pass (batch_size) evenly")
+    reasons = []
+    if count not in divisors:
+        reasons.append(f"do not divide the {hp.batch_size} records of batch_size evenly")
     if not microbatches_fit(hp.pp_schedule, count, ranks):
-        needs.append(
+        reasons.append(
             f"are too few for {ranks} ranks under 1F1B (pp_size)"
             if hp.pp_schedule == "1F1B"
             else f"make no {count // ranks} even rounds over {ranks} ranks under {hp.pp_schedule} (pp_size)"
         )
     raise ContractError(
-        f"num_microbatches: {count} microbatches {' and '.join(needs)}",
+        f"num_microbatches: {count} microbatches {' and '.join(reasons)}",
         f"Set num_microbatches to one of {possible}, or change batch_size."
         if possible
         else f"Set batch_size to {ranks} or more, or pp_schedule to GPipe.",
@@ -339,24 +324,21 @@ def _check_microbatches(hp: Hyperparameters, ranks: int) -> None:
 
 
 def microbatches_fit(schedule: str, count: int, ranks: int) -> bool:
-    """Whether a schedule of torch.distributed.pipelining can run `count` microbatches over `ranks` ranks."""
+    """Return whether a schedule of torch.distributed.pipelining can run `count` microbatches over `ranks` ranks."""
     if schedule == "1F1B":
         return count >= ranks
-    if schedule in ("Interleaved1F1B", "InterleavedZeroBubble"):
-        return count % max(1, count // ranks) == 0
-    return True
+    return not schedule.startswith("Interleaved") or count % max(1, count // ranks) == 0
 
 
 def _check_zero_bubble(hp: Hyperparameters) -> None:
-    if hp.compile and hp.pp_schedule in ZERO_BUBBLE_SCHEDULES:
-        raise ContractError(
-            f"compile: is true, but {hp.pp_schedule} runs the backward pass in two parts, "
-            "into which compiled layers cannot be divided",
-            "Set compile to false, or pp_schedule to 1F1B or Interleaved1F1B.",
-        )
-    if hp.activation_checkpointing and hp.pp_schedule in ZERO_BUBBLE_SCHEDULES:
-        raise ContractError(
-            f"activation_checkpointing: is {hp.activation_checkpointing}, but {hp.pp_schedule} runs the backward pass "
-            "in parts, and each would compute the layers again: nine times per microbatch instead of once",
-            "Set activation_checkpointing to 0, or pp_schedule to 1F1B or Interleaved1F1B.",
-        )
+    if hp.pp_schedule not in ZERO_BUBBLE_SCHEDULES:
+        return
+    for name, reason in (
+        ("compile", "into which compiled layers cannot be divided"),
+        ("activation_checkpointing", "and each would compute the layers again: nine times per microbatch, not once"),
+    ):
+        if getattr(hp, name):
+            raise ContractError(
+                f"{name}: is {getattr(hp, name)}, but {hp.pp_schedule} runs the backward pass in two parts, {reason}",
+                f"Remove {name}, or set pp_schedule to 1F1B or Interleaved1F1B.",
+            )

@@ -65,7 +65,7 @@ def test_the_exported_graph_holds_its_weights_once(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"tokenizer": "from_scratch"}, "from_scratch, which makes a vocabulary for each text"),
+        ({"tokenizer": "from_scratch"}, "from_scratch builds a vocabulary for each text"),
         ({"secondary_reinit_layers": 1}, "reinit_layers is 0 for 'chat' and 1 for 'events'"),
         ({"primary_is_embeddings_trainable": False}, "is_embeddings_trainable is False for 'chat' and True for"),
     ],

@@ -158,7 +158,7 @@ def test_a_setting_that_the_way_of_sharing_contradicts_is_refused(asked, named):
 
 def test_microbatches_must_share_a_pass_evenly_under_a_pipeline_and_the_message_lists_those_that_do():
     said = refusal(2, strategy="pp", batch_size=12, num_microbatches=5)
-    assert "do not share the 12 records" in said
+    assert "do not divide the 12 records" in said
     assert "one of [2, 3, 4, 6, 12]" in said
     assert resolve(2, strategy="ddp", batch_size=12, num_microbatches=5) == {"dp_replicate": 2}
 
