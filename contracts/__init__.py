@@ -1,1 +1,1 @@
-"""What a job reads and writes: paths, channels, hyperparameters, artifacts. Imports nothing of the house."""
+"""Define what a job reads and writes: paths, settings, artifacts, steps. Imports no other package of the project."""

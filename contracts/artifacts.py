@@ -1,32 +1,18 @@
-"""Names of the files a job writes, and of the environment variables that steer it."""
+"""Name the files that a job writes, and the environment variables that it reads."""
 
 MODEL_STATE = "model.pth"
 MODEL_ARTIFACTS = "model_artifacts.pth"
 MODEL_ONNX = "model.onnx"
 HYPERPARAMETERS = "hyperparameters.json"
 FEATURE_COLUMNS = "feature_columns.txt"
-IMPUTE_DICT = "impute_dict"  # .pkl for people, .json is read
+IMPUTE_DICT = "impute_dict"  # .json is read; .pkl is for users
 RISK_TABLE_MAP = "risk_table_map"
 SELECTED_FEATURES = "selected_features.json"
 TOKENIZER = "tokenizer"
 PREPROCESSING = "preprocessing.json"
-DECISION = "decision.json"  # from logits to probabilities to a decided class
+DECISION = "decision.json"  # how logits become probabilities and a class
 
-REQUIRED_MODEL_FILES = (
-    MODEL_STATE,
-    MODEL_ARTIFACTS,
-    MODEL_ONNX,
-    HYPERPARAMETERS,
-    FEATURE_COLUMNS,
-    f"{IMPUTE_DICT}.pkl",
-    f"{IMPUTE_DICT}.json",
-    f"{RISK_TABLE_MAP}.pkl",
-    f"{RISK_TABLE_MAP}.json",
-    PREPROCESSING,
-    DECISION,
-)
-
-# What serving reads, beside the tokenizer/ and the graph's own extra files.
+# The files that serving reads, in addition to tokenizer/ and the extra files of the ONNX graph.
 SERVING_FILES = (
     MODEL_ONNX,
     HYPERPARAMETERS,
@@ -37,8 +23,9 @@ SERVING_FILES = (
     DECISION,
 )
 TRAINED_WEIGHTS = (MODEL_STATE, MODEL_ARTIFACTS)
+REQUIRED_MODEL_FILES = (*TRAINED_WEIGHTS, *SERVING_FILES, f"{IMPUTE_DICT}.pkl", f"{RISK_TABLE_MAP}.pkl")
 
-INCOMPLETE = ".incomplete"  # where model/ is written first; inside it, so that a rename never crosses a mount
+INCOMPLETE = ".incomplete"  # folder in model/ in which it is written first, so that a rename never crosses a mount
 
 PREDICT_RESULTS = "predict_results.pth"
 METRICS = "metrics.json"
@@ -58,10 +45,10 @@ USE_PRECOMPUTED_RISK_TABLES = "USE_PRECOMPUTED_RISK_TABLES"
 
 
 def onnx_file(variant: str | None) -> str:
-    """Name of model.onnx or of one of its variants."""
+    """Return the name of model.onnx or of one of its variants."""
     return MODEL_ONNX if variant is None else f"model.{variant}.onnx"
 
 
 def tokenizer_folder(role: str) -> str:
-    """Folder of a text field's tokenizer inside the model folder; role is text, primary or secondary."""
+    """Return the folder of a text field's tokenizer in the model folder; role is text, primary or secondary."""
     return TOKENIZER if role == "text" else f"{TOKENIZER}/{role}"

@@ -1,6 +1,6 @@
-"""Files and folders that appear under their names complete or not at all: each is renamed once it is complete.
+"""Write files and folders atomically: each gets its name when it is complete.
 
-The rename protects against a process that ends halfway, not against a power failure: nothing here calls fsync.
+This protects against a process that is killed while it writes, not against a power failure: nothing calls fsync.
 """
 
 import os
@@ -24,7 +24,7 @@ class AtomicFile:
     An exception removes the temporary file and leaves `path` as it was.
 
     Args:
-        temporary: the temporary path, on the same disk. Processes that may write `path` at once need one each.
+        temporary: the temporary path, on the same disk. Each of several concurrent writers needs a different one.
     """
 
     def __init__(self, path: Path, *, temporary: Path | None = None) -> None:
@@ -58,10 +58,10 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 @contextmanager
 def atomic_folder(folder: Path, *, temporary: Path | None = None) -> Iterator[Path]:
-    """Yield a path at which to make a folder; replace `folder` by it at the end of the block.
+    """Yield a path at which to create a folder; replace `folder` by it at the end of the block.
 
-    An exception removes the new folder and leaves `folder` as it was. So does the next call with one that a killed
-    process left.
+    An exception removes the new folder and leaves `folder` as it was. Each call first removes the temporary folder of a
+    killed process.
     """
     temporary = temporary or temporary_path(folder)
     shutil.rmtree(temporary, ignore_errors=True)

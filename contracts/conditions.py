@@ -1,4 +1,4 @@
-"""Conditions without which a hyperparameter has no effect; contracts/hyperparameters.py names them at its fields."""
+"""Define the conditions under which a hyperparameter has an effect; contracts/hyperparameters.py refers to them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,26 +19,26 @@ def chosen(name: str, *values: str) -> Need:
 
 
 def not_overridden(name: str) -> Need:
-    """Return the condition that some text has no override of the hyperparameter `name`."""
+    """Return the condition that at least one text does not override the hyperparameter `name`."""
 
     def holds(hp: Any) -> bool:
         return any(getattr(hp, f"{field.role}_{name}", None) is None for field in hp.text_fields)
 
-    return _when(holds, otherwise="both texts have their own")
+    return _when(holds, otherwise="both texts override it")
 
 
 def pretrained(name: str) -> Need:
-    """Return the condition that `name`, which asks for random weights, meets an encoder whose weights are not."""
+    """Return the condition that `name`, which reinitializes weights, applies to a pretrained encoder."""
 
     def holds(hp: Any) -> bool:
         texts = [text for text in hp.text_fields if name.startswith(text.role)] or hp.text_fields
         return not getattr(hp, name) or any(text.tokenizer != FROM_SCRATCH for text in texts)
 
-    return _when(holds, otherwise=f"the weights of a {FROM_SCRATCH} encoder are random already")
+    return _when(holds, otherwise=f"the weights of a {FROM_SCRATCH} encoder are already random")
 
 
 PROCESSES = Need(lambda _hp, features: bool(features), "there is one process")
-# NO_SHARD has its effect where fsdp runs without a shard axis.
+# NO_SHARD has an effect if fsdp runs without a shard axis.
 SHARDS = Need(
     lambda hp, features: ("fsdp" if hp.sharding_strategy == "NO_SHARD" else "dp_shard") in features,
     "nothing is sharded",
@@ -57,7 +57,7 @@ LORA = _when(lambda hp: hp.lora_rank > 0, otherwise="lora_rank is 0")
 TRAINS_ENCODERS = _when(lambda hp: hp.lora_rank == 0, otherwise="lora_rank freezes the encoders")
 PROJECTS = _when(
     lambda hp: hp.architecture.name != "bert",
-    otherwise="bert has one text and no table, so it projects nothing to a common width",
+    otherwise="bert has one text and no table, so nothing is projected to a common width",
 )
 DROPS = _when(
     lambda hp: hp.architecture.encoder == "transformer" or hp.has_table,

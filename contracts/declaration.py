@@ -1,4 +1,4 @@
-"""Declares a hyperparameter: its group, what a change of it invalidates, and when it has an effect."""
+"""Declare a hyperparameter: its group, what a change of it invalidates, and when it has an effect."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, cast
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
-# What a change invalidates. Each scope includes the ones after it: prepared data that change also change the training.
+# What a change invalidates. Each scope includes the later ones: new prepared data require new training.
 Scope = Literal["prepare", "train", "after", "run"]
 
 
@@ -16,7 +16,7 @@ class Need(NamedTuple):
 
     Attributes:
         holds: takes the hyperparameters and the features, as in `check_parallelism`.
-        reason: says that the condition does not hold, as the end of a sentence.
+        reason: why the hyperparameter has no effect if the condition does not hold; ends a sentence.
     """
 
     holds: Callable[[Any, Collection[str]], bool]
@@ -29,7 +29,7 @@ class Declaration:
 
     Attributes:
         group: section of docs/hyperparameters.md.
-        scope: what a change invalidates. A field that does not say so invalidates everything.
+        scope: what a change invalidates; everything by default.
         classes: model classes that use it; empty for all.
         features: mesh axes, ddp or fsdp, any of which uses it; empty if it does not depend on them.
         needs: conditions on other hyperparameters, all of which must hold.
@@ -67,6 +67,6 @@ def declare(
 
 
 def declaration_of(field: FieldInfo) -> Declaration:
-    """Return what `declare` was told; a field that was made without it invalidates everything."""
+    """Return the declaration of `field`; a field that is not made by `declare` invalidates everything."""
     extra = field.json_schema_extra
     return cast(Any, extra)["declaration"] if isinstance(extra, dict) else Declaration()

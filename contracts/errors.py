@@ -1,6 +1,4 @@
-"""The error that a user caused and can correct: its cause and what to change."""
-
-_LONGEST_LINE = 300
+"""Define the error that a user causes and can correct: its cause and what to change."""
 
 
 class ContractError(ValueError):
@@ -21,5 +19,5 @@ class ContractError(ValueError):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, at most 300 characters; its type's name where there is none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:_LONGEST_LINE]
+    """Return the first line of an error's message, at most 300 characters, or its type's name if it has no message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

@@ -1,4 +1,4 @@
-"""Reads hyperparameters from the job's files: merged, cast from strings, unknown keys refused with the nearest name."""
+"""Read hyperparameters from the job's files: merge them, cast strings, and check them."""
 
 import ast
 import json
@@ -22,20 +22,20 @@ DROPPED = ("_tuning_objective_metric", "_comment", "_comments")
 
 
 def load_hyperparameters(paths: JobPaths) -> Hyperparameters:
-    """The job's configuration: defaults, overridden by each file of `paths.hyperparameter_files` in turn.
+    """Return the job's configuration: the defaults, overridden by each file of `paths.hyperparameter_files` in turn.
 
     Raises:
-        ContractError: no file at all, a file that is no JSON object, an unknown key, a wrong type, a contradiction.
+        ContractError: no file exists, a file is not a JSON object, or a key or value is invalid.
     """
     merged: dict[str, Any] = {}
     origin: dict[str, Path] = {}
-    found = [path for path in paths.hyperparameter_files if path.is_file()]
-    if not found:
+    files = [path for path in paths.hyperparameter_files if path.is_file()]
+    if not files:
         raise ContractError(
             f"hyperparameters: neither {' nor '.join(map(str, paths.hyperparameter_files))} exists",
             "Write one of them; docs/hyperparameters.md lists the keys.",
         )
-    for path in found:
+    for path in files:
         for key, value in _read_object(path).items():
             if key.startswith("sagemaker_") or key in DROPPED:
                 continue
@@ -48,25 +48,23 @@ def load_hyperparameters(paths: JobPaths) -> Hyperparameters:
 
 
 def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None = None) -> Hyperparameters:
-    """Validate `values`; `origin` says which file each key came from, for the message."""
+    """Return the validated `values`; messages name the file of a key, which `origin` gives."""
     for key in values:
         if key not in Hyperparameters.model_fields:
             raise _unknown(key, None)
     try:
         hp = Hyperparameters(**values)
     except ValidationError as error:
-        missing = [str(found["loc"][0]) for found in error.errors() if found["type"] == "missing"]
+        missing = [str(problem["loc"][0]) for problem in error.errors() if problem["type"] == "missing"]
         if missing:
             valid = len(missing) == error.error_count()
             raise _missing(missing, origin or {}, others=len(values), valid=valid) from None
         first = error.errors()[0]
-        key = str(first["loc"][0]) if first["loc"] else "hyperparameters"
-        path = (origin or {}).get(key)
-        where = f" (in {path})" if path else ""
+        key = str(first["loc"][0])
+        field, path = Hyperparameters.model_fields[key], (origin or {}).get(key)
         raise ContractError(
-            f"{key}: {values.get(key)!r} is refused: {first['msg']}{where}",
-            f"{key} is {_type_name(Hyperparameters.model_fields[key].annotation)}: "
-            f"{Hyperparameters.model_fields[key].description}",
+            f"{key}: {values[key]!r} is refused: {first['msg']}{f' (in {path})' if path else ''}",
+            f"{key} is {_type_name(field.annotation)}: {field.description}",
         ) from None
     check_consistency(hp)
     return hp
@@ -88,7 +86,7 @@ def describe_hyperparameters(hp: Hyperparameters) -> list[str]:
 
 
 def cast_value(value: Any, annotation: Any) -> Any:
-    """A string as SageMaker delivers it, turned into what `annotation` can validate; anything else as it is."""
+    """Return a string, as SageMaker passes all values, in a form that `annotation` accepts; return others unchanged."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -102,21 +100,17 @@ def cast_value(value: Any, annotation: Any) -> Any:
             except (ValueError, SyntaxError):
                 continue
         return value
-    if str in kinds:
-        return _unquote(value)
-    if annotation is bool or bool in kinds:
+    if bool in kinds and str not in kinds:
         return text.lower() if text.lower() in ("true", "false") else text
-    return _unquote(text)
+    return _unquote(value if str in kinds else text)
 
 
 def _unquote(text: str) -> str:
-    """Without the JSON quotes that some SDK versions put around string values."""
-    if len(text) >= 2 and text[0] == text[-1] == '"':
-        try:
-            return str(json.loads(text))
-        except ValueError:
-            return text
-    return text
+    """Remove the JSON quotes that some SDK versions put around strings."""
+    try:
+        return str(json.loads(text)) if text[:1] == text[-1:] == '"' else text
+    except ValueError:
+        return text
 
 
 def _plain_types(annotation: Any) -> set[Any]:
@@ -129,25 +123,21 @@ def _plain_types(annotation: Any) -> set[Any]:
 
 
 def _type_name(annotation: Any) -> str:
-    return (
-        getattr(annotation, "__name__", str(annotation))
-        if not typing.get_args(annotation)
-        else str(annotation).replace("typing.", "")
-    )
+    return str(annotation).replace("typing.", "") if typing.get_args(annotation) else annotation.__name__
 
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, UnicodeDecodeError) as error:
-        raise ContractError(f"{path}: is not JSON: {error}", "Mend the file.") from None
+        raise ContractError(f"{path}: is not JSON: {error}", "Correct the file.") from None
     if not isinstance(content, dict):
-        raise ContractError(f"{path}: holds a {type(content).__name__}, not an object", "Write {name: value}.")
+        raise ContractError(f"{path}: contains a {type(content).__name__}, not an object", "Write {name: value}.")
     return content
 
 
 def _missing(names: list[str], origin: Mapping[str, Path], *, others: int, valid: bool) -> ContractError:
-    files = ", ".join(sorted({str(path) for path in origin.values()}))
+    files = ", ".join(sorted(set(map(str, origin.values()))))
     cause = f"{', '.join(names)}: missing{f' in {files}' if files else ''}"
     if valid:
         cause += f"; nothing else is missing, and the values of the other {others} settings are valid"
@@ -156,8 +146,8 @@ def _missing(names: list[str], origin: Mapping[str, Path], *, others: int, valid
 
 
 def _unknown(key: str, path: Path | None) -> ContractError:
-    where = f" in {path}" if path else ""
+    hint = did_you_mean(key, [*Hyperparameters.model_fields, *ALIASES])
     return ContractError(
-        f"{key}: unknown hyperparameter{where}{did_you_mean(key, [*Hyperparameters.model_fields, *ALIASES])}",
+        f"{key}: unknown hyperparameter{f' in {path}' if path else ''}{hint}",
         "Correct the name or remove it; docs/hyperparameters.md lists all of them.",
     )

@@ -1,4 +1,4 @@
-"""Every hyperparameter of a job: name, type, default, constraint and meaning; docs/hyperparameters.md is made from it."""
+"""Declare every hyperparameter of a job; docs/hyperparameters.md is generated from these declarations."""
 
 from typing import Any, Literal, Self, get_args
 
@@ -24,7 +24,7 @@ OnnxVariant = Literal["fused", "int8"]
 ONNX_VARIANTS: tuple[str, ...] = get_args(OnnxVariant)
 METRICS: tuple[str, ...] = get_args(Metric)
 
-# Each rank of these has two shorter stages; the zero-bubble ones differentiate inputs and weights one after the other.
+# Under these schedules each rank has two shorter stages. Zero-bubble schedules run the backward pass in two parts.
 ZERO_BUBBLE_SCHEDULES = ("InterleavedZeroBubble", "ZBVZeroBubble")
 TWO_STAGE_SCHEDULES = ("Interleaved1F1B", *ZERO_BUBBLE_SCHEDULES)
 
@@ -36,23 +36,21 @@ ENCODER_SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_head
 
 
 class Hyperparameters(BaseModel):
-    """A typed job configuration; made by contracts.hyperparameter_files, which also holds the settings to each other."""
+    """A typed job configuration; contracts.hyperparameter_files creates it and checks its settings for contradictions."""
 
-    model_config = ConfigDict(
-        extra="forbid", populate_by_name=True, protected_namespaces=(), frozen=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), frozen=True, allow_inf_nan=False)
 
     # fmt: off
-    id_name: str = declare(group="data", scope="prepare", about="Column of record ids; copied to the predictions untouched.")
+    id_name: str = declare(group="data", scope="prepare", about="Column of record ids, copied to the predictions unchanged.")
     text_name: str | None = declare(None, group="data", scope="prepare",
-        about="Text column of the one-text classes; excludes primary_text_name and secondary_text_name.")
+        about="Text column of the one-text classes; cannot be set with primary_text_name and secondary_text_name.")
     primary_text_name: str | None = declare(None, group="data", scope="prepare",
         about="First text column of the two-text classes, e.g. a chat.")
     secondary_text_name: str | None = declare(None, group="data", scope="prepare",
         about="Second text column of the two-text classes, e.g. an event history.")
     label_name: str = declare(group="data", scope="prepare", about="Column of the class label.")
     full_field_list: list[str] | None = declare(None, group="data", scope="prepare",
-        about="Columns the data must have, beside every column named elsewhere. Default: those alone.")
+        about="Columns that the data must have, in addition to the columns that other settings name. Default: none.")
     cat_field_list: list[str] = declare([], group="data", scope="prepare", needs=(conditions.READS_TABLE,),
         about="Categorical columns; each becomes a risk value (binary) or one per class (multiclass).")
     tab_field_list: list[str] = declare([], group="data", scope="prepare", needs=(conditions.READS_TABLE,), about="Numeric columns.")
@@ -65,7 +63,7 @@ class Hyperparameters(BaseModel):
     test_filename: str | None = declare(None, group="data", scope="after",
         about="Read only this file of the test channel. Default: every data file in it.")
     drop_unlabelled: bool = declare(False, group="data", scope="prepare",
-        about="Leave out training rows without a label instead of stopping; the count is logged.")
+        about="Drop training rows without a label instead of stopping; the number of rows is logged.")
 
     model_class: str = declare(group="model", scope="prepare",
         about="The architecture: " + ", ".join(MODEL_CLASSES) + ", or an alias (bimodal, trimodal, bimodal_*).")
@@ -76,7 +74,7 @@ class Hyperparameters(BaseModel):
     secondary_tokenizer: str | None = declare(None, group="model", scope="prepare", classes=TWO_TEXT_CLASSES,
         about="Encoder of the secondary text. Default: tokenizer.")
     encoder_config: dict[str, Any] = declare({}, group="model", scope="prepare",
-        about=f"With from_scratch: the encoder's sizes (defaults {ENCODER_SIZES}); with a pretrained encoder: overrides of its config that keep every shape, e.g. hidden_dropout_prob.")
+        about=f"With from_scratch: the encoder's sizes (defaults {ENCODER_SIZES}). With a pretrained encoder: changes to its config that keep every tensor shape, e.g. hidden_dropout_prob.")
     num_classes: int = declare(2, group="model", scope="prepare", ge=2, about="Number of classes.")
     is_binary: bool = declare(True, group="model", scope="prepare", about="Two classes, one score: the probability of class 1.")
     multiclass_categories: list[int | str] | None = declare(None, group="model", scope="prepare",
@@ -84,9 +82,9 @@ class Hyperparameters(BaseModel):
     hidden_common_dim: int = declare(100, group="model", scope="train", ge=1, needs=(conditions.PROJECTS,),
         about="Width H of each modality's features.")
     input_tab_dim: int | None = declare(None, group="model", scope="train", ge=0,
-        about="Number of tabular inputs; computed, and checked against this where given (numeric columns, or numeric + risk columns).")
+        about="Number of tabular inputs. It is computed; a value given here is only checked against it (numeric columns, or numeric and risk columns).")
     fusion_hidden_dim: int | None = declare(None, group="model", scope="train", ge=1, classes=FUSION_WIDTH_CLASSES,
-        about="Width F of the fusion head. Default: max(128, 3H/2) for trimodal_bert and trimodal_cross_attn, H for the rest.")
+        about="Width F of the fusion head. Default: max(128, 3H/2) for trimodal_bert and trimodal_cross_attn, H for the other classes.")
     dropout: float = declare(0.1, group="model", scope="train", ge=0, lt=1, needs=(conditions.DROPS,),
         about="Dropout of the text heads and the tabular branch.")
     fusion_dropout: float = declare(0.1, group="model", scope="train", ge=0, lt=1, classes=FUSION_DROPOUT_CLASSES,
@@ -94,15 +92,15 @@ class Hyperparameters(BaseModel):
     fusion_attention_heads: int = declare(4, group="model", scope="train", ge=1, classes=CROSS_ATTENTION_CLASSES,
         about="Attention heads of the cross-attention; must divide hidden_common_dim.")
     num_experts: int = declare(4, group="model", scope="train", ge=2, classes=("multimodal_moe",),
-        about="Experts of the mixture: small networks over text and table.")
+        about="Experts of the mixture: small networks over text and table features.")
     experts_per_record: int = declare(2, group="model", scope="train", ge=1, classes=("multimodal_moe",),
-        about="Experts that decide about a record: the highest of the router's scores.")
+        about="Experts that process a record: those with the highest router scores.")
     expert_balance: float = declare(0.01, group="model", scope="train", ge=0, classes=("multimodal_moe",), needs=(conditions.SELECTS_EXPERTS,),
-        about="Weight of the load-balancing loss, which evens out how many records each expert gets; 0 = off. Under adam and adamw the experts' balance moves by about head_lr a step, whatever the weight.")
+        about="Weight of the load-balancing loss, which evens out the number of records per expert; 0 = off. With Adam and AdamW, the balance changes by about head_lr per step, whatever the weight.")
     modality_dropout: float = declare(0.0, group="model", scope="train", ge=0, lt=1,
-        about="Probability with which, in training, a record does without its table, or without one of its texts; never without all. Makes the model less dependent on one of them.")
+        about="Probability that a training record is processed without its table, or without one of its texts; never without all of them. Makes the model less dependent on one modality.")
     share_encoder: bool = declare(False, group="model", scope="train", classes=TWO_TEXT_CLASSES,
-        about="Both texts go through one encoder; each keeps its own projection. Needs one pretrained tokenizer, and the same reinit_* and is_embeddings_trainable, for both.")
+        about="Use one encoder for both texts; each text keeps its own projection. Both texts need the same pretrained tokenizer, reinit_* and is_embeddings_trainable.")
     is_embeddings_trainable: bool = declare(True, group="model", scope="train", needs=(conditions.TRAINS_ENCODERS, conditions.not_overridden("is_embeddings_trainable")),
         about="Train the encoder's embedding tables.")
     primary_is_embeddings_trainable: bool | None = declare(None, group="model", scope="train", classes=TWO_TEXT_CLASSES, needs=(conditions.TRAINS_ENCODERS,),
@@ -110,7 +108,7 @@ class Hyperparameters(BaseModel):
     secondary_is_embeddings_trainable: bool | None = declare(None, group="model", scope="train", classes=TWO_TEXT_CLASSES, needs=(conditions.TRAINS_ENCODERS,),
         about="Override for the secondary text.")
     pooling: Literal["first", "mean"] = declare("first", group="model", scope="train", classes=POOLED_CLASSES,
-        about="Vector of a chunk: a pooler over its first token, or the mean of its tokens, as sentence encoders (MiniLM, mpnet, e5) are trained with.")
+        about="Vector of a chunk: first = a pooler over its first token; mean = the mean of its tokens, as in the training of sentence encoders (MiniLM, mpnet, e5).")
     reinit_pooler: bool = declare(True, group="model", scope="train", classes=POOLED_CLASSES, needs=(conditions.POOLER, conditions.not_overridden("reinit_pooler"), conditions.pretrained("reinit_pooler")),
         about="Reinitialize the pooler of a pretrained encoder.")
     primary_reinit_pooler: bool | None = declare(None, group="model", scope="train", classes=_POOLED_TWO_TEXT_CLASSES, needs=(conditions.POOLER, conditions.pretrained("primary_reinit_pooler")),
@@ -124,217 +122,214 @@ class Hyperparameters(BaseModel):
     secondary_reinit_layers: int | None = declare(None, group="model", scope="train", ge=0, classes=TWO_TEXT_CLASSES, needs=(conditions.pretrained("secondary_reinit_layers"),),
         about="Override for the secondary text.")
     lora_rank: int = declare(0, group="model", scope="train", ge=0, classes=TRANSFORMER_CLASSES,
-        about="Train low-rank changes of the pretrained encoders' layers, of this rank, instead of the encoders; 0 = train the encoders. Merged into plain weights in model.pth and model.onnx. Needs reinit_layers 0.")
+        about="Rank of LoRA: train low-rank updates of the pretrained encoders' layers instead of the encoders; 0 = train the encoders. model.pth and model.onnx contain plain weights with the updates merged. Needs reinit_layers 0.")
     lora_alpha: float = declare(16.0, group="model", scope="train", gt=0, classes=TRANSFORMER_CLASSES, needs=(conditions.LORA,),
-        about="Weight of the changes: they are multiplied by lora_alpha / lora_rank.")
+        about="Scale of the low-rank updates: they are multiplied by lora_alpha / lora_rank.")
     lora_target: Literal["attention", "linear"] = declare("attention", group="model", scope="train", classes=TRANSFORMER_CLASSES, needs=(conditions.LORA,),
-        about="The linear layers that are changed: those of the attention, or all of the encoder's layers.")
+        about="Linear layers that get low-rank updates: those of the attention, or all of the encoder.")
     kernel_size: list[int] = declare([3, 5, 7], group="model", scope="train", min_length=1, classes=("multimodal_cnn",),
-        about="Tokens that each set of convolutions sees at once.")
+        about="Kernel size of each set of convolutions, in tokens.")
     num_channels: list[int] = declare([100, 100], group="model", scope="train", min_length=1, classes=("multimodal_cnn",),
         about="Channels of each convolutional layer. Default: 100 for each of num_layers.")
     num_layers: int = declare(2, group="model", scope="train", ge=1, classes=("lstm", "multimodal_cnn"),
-        about="Recurrent or convolutional layers. Default with num_channels: its length.")
+        about="Recurrent or convolutional layers. Default if num_channels is set: its length.")
     dropout_keep: float = declare(0.5, group="model", scope="train", gt=0, le=1, classes=("lstm", "multimodal_cnn"), needs=(conditions.DROPS_BETWEEN_LAYERS,),
-        about="Share that dropout keeps: between recurrent layers, and of what the convolutions found.")
+        about="Share of the activations that dropout keeps: between recurrent layers, and in the output of the convolutions.")
 
     max_sen_len: int = declare(512, group="text", scope="prepare", ge=4, needs=(conditions.not_overridden("max_sen_len"),),
-        about="Tokens per chunk, special tokens counted.")
+        about="Tokens per chunk, including special tokens.")
     primary_max_sen_len: int | None = declare(None, group="text", scope="prepare", ge=4, classes=TWO_TEXT_CLASSES,
         about="Override for the primary text.")
     secondary_max_sen_len: int | None = declare(None, group="text", scope="prepare", ge=4, classes=TWO_TEXT_CLASSES,
         about="Override for the secondary text.")
     chunk_trancate: bool = declare(False, group="text", scope="prepare",
-        about="Keep only the first max_total_chunks chunks of a record; what is cut is counted and logged. Also spelled chunk_truncate.")
+        about="Keep only the first max_total_chunks chunks of a record; the number of removed chunks is logged. chunk_truncate is accepted too.")
     max_total_chunks: int = declare(5, group="text", scope="prepare", ge=1, needs=(conditions.TRUNCATES,),
-        about="Chunks kept per record and text when chunk_trancate is on.")
+        about="Chunks kept per record and text if chunk_trancate is true.")
     fixed_tokenizer_length: bool = declare(True, group="text", scope="run", needs=(conditions.NEVER_PADS,),
-        about="Accepted for older configurations. Batches are packed, without padding, so it has no effect.")
+        about="Accepted for older configurations. It has no effect because batches are packed, without padding.")
     text_input_ids_key: str = declare("input_ids", group="text", scope="after", min_length=1,
-        about="Name of the token input in model.onnx (after primary_ or secondary_ with two texts).")
+        about="Name of the token input in model.onnx; with two texts, prefixed with primary_ or secondary_.")
     text_attention_mask_key: str = declare("attention_mask", group="text", scope="after", min_length=1,
-        about="Name of the mask input in model.onnx, likewise.")
+        about="Name of the mask input in model.onnx, with the same prefixes.")
     text_processing_steps: list[TextStep] | None = declare(None, group="text", scope="prepare", needs=(conditions.ONE_TEXT,),
         about="Steps for the one text, in order. Default: " + ", ".join(FULL_TEXT_STEPS) + ".")
     primary_text_processing_steps: list[TextStep] | None = declare(None, group="text", scope="prepare", classes=TWO_TEXT_CLASSES,
-        about="Steps for the primary text. Default: all, as above.")
+        about="Steps for the primary text, in order. Default: the default of text_processing_steps.")
     secondary_text_processing_steps: list[TextStep] | None = declare(None, group="text", scope="prepare", classes=TWO_TEXT_CLASSES,
         about="Steps for the secondary text. Default: " + ", ".join(EVENT_TEXT_STEPS) + ".")
 
     smooth_factor: float = declare(0.0, group="table", scope="prepare", ge=0, needs=(conditions.CATEGORIES, conditions.FITS_RISKS),
-        about="Risk tables: weight of the prior, as a fraction of the training rows.")
+        about="Risk tables: weight of the prior, as a fraction of the number of training rows.")
     count_threshold: int = declare(0, group="table", scope="prepare", ge=0, needs=(conditions.CATEGORIES, conditions.FITS_RISKS),
-        about="Risk tables: a category with fewer rows gets the prior.")
+        about="Risk tables: a category with fewer training rows gets the prior.")
     risk_table_folds: int = declare(5, group="table", scope="prepare", ge=0, needs=(conditions.CATEGORIES, conditions.FITS_RISKS),
-        about="Training rows get risk values fitted on the other folds; 0 or 1 = fitted and applied on the same rows.")
+        about="Number of folds: training rows get risk values fitted on the other folds. With 0 or 1, the values are fitted on the same rows.")
     imputation_strategy: Literal["mean", "median", "mode"] = declare("mean", group="table", scope="prepare", needs=(conditions.NUMBERS, conditions.FITS_IMPUTATION),
-        about="What a missing number becomes, fitted on train.")
+        about="Value of missing numbers, computed on train.")
     imputation_dict: dict[str, float] | None = declare(None, group="table", scope="prepare", needs=(conditions.NUMBERS,),
-        about="Imputation values given by hand, per column; the rest are fitted.")
+        about="Imputation values by numeric column; the other columns get fitted values.")
     risk_tables: dict[str, dict[str, Any]] | None = declare(None, group="table", scope="prepare", needs=(conditions.CATEGORIES,),
-        about="Risk tables given by hand, per column, in the form of risk_table_map.json; the rest are fitted.")
+        about="Risk tables by categorical column, in the format of risk_table_map.json; the other columns get fitted tables.")
     category_embedding_dim: int = declare(0, group="table", scope="prepare", ge=0,
-        about="A trained vector of this width for each category of cat_field_list, beside its risk values; 0 = none. For columns of many values, e.g. products.")
+        about="Width of a trained vector for each category of cat_field_list, in addition to its risk values; 0 = none. For columns with many values, e.g. products.")
     category_embedding_min_count: int = declare(5, group="table", scope="prepare", ge=1, needs=(conditions.EMBEDS_CATEGORIES,),
-        about="Categories with fewer rows in train share the vector of those that train did not have.")
+        about="Categories with fewer training rows share one vector with categories that are not in train.")
     numeric_transform: Literal["standard", "quantile", "none"] = declare("standard", group="table", scope="prepare", needs=(conditions.TABLE,),
-        about="Scaling of the tabular inputs between imputation and the model, fitted on train, part of model.pth and model.onnx.")
+        about="Scaling of the tabular inputs after imputation, fitted on train; part of model.pth and model.onnx.")
     numeric_embedding: Literal["none", "piecewise_linear", "periodic"] = declare("none", group="table", scope="prepare",
-        about="A vector for each tabular input instead of the number itself: how far it has come through each of its bins, which are quantiles of train, or sines and cosines of trained frequencies (Gorishniy et al. 2022); then a linear layer per input, and ReLU.")
+        about="Replace each tabular input by a vector, followed by a linear layer per input and ReLU (Gorishniy et al. 2022). piecewise_linear: the position of the value in each bin, where bins are quantiles of train; periodic: sines and cosines with trained frequencies.")
     numeric_embedding_dim: int = declare(16, group="table", scope="train", ge=1, needs=(conditions.chosen("numeric_embedding", "piecewise_linear", "periodic"),),
         about="Width of each input's vector.")
     numeric_embedding_bins: int = declare(16, group="table", scope="prepare", ge=1, needs=(conditions.chosen("numeric_embedding", "piecewise_linear"),),
-        about="Bins of each input; fewer where its quantiles coincide.")
+        about="Bins of each input; fewer if its quantiles coincide.")
     numeric_embedding_frequencies: int = declare(16, group="table", scope="train", ge=1, needs=(conditions.chosen("numeric_embedding", "periodic"),),
         about="Frequencies of each input.")
     numeric_embedding_sigma: float = declare(0.1, group="table", scope="train", gt=0, needs=(conditions.chosen("numeric_embedding", "periodic"),),
-        about="Standard deviation of the first frequencies, in periods per unit of the scaled input.")
+        about="Standard deviation of the initial frequencies, in periods per unit of the scaled input.")
 
     batch_size: int = declare(32, group="training", scope="run", ge=1,
-        about="Records per data-parallel rank and forward pass; a pipeline cuts them into num_microbatches.")
-    max_epochs: int = declare(10, group="training", scope="run", ge=1, about="Passes over train at most.")
+        about="Records per data-parallel rank and forward pass; a pipeline splits them into num_microbatches microbatches.")
+    max_epochs: int = declare(10, group="training", scope="run", ge=1, about="Maximum number of passes over train.")
     lr: float = declare(2e-5, group="training", scope="train", gt=0, about="Peak learning rate.")
     head_lr: float | None = declare(None, group="training", scope="train", gt=0,
-        about="Peak learning rate of everything but the encoders' backbones. Default: lr. Beside a pretrained encoder about 1e-3 is usually much better.")
+        about="Peak learning rate of all weights except the encoders' backbones. Default: lr. With a pretrained encoder, about 1e-3 is usually much better.")
     layer_lr_decay: float = declare(1.0, group="training", scope="train", gt=0, le=1, classes=TRANSFORMER_CLASSES,
-        about="Factor on lr for each encoder layer between a weight and the top of its encoder; the embeddings learn slowest. 1 = every layer learns at lr.")
+        about="Factor on lr for each encoder layer between a weight and the top of its encoder; the embeddings have the lowest rate. 1 = lr for every layer.")
     optimizer: Literal["SGD", "Adam", "AdamW"] = declare("AdamW", group="training", scope="train",
-        about="Optimizer; no weight decay on biases and norms.")
+        about="Optimizer. Biases and norms get no weight decay.")
     momentum: float = declare(0.9, group="training", scope="train", ge=0, lt=1, needs=(conditions.chosen("optimizer", "SGD"),),
         about="Momentum of SGD.")
-    weight_decay: float = declare(0.0, group="training", scope="train", ge=0,
-        about="Weight decay (decoupled with AdamW, L2 otherwise).")
+    weight_decay: float = declare(0.0, group="training", scope="train", ge=0, about="Weight decay (decoupled with AdamW, L2 otherwise).")
     adam_epsilon: float = declare(1e-8, group="training", scope="train", gt=0, needs=(conditions.chosen("optimizer", "Adam", "AdamW"),),
         about="Epsilon of Adam and AdamW.")
     loss: Literal["cross_entropy", "focal"] = declare("cross_entropy", group="training", scope="train",
-        about="What is minimised; focal gives less weight to records that are classified well already. val/loss is the log loss with class_weights in any case, so that runs can be compared.")
+        about="Training loss; focal gives less weight to records that are already classified well. val/loss is always the log loss with class_weights, so that runs can be compared.")
     focal_gamma: float = declare(2.0, group="training", scope="train", ge=0, le=10, needs=(conditions.chosen("loss", "focal"),),
         about="Exponent of the focal loss; 0 is cross entropy.")
     label_smoothing: float = declare(0.0, group="training", scope="train", ge=0, lt=1,
-        about="Share of each label that is spread evenly over all classes in the training loss.")
+        about="Share of each label that the training loss spreads evenly over all classes.")
     class_weights: list[float] | Literal["balanced"] | None = declare(None, group="training", scope="train",
-        about="Weight of each class in the loss, in the order of the class ids; balanced: rows of train / (classes * rows of the class). Default: all 1.")
+        about="Weight of each class in the loss, in the order of the class ids; balanced = rows of train / (classes * rows of the class). Default: 1 for each class.")
     ema_decay: float = declare(0.0, group="training", scope="train", ge=0, lt=1,
-        about="Decay of an exponential moving average of the weights, which is what is validated, evaluated and saved; 0 = none. E.g. 0.999. Early steps are forgotten faster, so short runs are no average of their beginnings.")
-    gradient_clip_val: float = declare(1.0, group="training", scope="train", ge=0,
-        about="Largest global gradient norm; 0 = no clipping.")
+        about="Decay of an exponential moving average of the weights, e.g. 0.999; 0 = none. The average is validated, evaluated and saved. The decay is smaller in the first steps, so that the average of a short run is not dominated by its initial weights.")
+    gradient_clip_val: float = declare(1.0, group="training", scope="train", ge=0, about="Maximum global gradient norm; 0 = no clipping.")
     accumulate_grad_batches: int = declare(1, group="training", scope="run", ge=1, about="Forward passes per optimizer step and rank.")
     warmup_steps: int = declare(300, group="training", scope="train", ge=0,
-        about="Optimizer steps of linear warmup. The default shrinks to a tenth of a short run; any other number is kept.")
+        about="Optimizer steps of linear warmup. The default is reduced to a tenth of the steps of a short run; any other value is used unchanged.")
     run_scheduler: bool = declare(True, group="training", scope="train",
-        about="After the warmup decay the rate linearly; otherwise keep it constant.")
+        about="Decay the learning rate linearly after the warmup; false = keep it constant.")
     lr_decay: float = declare(0.05, group="training", scope="train", ge=0, le=1, needs=(conditions.DECAYS,),
-        about="Fraction of lr that the linear decay ends at.")
+        about="Fraction of lr at the end of the linear decay.")
     fp16: bool = declare(False, group="training", scope="train", about="Autocast to float16, with gradient scaling.")
     bf16: bool = declare(False, group="training", scope="train",
-        about="Autocast to bfloat16. A CPU without AMX (amx_bf16) is faster in float32.")
+        about="Autocast to bfloat16. A CPU without AMX (amx_bf16) is faster with float32.")
     seed: int = declare(42, group="training", scope="prepare", ge=0, lt=2**63,
         about="Seed of the initial weights, the order of records, the folds and dropout.")
 
     early_stop_metric: str = declare("val/f1_score", group="control", scope="train",
-        about="Metric that decides which weights are best and when to stop: val/loss or val/ and a metric.")
+        about="Metric that decides which weights are best and when to stop: val/loss, or val/ and a metric, e.g. val/auroc.")
     early_stop_patience: int = declare(3, group="control", scope="run", ge=1,
         about="Epochs without a better early_stop_metric before training stops.")
     val_check_interval: float = declare(0.25, group="control", scope="run", gt=0,
-        about="Validate every this fraction of an epoch (up to 1), or every this many optimizer steps (above 1).")
+        about="Interval of validations: a fraction of an epoch (up to 1), or a number of optimizer steps (above 1).")
     metric_choices: list[Metric] = declare(["auroc", "f1_score"], group="control", scope="run", min_length=1,
-        about="Metrics of each validation during training; the final evaluation has all of them.")
-    load_ckpt: bool = declare(True, group="control", scope="after", about="Evaluate and save the best weights; false: the last.")
+        about="Metrics of each validation during training. The final evaluation computes all metrics.")
+    load_ckpt: bool = declare(True, group="control", scope="after", about="Evaluate and save the best weights; false = the last weights.")
     resume: bool = declare(True, group="control", scope="run", about="Resume from the newest complete checkpoint in checkpoints/.")
     keep_checkpoints: int = declare(2, group="control", scope="run", ge=1,
-        about="Checkpoints kept, the newest ones; the best is kept beside them.")
+        about="Number of newest checkpoints to keep; the best one is kept in addition.")
     checkpoint_every_n_steps: int = declare(0, group="control", scope="run", ge=0,
-        about="Also save a checkpoint every n optimizer steps; 0: at validations only.")
+        about="Also save a checkpoint every n optimizer steps; 0 = only at validations.")
     log_every_n_steps: int = declare(20, group="control", scope="run", ge=1, about="Optimizer steps between progress lines.")
     max_nonfinite_steps: int = declare(5, group="control", scope="run", ge=1,
         about="Consecutive optimizer steps with a non-finite loss or gradient before the job fails; such steps are skipped.")
 
     calibration: Literal["none", "temperature", "isotonic"] = declare("none", group="outcome", scope="after",
-        about="How probabilities are calibrated, fitted on val after training: temperature divides the logits by one number and keeps the order of records; isotonic bends each class's probability by a rising line and wants some thousand val records. A temperature cannot undo class_weights: with two classes, set target_prior too. Part of model.onnx and of the Predictor.")
+        about="Calibration of the probabilities, fitted on val after training. temperature divides the logits by one number and keeps the order of records. isotonic maps each class's probability through a monotone function and needs some thousand val records. temperature cannot undo class_weights: with two classes, also set target_prior. The calibration is part of model.onnx and of the Predictor.")
     target_prior: float | None = declare(None, group="outcome", scope="after", gt=0, lt=1,
-        about="Two classes: the share of class 1 where the model will be used, if it differs from training's; probabilities are corrected for it.")
+        about="Two classes: the share of class 1 where the model will be used, if it differs from train; probabilities are corrected for it.")
     decision_threshold: float | str = declare(0.5, group="outcome", scope="after",
-        about="Two classes: a record is decided to be of class 1 from this probability on. A number, or what to reach on val: best_f1, precision>=x (with the highest recall), recall>=x (with the highest precision), or cost.")
+        about="Two classes: the probability from which a record is assigned to class 1. A number, or a target on val: best_f1, precision>=x (with the highest recall), recall>=x (with the highest precision), or cost.")
     explain: int = declare(500, group="outcome", scope="after", ge=0,
-        about="Measure on this many val records what each column and modality is worth (permutation importance, ablation), within about a minute, on a slow machine five; true = 500, false or 0 = not at all.")
+        about="Number of val records on which the importance of each column and modality is measured (permutation importance, ablation); true = 500, false or 0 = none. Takes at most about a minute, on a slow machine five.")
     onnx_variants: list[OnnxVariant] = declare([], group="outcome", scope="after",
-        about="Also write model.fused.onnx (fused operators, the same arithmetic) or model.int8.onnx (fused, 8-bit weights), each only if its AUROC on val falls by at most 0.002.")
+        about="Also write model.fused.onnx (fused operators, the same arithmetic) or model.int8.onnx (fused, 8-bit weights). A variant is kept only if its AUROC on val falls by at most 0.002.")
     false_positive_cost: float = declare(1.0, group="outcome", scope="after", gt=0, needs=(conditions.COSTS,),
-        about="What deciding class 1 wrongly costs, with decision_threshold=cost.")
+        about="Cost of assigning a record to class 1 wrongly, for decision_threshold=cost.")
     false_negative_cost: float = declare(1.0, group="outcome", scope="after", gt=0, needs=(conditions.COSTS,),
-        about="What missing a record of class 1 costs, with decision_threshold=cost.")
+        about="Cost of missing a record of class 1, for decision_threshold=cost.")
 
     nproc_per_node: int | None = declare(None, group="processes", scope="run", ge=1,
         about="Worker processes per host. Default: number of GPUs, or 1.")
     preprocess_workers: int | None = declare(None, group="processes", scope="run", ge=1,
         about="Processes that prepare data. Default: number of cores.")
     strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp", "pp", "branch"] = declare("auto", group="processes", scope="run", needs=(conditions.PROCESSES,),
-        about="How the work is parallelized: ddp replicas, fsdp shards, hsdp shards inside and replicas outside, tp slices of layers, pp stages, branch one text encoder per rank; auto: the sizes below, and replicas on the remaining processes.")
+        about="Parallelism: ddp = replicas; fsdp = shards; hsdp = shards within each replica; tp = slices of layers; pp = stages; branch = one text encoder per rank; auto = the sizes below, and replicas on the remaining processes.")
     dp_replicate_size: int = declare(-1, group="processes", scope="run", ge=-1, about="Number of replicas; -1 = all remaining processes.")
     dp_shard_size: int = declare(1, group="processes", scope="run", ge=-1,
-        about="Ranks that share one sharded copy; -1 = all remaining processes.")
+        about="Ranks that share one sharded copy of the model; -1 = all remaining processes.")
     pp_size: int = declare(1, group="processes", scope="run", ge=-1, about="Ranks of a pipeline; -1 = all remaining processes.")
-    tp_size: int = declare(1, group="processes", scope="run", ge=-1, about="Ranks that share each layer; -1 = all remaining processes.")
+    tp_size: int = declare(1, group="processes", scope="run", ge=-1, about="Ranks that each layer is divided between; -1 = all remaining processes.")
     branch_size: int = declare(1, group="processes", scope="run", ge=-1,
-        about="Ranks that share the text encoders; -1 = one for each.")
+        about="Ranks that the text encoders are divided between; -1 = one rank per encoder.")
     pp_schedule: Literal["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"] = declare("1F1B", group="processes", scope="run", features=("pp",),
         about="Pipeline schedule; the last three give each rank two shorter stages.")
     num_microbatches: int = declare(4, group="processes", scope="run", ge=1, features=("pp",),
-        about="Microbatches in flight in a pipeline, of batch_size / num_microbatches records each.")
+        about="Microbatches per forward pass of a pipeline, of batch_size / num_microbatches records each.")
     sharding_strategy: Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"] = declare("FULL_SHARD", group="processes", scope="run", needs=(conditions.SHARDS,),
-        about="What dp_shard splits: everything; gradients and optimizer state, with the parameters gathered from forward to backward; or nothing, which makes fsdp's ranks replicas.")
+        about="What dp_shard shards: FULL_SHARD = everything; SHARD_GRAD_OP = gradients and optimizer state, with the parameters gathered from forward to backward; NO_SHARD = nothing, so that fsdp's ranks are replicas.")
     fsdp_wrap: Literal["layer", "size"] = declare("layer", group="processes", scope="run", features=("fsdp",),
-        about="What is gathered and freed as one: each encoder layer, or modules of at least fsdp_min_params.")
+        about="Unit that is gathered and freed together: each encoder layer, or modules of at least fsdp_min_params parameters.")
     fsdp_min_params: int = declare(1_000_000, group="processes", scope="run", ge=1, features=("fsdp",), needs=(conditions.chosen("fsdp_wrap", "size"),),
-        about="Parameters of a unit with fsdp_wrap=size.")
+        about="Minimum number of parameters of a unit, for fsdp_wrap=size.")
     fsdp_reduce_dtype: Literal["float32", "bfloat16"] = declare("float32", group="processes", scope="run", features=("fsdp",), needs=(conditions.AUTOCAST,),
-        about="What gradients are summed in with bf16 or fp16.")
+        about="Data type in which gradients are summed, for bf16 or fp16.")
     cpu_offload: bool = declare(False, group="processes", scope="run", features=("fsdp",),
-        about="Keep shards of parameters, gradients and optimizer state in the host's memory; slow, for models that fit in no other way.")
+        about="Keep shards of parameters, gradients and optimizer state in the host's memory. Slow; for models that do not fit otherwise.")
     bucket_cap_mb: int = declare(25, group="processes", scope="run", ge=1, features=("ddp",),
-        about="Size in MiB of a gradient bucket, which is reduced in one operation.")
+        about="Size of a gradient bucket in MiB. A bucket is reduced in one operation.")
     gradient_as_bucket_view: bool = declare(True, group="processes", scope="run", features=("ddp",),
         about="Store gradients in the buckets instead of in copies, to save memory.")
     gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = declare("none", group="processes", scope="run", features=("ddp",),
-        about="How gradients are compressed for communication; powersgd sends low-rank approximations. Results differ from one process's.")
+        about="Compression of gradients for communication; powersgd sends low-rank approximations. Results differ from those of one process.")
     powersgd_rank: int = declare(1, group="processes", scope="run", ge=1, features=("ddp",), needs=(conditions.chosen("gradient_compression", "powersgd"),),
-        about="Rank of the approximation with gradient_compression=powersgd.")
+        about="Rank of the approximation, for gradient_compression=powersgd.")
     sequence_parallel: bool = declare(False, group="processes", scope="run", features=("tp",),
         about="Also shard the operations between the sliced matrix products (norms, dropout) over tp, to save memory.")
     activation_checkpointing: int = declare(0, group="processes", scope="run", ge=0, classes=TRANSFORMER_CLASSES,
-        about="Compute every n-th encoder layer again in the backward pass instead of keeping its activations; 1 = every layer, 0 = none.")
+        about="Recompute every n-th encoder layer in the backward pass instead of keeping its activations; 1 = every layer, 0 = none.")
     compile: bool = declare(False, group="processes", scope="run", classes=TRANSFORMER_CLASSES,
         about="Compile encoder layers with torch.compile; the first steps take longer.")
     max_restarts: int = declare(3, group="processes", scope="run", ge=0,
-        about="Times that workers killed by a signal are started again from the newest checkpoint. An error that names its cause is not tried again.")
+        about="Number of times that workers killed by a signal are restarted from the newest checkpoint. Errors that name their cause are not retried.")
     process_group_timeout_minutes: float = declare(10, group="processes", scope="run", gt=0, needs=(conditions.PROCESSES,),
         about="Minutes that a collective operation waits for the other processes before the job fails.")
     log_all_ranks: bool = declare(False, group="processes", scope="run", needs=(conditions.PROCESSES,),
-        about="Log the progress of every process, with its rank in front; by default ranks above 0 log warnings only.")
+        about="Log the progress of every process, prefixed with its rank. By default, ranks above 0 log only warnings.")
     profile: bool = declare(False, group="processes", scope="run",
-        about="Trace some steps: output/data/profile/ gets the trace and a table of the ten costliest operations.")
+        about="Trace some steps: output/data/profile/ gets the trace and a table of the ten most expensive operations.")
     # fmt: on
 
     @field_validator("decision_threshold")
     @classmethod
     def _known_threshold(cls, value: float | str) -> float | str:
-        """A number as a number, a target as it is always written."""
+        """Return a number as float, and a target in its canonical form."""
         parsed = parse_threshold(value)
         return str(parsed) if isinstance(parsed, ThresholdTarget) else parsed
 
     @field_validator("explain", mode="before")
     @classmethod
     def _number_of_records(cls, value: Any) -> Any:
-        """true is the default number of records, not 1."""
+        """Return the default number of records for true, and 0 for false."""
         switched = {"true": True, "false": False}.get(str(value).strip().lower())
         return value if switched is None else cls.model_fields["explain"].default * switched
 
     @model_validator(mode="after")
     def _normalize(self) -> Self:
-        """Derive num_layers and num_channels from each other, then count a value that equals its default as not set.
+        """Derive num_layers and num_channels from each other, then mark values that equal their default as not set.
 
-        A configuration that was written with its defaults filled in (model/hyperparameters.json) is therefore the same
-        configuration when it is read again.
+        A configuration written with its defaults (model/hyperparameters.json) is therefore the same when it is read.
         """
         fields = type(self).model_fields
         if self.model_class.endswith("_cnn"):
@@ -355,7 +350,7 @@ class Hyperparameters(BaseModel):
 
     @classmethod
     def names_of(cls, *scopes: Scope) -> list[str]:
-        """Return the hyperparameters whose change invalidates what `scopes` say."""
+        """Return the names of the hyperparameters with one of `scopes`."""
         return [name for name, declaration in cls.declarations().items() if declaration.scope in scopes]
 
     @property
@@ -364,31 +359,29 @@ class Hyperparameters(BaseModel):
 
     @property
     def text_fields(self) -> tuple[TextField, ...]:
-        """The text columns the model reads, in order, with overrides resolved."""
+        """Return the text columns that the model reads, in order, with overrides resolved."""
         roles = ("text",) if self.architecture.num_texts == 1 else ("primary", "secondary")
         return tuple(resolve_text_field(self, role) for role in roles)
 
     @property
     def has_table(self) -> bool:
-        """Whether a number or a category enters the model."""
+        """Return whether a number or a category enters the model."""
         return self.architecture.uses_table and bool(self.tab_field_list or self.encoded_categories)
 
     @property
     def encoded_categories(self) -> list[str]:
-        """Categorical columns that become risk values, in order."""
-        if self.categorical_features_to_encode is None:
-            return list(self.cat_field_list)
-        return [name for name in self.cat_field_list if name in self.categorical_features_to_encode]
+        """Return the categorical columns that become risk values, in order."""
+        chosen = self.categorical_features_to_encode
+        return [name for name in self.cat_field_list if chosen is None or name in chosen]
 
     @property
     def threshold(self) -> float | ThresholdTarget:
-        """decision_threshold: a number, or what it is chosen for on val."""
+        """Return decision_threshold as a number, or as the target for which it is chosen on val."""
         return parse_threshold(self.decision_threshold)
 
     @property
     def fusion_width(self) -> int:
-        """F, width of the fusion head."""
-        default = self.hidden_common_dim
-        if self.architecture.fusion in ("concat_mlp", "cross_attention_texts"):
-            default = max(128, 3 * self.hidden_common_dim // 2)
+        """Return F, the width of the fusion head."""
+        wide = self.architecture.fusion in ("concat_mlp", "cross_attention_texts")
+        default = max(128, 3 * self.hidden_common_dim // 2) if wide else self.hidden_common_dim
         return self.fusion_hidden_dim or default

@@ -1,4 +1,4 @@
-"""The model classes a job can name, and what each takes. How they compute is container/models."""
+"""List the model classes and their inputs; container/models implements them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,20 +6,19 @@ from typing import Literal
 from contracts.errors import ContractError
 from contracts.spelling import did_you_mean
 
-FROM_SCRATCH = "from_scratch"  # the tokenizer of an encoder that is made for a job, with random weights
+FROM_SCRATCH = "from_scratch"  # the tokenizer setting of an encoder with random weights
 
 
 @dataclass(frozen=True)
 class ModelClass:
-    """One entry of model_class.
+    """A value of model_class.
 
     Attributes:
         name: the canonical name.
-        num_texts: text fields it reads, 1 or 2.
-        table: whether numeric and categorical columns enter it: "none"; "optional", the texts can decide alone; or
-            "needed".
+        num_texts: number of text fields, 1 or 2.
+        table: whether the class reads numeric and categorical columns.
         fusion: key of the fusion head in container/models/fusion.py.
-        encoder: what reads a text: "transformer"; or "lstm" or "cnn", over the word embeddings of one.
+        encoder: encoder of a text; "lstm" and "cnn" read the word embeddings of a transformer.
     """
 
     name: str
@@ -52,20 +51,14 @@ ALIASES: dict[str, str] = {
     **{name.replace("multimodal_", "bimodal_"): name for name in MODEL_CLASSES if name.startswith("multimodal_")},
 }
 
-
-# What belongs to some classes only, by what they have in common.
 TWO_TEXT_CLASSES = tuple(entry.name for entry in _CLASSES if entry.num_texts == 2)
 TRANSFORMER_CLASSES = tuple(entry.name for entry in _CLASSES if entry.encoder == "transformer")
-POOLED_CLASSES = tuple(
-    entry.name
-    for entry in _CLASSES
-    if entry.encoder == "transformer" and not entry.fusion.startswith("cross_attention")
-)
 CROSS_ATTENTION_CLASSES = tuple(entry.name for entry in _CLASSES if entry.fusion.startswith("cross_attention"))
+POOLED_CLASSES = tuple(name for name in TRANSFORMER_CLASSES if name not in CROSS_ATTENTION_CLASSES)
 
 
 def model_class(name: str) -> ModelClass:
-    """The entry that a name or alias stands for; ContractError lists the known ones otherwise."""
+    """Return the model class with a name or alias; an unknown name raises ContractError."""
     canonical = ALIASES.get(name, name)
     if canonical not in MODEL_CLASSES:
         known = sorted([*MODEL_CLASSES, *ALIASES])

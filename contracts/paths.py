@@ -1,4 +1,4 @@
-"""Where everything lies under a job's root, /opt/ml unless told otherwise."""
+"""Define the folder layout under a job's root, /opt/ml by default."""
 
 import os
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class JobPaths:
     """The folder layout of a training job; every path is a function of `root`.
 
     Attributes:
-        gathered: channels of which each host got a part; all parts of them lie in a folder of their own.
+        gathered: channels of which the service gave each host a part; all parts are gathered in another folder.
     """
 
     root: Path
@@ -22,19 +22,19 @@ class JobPaths:
 
     @classmethod
     def resolve(cls, root: str | os.PathLike[str] | None = None) -> "JobPaths":
-        """The layout under `root`, else under $ML_ROOT, else under /opt/ml."""
+        """Return the layout under `root`, else under $ML_ROOT, else under /opt/ml."""
         return cls(Path(root or os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT).absolute())
 
     def channel(self, name: str) -> Path:
-        """The folder of an input channel, e.g. train, that holds all of it."""
+        """Return the folder with all files of an input channel, e.g. train."""
         return self.gathered_channel(name) if name in self.gathered else self.input_channel(name)
 
     def input_channel(self, name: str) -> Path:
-        """The folder in which the service puts what this host gets of a channel."""
+        """Return the folder in which the service puts this host's files of a channel."""
         return self.root / "input" / "data" / name
 
     def gathered_channel(self, name: str) -> Path:
-        """The folder for all parts of a channel that was shared out between hosts; never uploaded."""
+        """Return the folder for the files of a channel from all hosts; never uploaded."""
         return self.root / "gathered" / name
 
     @property
@@ -51,11 +51,8 @@ class JobPaths:
 
     @property
     def hyperparameter_files(self) -> tuple[Path, ...]:
-        """Weakest first: the file shipped with the code, then what the job was started with."""
-        return (
-            self.root / "code" / "hyperparams" / "hyperparameters.json",
-            self.config / "hyperparameters.json",
-        )
+        """Return the file shipped with the code, then the job's own file, which takes precedence."""
+        return self.root / "code" / "hyperparams" / "hyperparameters.json", self.config / "hyperparameters.json"
 
     @property
     def resource_config(self) -> Path:
@@ -71,12 +68,12 @@ class JobPaths:
 
     @property
     def failure_files(self) -> tuple[Path, Path]:
-        """What the service reads, and what the documents name."""
+        """Return the file that the service reads, and its copy among the outputs."""
         return self.root / "output" / "failure", self.output_data / "failure"
 
     @property
     def tensorboard(self) -> Path:
-        """SageMaker's default local path for TensorBoard."""
+        """Return SageMaker's default local path for TensorBoard."""
         return self.root / "output" / "tensorboard"
 
     @property
@@ -85,5 +82,5 @@ class JobPaths:
 
     @property
     def prepared(self) -> Path:
-        """Prepared splits, kept for the next run over the same inputs; never uploaded."""
+        """Return the folder of prepared data, which a later run with the same inputs reuses; never uploaded."""
         return self.root / "prepared"

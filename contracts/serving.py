@@ -1,4 +1,4 @@
-"""What the served model answers: paths, media types, limits."""
+"""Define the served model's media types and settings."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from contracts.step_contract import StepSettings
 PORT = 8080
 PORT_VARIABLE = "SAGEMAKER_BIND_TO_PORT"  # set where several containers share an endpoint
 CSV, JSON, JSON_LINES, PARQUET = "text/csv", "application/json", "application/jsonlines", "application/x-parquet"
-# Other names of the same formats.
+# Accepted media types, with the name that the format has here.
 MEDIA_TYPES = {
     CSV: CSV,
     "application/csv": CSV,
@@ -27,34 +27,32 @@ RESPONSE_TYPES = (JSON, CSV, JSON_LINES)
 
 CODE_FOLDER = "code"
 ENTRY_POINT = "inference.py"
-CALIBRATION = "calibration.json"  # of the package: a map of class 1's probability, fitted after training
+CALIBRATION = "calibration.json"  # in the package: a calibration of class 1's probability, fitted after training
 
 
 class ServingSettings(StepSettings):
-    """Environment variables of the served model, in its own image and in any other."""
+    """Environment variables of the served model, in the project's image and in others."""
 
-    serving_max_bytes: int = Field(
-        default=25 << 20, ge=1, description="Largest request, in bytes; a larger one is refused."
-    )
-    serving_max_records: int = Field(default=10_000, ge=1, description="Most records in one request.")
+    serving_max_bytes: int = Field(default=25 << 20, ge=1, description="Maximum size of a request, in bytes.")
+    serving_max_records: int = Field(default=10_000, ge=1, description="Maximum number of records in a request.")
     serving_max_decoded_bytes: int = Field(
-        default=256 << 20, ge=1, description="Largest Parquet request once it is decompressed, in bytes."
+        default=256 << 20, ge=1, description="Maximum size of a decompressed Parquet request, in bytes."
     )
     serving_batch_size: int = Field(
-        default=32, ge=1, description="Most records computed at once, of however many requests."
+        default=32, ge=1, description="Maximum number of records in a batch, from one or more requests."
     )
     serving_onnx_variant: Literal["fused", "int8"] | None = Field(
-        default=None, description="Serve model.fused.onnx or model.int8.onnx, where the job kept it."
+        default=None, description="Serve model.fused.onnx or model.int8.onnx, if the job kept it."
     )
     serving_threads: int | None = Field(
         default=None, ge=1, description="Threads of ONNX Runtime. Default: one per core."
     )
     serving_concurrency: int = Field(
-        default=256, ge=1, description="Most requests worked on at once; of more, the rest wait. A thread each."
+        default=256, ge=1, description="Maximum number of requests in progress, one thread each; others wait."
     )
     serving_timeout_seconds: float = Field(
-        default=55.0, gt=0, description="A request that waits longer is answered 503; the service gives up after 60 s."
+        default=55.0, gt=0, description="A request that waits longer gets status 503; SageMaker's limit is 60 s."
     )
     serving_grace_seconds: float = Field(
-        default=25.0, ge=0, description="After SIGTERM, the time for requests under way; the service kills after 30 s."
+        default=25.0, ge=0, description="Time for active requests after SIGTERM; SageMaker kills after 30 s."
     )

@@ -1,19 +1,12 @@
-"""The pipeline's steps: what each reads, writes and obeys; step programs and the pipeline's definition read this."""
+"""Declare the contracts of the pipeline's steps, which the step programs and the pipeline definition use."""
 
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from contracts import artifacts
-from contracts.step_contract import (
-    Fractions,
-    JsonObject,
-    Names,
-    StepArgument,
-    StepContract,
-    StepFolder,
-    StepSettings,
-)
+from contracts.paths import SPLITS as TRAINING_SPLITS
+from contracts.step_contract import Fractions, JsonObject, Names, StepArgument, StepContract, StepFolder, StepSettings
 
 TABLE_FILES = tuple(f"*.{suffix}{gz}" for suffix in ("csv", "tsv", "json", "jsonl", "parquet") for gz in ("", ".gz"))
 PREDICTION_FILES = (*TABLE_FILES, "output.tar.gz")
@@ -22,13 +15,11 @@ PAYLOAD_ARCHIVE = "payload.tar.gz"
 PAYLOAD_CHECK = "payload_check.json"
 SIGNATURE = "signature.json"
 TABLE_METADATA = "metadata.json"
-DATA_PROFILE = "data_profile.json"
 DATA_PROFILE_TEXT = "data_profile.txt"
 EVALUATION = "evaluation.json"
 METRICS_REPORT = "metrics_report.json"
 METRICS_SUMMARY = "metrics_summary.txt"
 JOB_TYPES = ("training", "validation", "testing", "calibration")
-TRAINING_SPLITS = ("train", "val", "test")
 
 TableFormat = Literal["CSV", "TSV", "PARQUET"]
 _CHANNEL_FILES = ("*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz", "*.parquet")
@@ -36,34 +27,30 @@ _IN, _OUT = "processing/input", "processing/output"
 
 
 def splits_of(job_type: str) -> tuple[str, ...]:
-    """The splits that preprocessing writes, each into a folder of its name."""
+    """Return the splits that preprocessing writes, each into a folder with its name."""
     return TRAINING_SPLITS if job_type == "training" else (job_type,)
 
 
 def processed_file(split: str, file_format: str, host: str | None = None) -> str:
-    """Path of a split's table inside processed_data, e.g. train/train_processed_data.csv.
+    """Return the path of a split's table in processed_data, e.g. train/train_processed_data.csv.
 
     Args:
-        host: of several instances, which one writes it: their outputs end up in one place.
+        host: the instance that writes it, if there are several; their outputs are uploaded to the same place.
     """
     return f"{split}/{split}_processed_data{'' if host is None else f'-{host}'}.{file_format.lower()}"
 
 
 class ProcessingSettings(StepSettings):
-    """What every processing step has."""
+    """Environment of every processing step."""
 
-    data_key: str | None = Field(
-        None, description="Names the data under the inputs, for the step cache of the service alone."
-    )
+    data_key: str | None = Field(None, description="Identifies the input data, for SageMaker's step cache only.")
 
 
 class DataLoadingSettings(ProcessingSettings):
     """Environment of DataLoading."""
 
     output_format: TableFormat = Field("CSV", description="Format of the table that is written.")
-    generate_rows: int = Field(
-        0, ge=0, description="Without an input: rows of the demo's table to generate. 0: the input is required."
-    )
+    generate_rows: int = Field(0, ge=0, description="Rows to generate if there is no input. 0: the input is required.")
     seed: int = Field(7, ge=0, description="Seed of a generated table.")
     rows_per_file: int = Field(1_000_000, ge=1, description="Rows per part file.")
 
@@ -73,33 +60,29 @@ class TabularPreprocessingSettings(ProcessingSettings):
 
     label_field: str = Field(min_length=1, description="Column of the class label.")
     id_field: str | None = Field(
-        None, description="Column of record ids; its hash decides the split. Default: a hash of the whole row."
+        None, description="Column of record ids, whose hash decides the split. Default: a hash of the whole row."
     )
     group_field: str | None = Field(
-        None, description="Rows with the same value here stay in one split: its hash decides instead of the id's."
+        None, description="Column whose hash decides the split instead, so that rows with the same value stay together."
     )
     output_format: TableFormat = Field("CSV", description="Format of the splits.")
     train_ratio: float = Field(0.7, gt=0, lt=1, description="Share of the rows that becomes train.")
-    test_val_ratio: float = Field(0.5, gt=0, lt=1, description="Share of the rest that becomes test; the others val.")
+    test_val_ratio: float = Field(0.5, gt=0, lt=1, description="Share of the other rows that becomes test, not val.")
     split_by: Literal["hash", "stratified", "time"] = Field(
         "hash",
-        description="hash: by the id alone; stratified: by the id, with the same shares within each label; time: the "
-        "oldest rows are train, the newest test.",
+        description="hash: by the id; stratified: by the id, with the same shares within each label; time: the oldest "
+        "rows are train, the newest rows are test.",
     )
-    time_field: str | None = Field(
-        None, description="With SPLIT_BY=time: the column of times, or of numbers that grow."
-    )
-    split_seed: int = Field(0, ge=0, lt=10**16, description="Another number is another split of the same rows.")
-    label_map: JsonObject = Field(
-        {}, description='Labels to rewrite, as JSON, e.g. {"Y": 1, "N": 0}; a label that is not listed is an error.'
-    )
+    time_field: str | None = Field(None, description="Column of times or increasing numbers, for SPLIT_BY=time.")
+    split_seed: int = Field(0, ge=0, lt=10**16, description="Seed of the split.")
+    label_map: JsonObject = Field({}, description='New label by label, e.g. {"Y": 1, "N": 0}. Other labels are errors.')
     unlabelled: Literal["error", "drop", "keep"] | None = Field(
         None, description="Rows without a label. Default: error for job_type training, keep for the others."
     )
 
     @property
     def whole_inputs(self) -> bool:
-        """By label and by time all rows decide together."""
+        """Return whether the split of a row depends on other rows."""
         return self.split_by != "hash"
 
     @model_validator(mode="after")
@@ -112,7 +95,7 @@ class TabularPreprocessingSettings(ProcessingSettings):
 
 
 class PyTorchTrainingSettings(StepSettings):
-    """Environment of PyTorchTraining; everything else is a hyperparameter."""
+    """Environment of PyTorchTraining; its other settings are hyperparameters."""
 
     use_precomputed_imputation: bool = Field(False, description="Use model_artifacts_input/impute_dict.")
     use_precomputed_risk_tables: bool = Field(False, description="Use model_artifacts_input/risk_table_map.")
@@ -124,38 +107,37 @@ class ModelMetricsSettings(ProcessingSettings):
     id_field: str = Field(min_length=1, description="Column of record ids.")
     label_field: str = Field(min_length=1, description="Column of the class label.")
     score_fields: Names = Field(
-        (), description="Columns of class probabilities, in the order of the classes; one column: class 1's. "
+        (), description="Columns of class probabilities, in the order of the classes, or the column of class 1 alone. "
         "Default: prob_class_0, prob_class_1, ...",
     )  # fmt: skip
     class_labels: Names = Field(
-        (), description="The class labels in that order. Default: as the training job's metrics.json lists them, else "
-        "the labels found, numbers by value, then texts alphabetically.",
+        (), description="The class labels in that order. Default: those of the training job's metrics.json, else the "
+        "labels in the data: numbers by value, then texts alphabetically.",
     )  # fmt: skip
     decision_threshold: float | None = Field(
-        None, gt=0, lt=1, description="Two classes: the probability from which on class 1 is decided. Default: that of "
-        "the training job's metrics.json, else 0.5.",
+        None, gt=0, lt=1, description="Two classes: the probability from which a record is assigned to class 1. "
+        "Default: that of the training job's metrics.json, else 0.5.",
     )  # fmt: skip
     amount_field: str | None = Field(
-        None, description="Column of amounts, for dollar recall; of the predictions or of processed_data."
+        None, description="Column of amounts for dollar recall, in the predictions or in processed_data."
     )
     group_fields: Names = Field(
-        (), description="Columns by whose values metrics are sliced; of the predictions or of processed_data."
+        (), description="Columns that define the slices of metrics, in the predictions or in processed_data."
     )
-    min_group_rows: int = Field(30, ge=1, description="Groups with fewer labelled rows are pooled as 'others'.")
+    min_group_rows: int = Field(30, ge=1, description="Groups with fewer labelled rows are combined as 'others'.")
     flagged_shares: Fractions = Field(
-        (0.01, 0.05, 0.1, 0.2), description="Shares of the records, highest score first, at which count and dollar "
-        "recall are given.",
-    )  # fmt: skip
+        (0.01, 0.05, 0.1, 0.2), description="Shares of highest scores at which count and dollar recall are reported."
+    )
     false_positive_rate: float = Field(
-        0.1, gt=0, lt=1, description="Share of the negatives flagged at which count and dollar recall are also given."
+        0.1, gt=0, lt=1, description="False positive rate at which count and dollar recall are also reported."
     )
     previous_score_field: str | None = Field(
-        None, description="Column with a previous model's score of class 1, to compare with; of the predictions or of "
-        "processed_data. Or hand over previous_eval_output.",
+        None, description="Column of a previous model's scores of class 1 to compare with, in the predictions or in "
+        "processed_data. Alternative: the input previous_eval_output.",
     )  # fmt: skip
     decision_metric: str = Field(
         "test/auroc", pattern=r"^[^/]+/[^/]+$",
-        description="The metric that evaluation.json repeats for the pipeline's condition: split/metric.",
+        description="Metric that evaluation.json repeats for the pipeline's condition: split/metric.",
     )  # fmt: skip
     generate_plots: bool = Field(True, description="Write plots.")
 
@@ -163,26 +145,18 @@ class ModelMetricsSettings(ProcessingSettings):
 class PackageSettings(ProcessingSettings):
     """Environment of Package."""
 
-    include_weights: bool = Field(
-        False, description="Also pack model.pth and model_artifacts.pth, which serving does not need."
-    )
+    include_weights: bool = Field(False, description="Also pack model.pth and model_artifacts.pth, unused by serving.")
 
 
 class PayloadSettings(ProcessingSettings):
     """Environment of Payload."""
 
-    content_types: Names = Field(("application/json", "text/csv"), description="One sample request of each.")
-    default_numeric_value: float = Field(0.0, description="What numeric columns hold in a sample request.")
-    default_text_value: str = Field("DEFAULT_TEXT", description="What text and categorical columns hold there.")
-    field_defaults: JsonObject = Field({}, description='Values by column that go before those, e.g. {"price": 9.99}.')
-    check_rows: int = Field(
-        64, ge=1, description="Rows of processed_data that are sent in each content type and compared."
-    )
-    tolerance: float = Field(1e-4, gt=0, lt=1, description="Largest difference from the training job's probabilities.")
-
-
-class RegistrationSettings(StepSettings):
-    """Registration has no program, hence no environment."""
+    content_types: Names = Field(("application/json", "text/csv"), description="Content types of the sample requests.")
+    default_numeric_value: float = Field(0.0, description="Value of numeric columns in a sample request.")
+    default_text_value: str = Field("DEFAULT_TEXT", description="Value of text and categorical columns.")
+    field_defaults: JsonObject = Field({}, description='Values by column that take precedence, e.g. {"price": 9.99}.')
+    check_rows: int = Field(64, ge=1, description="Rows of processed_data that are sent in each content type.")
+    tolerance: float = Field(1e-4, gt=0, lt=1, description="Maximum difference from the training job's probabilities.")
 
 
 _MODEL_INPUT = StepFolder(
@@ -190,14 +164,14 @@ _MODEL_INPUT = StepFolder(
 )
 _PROCESSED_INPUT = StepFolder(
     "processed_data", f"{_IN}/data", TABLE_FILES,
-    "The splits that the predictions are of: columns that the predictions lack.", required=False,
+    "The splits of the predictions, for columns that the predictions lack.", required=False,
 )  # fmt: skip
 
 DATA_LOADING = StepContract(
     name="DataLoading",
     kind="processing",
     command="load-data",
-    about="A user's table in, or a generated one; part files in one format, column names and metadata out.",
+    about="Convert the user's table, or a generated one, to part files in one format, column names and metadata.",
     inputs=(StepFolder("input_data", f"{_IN}/data", TABLE_FILES, "The user's table.", required=False),),
     outputs=(
         StepFolder("DATA", f"{_OUT}/data", ("part-*",), "The table as part files."),
@@ -210,27 +184,19 @@ TABULAR_PREPROCESSING = StepContract(
     name="TabularPreprocessing",
     kind="processing",
     command="preprocess",
-    about="Part files in; train, val and test, or one split of the job type's name, out.",
+    about="Split part files into train, val and test, or write one split named after the job type.",
     inputs=(
         StepFolder("DATA", f"{_IN}/data", TABLE_FILES, "Part files of one format, gzipped or not.", sharded=True),
-        StepFolder(
-            "SIGNATURE", f"{_IN}/signature", ("*",), "Column names, for files without a header line.",
-            required=False,
-        ),
+        StepFolder("SIGNATURE", f"{_IN}/signature", ("*",), "Column names of files without a header.", required=False),
     ),
     outputs=(
         StepFolder(
             "processed_data", _OUT, ("data_profile*.json", "data_profile*.txt", "*/*_processed_data*"),
-            "A folder per split, and the profile of the data; of several instances each writes files of its own.",
+            "A folder per split, and the profile of the data. Each of several instances writes separate files.",
         ),
     ),
     settings=TabularPreprocessingSettings,
-    arguments=(
-        StepArgument(
-            "job_type", JOB_TYPES, "training",
-            "training splits into train, val and test; the others write one split of that name",
-        ),
-    ),
+    arguments=(StepArgument("job_type", JOB_TYPES, "training", "training writes three splits; the others write one"),),
 )  # fmt: skip
 PYTORCH_TRAINING = StepContract(
     name="PyTorchTraining",
@@ -238,18 +204,15 @@ PYTORCH_TRAINING = StepContract(
     command="train",
     about="Train, evaluate and export.",
     inputs=(
-        *(
-            StepFolder(split, f"input/data/{split}", _CHANNEL_FILES, f"The {split} split.")
-            for split in TRAINING_SPLITS
-        ),
+        *(StepFolder(split, f"input/data/{split}", _CHANNEL_FILES, f"The {split} split.") for split in TRAINING_SPLITS),
         StepFolder(
-            "model_artifacts_input", "input/data/model_artifacts_input", ("*",), "Artifacts fitted elsewhere.",
+            "model_artifacts_input", "input/data/model_artifacts_input", ("*",), "Precomputed artifacts.",
             required=False,
         ),
         StepFolder("pretrained", "input/data/pretrained", ("*",), "Pretrained encoders.", required=False),
         StepFolder(
             "hyperparameters", "code/hyperparams", ("hyperparameters.json",),
-            "The configuration; the job's own hyperparameters go before it.", required=False,
+            "The configuration; the job's hyperparameters take precedence.", required=False,
         ),
     ),
     outputs=(
@@ -266,7 +229,7 @@ MODEL_METRICS = StepContract(
     name="ModelMetricsComputation",
     kind="processing",
     command="metrics",
-    about="Predictions in; metrics, a summary for people, plots and what the pipeline decides by out.",
+    about="Compute metrics of the predictions, a summary, plots, and the metric of the pipeline's condition.",
     inputs=(
         StepFolder("eval_output", f"{_IN}/eval_data", PREDICTION_FILES, "{val,test}_predictions of the training job."),
         _PROCESSED_INPUT,
@@ -279,11 +242,9 @@ MODEL_METRICS = StepContract(
         StepFolder(
             "metrics_output", f"{_OUT}/metrics",
             (artifacts.METRICS, METRICS_REPORT, METRICS_SUMMARY, EVALUATION),
-            "All metrics; the report with slices, curves and comparison; the summary; what is decided by.",
+            "All metrics; the report with slices, curves and comparison; the summary; the metric of the condition.",
         ),
-        StepFolder(
-            "plots_output", f"{_OUT}/plots", ("*.png",), "Curves, calibration, recall and slices.", required=False
-        ),
+        StepFolder("plots_output", f"{_OUT}/plots", ("*.png",), "Plots of the metrics and slices.", required=False),
     ),
     settings=ModelMetricsSettings,
 )  # fmt: skip
@@ -291,12 +252,12 @@ PACKAGE = StepContract(
     name="Package",
     kind="processing",
     command="package",
-    about="A model in, a model.tar.gz that SageMaker can host out: artifacts, and code/ with inference.py.",
+    about="Write a model.tar.gz that SageMaker can host: the model's artifacts, and code/ with inference.py.",
     inputs=(
         _MODEL_INPUT,
         StepFolder(
-            "inference_scripts_input", f"{_IN}/script", ("*.py",), "Files for code/; inference.py replaces ours.",
-            required=False,
+            "inference_scripts_input", f"{_IN}/script", ("*.py",),
+            "Files for code/; an inference.py replaces the default one.", required=False,
         ),
         StepFolder(
             "calibration_model", f"{_IN}/calibration", ("calibration.json",),
@@ -310,41 +271,31 @@ PAYLOAD = StepContract(
     name="Payload",
     kind="processing",
     command="payload",
-    about="The package in; sample requests out, after they were sent to it and the answers checked.",
+    about="Write sample requests for the package, send them to it, and check the responses.",
     inputs=(
         StepFolder("model_input", f"{_IN}/model", (ARCHIVED_MODEL,), "The package."),
         _PROCESSED_INPUT,
         StepFolder(
             "eval_output", f"{_IN}/eval_data", PREDICTION_FILES,
-            "The training job's predictions, to compare the answers with.", required=False,
+            "The training job's predictions, to compare the responses with.", required=False,
         ),
     ),
-    outputs=(
-        StepFolder("payload_sample", _OUT, (PAYLOAD_ARCHIVE, PAYLOAD_CHECK), "The requests, and what was checked."),
-    ),
+    outputs=(StepFolder("payload_sample", _OUT, (PAYLOAD_ARCHIVE, PAYLOAD_CHECK), "The requests and check results."),),
     settings=PayloadSettings,
 )  # fmt: skip
 REGISTRATION = StepContract(
     name="Registration",
     kind="registration",
     command=None,
-    about="A model package in the registry, with its metrics, sample requests and model card.",
+    about="Register the package in the model registry, with its metrics, sample requests and model card.",
     inputs=(
         StepFolder("packaged_model", "registration/model", (ARCHIVED_MODEL,), "The package."),
         StepFolder("payload_sample", "registration/payload", (PAYLOAD_ARCHIVE,), "Sample requests."),
         StepFolder("metrics_output", "registration/metrics", (EVALUATION, artifacts.METRICS), "The model's metrics."),
     ),
     outputs=(),
-    settings=RegistrationSettings,
+    settings=StepSettings,
 )
 
-STEPS = (
-    DATA_LOADING,
-    TABULAR_PREPROCESSING,
-    PYTORCH_TRAINING,
-    MODEL_METRICS,
-    PACKAGE,
-    PAYLOAD,
-    REGISTRATION,
-)
+STEPS = (DATA_LOADING, TABULAR_PREPROCESSING, PYTORCH_TRAINING, MODEL_METRICS, PACKAGE, PAYLOAD, REGISTRATION)
 PROCESSING_STEPS = {step.command: step for step in STEPS if step.kind == "processing" and step.command is not None}

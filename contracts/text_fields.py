@@ -1,24 +1,22 @@
-"""The text columns that a model reads, each with its settings resolved."""
+"""Resolve the settings of each text column that a model reads."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 TextStep = Literal[
     "dialogue_splitter", "html_normalizer", "emoji_remover", "text_normalizer", "dialogue_chunker", "tokenizer"
 ]
-FULL_TEXT_STEPS: tuple[TextStep, ...] = (
-    "dialogue_splitter", "html_normalizer", "emoji_remover", "text_normalizer", "dialogue_chunker", "tokenizer",
-)  # fmt: skip
+FULL_TEXT_STEPS: tuple[TextStep, ...] = get_args(TextStep)
 EVENT_TEXT_STEPS: tuple[TextStep, ...] = ("dialogue_splitter", "text_normalizer", "dialogue_chunker", "tokenizer")
 
 
 @dataclass(frozen=True)
 class TextField:
-    """One text column, every setting that has a per-field override resolved.
+    """A text column with its settings; overrides are applied.
 
     Attributes:
-        role: text (the only one), primary or secondary; prefixes artifacts and ONNX inputs.
-        column: the column's name in the table.
+        role: text (the only text), primary or secondary; a prefix of artifacts and ONNX inputs.
+        column: name of the column in the table.
     """
 
     role: str
@@ -35,7 +33,7 @@ class TextField:
 
 
 def resolve_text_field(hp: Any, role: str) -> TextField:
-    """Return the text field of `role` under the hyperparameters `hp`, whose overrides for the role apply."""
+    """Return the text field of `role`, with its overrides in `hp` applied."""
 
     def pick(name: str) -> Any:
         override = getattr(hp, f"{role}_{name}", None)

@@ -1,4 +1,4 @@
-"""decision_threshold: a number, or what the threshold is to reach on val."""
+"""Parse decision_threshold: a number, or a target that the threshold reaches on val."""
 
 import re
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ _AT_LEAST = re.compile(r"(precision|recall)\s*>=\s*([0-9.eE+-]+)")
 
 @dataclass(frozen=True)
 class ThresholdTarget:
-    """What a threshold is chosen for.
+    """The target for which a threshold is chosen.
 
     Attributes:
         kind: best_f1, cost, precision or recall.
-        at_least: the share that precision or recall is to reach; None for the others.
+        at_least: minimum of precision or recall; None for best_f1 and cost.
     """
 
     kind: str
@@ -25,20 +25,19 @@ class ThresholdTarget:
 
 
 def parse_threshold(value: float | str) -> float | ThresholdTarget:
-    """A number between 0 and 1, or a target.
+    """Return the threshold as a number between 0 and 1, or as a target.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: `value` is neither.
     """
     text = str(value).strip()
     if text in (BEST_F1, COST):
         return ThresholdTarget(text)
-    found = _AT_LEAST.fullmatch(text)
+    bound = _AT_LEAST.fullmatch(text)
     try:
-        number = float(found.group(2) if found else text)
+        number = float(bound.group(2) if bound else text)
     except ValueError:
         raise ValueError("use a number between 0 and 1, best_f1, precision>=0.9, recall>=0.9, or cost") from None
-    if not 0 < number < 1 and not (found and number == 1):
-        what = f"{found.group(1)} is to reach" if found else "is compared with a probability"
-        raise ValueError(f"{number:g} {what}: use a number between 0 and 1")
-    return ThresholdTarget(found.group(1), number) if found else number
+    if not 0 < number < 1 and not (bound and number == 1):
+        raise ValueError(f"{number:g} is not between 0 and 1")
+    return ThresholdTarget(bound.group(1), number) if bound else number

@@ -117,4 +117,4 @@ def test_categories_that_do_not_enter_the_model_are_named():
     (sentence,) = unused_settings(
         configuration(cat_field_list=["color", "size"], categorical_features_to_encode=["color"])
     )
-    assert "['size'] do not enter the model: categorical_features_to_encode leaves them out" in sentence
+    assert "['size'] do not enter the model: categorical_features_to_encode omits them" in sentence
