@@ -1,4 +1,4 @@
-"""Writes docs/hyperparameters.md from the contract; `--check` only says whether it is current."""
+"""Write docs/hyperparameters.md from the contract; with `--check`, only check that it is current."""
 
 import sys
 import types
@@ -29,11 +29,10 @@ INTRODUCTION = """# Hyperparameters
 
 Generated from contracts/hyperparameters.py by `make docs`.
 
-Read from `code/hyperparams/hyperparameters.json`, then from `input/config/hyperparameters.json`, which wins. Values may
-be strings (`"[1, 2]"`, `"0.1"`, `"true"`). An unknown key is an error that names the nearest known one; `sagemaker_*`,
-`_tuning_objective_metric` and `_comments` are dropped. A value that
-equals its default counts as not set, so a file with the defaults filled in, such as `model/hyperparameters.json`, is
-the same configuration.
+A job reads `code/hyperparams/hyperparameters.json`, then `input/config/hyperparameters.json`, which takes precedence.
+Values may be strings (`"[1, 2]"`, `"0.1"`, `"true"`). An unknown key is an error that names the nearest known one;
+`sagemaker_*`, `_tuning_objective_metric` and `_comments` are dropped. A value that equals its default counts as not
+set, so a file with the defaults filled in, such as `model/hyperparameters.json`, is the same configuration.
 
 The scope of a setting says what a change of it invalidates:
 
@@ -46,13 +45,13 @@ The scope of a setting says what a change of it invalidates:
 
 The last column says when a setting has no effect. The log of a job names the settings that were set without effect.
 """
-HEADER = """| name | type | default | scope | what | no effect |
+HEADER = """| name | type | default | scope | meaning | no effect |
 | --- | --- | --- | --- | --- | --- |
 """
 
 
 def render() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     parts = [INTRODUCTION]
     for group, title in GROUPS.items():
         parts.append(f"\n## {title}\n\n{HEADER}")

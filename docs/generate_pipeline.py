@@ -1,4 +1,4 @@
-"""Writes the picture of the steps and the configuration's reference into docs/pipeline.md; `--check` only compares."""
+"""Write the graph of the steps and the configuration reference into docs/pipeline.md; `--check` only compares."""
 
 import sys
 from pathlib import Path
@@ -26,27 +26,27 @@ SECTIONS: dict[str, type[BaseModel]] = {
 
 
 def picture() -> str:
-    """The steps and what travels between them, in Mermaid."""
+    """Return the steps and the outputs that they pass on, as a Mermaid graph."""
     lines = ["```mermaid", "flowchart TD"]
     lines += [f"  {step.name}[{step.name}]" for step in ORDER]
     lines += [f"  {CONDITION}{{{CONDITION}}}", f"  {FAIL}([{FAIL}])"]
     carried: dict[tuple[str, str], list[str]] = {}
     for (step, _), origin in EDGES.items():
-        what = carried.setdefault((origin.step.name, step), [])
-        if origin.output not in what:
-            what.append(origin.output)
-    lines += [f"  {writer} -->|{', '.join(what)}| {reader}" for (writer, reader), what in carried.items()]
+        outputs = carried.setdefault((origin.step.name, step), [])
+        if origin.output not in outputs:
+            outputs.append(origin.output)
+    lines += [f"  {writer} -->|{', '.join(outputs)}| {reader}" for (writer, reader), outputs in carried.items()]
     lines.append(f"  {MODEL_METRICS.name} -->|the metric| {CONDITION}")
     lines.append(f"  {CONDITION} -->|holds| {AFTER_CONDITION[0].name}")
     lines.append(f"  {CONDITION} -->|does not hold| {FAIL}")
     for name, (step, folder) in outside_inputs().items():
-        assert not folder.required, "a picture of required inputs would draw them otherwise"
+        assert not folder.required, "required inputs need solid lines"
         lines.append(f"  {name}[/{name}/] -.-> {step.name}")
     return "\n".join([*lines, "```"])
 
 
 def reference() -> str:
-    """A table for each section of the configuration."""
+    """Return a table for each section of the configuration."""
     return "\n\n".join(_section(path, model) for path, model in SECTIONS.items())
 
 

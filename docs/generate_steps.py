@@ -1,4 +1,4 @@
-"""Writes the contracts of the steps into docs/pipeline.md; `--check` only says whether they are current."""
+"""Write the contracts of the steps into docs/pipeline.md; with `--check`, only check that they are current."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ TARGET = Path(__file__).with_name("pipeline.md")
 
 
 def render() -> str:
-    """The contracts as Markdown."""
+    """Return the contracts as Markdown."""
     return "\n\n".join(_step(step) for step in STEPS)
 
 
@@ -36,7 +36,7 @@ def _folder(row: tuple[str, StepFolder]) -> str:
     verb, folder = row
     files = ", ".join(f"`{pattern}`" for pattern in folder.files if not pattern.endswith(".gz") or "tar" in pattern)
     optional = "" if folder.required else " Optional."
-    shared = " Several instances share the files out." if folder.sharded else ""
+    shared = " Several instances divide the files." if folder.sharded else ""
     return f"| {verb} | {folder.name} | `{folder.container_path}` | {files} | {folder.about}{optional}{shared} |"
 
 

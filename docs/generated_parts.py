@@ -1,4 +1,4 @@
-"""Parts of a page that are generated, between two comments: written anew, or compared with the page."""
+"""Write the generated parts of a page, each between two comments, or compare them with the page."""
 
 import sys
 from collections.abc import Mapping
@@ -6,13 +6,13 @@ from pathlib import Path
 
 
 def update_page(target: Path, parts: Mapping[str, str]) -> int:
-    """Write the parts into the page; with `--check` on the command line only say whether they are current.
+    """Write the parts into the page; with `--check` on the command line, only check that they are current.
 
     Args:
         parts: text of each part, by the name in its comments.
 
     Returns:
-        The exit code: 1 where the page was only compared and is out of date.
+        The exit code: 1 if the page was only checked and is out of date.
     """
     page = target.read_text(encoding="utf-8")
     current = page
