@@ -4,53 +4,53 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
-PARALLEL := --numprocesses $(JOBS) --dist loadfile# a file's tests stay together: they share trained jobs
+PARALLEL := --numprocesses $(JOBS) --dist loadfile# tests of one file share trained jobs, so one process runs them
 
 .PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-long faults host-faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-setup: $(STAMP)  ## make the virtual environment and install
+setup: $(STAMP)  ## create the virtual environment and install everything
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)
 
-demo: setup      ## a whole job on generated data, in two processes (DEMO_ROOT=demo)
+demo: setup      ## run a whole job on generated data in two processes (DEMO_ROOT=demo)
 	$(BIN)/python -m container demo --root $(or $(DEMO_ROOT),demo)
 
-report-picture: setup ## docs/report.png, the README's picture, from the demo's report (DEMO_ROOT=demo; needs Chromium)
+report-picture: setup ## write docs/report.png from the demo's report (DEMO_ROOT=demo; needs Chromium)
 	$(BIN)/python docs/report_picture.py $(or $(DEMO_ROOT),demo)/output/data/report.html
 
-pipeline: setup  ## from a generated raw table to a registered model, cached by content (PIPELINE=examples/pipeline.yaml)
+pipeline: setup  ## run a pipeline on this machine, cached by content (PIPELINE=examples/pipeline.yaml)
 	$(BIN)/python -m pipeline run --config $(or $(PIPELINE),examples/pipeline.yaml) --root $(or $(PIPELINE_ROOT),pipeline_run)
 
-test: setup      ## the tests, the fast ones first (JOBS=2 files at a time)
+test: setup      ## run the tests, fast ones first (JOBS=2 files at a time)
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not docker'
 	$(BIN)/python -m pytest $(PARALLEL) -m 'slow and not long and not docker'
 
-test-long: setup ## the tests that are not in make test: whole grids, faults, benchmarks (LONG=files)
+test-long: setup ## run the tests that make test omits: whole grids, faults, benchmarks (LONG=files)
 	$(BIN)/python -m pytest $(PARALLEL) -m long $(LONG)
 
-test-fast: setup ## the tests that take seconds
+test-fast: setup ## run the tests that take seconds
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not docker'
 
 engine:
-	@docker info > /dev/null 2>&1 || { echo 'no Docker engine answers: start one, or set DOCKER_HOST' >&2; exit 1; }
+	@docker info > /dev/null 2>&1 || { echo 'no Docker engine responds. Start one, or set DOCKER_HOST.' >&2; exit 1; }
 
-test-docker: engine setup ## build the image and run it: alone, stopped, over two hosts (needs a Docker engine)
+test-docker: engine setup ## build the image and test its containers, on one and two hosts (needs a Docker engine)
 	$(BIN)/python -m pytest -m docker -s tests/docker
 
 image:           ## build the image (IMAGE=text-table-trainer)
 	docker build --network host --build-arg REVISION=$$(git rev-parse HEAD) --tag $(or $(IMAGE),text-table-trainer) .
 
-scan: setup      ## look the image's packages up among known vulnerabilities (needs a network)
+scan: setup      ## check the image's packages for known vulnerabilities (needs a network)
 	$(BIN)/python -m pip install --quiet 'pip-audit>=2.9'
 	$(BIN)/pip-audit --disable-pip --require-hashes --requirement requirements/image.txt
 
-lock: setup      ## write requirements/*.txt anew (CPU_WHEELS: folder or page of links with torch's CPU wheel)
+lock: setup      ## regenerate requirements/*.txt (CPU_WHEELS: folder or page of links with torch's CPU wheel)
 	$(BIN)/python -m pip install --quiet 'uv>=0.9'
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python requirements/lock.py --cpu-wheels $(CPU_WHEELS)
 
@@ -60,10 +60,10 @@ faults: setup    ## kill, stop and damage jobs at random moments, 66 trials (hal
 host-faults: setup ## kill a random host or worker of one or two hosts, 20 trials (tests/hosts/test_host_faults.py)
 	FULL_FAULTS=1 $(BIN)/python -m pytest tests/hosts/test_host_faults.py -s
 
-parity: setup    ## every parallel strategy and product beside one process (20 to 40 minutes)
+parity: setup    ## compare every parallel strategy and product with one process (20 to 40 minutes)
 	$(BIN)/python -m benchmarks.parity $(PARITY)
 
-lint: setup      ## style, format and types
+lint: setup      ## check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
@@ -73,37 +73,37 @@ docs: setup      ## regenerate docs/hyperparameters.md and parts of docs/pipelin
 	$(BIN)/python docs/generate_steps.py
 	$(BIN)/python docs/generate_pipeline.py
 
-bench: bench-packing bench-prepare ## speed and memory
+bench: bench-packing bench-prepare ## measure speed and memory
 
-bench-classes: setup ## every model class on data/clothing-reviews: quality, size, speed, latency
+bench-classes: setup ## measure every model class on data/clothing-reviews: quality, size, speed, latency
 	$(BIN)/python benchmarks/classes.py
 
-bench-gpu: setup ## training speed on GPUs: tokens/s, MFU, memory
+bench-gpu: setup ## measure training on GPUs: tokens/s, MFU, memory
 	$(BIN)/python -m benchmarks.gpu
 
-bench-latency: setup ## a single record: PyTorch, ONNX, fused, int8
+bench-latency: setup ## measure the latency of a single record: PyTorch, ONNX, fused, int8
 	$(BIN)/python benchmarks/latency.py
 
-bench-overhead: setup ## a step of the machinery on one process beside a bare loop
+bench-overhead: setup ## compare a training step in one process with a plain loop
 	$(BIN)/python -m benchmarks.overhead
 
-bench-packing: setup ## training speed: packed, padded to the longest, padded to 512
+bench-packing: setup ## compare training speed: packed, padded to the longest, padded to 512
 	$(BIN)/python benchmarks/packing.py
 
-bench-memory: setup ## what each rank holds under fsdp on 1, 2 and 4 processes
+bench-memory: setup ## measure each rank's memory under fsdp on 1, 2 and 4 processes
 	$(BIN)/python -m benchmarks.memory
 
-bench-pipeline: setup ## idle share of each pipeline schedule, from a trace
+bench-pipeline: setup ## measure the idle share of each pipeline schedule, from a trace
 	$(BIN)/python -m benchmarks.pipeline
 
-bench-prepare: setup ## preparing: rate, memory over a million rows, time to open
+bench-prepare: setup ## measure data preparation: rate, memory over a million rows, time to open
 	$(BIN)/python benchmarks/prepare.py
 
-bench-preprocess: setup ## the preprocessing step over 5,000,000 rows: rows/s, peak memory
+bench-preprocess: setup ## measure the preprocessing step on 5,000,000 rows: rows/s, peak memory
 	$(BIN)/python -m benchmarks.preprocess $(PREPROCESS)
 
-bench-reviews: setup ## quality on data/clothing-reviews
+bench-reviews: setup ## measure quality on data/clothing-reviews
 	$(BIN)/python benchmarks/reviews.py
 
-bench-serving: setup ## the handler beside the bare ONNX session, and 200 clients at once
+bench-serving: setup ## compare the request handler with the plain ONNX session; serve 200 clients at once
 	$(BIN)/python -m benchmarks.serving
