@@ -1,1 +1,1 @@
-"""Serving on ONNX Runtime: requests in, answers out. Imports no torch; model packages contain a copy."""
+"""Serve models on ONNX Runtime. Imports no torch; model packages contain a copy."""

@@ -14,11 +14,11 @@ LABEL, PROBABILITIES = "predicted_label", "probabilities"
 
 
 def write_answer(prediction: Prediction, media_type: MediaType) -> bytes:
-    """Return the body of an answer: one entry or line per record, in the request's order.
+    """Return the body of a response: one entry or line per record, in the request's order.
 
     JSON: {"class_labels": [...], "predictions": [{"predicted_label": ..., "probabilities": [...]}, ...]}.
     JSON Lines: the objects of "predictions". CSV: the label, then the K probabilities; a header line only if the
-    client asks for it (`text/csv; header=present`), because a batch transform joins lines of answers to lines of
+    client requests it (`text/csv; header=present`), because a batch transform joins lines of responses to lines of
     input. Numbers keep all digits.
     """
     if media_type.name == CSV:

@@ -14,22 +14,23 @@ import numpy as np
 
 from container.serving.errors import RequestError, error_body
 from container.serving.hosting import Host
-from container.serving.requests import check_size
+from container.serving.requests import check_limit
 from contracts.errors import ContractError
 from contracts.serving import JSON, ServingSettings
 
 logger = logging.getLogger(__name__)
 
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
+Response = tuple[HTTPStatus, bytes, str]  # status, body, Content-Type
 _REMEMBERED = 100_000  # latencies kept for the log
 
 
 class Application:
-    """Answer HTTP requests with a host.
+    """Respond to HTTP requests with a host.
 
     Attributes:
-        draining: the server is stopping: /ping answers 503, requests in progress are still answered.
-        statuses: number of answers to /invocations by status.
+        draining: whether the server is stopping: /ping returns 503, and requests in progress are completed.
+        statuses: number of responses to /invocations by status.
     """
 
     def __init__(self, host: Host, settings: ServingSettings) -> None:
@@ -39,7 +40,7 @@ class Application:
         self._settings = settings
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
         self._counting = threading.Lock()
-        self._routes: dict[str, tuple[str, Callable[[dict[str, Any]], tuple[HTTPStatus, bytes, str]]]] = {
+        self._routes: dict[str, tuple[str, Callable[[dict[str, Any]], Response]]] = {
             "/ping": ("GET", self._ping),
             "/invocations": ("POST", self._invocations),
             "/execution-parameters": ("GET", self._execution_parameters),
@@ -50,12 +51,11 @@ class Application:
         headers: list[tuple[str, str]] = []
         if path not in self._routes:
             known = ", ".join(f"{verb} {name}" for name, (verb, _) in self._routes.items())
-            status, media_type = HTTPStatus.NOT_FOUND, JSON
-            body = error_body(status, f"{path} is not known", f"Use one of: {known}.")
+            status, body, media_type = _error(HTTPStatus.NOT_FOUND, f"{path} is not known", f"Use one of: {known}.")
         elif method != self._routes[path][0]:
             allowed = self._routes[path][0]
-            status, media_type = HTTPStatus.METHOD_NOT_ALLOWED, JSON
-            body = error_body(status, f"{path} takes no {method}", f"Use {allowed}.")
+            cause = f"{path} does not support {method}"
+            status, body, media_type = _error(HTTPStatus.METHOD_NOT_ALLOWED, cause, f"Use {allowed}.")
             headers.append(("Allow", allowed))
         else:
             status, body, media_type = self._routes[path][1](environ)
@@ -66,21 +66,21 @@ class Application:
         return [body]
 
     def summary(self) -> str:
-        """Return the number of answers so far and their latency, as a line for the log."""
+        """Return the number of responses and their latency, as a line for the log."""
         answered = ", ".join(f"{count} with {status}" for status, count in sorted(self.statuses.items())) or "none"
         if not self._seconds:
             return f"requests answered: {answered}"
         half, most = np.percentile(np.array(self._seconds), [50, 99]) * 1000
         return f"requests answered: {answered}; p50 {half:.1f} ms, p99 {most:.1f} ms"
 
-    def _ping(self, _environ: dict[str, Any]) -> tuple[HTTPStatus, bytes, str]:
+    def _ping(self, _environ: dict[str, Any]) -> Response:
         if self.draining or not self._host.healthy:
-            status = HTTPStatus.SERVICE_UNAVAILABLE
-            return status, error_body(status, "stopping" if self.draining else "the model's worker has ended"), JSON
+            cause = "the server is stopping" if self.draining else "the model's worker has ended"
+            return _error(HTTPStatus.SERVICE_UNAVAILABLE, cause)
         return HTTPStatus.OK, b"{}", JSON
 
-    def _execution_parameters(self, _environ: dict[str, Any]) -> tuple[HTTPStatus, bytes, str]:
-        """Answer the request that a batch transform sends before it starts."""
+    def _execution_parameters(self, _environ: dict[str, Any]) -> Response:
+        """Return the settings that a batch transform requests before it starts."""
         parameters = {
             "MaxConcurrentTransforms": min(100, self._settings.serving_concurrency),  # the service's limit
             "BatchStrategy": "MULTI_RECORD",
@@ -88,7 +88,7 @@ class Application:
         }
         return HTTPStatus.OK, json.dumps(parameters).encode(), JSON
 
-    def _invocations(self, environ: dict[str, Any]) -> tuple[HTTPStatus, bytes, str]:
+    def _invocations(self, environ: dict[str, Any]) -> Response:
         began = time.perf_counter()
         status, body, media_type = self._answer(environ)
         with self._counting:
@@ -96,29 +96,29 @@ class Application:
             self._seconds.append(time.perf_counter() - began)
         return status, body, media_type
 
-    def _answer(self, environ: dict[str, Any]) -> tuple[HTTPStatus, bytes, str]:
+    def _answer(self, environ: dict[str, Any]) -> Response:
         try:
-            check_size(int(environ.get("CONTENT_LENGTH") or 0), self._settings)
+            check_limit(int(environ.get("CONTENT_LENGTH") or 0), "bytes", self._settings.serving_max_bytes)
             encoding = environ.get("HTTP_CONTENT_ENCODING", "identity")
             if encoding.strip().lower() not in ("", "identity"):
-                raise RequestError(
-                    HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Encoding {encoding!r} is not read", "Send it plain."
-                )
+                cause = f"Content-Encoding {encoding!r} is not supported"
+                raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, cause, "Send the body without compression.")
             body, media_type = self._host.answer(
                 environ["wsgi.input"].read(), environ.get("CONTENT_TYPE"), environ.get("HTTP_ACCEPT")
             )
             return HTTPStatus.OK, body, media_type
         except RequestError as error:
-            return error.status, error_body(error.status, error.cause, error.fix), JSON
+            return _error(error.status, error.cause, error.fix)
         except ContractError as error:
-            status = HTTPStatus.BAD_REQUEST
-            return status, error_body(status, error.cause, error.fix), JSON
+            return _error(HTTPStatus.BAD_REQUEST, error.cause, error.fix)
         except TimeoutError:
-            status = HTTPStatus.SERVICE_UNAVAILABLE
-            waited = f"not computed within {self._settings.serving_timeout_seconds:g} s"
-            return status, error_body(status, waited, "Send fewer records at once, or add instances."), JSON
+            cause = f"not computed within {self._settings.serving_timeout_seconds:g} s"
+            return _error(HTTPStatus.SERVICE_UNAVAILABLE, cause, "Send fewer records at once, or add instances.")
         except Exception:
             number = uuid.uuid4().hex[:12]
             logger.exception("request %s failed", number)
-            status = HTTPStatus.INTERNAL_SERVER_ERROR
-            return status, error_body(status, f"an error of the server; its log has it as request {number}"), JSON
+            return _error(HTTPStatus.INTERNAL_SERVER_ERROR, f"a server error; the log shows it as request {number}")
+
+
+def _error(status: HTTPStatus, cause: str, fix: str = "") -> Response:
+    return status, error_body(status, cause, fix), JSON

@@ -1,4 +1,4 @@
-"""Compute the records of several requests together, without a timer."""
+"""Compute the records of several requests together, without waiting for more requests."""
 
 import logging
 import threading
@@ -16,7 +16,7 @@ ComputeRecords = Callable[[Sequence[RecordArrays], Sequence[int]], np.ndarray]
 
 
 class _Waiting:
-    """A request in the queue: records from `done` on are still to be computed."""
+    """A request in the queue, of which the first `done` records are computed."""
 
     def __init__(self, records: RecordArrays) -> None:
         self.records = records
@@ -29,9 +29,8 @@ class _Waiting:
 class BatchingQueue:
     """A queue whose worker computes all requests that arrived while it was busy.
 
-    A single request is computed immediately. Requests that arrive meanwhile form the next batch. In each round every
-    waiting request gets an equal share of the batch, so that a request with thousands of records does not delay a
-    request with one.
+    A single request is computed immediately. Requests that arrive meanwhile form the next batch. In each round, every
+    waiting request gets an equal share of the batch. A request with thousands of records does not delay a small one.
 
     Args:
         compute: class probabilities of record indices[i] of records[i]. [N, K]
@@ -56,9 +55,8 @@ class BatchingQueue:
         """Return the class probabilities of all of `records`, in their order. [N, K]
 
         Raises:
-            TimeoutError: they were not computed within `timeout` seconds, or before the queue was closed; the
-                remaining records are dropped.
-            Exception: the error that `compute` raised for them.
+            TimeoutError: `timeout` seconds passed, or the queue was closed; the remaining records are dropped.
+            Exception: the error that `compute` raised for these records.
         """
         request = _Waiting(records)
         with self._changed:
@@ -104,7 +102,7 @@ class BatchingQueue:
             if room == 0:
                 self._waiting.extendleft(reversed(waiting[i:]))
                 break
-            # A request that needs less than an equal share leaves the rest to later ones.
+            # Later requests use what a request with fewer records leaves of its share.
             share = max(1, room // min(room, len(waiting) - i))
             taken = range(request.done, min(request.done + share, request.count))
             shares.append((request, taken))
@@ -120,7 +118,7 @@ class BatchingQueue:
         try:
             probabilities = self._compute(records, indices)  # [N, K]
         except Exception as error:
-            if len(shares) > 1:  # only the request with the error must fail
+            if len(shares) > 1:  # find the request that fails; the others must not fail
                 for share in shares:
                     self._answer([share])
                 return

@@ -1,6 +1,7 @@
-"""calibration.json of a package: a monotone map of class 1's probability, fitted after training on other data."""
+"""Read calibration.json of a package: a monotone map of class 1's probability, fitted after training on other data."""
 
 import json
+import operator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -10,16 +11,16 @@ import numpy as np
 
 from contracts.errors import ContractError
 
-_FIX = 'Write {"scores": [...], "probabilities": [...]}: numbers in 0..1, scores growing, probabilities not falling.'
+_FIX = 'Write {"scores": [...], "probabilities": [...]}: from 0 to 1; scores ascending, probabilities never decreasing.'
 
 
 @dataclass(frozen=True)
 class CalibrationMap:
-    """Lines between points (score, probability), flat beyond the first and the last.
+    """Interpolate linearly between points (score, probability), flat beyond the first and the last.
 
     Attributes:
         scores: probabilities of class 1 from the model, ascending. [P], P >= 2
-        probabilities: calibrated probabilities, never falling. [P]
+        probabilities: calibrated probabilities, never decreasing. [P]
     """
 
     scores: tuple[float, ...]
@@ -37,22 +38,19 @@ class CalibrationMap:
         except (OSError, ValueError) as error:
             raise ContractError(f"{path}: cannot be read as JSON: {error}", _FIX) from error
         if not isinstance(content, dict) or set(content) != {"scores", "probabilities"}:
-            what = f"the keys {sorted(content)}" if isinstance(content, dict) else f"a {type(content).__name__}"
-            raise ContractError(f"{path}: holds {what}, not scores and probabilities", _FIX)
+            actual = f"the keys {sorted(content)}" if isinstance(content, dict) else f"a {type(content).__name__}"
+            raise ContractError(f"{path}: has {actual}, not scores and probabilities", _FIX)
         for name, values in content.items():
             if not isinstance(values, list) or not all(map(_is_share, values)):
-                raise ContractError(f"{path}: {name} is no list of numbers from 0 to 1", _FIX)
+                raise ContractError(f"{path}: {name} is not a list of numbers from 0 to 1", _FIX)
         scores, probabilities = content["scores"], content["probabilities"]
         if len(scores) != len(probabilities) or len(scores) < 2:
-            raise ContractError(
-                f"{path}: has {len(scores)} scores and {len(probabilities)} probabilities; it takes as many of both, "
-                "2 at least",
-                _FIX,
-            )
-        for name, fits in (("scores", lambda a, b: a < b), ("probabilities", lambda a, b: a <= b)):
-            wrong = next((pair for pair in pairwise(content[name]) if not fits(*pair)), None)
-            if wrong is not None:
-                raise ContractError(f"{path}: {name} has {wrong[1]} after {wrong[0]}", _FIX)
+            counts = f"{len(scores)} scores and {len(probabilities)} probabilities"
+            raise ContractError(f"{path}: has {counts}, not equal numbers of at least 2", _FIX)
+        for name, in_order in (("scores", operator.lt), ("probabilities", operator.le)):
+            for before, after in pairwise(content[name]):
+                if not in_order(before, after):
+                    raise ContractError(f"{path}: {name} has {after} after {before}", _FIX)
         return cls(tuple(scores), tuple(probabilities))
 
     def apply(self, probabilities: np.ndarray) -> np.ndarray:

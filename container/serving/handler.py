@@ -1,4 +1,4 @@
-"""The four functions that SageMaker's inference containers call; our own server calls the same code."""
+"""Define the four functions that SageMaker's inference containers call; this project's server calls the same code."""
 
 import os
 from functools import cache
@@ -12,7 +12,7 @@ from contracts.serving import JSON, ServingSettings
 
 @cache
 def settings() -> ServingSettings:
-    """Return the settings from the environment, read once."""
+    """Read the settings from the environment, once."""
     return ServingSettings.from_environment(os.environ)
 
 
@@ -20,7 +20,7 @@ def model_fn(model_dir: str) -> ServedModel:
     """Load the unpacked package.
 
     Raises:
-        ContractError: a missing or damaged artifact, or a setting that is refused.
+        ContractError: a missing or damaged artifact, or an invalid setting.
     """
     return ServedModel.load(model_dir, settings())
 
@@ -39,13 +39,13 @@ def predict_fn(data: Request, model: ServedModel) -> Prediction:
     """Return the class probabilities and the decided class of each record.
 
     Raises:
-        RequestError: 400, the request lacks a column or a record, or a numeric column has another value.
+        RequestError: 400, a column or every record is missing, or a value of a numeric column is not a number.
     """
     return model.predict(data)
 
 
 def output_fn(prediction: Prediction, accept: str | None = JSON) -> tuple[bytes, str]:
-    """Return the answer in the format that the client prefers, and its Content-Type.
+    """Return the response in the format that the client prefers, and its Content-Type.
 
     Raises:
         RequestError: 406, an unsupported format.

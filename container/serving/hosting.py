@@ -1,11 +1,11 @@
-"""The hosts of the server: the model behind the batching queue, or a package's own inference.py."""
+"""Run requests on the model through the batching queue, or on a package's own inference.py."""
 
 import sys
 import threading
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from container.serving import handler, inference
 from container.serving.batching import BatchingQueue
@@ -14,26 +14,8 @@ from contracts.errors import ContractError
 from contracts.serving import CODE_FOLDER, ENTRY_POINT, JSON
 
 
-class Host(Protocol):
-    """Answers requests, from several threads at once."""
-
-    @property
-    def healthy(self) -> bool: ...
-
-    def answer(self, body: bytes, content_type: str | None, accept: str | None) -> tuple[bytes, str]:
-        """Return the answer's body and its Content-Type.
-
-        Raises:
-            RequestError, ContractError: the client's error.
-            TimeoutError: the computation took too long.
-        """
-        ...
-
-    def close(self) -> None: ...
-
-
 class ModelHost:
-    """Our handler; the records of several requests are computed together."""
+    """This project's handler; it computes the records of several requests together."""
 
     def __init__(self, folder: Path) -> None:
         settings = handler.settings()
@@ -46,7 +28,13 @@ class ModelHost:
         return self._queue.alive
 
     def answer(self, body: bytes, content_type: str | None, accept: str | None) -> tuple[bytes, str]:
-        response_type(accept)  # refused before anything is computed
+        """Return the response's body and its Content-Type; called from several threads.
+
+        Raises:
+            RequestError, ContractError: the client's error.
+            TimeoutError: the computation took too long.
+        """
+        response_type(accept)  # refuse an unsupported format before computing anything
         request = handler.input_fn(body, content_type)
         prediction = self._model.predict(request, lambda records: self._queue.compute(records, timeout=self._timeout))
         return handler.output_fn(prediction, accept)
@@ -58,19 +46,18 @@ class ModelHost:
 class ScriptHost:
     """A package's own code/inference.py, called for one request at a time: it may not be thread-safe.
 
-    As in SageMaker's toolkits, our handler supplies missing functions, and output_fn may return only a body.
+    As in SageMaker's toolkits, this project's handler supplies missing functions, and output_fn may return only a body.
     """
 
     healthy = True
 
     def __init__(self, folder: Path, script: Path) -> None:
         module = _load(script)
-        functions = {
-            name: getattr(module, name, getattr(handler, name))
-            for name in ("model_fn", "input_fn", "predict_fn", "output_fn")
-        }
-        self._input, self._predict, self._output = (functions[name] for name in list(functions)[1:])
-        self._model = functions["model_fn"](str(folder))
+        names = ("model_fn", "input_fn", "predict_fn", "output_fn")
+        load, self._input, self._predict, self._output = (
+            getattr(module, name, getattr(handler, name)) for name in names
+        )
+        self._model = load(str(folder))
         self._one_at_a_time = threading.Lock()
 
     def answer(self, body: bytes, content_type: str | None, accept: str | None) -> tuple[bytes, str]:
@@ -84,8 +71,11 @@ class ScriptHost:
         """Do nothing: there is no queue."""
 
 
+Host = ModelHost | ScriptHost
+
+
 def load_host(folder: Path) -> Host:
-    """Return the host of an unpacked package, or of a job's model folder.
+    """Return the host of an unpacked package or of a job's model folder.
 
     Raises:
         ContractError: a missing or damaged artifact, a refused setting, or a script that cannot be loaded.
@@ -97,7 +87,7 @@ def load_host(folder: Path) -> Host:
 
 
 def _load(script: Path) -> ModuleType:
-    # The script can import its neighbours; the image's packages come first.
+    # The script can import modules of its folder; the image's packages take precedence.
     sys.path.append(str(script.parent))
     spec = spec_from_file_location("inference", script)
     assert spec is not None

@@ -1,4 +1,4 @@
-"""SageMaker's entry point of a package, code/inference.py; everything it imports is in the same folder."""
+"""Provide SageMaker's entry point of a package, code/inference.py; its imports are in the same folder."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Content-Type and Accept headers (RFC 9110, 8.3 and 12.5.1): the formats that a client sends and accepts."""
+"""Parse Content-Type and Accept headers (RFC 9110, 8.3 and 12.5.1)."""
 
 from dataclasses import dataclass
 from email.message import Message
@@ -10,11 +10,10 @@ from contracts.serving import JSON, MEDIA_TYPES, REQUEST_TYPES, RESPONSE_TYPES
 
 @dataclass(frozen=True)
 class MediaType:
-    """A format, and whether its table has a header line, if the client says so.
+    """A format of contracts.serving.
 
     Attributes:
-        name: one of contracts.serving's.
-        header: the parameter `header` of text/csv (RFC 7111): True for present, False for absent.
+        header: the parameter `header` of text/csv (RFC 7111): True for present, False for absent, None if omitted.
     """
 
     name: str
@@ -25,7 +24,7 @@ def request_type(content_type: str | None) -> MediaType:
     """Return the format of a request's body.
 
     Raises:
-        RequestError: 415, no Content-Type, an unknown one, or another encoding than UTF-8.
+        RequestError: 415, a missing or unknown Content-Type, or an encoding other than UTF-8.
     """
     name, parameters = _parse(content_type or "")
     known = f"Send one of {', '.join(REQUEST_TYPES)}."
@@ -35,17 +34,16 @@ def request_type(content_type: str | None) -> MediaType:
         raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type {name!r} is not known", known)
     charset = parameters.get("charset", "utf-8").lower()
     if charset not in ("utf-8", "utf8", "us-ascii"):
-        raise RequestError(
-            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: charset {charset!r} is not read", "Send UTF-8."
-        )
+        cause = f"Content-Type: charset {charset!r} is not supported"
+        raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, cause, "Send UTF-8.")
     return MediaType(MEDIA_TYPES[name], _header(parameters))
 
 
 def response_type(accept: str | None) -> MediaType:
-    """Return the format of an answer: the one that Accept prefers; JSON if it accepts any.
+    """Return the format of a response: the one that Accept prefers; JSON if it accepts any.
 
     Raises:
-        RequestError: 406, it names no supported format.
+        RequestError: 406, Accept names no supported format.
     """
     if not (accept or "").strip():
         return MediaType(JSON)
@@ -57,10 +55,8 @@ def response_type(accept: str | None) -> MediaType:
         if wanted is not None and quality > 0 and (best is None or quality > best[0]):
             best = quality, MediaType(wanted, _header(parameters))
     if best is None:
-        raise RequestError(
-            HTTPStatus.NOT_ACCEPTABLE, f"Accept {accept!r} names no format that is written here",
-            f"Accept one of {', '.join(RESPONSE_TYPES)}.",
-        )  # fmt: skip
+        cause, fix = f"Accept {accept!r} names no format of a response", f"Accept one of {', '.join(RESPONSE_TYPES)}."
+        raise RequestError(HTTPStatus.NOT_ACCEPTABLE, cause, fix)
     return best[1]
 
 

@@ -1,4 +1,4 @@
-"""`python -m container serve`: the HTTP server, from loading the model to a clean stop."""
+"""Run the HTTP server (`python -m container serve`), from loading the model to a clean stop."""
 
 import logging
 import signal
@@ -26,27 +26,27 @@ from contracts.serving import JSON, ServingSettings
 logger = logging.getLogger(__name__)
 
 STOPPED, FAILED = 0, 1
-# A body that is too large is read up to this factor of the limit, so that the client can read the answer; beyond it,
-# the server closes the connection.
+# The server reads a body up to this multiple of the limit, so that the client can read the response. It then closes the
+# connection.
 _READ_THOUGH_REFUSED = 4
 _POLL_SECONDS = 0.1
 
 
 class _AnswerTask(WSGITask):
-    """Close the connection after an answer if the server is stopping."""
+    """Close the connection after a response if the server is stopping."""
 
     def execute(self) -> None:
-        application: Any = self.channel.server.application  # ours
+        application: Any = self.channel.server.application  # an Application
         if application.draining:
             self.set_close_on_finish()
         super().execute()
 
 
 class _RefusalTask(ErrorTask):
-    """Answer requests that waitress refuses itself in JSON too."""
+    """Return JSON also for requests that waitress refuses."""
 
     def execute(self) -> None:
-        error: Any = self.request.error  # pyright: ignore[reportAttributeAccessIssue]  # typeshed leaves it out
+        error: Any = self.request.error  # pyright: ignore[reportAttributeAccessIssue]  # typeshed omits it
         status = HTTPStatus(error.code)
         body = error_body(status, str(error.body))
         self.status = f"{status.value} {status.phrase}"
@@ -64,14 +64,14 @@ class _Channel(HTTPChannel):
 def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
     """Serve a model folder until SIGTERM or SIGINT.
 
-    The port opens after the model is loaded. On a signal, the server answers requests in progress and refuses new
+    The port opens after the model is loaded. On a signal, the server completes requests in progress and refuses new
     connections.
 
     Args:
         model: an unpacked package, or model/ of a job.
 
     Returns:
-        0 if stopped, 1 if it could not start; the log has the reason.
+        0 after a stop, 1 if the server could not start; the log has the reason.
     """
     set_up_logging()
     logging.getLogger("waitress").setLevel(logging.ERROR)
@@ -89,7 +89,7 @@ def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
     logger.info(
         "serving %s on port %s after %.1f s, %d cores",
         model,
-        server.effective_port,  # pyright: ignore[reportAttributeAccessIssue]  # typeshed leaves it out
+        server.effective_port,  # pyright: ignore[reportAttributeAccessIssue]  # typeshed omits it
         time.monotonic() - began,
         available_cores(),
     )
@@ -114,35 +114,35 @@ def _open(
             max_request_body_size=_READ_THOUGH_REFUSED * settings.serving_max_bytes,
             asyncore_use_poll=True,  # select() ends at 1024 descriptors
             ident=None,
-            clear_untrusted_proxy_headers=False,  # the application reads none, and clearing would wrap it
+            clear_untrusted_proxy_headers=False,  # the application reads no proxy headers
         )
     except OSError as error:
-        raise ContractError(f"port {port}: cannot be opened: {error}", "Free it, or give another --port.") from error
+        raise ContractError(f"port {port}: cannot be opened: {error}", "Free it, or set another --port.") from error
     assert isinstance(server, BaseWSGIServer)  # one socket: `address` is an address, not a name
     server.channel_class = _Channel
     return server
 
 
 def _run(server: BaseWSGIServer, application: Application, sockets: dict[int, Any], grace: float) -> None:
-    """Serve until a signal; then answer requests in progress, for at most `grace` seconds."""
+    """Serve until a signal; then complete requests in progress, for at most `grace` seconds."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     while not stop.is_set():
         wasyncore.loop(_POLL_SECONDS, use_poll=True, map=sockets, count=1)
-    logger.info("stopping on request; answering requests in progress")
+    logger.info("stopping on request; completing requests in progress")
     application.draining = True
     _accept_backlog(server)
-    wasyncore.dispatcher.close(server)  # only the listening socket; the threads' wake-up socket stays open
+    wasyncore.dispatcher.close(server)  # the listening socket only; the threads' wake-up socket stays open
     deadline = time.monotonic() + grace
     quiet = 0
     # Two idle checks: data sent just before the first is still in the kernel.
     while quiet < 2 and time.monotonic() < deadline:
         wasyncore.loop(_POLL_SECONDS, use_poll=True, map=sockets, count=1)
         quiet = 0 if any(map(_busy, _channels(server))) else quiet + 1
-    left = sum(map(_busy, _channels(server)))
-    if left:
-        logger.warning("%d requests were not answered within %g s", left, grace)
+    unanswered = sum(map(_busy, _channels(server)))
+    if unanswered:
+        logger.warning("%d requests were not answered within %g s", unanswered, grace)
     server.task_dispatcher.shutdown(timeout=1)
     wasyncore.close_all(sockets)
 
@@ -156,7 +156,7 @@ def _accept_backlog(server: BaseWSGIServer) -> None:
 
 
 def _channels(server: BaseWSGIServer) -> list[HTTPChannel]:
-    by_descriptor: Any = server.active_channels  # a dict; typeshed takes it for a channel
+    by_descriptor: Any = server.active_channels  # a dict; typeshed declares a channel
     return list(by_descriptor.values())
 
 
