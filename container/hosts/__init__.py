@@ -1,1 +1,1 @@
-"""The hosts of a job: their order, the connections between them, and the settings for their workers."""
+"""Connect the hosts of a job, give them complete channels, and derive the settings for their workers."""

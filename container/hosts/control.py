@@ -1,8 +1,8 @@
-"""The connections between the hosts of a job: a host publishes values, and every host sees them.
+"""Connect the hosts of a job: a host publishes values, and every host receives them.
 
-The first host listens, the others connect, and the first forwards each message to all. Hosts use it to wait for each
-other, to agree on a decision, and to learn that one of them failed, stopped or was lost. Messages are lines of JSON
-over TCP: no host executes data from another one. A host that sends nothing for SILENCE seconds is lost.
+The first host listens, the others connect, and the first forwards each message to all. Hosts use the connections to
+wait for each other, to agree on a decision, and to learn that one of them failed, stopped or was lost. Messages are
+lines of JSON over TCP: no host executes data from another one. A host that sends nothing for SILENCE seconds is lost.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ HELLO, FAILED, STOP, LEFT = "hello", "failed", "stop", "left"
 
 
 class HostTrouble(BaseException):
-    """Another host failed or was lost: `failure` is why. A BaseException, as `except Exception` must not catch it."""
+    """Another host failed or was lost. A BaseException, because `except Exception` must not catch it."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.cause)
@@ -40,7 +40,7 @@ class HostTrouble(BaseException):
 
 
 class Control:
-    """This host's connection with the others. In a job on one host it only stores that host's values.
+    """This host's connections with the others. In a job on one host, it only stores that host's values.
 
     Args:
         on_news: called in a separate thread with the key of each value that another host publishes.
@@ -58,12 +58,12 @@ class Control:
         self._server: socket.socket | None = None
         self._closed = False
 
-    def connect(self, about: Mapping[str, Any]) -> dict[str, Any]:
-        """Connect all hosts; return what each host says `about` itself.
+    def connect(self, description: Mapping[str, Any]) -> dict[str, Any]:
+        """Connect all hosts; return the description of each host.
 
         Raises:
-            ContractError: a host did not connect in time; names the host, and the last step that worked.
-            HostTrouble: another host has failed already.
+            ContractError: a host did not connect in time; the message names it and the last step that worked.
+            HostTrouble: another host has already failed.
         """
         if self.topology.size > 1:
             deadline = time.monotonic() + self._wait
@@ -73,7 +73,7 @@ class Control:
             else:
                 self._join(deadline)
             threading.Thread(target=self._beat, name="beat", daemon=True).start()
-        return self.gather(HELLO, dict(about))
+        return self.gather(HELLO, dict(description))
 
     def publish(self, key: str, value: Any) -> None:
         """Publish `value` to every host as this host's `key`, without waiting."""
@@ -90,7 +90,7 @@ class Control:
         """Publish, wait until every host has published, and return all values by host, in the order of ranks.
 
         Args:
-            on_wait: called several times a second during the wait; an exception in it ends the wait.
+            on_wait: called several times a second during the wait; its exceptions end the wait.
 
         Raises:
             HostTrouble: a host failed or was lost before it published.
@@ -100,16 +100,14 @@ class Control:
             while len(self._values[key]) < self.topology.size:
                 self.raise_trouble()
                 on_wait()
-                self._changed.wait(0.2)  # briefly: signals are handled between two waits
+                self._changed.wait(0.2)  # short waits: Python handles signals between them
             return {host: self._values[key][host] for host in self.topology.hosts}
 
     @property
     def trouble(self) -> Failure | None:
-        """The first failure of another host: reported by it, or that it was lost."""
-        for host, failure in self.seen(FAILED).items():
-            if host != self.topology.current:
-                return Failure(**failure)
-        return None
+        """Return the first failure of another host, reported by it or by a host that lost it."""
+        failures = (failure for host, failure in self.seen(FAILED).items() if host != self.topology.current)
+        return next((Failure(**failure) for failure in failures), None)
 
     def raise_trouble(self) -> None:
         """Raise HostTrouble if another host failed or was lost."""
@@ -118,7 +116,7 @@ class Control:
             raise HostTrouble(failure)
 
     def fail(self, failure: Failure) -> None:
-        """Publish to the other hosts why this one fails."""
+        """Publish the cause of this host's failure."""
         self.publish(FAILED, asdict(failure))
 
     def leave(self) -> None:
@@ -135,10 +133,10 @@ class Control:
         with self._changed:
             self._closed = True
             sockets = [*self._connections.values(), *([self._server] if self._server else [])]
-        for one in sockets:
+        for open_socket in sockets:
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                open_socket.shutdown(socket.SHUT_RDWR)
+            open_socket.close()
 
     def address(self) -> str:
         """Return this host's address on the network between the hosts."""
@@ -153,12 +151,11 @@ class Control:
             self._changed.notify_all()
 
     def _send(self, message: Mapping[str, Any], *, but: str | None = None) -> None:
-        line = json.dumps(message).encode() + b"\n"
         with self._changed:
-            connections = [(host, one) for host, one in self._connections.items() if host != but]
-        for _, connection in connections:
-            with self._sending, contextlib.suppress(OSError):  # the thread that reads handles a closed connection
-                connection.sendall(line)
+            connections = [connection for host, connection in self._connections.items() if host != but]
+        for connection in connections:
+            with self._sending, contextlib.suppress(OSError):  # the reading thread handles a closed connection
+                connection.sendall(json_line(message))
 
     def _beat(self) -> None:
         while not self._closed:
@@ -170,7 +167,7 @@ class Control:
         self._server = server
 
         def accept() -> None:
-            with contextlib.suppress(OSError):  # it is closed when this host leaves
+            with contextlib.suppress(OSError):  # the socket is closed when this host leaves
                 while True:
                     connection, _ = server.accept()
                     threading.Thread(target=self._welcome, args=(connection,), daemon=True).start()
@@ -190,19 +187,16 @@ class Control:
             if host not in self.topology.hosts or host in self._connections or host == self.topology.current:
                 connection.close()
                 return
-            known = [
-                {"host": one, "key": key, "value": value}
-                for key, values in self._values.items()
-                for one, value in values.items()
-            ]
             with self._sending:
-                connection.sendall(b"".join(json.dumps(message).encode() + b"\n" for message in known))
+                for key, values in self._values.items():
+                    for sender, value in values.items():
+                        connection.sendall(json_line({"host": sender, "key": key, "value": value}))
             self._connections[host] = connection
             self._changed.notify_all()
         self._read(lines, host)
 
     def _read(self, lines: Any, peer: str) -> None:
-        """Store the messages of `peer` until it leaves; a peer that ends without the message LEFT is lost."""
+        """Store the messages of `peer` until it leaves; a peer that disconnects without the message LEFT is lost."""
         why = "its connection was closed"
         try:
             for line in lines:
@@ -219,13 +213,13 @@ class Control:
             why = f"its connection broke: {error}"
         with self._changed:
             self._connections.pop(peer, None)
-            gone_well = self._closed or peer in self._values.get(LEFT, {}) or bool(self.seen(FAILED))
+            explained = self._closed or peer in self._values.get(LEFT, {}) or bool(self.seen(FAILED))
             self._changed.notify_all()
-        if gone_well:
+        if explained:
             return
         lost = Failure(
             f"host {peer} was lost: {why}",
-            "Read that host's log: its process was killed, or its network does not reach this host.",
+            "Read that host's log: its process was killed, or it lost the network connection to this host.",
             killed=True, at=time.time(),
         )  # fmt: skip
         message = {"host": peer, "key": FAILED, "value": asdict(lost)}
@@ -238,18 +232,15 @@ class Control:
         with self._changed:
             while missing := [host for host in self.topology.hosts[1:] if host not in self._connections]:
                 self.raise_trouble()
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise self._never_came(missing)
-                self._changed.wait(min(left, 0.2))
-
-    def _never_came(self, missing: list[str]) -> ContractError:
-        said = "; ".join(f"{host}: {_resolved(host)}, but it never connected" for host in missing)
-        return ContractError(
-            f"host {', '.join(missing)} did not connect within {self._wait:.0f} s ({said})",
-            f"Read that host's log. Hosts must reach {self.topology.current} on port {self._port}: the security "
-            f"group of the job must allow traffic within itself.",
-        )
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    reasons = "; ".join(f"{host}: {_resolved(host)}, but it never connected" for host in missing)
+                    raise ContractError(
+                        f"host {', '.join(missing)} did not connect within {self._wait:.0f} s ({reasons})",
+                        f"Read that host's log. Hosts must reach {self.topology.current} on port {self._port}: the "
+                        "security group of the job must allow traffic within itself.",
+                    )
+                self._changed.wait(min(remaining, 0.2))
 
     def _join(self, deadline: float) -> None:
         leader, why = self.topology.leader, ""
@@ -271,6 +262,10 @@ class Control:
             self._connections[leader] = connection
         self._send({"host": self.topology.current, "key": "", "value": None})
         threading.Thread(target=self._read, args=(connection.makefile("rb"), leader), daemon=True).start()
+
+
+def json_line(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content).encode() + b"\n"
 
 
 def _resolved(host: str) -> str:

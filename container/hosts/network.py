@@ -1,4 +1,4 @@
-"""Network settings for the workers, derived from the devices that exist, not from the instance type."""
+"""Derive the workers' network settings from the devices that exist, not from the instance type."""
 
 import fcntl
 import logging
@@ -25,7 +25,7 @@ def network_environment(topology: Topology, address: str) -> dict[str, str]:
         address: this host's address on the network between the hosts.
     """
     if topology.size == 1:
-        return {"GLOO_SOCKET_IFNAME": "lo"}  # not through a proxy or another interface
+        return {"GLOO_SOCKET_IFNAME": "lo"}  # no proxy, no other interface
     interface = _interface(topology.interface, address)
     variables = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
     variables["NCCL_SOCKET_IFNAME"] = interface or "^docker0,lo"
@@ -33,7 +33,7 @@ def network_environment(topology: Topology, address: str) -> dict[str, str]:
 
 
 def _interface(named: str | None, address: str) -> str | None:
-    """Return the interface that has `address`; the one in resourceconfig.json may not exist (in local mode)."""
+    """Return the interface with `address`; the one in resourceconfig.json may not exist (in local mode)."""
     by_address = next((name for _, name in socket.if_nameindex() if _address_of(name) == address), None)
     if address.startswith("127."):
         by_address = by_address or "lo"
@@ -68,5 +68,5 @@ def _efa_environment(devices: Path, environment: Mapping[str, str]) -> dict[str,
             "Build the image on a base that has the plugin."
         )
         return {}
-    # Huge pages of a process that forks are copied, and libfabric refuses or crashes.
+    # Forking copies huge pages, and libfabric then refuses them or crashes.
     return {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0"}

@@ -1,7 +1,7 @@
-"""The files of a sharded channel ("parts"), and their transfer from host to host, in blocks over TCP.
+"""Transfer the files of a sharded channel ("parts") from host to host, in blocks over TCP.
 
-A request is a line of JSON with the token that only the job's hosts know. The answer is a line of JSON that says
-whether the part can be read, followed by its bytes.
+A request is a line of JSON with the token that only the job's hosts know. The response is a line of JSON with the error
+if the part cannot be read, followed by the part's bytes.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
+from container.hosts.control import json_line
 from contracts.atomic_files import AtomicFile
 from contracts.errors import ContractError
 
@@ -28,11 +29,11 @@ _REQUEST = 1 << 16  # bytes; an S3 key has up to 1024
 
 
 class TransferError(Exception):
-    """A part could not be transferred, or its content is not what was announced; says why."""
+    """A part could not be transferred, or its content differs from the announced digest."""
 
 
 class BrokenOff(TransferError):
-    """The connection ended or stalled; the control finds out whether the other host was lost."""
+    """The connection ended or stalled; the control detects whether the other host was lost."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Part:
     """A file of a channel.
 
     Attributes:
-        name: its path in the channel's folder, with slashes.
+        name: path in the channel's folder, with slashes.
         size: bytes.
-        digest: SHA-256 of its content.
+        digest: SHA-256 of the content.
     """
 
     channel: str
@@ -53,7 +54,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Held:
-    """A part, and the first of the hosts that have it."""
+    """A part, and the first host that has it."""
 
     part: Part
     host: str
@@ -65,12 +66,8 @@ def parts_of(channel: str, folder: Path, *, on_bytes: Callable[[int], None]) -> 
     Args:
         on_bytes: called with the number of bytes of each block that was read.
     """
-    paths = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else ():
-        name = path.relative_to(folder).as_posix()
-        size, digest = _read(path, on_bytes)
-        paths[Part(channel, name, size, digest)] = path
-    return paths
+    paths = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else ()
+    return {Part(channel, path.relative_to(folder).as_posix(), *_read(path, on_bytes)): path for path in paths}
 
 
 def same_part(path: Path, part: Part, *, on_bytes: Callable[[int], None]) -> bool:
@@ -80,14 +77,14 @@ def same_part(path: Path, part: Part, *, on_bytes: Callable[[int], None]) -> boo
     return _read(path, on_bytes)[1] == part.digest
 
 
-def merge_parts(said: Mapping[str, Iterable[Part]]) -> list[Held]:
+def merge_parts(parts_of_hosts: Mapping[str, Iterable[Part]]) -> list[Held]:
     """Merge the parts of all hosts, sorted by channel and name; a part that several hosts have appears once.
 
     Raises:
-        ContractError: two hosts have different files under one name, or a file where another one has a folder.
+        ContractError: two hosts have different files with one name, or a file and a folder with one name.
     """
     merged: dict[tuple[str, str], Held] = {}
-    for host, parts in said.items():
+    for host, parts in parts_of_hosts.items():
         for part in parts:
             _check_name(part, host)
             held = merged.setdefault((part.channel, part.name), Held(part, host))
@@ -95,8 +92,8 @@ def merge_parts(said: Mapping[str, Iterable[Part]]) -> list[Held]:
                 raise ContractError(
                     f"channel {part.channel}: hosts {held.host} and {host} have different files named {part.name} "
                     f"({held.part.size} and {part.size} bytes, SHA-256 {held.part.digest[:12]} and {part.digest[:12]})",
-                    "Give each file of the channel a name of its own; where the hosts' files should be the same, set "
-                    "the channel's distribution to FullyReplicated.",
+                    "Give each file of the channel a different name. If all hosts should get the same files, set the "
+                    "channel's distribution to FullyReplicated.",
                 )
     for (channel, name), held in merged.items():
         for folder in list(PurePosixPath(name).parents)[:-1]:
@@ -129,13 +126,13 @@ class PartServer:
         self._server.close()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it is closed
+        with contextlib.suppress(OSError):  # the socket is closed
             while True:
                 connection, _ = self._server.accept()
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        """Answer one host until it closes the connection; close it on a wrong token."""
+        """Respond to one host until it closes the connection; close it on a wrong token."""
         connection.settimeout(STALLED)
         ignored = contextlib.suppress(OSError, ValueError, KeyError, TypeError)
         with connection, ignored, connection.makefile("rb") as lines:
@@ -152,22 +149,22 @@ class PartServer:
         try:
             file = path.open("rb")
         except OSError as error:
-            connection.sendall(_line({"error": str(error)}))
+            connection.sendall(json_line({"error": str(error)}))
             return True
         with file:
-            connection.sendall(_line({"error": None}))
-            left = part.size
-            while left:
+            connection.sendall(json_line({"error": None}))
+            remaining = part.size
+            while remaining:
                 try:
-                    block = file.read(min(left, _BLOCK))
+                    block = file.read(min(remaining, _BLOCK))
                 except OSError as error:
                     logger.error("%s cannot be read: %s", path, error)
                     return False
                 if not block:
-                    logger.error("%s became shorter while the job runs: it had %d bytes", path, part.size)
+                    logger.error("%s became shorter during the job: it had %d bytes", path, part.size)
                     return False
                 connection.sendall(block)
-                left -= len(block)
+                remaining -= len(block)
         return True
 
 
@@ -175,7 +172,7 @@ class PartClient:
     """A connection with one host's PartServer; a context manager.
 
     Raises:
-        BrokenOff: it cannot be reached.
+        BrokenOff: the host cannot be reached.
     """
 
     def __init__(self, address: str, port: int, token: str) -> None:
@@ -185,24 +182,24 @@ class PartClient:
         except OSError as error:
             raise BrokenOff(f"{address}:{port} cannot be reached: {error}") from error
         self._connection.settimeout(STALLED)
-        self._answers = cast(BufferedReader, self._connection.makefile("rb", buffering=_BLOCK))
+        self._responses = cast(BufferedReader, self._connection.makefile("rb", buffering=_BLOCK))
         self._block = memoryview(bytearray(_BLOCK))
 
     def __enter__(self) -> "PartClient":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._answers.close()
+        self._responses.close()
         self._connection.close()
 
     def fetch(self, part: Part, target: Path, *, temporary: Path, on_bytes: Callable[[int], None]) -> None:
-        """Write the part to `temporary`, and rename it to `target` once its digest is the announced one.
+        """Write the part to `temporary`, check its digest, and rename it to `target`.
 
         Raises:
             TransferError: the connection ended or stalled, the host could not read the part, or its content changed.
-            OSError: it cannot be written.
+            OSError: the part cannot be written.
         """
-        self._ask(part)
+        self._request(part)
         with AtomicFile(target, temporary=temporary):
             with temporary.open("wb") as file:
                 digest = hashlib.sha256()
@@ -214,28 +211,28 @@ class PartClient:
                 raise TransferError(f"its content has changed since that host hashed it ({part.digest[:12]})")
             target.parent.mkdir(parents=True, exist_ok=True)
 
-    def _ask(self, part: Part) -> None:
+    def _request(self, part: Part) -> None:
         try:
-            self._connection.sendall(_line({"token": self._token, "channel": part.channel, "name": part.name}))
-            answer = json.loads(self._answers.readline(_REQUEST) or b"{}")
+            self._connection.sendall(json_line({"token": self._token, "channel": part.channel, "name": part.name}))
+            response = json.loads(self._responses.readline(_REQUEST) or b"{}")
         except (OSError, ValueError) as error:
             raise BrokenOff(_why(error)) from error
-        if "error" not in answer:
+        if "error" not in response:
             raise BrokenOff("the connection ended before its first byte")
-        if answer["error"]:
-            raise TransferError(f"that host cannot read it: {answer['error']}")
+        if response["error"]:
+            raise TransferError(f"that host cannot read it: {response['error']}")
 
     def _blocks(self, part: Part) -> Iterable[memoryview]:
-        left = part.size
-        while left:
+        remaining = part.size
+        while remaining:
             try:
-                count = self._answers.readinto(self._block[: min(left, _BLOCK)])
+                count = self._responses.readinto(self._block[: min(remaining, _BLOCK)])
             except OSError as error:
-                raise BrokenOff(f"{_why(error)} after {part.size - left} of {part.size} bytes") from error
+                raise BrokenOff(f"{_why(error)} after {part.size - remaining} of {part.size} bytes") from error
             if not count:
-                raise BrokenOff(f"the connection ended after {part.size - left} of {part.size} bytes")
+                raise BrokenOff(f"the connection ended after {part.size - remaining} of {part.size} bytes")
             yield self._block[:count]
-            left -= count
+            remaining -= count
 
 
 def as_json(parts: Iterable[Part]) -> list[tuple[Any, ...]]:
@@ -247,19 +244,18 @@ def from_json(content: Iterable[Iterable[Any]]) -> list[Part]:
 
 
 def _check_name(part: Part, host: str) -> None:
-    """Raise ContractError if a name from another host would lead out of the channel's folder."""
+    """Raise ContractError if a name from another host is outside the channel's folder."""
     pure = PurePosixPath(part.name)
     within = pure.parts and not pure.is_absolute() and ".." not in pure.parts and str(pure) == part.name
     if not within or PurePosixPath(part.channel).name != part.channel:
         raise ContractError(
-            f"channel {part.channel}: host {host} has a file named {part.name!r}, which is not a path in the "
-            "channel's folder",
-            "Rename it.",
+            f"channel {part.channel}: host {host} has a file named {part.name!r}, outside the channel's folder",
+            "Rename the file.",
         )
 
 
 def _read(path: Path, on_bytes: Callable[[int], None]) -> tuple[int, str]:
-    """Return size and SHA-256 of a file."""
+    """Return the size and SHA-256 of a file."""
     digest, size = hashlib.sha256(), 0
     block = memoryview(bytearray(_BLOCK))
     with path.open("rb", buffering=0) as file:
@@ -268,10 +264,6 @@ def _read(path: Path, on_bytes: Callable[[int], None]) -> tuple[int, str]:
             size += count
             on_bytes(count)
     return size, digest.hexdigest()
-
-
-def _line(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content).encode() + b"\n"
 
 
 def _why(error: Exception) -> str:

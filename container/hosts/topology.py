@@ -10,20 +10,20 @@ from typing import Any
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
 
-INSTANCE_GROUP = "INSTANCE_GROUP"  # environment variable: the group that trains, where the job has several
+INSTANCE_GROUP = "INSTANCE_GROUP"  # environment variable: the group that trains, if the job has several
 _ALONE = "localhost"
 
 
 @dataclass(frozen=True)
 class Topology:
-    """The hosts of a job as this one sees them.
+    """The hosts of a job.
 
     Attributes:
-        hosts: those that train, in the order of their ranks.
+        hosts: the hosts that train, in the order of their ranks.
         current: this host.
-        interface: the network interface that the service names; it need not exist.
-        group: the instance group that trains, where the job has several.
-        idle: hosts of the job that do not train.
+        interface: the network interface in resourceconfig.json, which may not exist.
+        group: the instance group that trains, if the job has several.
+        idle: the hosts that do not train.
     """
 
     hosts: tuple[str, ...] = (_ALONE,)
@@ -34,7 +34,7 @@ class Topology:
 
     @classmethod
     def read(cls, paths: JobPaths) -> "Topology":
-        """Read resourceconfig.json; without the file the job has one host.
+        """Read resourceconfig.json; without the file, the job has one host.
 
         Raises:
             ContractError: not a resource configuration, or several instance groups without INSTANCE_GROUP.
@@ -46,7 +46,8 @@ class Topology:
             content = json.loads(path.read_text())
             hosts = [str(name) for name in content.get("hosts") or [content.get("current_host") or _ALONE]]
             current = str(content.get("current_host") or hosts[0])
-            groups = {str(one["instance_group_name"]): list(one["hosts"]) for one in content.get("instance_groups", ())}
+            listed = content.get("instance_groups", ())
+            groups = {str(group["instance_group_name"]): list(group["hosts"]) for group in listed}
         except (ValueError, AttributeError, KeyError, TypeError) as error:
             raise ContractError(f"{path}: is not a resource configuration: {error!r}") from None
         if current not in hosts:
@@ -72,7 +73,7 @@ class Topology:
 
     @property
     def leader(self) -> str:
-        """The first host: it decides, and writes the artifacts."""
+        """Return the first host, which decides and writes the artifacts."""
         return self.hosts[0]
 
     @property
@@ -89,10 +90,10 @@ def _chosen_group(groups: Mapping[str, list[str]], *, where: str) -> str | None:
     chosen = os.environ.get(INSTANCE_GROUP)
     names = sorted(groups, key=natural_order)
     if chosen is not None and chosen not in groups:
+        remove = ", or remove it" if len(groups) < 2 else ""
         raise ContractError(
             f"{INSTANCE_GROUP}: is {chosen!r}, but the instance groups of the job are {names} ({where})",
-            f"Set the environment variable {INSTANCE_GROUP} to one of them"
-            + (", or leave it out." if len(groups) < 2 else "."),
+            f"Set the environment variable {INSTANCE_GROUP} to one of them{remove}.",
         )
     if len(groups) > 1 and chosen is None:
         raise ContractError(

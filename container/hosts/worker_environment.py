@@ -1,4 +1,4 @@
-"""The SM_* variables that SageMaker training scripts expect in worker processes."""
+"""Set the SM_* variables that SageMaker training scripts expect in worker processes."""
 
 import json
 from pathlib import Path
