@@ -1,10 +1,12 @@
-"""Compute, once, all that metrics.json, the plots and the report show of a split."""
+"""Compute the numbers of a split that metrics.json, the plots and the report show."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
+from container.decision.decision import Decision
 from container.evaluation.curves import (
     Confusion,
     Curve,
@@ -17,15 +19,17 @@ from container.evaluation.curves import (
     mean_curve,
     precision_recall,
     rank,
+    ratio,
     roc,
     thin,
     wilson_interval,
 )
 from container.evaluation.metrics import METRICS, MetricValues, classification_metrics, decided_classes, one_vs_rest
 from container.evaluation.predictions import SplitPredictions
-from container.evaluation.reliability import Calibration, calibrate, score_histogram
+from container.evaluation.reliability import Calibration, calibrate
 
 THRESHOLDS = tuple(round(0.1 * i, 1) for i in range(1, 10))
+HISTOGRAM_BINS = 40
 _SWEEP = np.linspace(0.0, 1.0, 101)
 
 
@@ -56,23 +60,23 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class SplitAnalysis:
-    """A split's evaluation in numbers. K classes, N rows, of which L are labelled.
+    """The evaluation of a split. K classes, N rows, of which L are labelled.
 
     Attributes:
         metrics: loss and all of METRICS.
         baselines: the same metrics without a model: every record gets the same score, or the same class.
         intervals: 95 % intervals of some metrics, for sampling of the records.
         class_counts: labelled records per class. [K]
-        curves: of every class that has them; empty where none has.
-        macro_roc: mean of the classes' curves; None for two classes or without curves.
+        curves: of every class that has curves.
+        macro_roc, macro_precision_recall: mean of the classes' curves; None for two classes or without curves.
         threshold: decides between two classes; None for more, where the most probable class is predicted.
         confusion: records by (label, predicted class). [K, K]
-        at_thresholds: two classes and labels only: decisions at THRESHOLDS, at `threshold` and at that of the best F1
-            on val, ascending.
+        at_thresholds: decisions at THRESHOLDS, at `threshold` and at the threshold with the best F1 on val, ascending;
+            empty for more than two classes.
         sweep: likewise, at 101 thresholds from 0 to 1.
         histograms: records per bin of the score, by group: `class 1`, `class 0` (two classes: class 1's probability),
             `right`, `wrong` (more: the predicted class's), and `unlabelled`; groups without records are omitted.
-        uncalibrated: calibration of the softmax; None where the probabilities are the softmax.
+        uncalibrated: calibration of the softmax; None if the probabilities are the softmax.
         problem: why nothing can be measured; None otherwise.
     """
 
@@ -112,14 +116,14 @@ def analyze(
     threshold: float = 0.5,
     uncalibrated: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[dict[str, SplitAnalysis], float | None]:
-    """Analyse every split; the best-F1 threshold is chosen on val and then applied to all.
+    """Analyse every split; choose the best-F1 threshold on val and apply it to all splits.
 
     Args:
         threshold: decides between two classes.
-        uncalibrated: probabilities by split before calibration and prior correction, if there was any. [N, K] each
+        uncalibrated: probabilities by split before calibration and prior correction, if any. [N, K] each
 
     Returns:
-        The analyses, and the best-F1 threshold: None for more than two classes, or where val has none.
+        The analyses and the best-F1 threshold, which is None for more than two classes, or if val has no ranking.
     """
     ranked = {name: _rank(split) for name, split in splits.items()}
     chosen = None
@@ -142,17 +146,38 @@ def analyze(
     return analyses, chosen
 
 
+def metrics_json(
+    analyses: Mapping[str, SplitAnalysis], *, decision: Decision, threshold: float | None
+) -> dict[str, Any]:
+    """Return the content of metrics.json about the splits; `threshold` has the best F1 on val."""
+    items = analyses.items()
+    return {
+        **{f"{split}/{name}": value for split, a in items for name, value in a.metrics.values.items()},
+        "undefined": {f"{split}/{name}": why for split, a in items for name, why in a.metrics.undefined.items()},
+        "records": {split: {"rows": a.rows, "labelled": a.labelled} for split, a in items},
+        "baselines": {split: a.baselines for split, a in items},
+        "intervals_95": {split: {name: list(pair) for name, pair in a.intervals.items()} for split, a in items},
+        "best_f1_threshold": None if threshold is None else {"threshold": threshold, "chosen_on": "val"},
+        "thresholds": {split: [entry.to_dict() for entry in a.at_thresholds] for split, a in items},
+        "classes": {split: [asdict(scores) for scores in a.classes] for split, a in items},
+        "confusion_matrix": {split: a.confusion.tolist() for split, a in items},
+        "decision": decision.to_json(),
+        "uncalibrated": {split: a.uncalibrated and asdict(a.uncalibrated) for split, a in items},
+        "calibration": {split: a.calibration and asdict(a.calibration) for split, a in items},
+    }
+
+
 def _problem(split: SplitPredictions) -> str | None:
     if len(split.labels) == 0:
         return "the split has no records"
-    strange = int((~np.isfinite(split.probabilities)).any(axis=1).sum())
-    if strange:
-        return f"{strange} of {len(split.labels)} records have a probability that is not a number"
+    not_finite = int((~np.isfinite(split.probabilities)).any(axis=1).sum())
+    if not_finite:
+        return f"{not_finite} of {len(split.labels)} records have a probability that is not a number"
     return None if (split.labels >= 0).any() else "no record has a label"
 
 
 def _rank(split: SplitPredictions) -> dict[int, Ranking]:
-    """Return a ranking per class that has one; empty where metrics are undefined."""
+    """Return a ranking per class that has one; none if metrics are undefined."""
     if _problem(split):
         return {}
     known = split.labels >= 0
@@ -193,9 +218,9 @@ def _analyze_split(
             "positive_scores": np.sort(probabilities[labels == 1, 1]),
             "negative_scores": np.sort(probabilities[labels == 0, 1]),
         }
-        wanted: set[float] = {*THRESHOLDS, threshold, *([] if chosen is None else [chosen])}
-        at_thresholds = tuple(confusion_at(each, **scores) for each in sorted(wanted))
-        sweep = tuple(confusion_at(float(each), **scores) for each in _SWEEP)
+        thresholds = {*THRESHOLDS, threshold, threshold if chosen is None else chosen}
+        at_thresholds = tuple(confusion_at(value, **scores) for value in sorted(thresholds))
+        sweep = tuple(confusion_at(value, **scores) for value in _SWEEP.tolist())
     curves = tuple(
         ClassCurves(k, auroc(ranking), average_precision(ranking), thin(roc(ranking)), thin(precision_recall(ranking)))
         for k, ranking in rankings.items()
@@ -236,11 +261,10 @@ def _metrics(
     if problem is not None:
         return MetricValues(dict.fromkeys(names), dict.fromkeys(names, problem))
     computed = classification_metrics(labels, probabilities, METRICS, class_labels=class_labels, threshold=threshold)
-    undefined = dict(computed.undefined)
     if loss is None or not np.isfinite(loss):
-        undefined["loss"] = "the loss is not a finite number"
-        loss = None
-    return MetricValues({"loss": loss, **computed.values}, undefined)
+        undefined = {**computed.undefined, "loss": "the loss is not a finite number"}
+        return MetricValues({"loss": None, **computed.values}, undefined)
+    return MetricValues({"loss": loss, **computed.values}, computed.undefined)
 
 
 def _baselines(counts: np.ndarray, weights: np.ndarray) -> dict[str, float | None]:
@@ -274,10 +298,8 @@ def _intervals(
     metrics: MetricValues, rankings: dict[int, Ranking], *, labelled: int, binary: bool
 ) -> dict[str, tuple[float, float]]:
     intervals = {}
-    if binary and rankings:
-        of_auroc = auroc_interval(rankings[1])
-        if of_auroc is not None:
-            intervals["auroc"] = of_auroc
+    if binary and rankings and (interval := auroc_interval(rankings[1])) is not None:
+        intervals["auroc"] = interval
     accuracy = metrics.values["accuracy"]
     if accuracy is not None:
         intervals["accuracy"] = wilson_interval(accuracy * labelled, labelled)
@@ -287,7 +309,7 @@ def _intervals(
 def _areas_per_class(
     curves: tuple[ClassCurves, ...], labels: np.ndarray, probabilities: np.ndarray
 ) -> dict[int, tuple[float, float]]:
-    """Return (auroc, average precision) per class, of two classes also for class 0, which is often the rare one."""
+    """Return (auroc, average precision) per class; of two classes, also for class 0, which is often the rare one."""
     areas = {curve.class_id: (curve.auroc, curve.average_precision) for curve in curves}
     if probabilities.shape[1] == 2 and areas:
         areas[0] = (areas[1][0], average_precision(rank(labels == 0, probabilities[:, 0])))
@@ -297,9 +319,6 @@ def _areas_per_class(
 def _class_scores(
     confusion: np.ndarray, class_labels: Sequence[int | str], areas: dict[int, tuple[float, float]]
 ) -> tuple[ClassScores, ...]:
-    def ratio(part: int, whole: int) -> float | None:
-        return float(part / whole) if whole else None
-
     scores = []
     for k, label in enumerate(class_labels):
         hit, support, predicted = int(confusion[k, k]), int(confusion[k].sum()), int(confusion[:, k].sum())
@@ -329,4 +348,8 @@ def _histograms(split: SplitPredictions) -> dict[str, np.ndarray]:
         scores, decided = probabilities.max(axis=1), probabilities.argmax(axis=1)
         groups = {"right": labels == decided, "wrong": (labels >= 0) & (labels != decided)}
     groups["unlabelled"] = labels < 0
-    return {name: score_histogram(scores[members]) for name, members in groups.items() if members.any()}
+    return {
+        name: np.histogram(scores[members], bins=HISTOGRAM_BINS, range=(0.0, 1.0))[0]
+        for name, members in groups.items()
+        if members.any()
+    }

@@ -1,6 +1,6 @@
-"""Draw charts as inline SVG; CSS classes of the page colour them, so they follow light, dark and print.
+"""Draw charts as inline SVG <figure>s; the page's CSS classes colour them for light mode, dark mode and print.
 
-A chart is a <figure> with its legend. Marks have tooltips. All text is escaped.
+Marks have tooltips. All text is escaped.
 """
 
 import math
@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from markupsafe import Markup
+
+from container.evaluation.reliability import ReliabilityBin
 
 _WIDTH, _HEIGHT = 480, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 16, 12, 46
@@ -43,11 +45,11 @@ class Series:
 
 @dataclass(frozen=True)
 class ReliabilitySeries:
-    """A line with a 95 % interval of y, and the number of records, for each of its points."""
+    """A line through reliability bins; `style` is a CSS class that colours it."""
 
-    line: Series
-    intervals: Sequence[tuple[float, float]]
-    counts: Sequence[int]
+    name: str
+    bins: Sequence[ReliabilityBin]
+    style: str
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Bar:
 
 
 def percent(share: float) -> str:
-    """Format as 12.3%, with enough digits that only 0 and 1 become 0% and 100%."""
+    """Format as 12.3%; the number of digits is such that only 0 and 1 become 0% and 100%."""
     value = 100 * share
     if value in (0, 100):
         return f"{value:.0f}%"
@@ -113,13 +115,13 @@ def line_chart(
     for entry in series:
         parts.append(_tag("path", style=f"line {entry.style}", d=frame.path(entry)))
         if entry.dots:
-            points = [(a, b) for a, b in zip(entry.x, entry.y) if math.isfinite(b)]
             parts += [
                 frame.dot(a, b, style=entry.style, radius=3.2, title=f"{entry.name}: {b:.4g} at {a:.4g}")
-                for a, b in points
+                for a, b in zip(entry.x, entry.y)
+                if math.isfinite(b)
             ]
     legend = [(entry.style, entry.name) for entry in series if entry.name]
-    return _figure(title, frame.svg(parts, title), legend=legend, note=note)
+    return _figure(title, parts, legend=legend, note=note)
 
 
 def reliability_chart(series: Sequence[ReliabilitySeries], *, title: str, x: str, y: str, note: str) -> Markup:
@@ -127,18 +129,20 @@ def reliability_chart(series: Sequence[ReliabilitySeries], *, title: str, x: str
     frame = _Frame(share_axis(x), share_axis(y))
     diagonal = Series("perfectly calibrated", (0.0, 1.0), (0.0, 1.0), "reference")
     parts = [*frame.axes(), _tag("path", style="line reference", d=frame.path(diagonal))]
-    for entry in series:
-        line, total = entry.line, sum(entry.counts)
-        for a, (low, high) in zip(line.x, entry.intervals):
-            (at, bottom), (_, top) = frame.point(a, low), frame.point(a, high)
+    for line in series:
+        for entry in line.bins:
+            (at, bottom), (_, top) = (frame.point(entry.mean_score, end) for end in entry.interval)
             parts.append(_tag("line", style=f"whisker {line.style}", x1=at, x2=at, y1=top, y2=bottom))
-        parts.append(_tag("path", style=f"line thin {line.style}", d=frame.path(line)))
-        for a, b, count in zip(line.x, line.y, entry.counts):
-            title_of_dot = f"{line.name}: {count:,} records, mean score {percent(a)}, observed {percent(b)}"
-            radius = 2.5 + 7 * math.sqrt(count / total)
-            parts.append(frame.dot(a, b, style=line.style, radius=radius, title=title_of_dot))
-    legend = [(line.style, line.name) for line in (*(entry.line for entry in series), diagonal)]
-    return _figure(title, frame.svg(parts, title), legend=legend, note=note)
+        means, shares = [entry.mean_score for entry in line.bins], [entry.observed for entry in line.bins]
+        path = frame.path(Series(line.name, means, shares, line.style))
+        parts.append(_tag("path", style=f"line thin {line.style}", d=path))
+        total = sum(entry.count for entry in line.bins)
+        for entry, mean, share in zip(line.bins, means, shares):
+            tip = f"{line.name}: {entry.count:,} records, mean score {percent(mean)}, observed {percent(share)}"
+            radius = 2.5 + 7 * math.sqrt(entry.count / total)
+            parts.append(frame.dot(mean, share, style=line.style, radius=radius, title=tip))
+    legend = [(line.style, line.name) for line in (*series, diagonal)]
+    return _figure(title, parts, legend=legend, note=note)
 
 
 def mirrored_histogram(upper: Bars, lower: Bars | None, *, title: str, x: str, note: str = "") -> Markup:
@@ -158,7 +162,7 @@ def mirrored_histogram(upper: Bars, lower: Bars | None, *, title: str, x: str, n
     (x0, zero), (x1, _) = frame.point(0, 0), frame.point(1, 0)
     parts.append(_tag("line", style="zero", x1=x0, x2=x1, y1=zero, y2=zero))
     legend = [(f"{bars.style} block", bars.name) for bars in groups]
-    return _figure(title, frame.svg(parts, title), legend=legend, note=note)
+    return _figure(title, parts, legend=legend, note=note)
 
 
 def bar_chart(
@@ -192,8 +196,8 @@ def bar_chart(
             parts.append(_tag("line", style="zero", x1=low, x2=high, y1=middle, y2=middle))
     parts.append(_tag("line", style="zero", x1=at(0.0), x2=at(0.0), y1=_TOP, y2=height - bottom))
     parts.append(_tag("text", x, style="axis", x=(left + _WIDTH - _RIGHT) / 2, y=height - 5, text_anchor="middle"))
-    svg = _tag("svg", Markup("").join(parts), viewBox=f"0 0 {_WIDTH} {height}", role="img", aria_label=title)
-    return _figure(title, svg, legend=[(f"{style} block", name) for style, name in legend], note=note)
+    blocks = [(f"{style} block", name) for style, name in legend]
+    return _figure(title, parts, legend=blocks, note=note, size=(_WIDTH, height))
 
 
 def heat_map(matrix: np.ndarray, labels: Sequence[int | str], *, title: str, note: str) -> Markup:
@@ -228,9 +232,8 @@ def heat_map(matrix: np.ndarray, labels: Sequence[int | str], *, title: str, not
             if cell >= 38 and count:
                 at_center = {"x": left + cell / 2, "y": top + cell / 2, "text_anchor": "middle", "dy": "0.35em"}
                 parts.append(_tag("text", _compact(count), style="count", **at_center))
-    svg = _tag("svg", Markup("").join(parts), viewBox=f"0 0 {size} {size}", width=size, role="img", aria_label=title)
     legend = [("right block", "correct"), ("wrong block", "wrong")]
-    return _figure(title, svg, legend=legend, note=note, wide=num_classes > 8)
+    return _figure(title, parts, legend=legend, note=note, wide=num_classes > 8, size=(size, size), width=size)
 
 
 def thin_line(x: Sequence[float], y: Sequence[float], points: int = 400) -> tuple[list[float], list[float]]:
@@ -241,11 +244,12 @@ def thin_line(x: Sequence[float], y: Sequence[float], points: int = 400) -> tupl
     return [float(np.mean(np.take(x, part))) for part in parts], [float(np.mean(np.take(y, part))) for part in parts]
 
 
+@dataclass(frozen=True)
 class _Frame:
     """A plotting area with two axes."""
 
-    def __init__(self, x: Axis, y: Axis) -> None:
-        self.x, self.y = x, y
+    x: Axis
+    y: Axis
 
     def point(self, x: float, y: float) -> tuple[float, float]:
         return (
@@ -291,15 +295,10 @@ class _Frame:
             at, _ = self.point(tick, self.y.low)
             parts.append(_tag("line", style="grid", x1=at, x2=at, y1=_TOP, y2=bottom))
             parts.append(_tag("text", self.x.text(tick), style="tick", x=at, y=bottom + 17, text_anchor="middle"))
-        middle = (_LEFT + right) / 2
-        turned = f"translate(12 {(_TOP + bottom) / 2}) rotate(-90)"
+        middle, turned = (_LEFT + right) / 2, f"translate(12 {(_TOP + bottom) / 2}) rotate(-90)"
         parts.append(_tag("text", self.x.label, style="axis", x=middle, y=_HEIGHT - 7, text_anchor="middle"))
         parts.append(_tag("text", self.y.label, style="axis", transform=turned, text_anchor="middle"))
         return parts
-
-    def svg(self, parts: Sequence[Markup], title: str) -> Markup:
-        view = f"0 0 {_WIDTH} {_HEIGHT}"
-        return _tag("svg", Markup("").join(parts), viewBox=view, role="img", aria_label=title)
 
 
 def _root_axis(top: float, *, both: bool) -> Axis:
@@ -337,8 +336,17 @@ def _rect(x: float, y: float, width: float, height: float, *, style: str, title:
 
 
 def _figure(
-    title: str, svg: Markup, *, legend: Sequence[tuple[str, str]], note: str = "", wide: bool = False
+    title: str,
+    parts: Sequence[Markup],
+    *,
+    legend: Sequence[tuple[str, str]],
+    note: str = "",
+    wide: bool = False,
+    size: tuple[int, int] = (_WIDTH, _HEIGHT),
+    **attributes: int,
 ) -> Markup:
+    view = f"0 0 {size[0]} {size[1]}"
+    svg = _tag("svg", Markup("").join(parts), viewBox=view, **attributes, role="img", aria_label=title)
     swatches = Markup("").join(
         Markup('<li><i class="swatch {}"></i>{}</li>').format(style, name) for style, name in legend
     )

@@ -1,4 +1,4 @@
-"""List the job's settings with their values and defaults."""
+"""List the settings of a job with their values and defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,20 +24,12 @@ def settings(hyperparameters: Mapping[str, Any]) -> list[Setting]:
     """Return every hyperparameter in the order of the contract; those without a default count as changed."""
     listed = []
     for name, field in Hyperparameters.model_fields.items():
-        if name not in hyperparameters:
-            continue
-        required = field.default is PydanticUndefined
-        default = None if required else to_jsonable_python(field.default)
-        value = hyperparameters[name]
-        listed.append(
-            Setting(
-                name=name,
-                about=field.description or "",
-                value=_text(value),
-                default=None if required else _text(default),
-                changed=required or value != default,
-            )
-        )
+        if name in hyperparameters:
+            required = field.default is PydanticUndefined
+            default = None if required else to_jsonable_python(field.default)
+            value, default_text = hyperparameters[name], None if required else _text(default)
+            changed = required or value != default
+            listed.append(Setting(name, field.description or "", _text(value), default_text, changed))
     return listed
 
 

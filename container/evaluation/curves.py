@@ -1,10 +1,10 @@
 """Compute ROC and precision-recall curves, confusion counts at thresholds, and confidence intervals.
 
-Everything comes from one sort per class (`rank`), so a million records cost a fraction of a second.
+One sort per class (`rank`) is enough, so that a million records take a fraction of a second.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from sklearn.metrics import roc_curve
@@ -55,41 +55,28 @@ class Confusion:
     true_negatives: int
 
     @property
-    def total(self) -> int:
-        return self.true_positives + self.false_positives + self.false_negatives + self.true_negatives
-
-    @property
     def flagged(self) -> int:
         return self.true_positives + self.false_positives
 
     @property
     def flagged_share(self) -> float | None:
-        return _ratio(self.flagged, self.total)
+        return ratio(self.flagged, self.flagged + self.false_negatives + self.true_negatives)
 
     @property
     def precision(self) -> float | None:
-        return _ratio(self.true_positives, self.flagged)
+        return ratio(self.true_positives, self.flagged)
 
     @property
     def recall(self) -> float | None:
-        return _ratio(self.true_positives, self.true_positives + self.false_negatives)
+        return ratio(self.true_positives, self.true_positives + self.false_negatives)
 
     @property
     def f1_score(self) -> float | None:
-        return _ratio(2 * self.true_positives, 2 * self.true_positives + self.false_positives + self.false_negatives)
+        return ratio(2 * self.true_positives, 2 * self.true_positives + self.false_positives + self.false_negatives)
 
     def to_dict(self) -> dict[str, float | int | None]:
-        return {
-            "threshold": self.threshold,
-            "true_positives": self.true_positives,
-            "false_positives": self.false_positives,
-            "false_negatives": self.false_negatives,
-            "true_negatives": self.true_negatives,
-            "precision": self.precision,
-            "recall": self.recall,
-            "f1_score": self.f1_score,
-            "flagged_share": self.flagged_share,
-        }
+        derived = ("precision", "recall", "f1_score", "flagged_share")
+        return {**asdict(self), **{name: getattr(self, name) for name in derived}}
 
 
 def rank(is_class: np.ndarray, scores: np.ndarray) -> Ranking:
@@ -102,10 +89,8 @@ def rank(is_class: np.ndarray, scores: np.ndarray) -> Ranking:
     positives = int(is_class.sum())
     assert 0 < positives < len(is_class), "a ranking needs records of both classes"
     false_rate, true_rate, thresholds = roc_curve(is_class, scores, drop_intermediate=False)
-    counts = (
-        np.rint(rate * count) for rate, count in ((true_rate, positives), (false_rate, len(is_class) - positives))
-    )
-    return Ranking(thresholds, *(count.astype(np.int64) for count in counts))
+    true_positives, false_positives = np.rint(true_rate * positives), np.rint(false_rate * (len(is_class) - positives))
+    return Ranking(thresholds, true_positives.astype(np.int64), false_positives.astype(np.int64))
 
 
 def roc(ranking: Ranking) -> Curve:
@@ -115,8 +100,7 @@ def roc(ranking: Ranking) -> Curve:
 
 def precision_recall(ranking: Ranking) -> Curve:
     """Return the precision-recall curve. x: recall; y: precision. It starts at recall 0 with the highest score's."""
-    flagged = ranking.true_positives[1:] + ranking.false_positives[1:]
-    precision = ranking.true_positives[1:] / flagged
+    precision = ranking.true_positives[1:] / (ranking.true_positives[1:] + ranking.false_positives[1:])
     recall = ranking.true_positives[1:] / ranking.positives
     return Curve(np.concatenate([[0.0], recall]), np.concatenate([precision[:1], precision]))
 
@@ -215,5 +199,6 @@ def _variance(values: np.ndarray, counts: np.ndarray) -> float:
     return float((counts * (values - mean) ** 2).sum() / (counts.sum() - 1))
 
 
-def _ratio(part: float, whole: float) -> float | None:
+def ratio(part: float, whole: float) -> float | None:
+    """Return part / whole, or None if `whole` is 0."""
     return part / whole if whole else None

@@ -5,10 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from container.decision.decision import Decision
-from container.evaluation.analysis import analyze
+from container.evaluation.analysis import analyze, metrics_json
 from container.evaluation.evaluation_input import EvaluationInput
-from container.evaluation.metrics_json import metrics_json
 from container.evaluation.plots import write_curves
 from container.evaluation.predictions import write_predictions
 from container.evaluation.report import render_report
@@ -19,10 +17,10 @@ from contracts.atomic_files import write_text_atomically
 def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
     """Write {val,test}_predictions, metrics.json, tensorboard_eval/{roc,pr}_curve.png and report.html into `out`.
 
-    Each file is written under a temporary name and renamed. Return the content of metrics.json: `val/auroc` and the
-    like, None where undefined, with the reasons under `undefined`, and details.
+    Each file is written atomically. Return the content of metrics.json: metrics such as `val/auroc`, None if undefined,
+    the reasons under `undefined`, and details.
     """
-    plots = out / artifacts.TENSORBOARD_EVAL
+    decision, plots = evaluation.decision, out / artifacts.TENSORBOARD_EVAL
     plots.mkdir(parents=True, exist_ok=True)
     for predictions in evaluation.splits.values():
         write_predictions(
@@ -37,21 +35,16 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
         class_labels=evaluation.class_labels,
         losses=evaluation.losses,
         class_weights=evaluation.class_weights,
-        threshold=decided_from(evaluation.decision),
-        uncalibrated=evaluation.uncalibrated if evaluation.decision.changes_probabilities else None,
+        threshold=0.5 if decision.threshold is None else decision.threshold.value,
+        uncalibrated=evaluation.uncalibrated if decision.changes_probabilities else None,
     )
     metrics = {
-        **metrics_json(analyses, decision=evaluation.decision, threshold=threshold),
+        **metrics_json(analyses, decision=decision, threshold=threshold),
         "onnx_variants": {report.name: asdict(report) for report in evaluation.variants},
-        "explanation": evaluation.explanation and evaluation.explanation.to_json(),
+        "explanation": evaluation.explanation and asdict(evaluation.explanation),
     }
     written = json.dumps(metrics, indent=2, allow_nan=False)
     write_text_atomically(out / artifacts.METRICS, written)
     write_curves(plots, analyses, class_labels=evaluation.class_labels)
     write_text_atomically(out / artifacts.REPORT, render_report(evaluation, analyses, threshold=threshold))
     return json.loads(written)
-
-
-def decided_from(decision: Decision) -> float:
-    """Return the threshold between two classes, 0.5 if the decision has none."""
-    return 0.5 if decision.threshold is None else decision.threshold.value

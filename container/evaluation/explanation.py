@@ -1,8 +1,7 @@
 """Define feature importance: permutation importance of columns and ablation of modalities."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,7 +17,7 @@ class Importance:
     Attributes:
         name: the column, or a description of the modality.
         kind: text, numeric or categorical; `modality` for an ablation.
-        drop: the metric with all inputs minus the metric without this one; mean over the shuffles.
+        drop: the metric with all inputs minus the metric without this input; mean over the shuffles.
         spread: standard deviation over the shuffles; None for an ablation, which is deterministic.
     """
 
@@ -52,9 +51,6 @@ class Explanation:
     columns: tuple[Importance, ...] = ()
     modalities: tuple[Importance, ...] = ()
     problem: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def score(labels: np.ndarray, probabilities: np.ndarray) -> tuple[float | None, str | None]:

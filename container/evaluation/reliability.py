@@ -1,4 +1,4 @@
-"""Measure calibration: reliability bins, Brier score and histograms of scores."""
+"""Measure calibration: reliability bins and the Brier score."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,6 @@ import numpy as np
 from container.evaluation.curves import wilson_interval
 
 RELIABILITY_BINS = 10
-HISTOGRAM_BINS = 40
 
 
 @dataclass(frozen=True)
@@ -30,13 +29,13 @@ class ReliabilityBin:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The distance of the scores from the observed shares.
+    """The difference between the scores and the observed shares.
 
     Attributes:
         expected_calibration_error: mean over records of |mean score - observed share| of their bin.
         brier_score: mean squared distance from the outcome: of class 1's probability for two classes (0 to 1), of all
             K probabilities for more (0 to 2).
-        bins: the bins that hold records.
+        bins: the bins that contain records.
     """
 
     expected_calibration_error: float
@@ -81,8 +80,3 @@ def calibrate(labels: np.ndarray, probabilities: np.ndarray) -> Calibration:
         for b in np.flatnonzero(counts).tolist()
     )
     return Calibration(error, brier, bins)
-
-
-def score_histogram(scores: np.ndarray) -> np.ndarray:
-    """Count records per bin of HISTOGRAM_BINS equal bins of [0, 1]. [N] -> [HISTOGRAM_BINS]"""
-    return np.histogram(scores, bins=HISTOGRAM_BINS, range=(0.0, 1.0))[0]

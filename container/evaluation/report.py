@@ -122,50 +122,41 @@ def _tiles(analysis: SplitAnalysis, labels: Sequence[int | str]) -> list[Tile]:
     ]
     rare = analysis.classes[0]
     if rare.average_precision is not None and 0 < rare.support < analysis.labelled / 2:
-        # The precision of a frequent class is high for any model; that of the rare class separates models.
-        share = rare.support / analysis.labelled
-        title = f"Average precision of class {labels[0]} (rarer)"
+        # The precision of a frequent class is high for any model. The rare class's differs between models.
+        title, share = f"Average precision of class {labels[0]} (rarer)", rare.support / analysis.labelled
         tiles.insert(2, Tile(title, rare.average_precision, share, None, ""))
     return tiles
 
 
 def _curves(analyses: Sequence[SplitAnalysis], kind: str, labels: Sequence[int | str]) -> list[Markup]:
-    """Return one chart of all splits for two classes, else a chart per split: its hardest classes and the mean."""
+    """Return a chart of all splits for two classes, else a chart per split with its hardest classes and the mean."""
     title, x, y = {
         "roc": ("ROC curve", "false positive rate", "true positive rate (recall)"),
         "precision_recall": ("Precision-recall curve", "recall", "precision"),
     }[kind]
-    x_axis, y_axis = charts.share_axis(x), charts.share_axis(y)
+    axes = {"x": charts.share_axis(x), "y": charts.share_axis(y)}
+    measured = [analysis for analysis in analyses if analysis.curves]
     chance = [Series("chance", (0, 1), (0, 1), "reference")] if kind == "roc" else []
-    if len(labels) == 2:
-        lines = [
-            Series(
-                f"{analysis.split} ({area(analysis.curves[0], kind):.3f})",
-                getattr(analysis.curves[0], kind).x,
-                getattr(analysis.curves[0], kind).y,
-                _split_style(analysis),
-                steps=kind != "roc",
+    if len(labels) > 2:
+        order = hardest_first(analyses)
+        return [
+            charts.line_chart(
+                [*chance, *_one_vs_rest(analysis, kind, labels=labels, order=order)],
+                title=f"{title}, {analysis.split}",
+                **axes,
             )
-            for analysis in reversed(analyses)
-            if analysis.curves
+            for analysis in measured
         ]
-        rates = [
-            Series(f"chance on {a.split}", (0, 1), np.full(2, a.baselines["average_precision"]), "reference")
-            for a in analyses
-            if a.curves
-        ][:1]
-        return [charts.line_chart([*(chance or rates), *lines], title=title, x=x_axis, y=y_axis)] if lines else []
-    order = hardest_first(analyses)
-    return [
-        charts.line_chart(
-            [*chance, *_one_vs_rest(analysis, kind, labels=labels, order=order)],
-            title=f"{title}, {analysis.split}",
-            x=x_axis,
-            y=y_axis,
-        )
-        for analysis in analyses
-        if analysis.curves
-    ]
+    if not measured:
+        return []
+    if kind != "roc":
+        rate = np.full(2, measured[0].baselines["average_precision"])
+        chance = [Series(f"chance on {measured[0].split}", (0, 1), rate, "reference")]
+    lines = []
+    for analysis in reversed(measured):
+        curve, name = getattr(analysis.curves[0], kind), f"{analysis.split} ({area(analysis.curves[0], kind):.3f})"
+        lines.append(Series(name, curve.x, curve.y, _split_style(analysis), steps=kind != "roc"))
+    return [charts.line_chart([*chance, *lines], title=title, **axes)]
 
 
 def _one_vs_rest(
@@ -202,14 +193,10 @@ def _sweep(analysis: SplitAnalysis) -> Markup | None:
         ("share flagged", "c3 dotted", [entry.flagged_share for entry in analysis.sweep]),
     )
     lines = [Series(name, x, [math.nan if v is None else v for v in y], style) for name, style, y in drawn]
+    x_axis, y_axis = charts.share_axis("threshold on the score"), charts.share_axis("share")
     marks = [Mark(f"threshold in use: {analysis.threshold:.3g}", min(analysis.threshold, 1.0))]
-    return charts.line_chart(
-        lines,
-        title=f"Metrics by threshold, {analysis.split}",
-        x=charts.share_axis("threshold on the score"),
-        y=charts.share_axis("share"),
-        marks=marks,
-    )
+    title = f"Metrics by threshold, {analysis.split}"
+    return charts.line_chart(lines, title=title, x=x_axis, y=y_axis, marks=marks)
 
 
 def _heat_map(analysis: SplitAnalysis, labels: Sequence[int | str]) -> Markup:
@@ -241,20 +228,12 @@ def _histogram(analysis: SplitAnalysis, labels: Sequence[int | str]) -> Markup:
 
 
 def _reliability(analyses: Sequence[SplitAnalysis], labels: Sequence[int | str]) -> Markup | None:
-    series = [
-        ReliabilitySeries(
-            Series(
-                f"{a.split} (calibration error {charts.percent(a.calibration.expected_calibration_error)})",
-                [entry.mean_score for entry in a.calibration.bins],
-                [entry.observed for entry in a.calibration.bins],
-                _split_style(a),
-            ),
-            [entry.interval for entry in a.calibration.bins],
-            [entry.count for entry in a.calibration.bins],
-        )
-        for a in reversed(analyses)
-        if a.calibration is not None
-    ]
+    series = []
+    for analysis in reversed(analyses):
+        if analysis.calibration is not None:
+            error = charts.percent(analysis.calibration.expected_calibration_error)
+            name = f"{analysis.split} (calibration error {error})"
+            series.append(ReliabilitySeries(name, analysis.calibration.bins, _split_style(analysis)))
     if not series:
         return None
     binary = len(labels) == 2
@@ -268,7 +247,7 @@ def _reliability(analyses: Sequence[SplitAnalysis], labels: Sequence[int | str])
 
 
 def _importances(explanation: Explanation | None) -> list[Markup]:
-    """Draw a chart of the columns and one of the modalities."""
+    """Draw a chart of the columns and a chart of the modalities."""
     if explanation is None or explanation.problem is not None:
         return []
     shown = explanation.columns[:SHOWN_COLUMNS]
@@ -282,19 +261,15 @@ def _importances(explanation: Explanation | None) -> list[Markup]:
     ):
         if entries:
             bars = [Bar(entry.name, entry.drop, styles[entry.kind], entry.spread) for entry in entries]
-            kinds = [
-                (styles[kind], kind) for kind in dict.fromkeys(entry.kind for entry in entries) if kind != "modality"
-            ]
-            drawn.append(
-                charts.bar_chart(
-                    bars, title=title, x=f"decrease in {METRIC_NAMES[explanation.metric]}", legend=kinds, note=note
-                )
-            )
+            kinds = dict.fromkeys(entry.kind for entry in entries if entry.kind != "modality")
+            legend = [(styles[kind], kind) for kind in kinds]
+            x_label = f"decrease in {METRIC_NAMES[explanation.metric]}"
+            drawn.append(charts.bar_chart(bars, title=title, x=x_label, legend=legend, note=note))
     return drawn
 
 
 def _training(evaluation: EvaluationInput) -> list[Markup]:
-    """Draw loss, validation metrics, learning rate and speed over epochs, each only if it was logged."""
+    """Draw the logged quantities over epochs: loss, validation metrics, learning rate and speed."""
     history = evaluation.history
     if not history:
         return []
@@ -302,18 +277,18 @@ def _training(evaluation: EvaluationInput) -> list[Markup]:
     marks = [] if best is None else [Mark(f"best, step {best['step']:,}", best["epoch"])]
     x = charts.number_axis("epochs", [entry["epoch"] for entry in history], from_zero=True)
     metrics = sorted({key for entry in history for key in entry if key.startswith("val/") and key != "val/loss"})
-    settings = evaluation.hyperparameters
-    other = ["focal"] if settings.get("loss") == "focal" else []
-    other += ["with label smoothing"] if settings.get("label_smoothing") else []
-    of_what = f" ({', '.join(other)})" if other else ""
-    losses = [_logged(history, "train/loss", "train", f"train{of_what}, mean since the previous log entry")]
-    losses.append(_logged(history, "val/loss", "val", "val", dots=True))
-    validated = [
-        _logged(history, key, f"c{i + 1}", METRIC_NAMES.get(key.removeprefix("val/"), key), dots=True)
-        for i, key in enumerate(metrics)
+    variants = ["focal"] if evaluation.hyperparameters.get("loss") == "focal" else []
+    variants += ["with label smoothing"] if evaluation.hyperparameters.get("label_smoothing") else []
+    variant = f" ({', '.join(variants)})" if variants else ""
+    losses = [
+        _logged(history, "train/loss", "train", f"train{variant}, mean since the previous log entry"),
+        _logged(history, "val/loss", "val", "val", dots=True),
     ]
-    rates = [_logged(history, "lr", "c1", "")]
-    speeds = [_logged(history, "rows_per_second", "c1", "")]
+    validated = [
+        _logged(history, key, f"c{i}", METRIC_NAMES.get(key.removeprefix("val/"), key), dots=True)
+        for i, key in enumerate(metrics, start=1)
+    ]
+    rates, speeds = [_logged(history, "lr", "c1", "")], [_logged(history, "rows_per_second", "c1", "")]
     drawn = []
     for title, label, lines, with_mark in (
         ("Loss", "log loss", losses, True),

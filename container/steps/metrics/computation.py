@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from container.decision.decision import Decision, Threshold
-from container.evaluation.analysis import SplitAnalysis, analyze
+from container.evaluation.analysis import SplitAnalysis, analyze, metrics_json
 from container.evaluation.choose_threshold import choose_threshold, decisions_at
 from container.evaluation.curves import rank, thin
-from container.evaluation.metrics_json import metrics_json
 from container.evaluation.predictions import SplitPredictions
 from container.steps.metrics.capture import Capture, capture
 from container.steps.metrics.comparison import Comparison, compare
