@@ -21,8 +21,8 @@ def choose_threshold(
     """Return a given number, or the threshold that reaches a target.
 
     best_f1: the highest F1. precision>=x: the highest recall with that precision. recall>=x: the highest precision with
-    that recall. cost: the lowest sum of costs. Among equals the highest threshold is chosen. It lies halfway to the
-    next lower score, so that rounding changes no decision.
+    that recall. cost: the lowest sum of costs. Of equal thresholds, the highest is chosen. The result lies halfway to
+    the next lower score, so that rounding changes no decision.
 
     Args:
         is_positive: whether a record is of class 1; both classes must occur for a target. [N]

@@ -14,20 +14,19 @@ from container.evaluation.variant_report import VariantReport
 
 @dataclass(frozen=True)
 class EvaluationInput:
-    """Everything about a finished job that its evaluation and report use.
+    """The results of a finished job that its evaluation and report use.
 
     Attributes:
         splits: predictions by split, usually val and test.
         class_labels: labels as the user wrote them, in the order of the class ids. [K]
-        input_format: csv, tsv or parquet; predictions are written in it.
+        input_format: csv, tsv or parquet; also the format of the predictions.
         early_stop_metric: the metric that chose the best weights, e.g. val/f1_score.
-        history: what training logged, one entry per step: {"step", "epoch", "train/loss", "lr", "val/loss", ...}.
-        data_summary: container/preprocessing/data_summary.py's, of every split.
-        hyperparameters: all of them, as JSON values.
+        history: training's log entries: {"step", "epoch", "train/loss", "lr", "val/loss", ...}.
+        data_summary: summary of every split, see container/preprocessing/data_summary.py.
+        hyperparameters: all values, as JSON.
         run: facts to show, in order; `weights` says which weights were evaluated, and why.
-        losses: the class-weighted log loss by split; None where undefined.
-        class_weights: the weights of that loss; None if all are 1. [K]
-        decision: calibrates the probabilities and decides the class.
+        losses: class-weighted log loss by split; None if undefined.
+        class_weights: weights of the loss; None if all are 1. [K]
         uncalibrated: the softmax by split. [N, K] each
         explanation: feature importance; None if it was not requested.
         variants: of model.onnx, written or not.

@@ -1,4 +1,4 @@
-"""Write the report's first sentences about the main metrics, and its findings."""
+"""Write the report's summary of the main metrics, and its findings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,24 +27,19 @@ METRIC_NAMES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence for the reader.
+    """A sentence in the report."""
 
-    Attributes:
-        level: check (something may be wrong), note (information) or good.
-    """
-
-    level: str
+    level: str  # check (something may be wrong), note (information) or good
     text: str
 
 
 def headline_split(analyses: Mapping[str, SplitAnalysis]) -> SplitAnalysis:
     """Return the analysis of test, unless only another split has labels."""
-    order = sorted(analyses.values(), key=lambda a: (a.problem is not None, a.split != "test"))
-    return order[0]
+    return min(analyses.values(), key=lambda a: (a.problem is not None, a.split != "test"))
 
 
 def headline(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> list[str]:
-    """Explain the main metrics in sentences."""
+    """Return sentences about the main metrics."""
     if analysis.problem is not None:
         return [f"No metric can be computed on {analysis.split}: {analysis.problem}."]
     if np.count_nonzero(analysis.class_counts) == 1:
@@ -61,7 +56,7 @@ def headline(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> list
 def findings(
     evaluation: EvaluationInput, analyses: Mapping[str, SplitAnalysis], *, threshold: float | None
 ) -> list[Finding]:
-    """Return all findings, those to check first."""
+    """Return all findings, with those to check first."""
     main = headline_split(analyses)
     listed = [
         *_undefined(analyses),
@@ -128,7 +123,7 @@ def _small(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> Iterat
     if analysis.problem is not None:
         return
     scarce = [k for k in np.argsort(analysis.class_counts) if analysis.class_counts[k] < FEW_RECORDS]
-    one_class = np.count_nonzero(analysis.class_counts) == 1  # the reason that _undefined gives
+    one_class = np.count_nonzero(analysis.class_counts) == 1  # _undefined reports it
     if not scarce or (one_class and analysis.labelled >= FEW_RECORDS):
         return
     listed = ", ".join(f"{class_labels[k]} ({analysis.class_counts[k]})" for k in scarce[:6])
@@ -195,12 +190,12 @@ def _threshold(analysis: SplitAnalysis, threshold: float | None) -> Iterator[Fin
     if threshold is None or analysis.threshold is None or analysis.problem is not None:
         return
     at = {entry.threshold: entry for entry in analysis.at_thresholds}
-    best, own = at[threshold].f1_score, at[analysis.threshold].f1_score
-    if best is not None and own is not None and best - own > 0.005:
+    best, in_use = at[threshold].f1_score, at[analysis.threshold].f1_score
+    if best is not None and in_use is not None and best - in_use > 0.005:
         yield Finding(
             "note",
             f"The threshold with the best F1 on val, {threshold:.3f}, gives F1 {best:.3f} on {analysis.split}; the "
-            f"threshold in use, {analysis.threshold:.4g}, gives {own:.3f}.",
+            f"threshold in use, {analysis.threshold:.4g}, gives {in_use:.3f}.",
         )
 
 
@@ -267,8 +262,8 @@ def _explanation(explanation: Explanation | None) -> Iterator[Finding]:
 
 def _training(evaluation: EvaluationInput) -> Iterator[Finding]:
     best = best_validation(evaluation)
-    validations = [entry for entry in evaluation.history if "val/loss" in entry]
-    if best is not None and len(validations) > 1 and best["step"] == validations[-1]["step"]:
+    steps = [entry["step"] for entry in evaluation.history if "val/loss" in entry]
+    if best is not None and len(steps) > 1 and best["step"] == steps[-1]:
         yield Finding("note", f"The last validation has the best {metric_key(evaluation)}: more epochs may help.")
     skipped = evaluation.run.get("skipped steps")
     if skipped:
@@ -289,36 +284,40 @@ def _data(summary: Mapping[str, Any]) -> Iterator[Finding]:
     first = next(iter(splits.values()))
     for role, text in first["texts"].items():
         of_split = {split: described["texts"][role] for split, described in splits.items()}
-        cut = {split: _share(of["truncated_records"], of["records"]) for split, of in of_split.items()}
-        if any(cut.values()):
-            level = "check" if max(cut.values()) > 0.05 else "note"
-            lost = sum(of["cut_tokens"] for of in of_split.values())
-            advice = f"{lost:,} tokens were dropped; increase max_total_chunks to keep them."
-            yield Finding(level, f"{text['column']} was truncated in {_listed(cut)}: {advice}")
-        empty = {split: _share(of["empty_records"], of["records"]) for split, of in of_split.items()}
-        if max(empty.values()) > 0.05:
-            yield Finding("note", f"{text['column']} is empty in {_listed(empty)}.")
+        largest, truncated = _shares(
+            {split: (of["truncated_records"], of["records"]) for split, of in of_split.items()}
+        )
+        if largest > 0:
+            dropped = sum(of["cut_tokens"] for of in of_split.values())
+            yield Finding(
+                "check" if largest > 0.05 else "note",
+                f"{text['column']} was truncated in {truncated}: {dropped:,} tokens were dropped; increase "
+                "max_total_chunks to keep them.",
+            )
+        largest, empty = _shares({split: (of["empty_records"], of["records"]) for split, of in of_split.items()})
+        if largest > 0.05:
+            yield Finding("note", f"{text['column']} is empty in {empty}.")
     for name in first["numeric"]:
-        imputed = {split: _share(of["numeric"][name]["imputed"], of["rows"]) for split, of in splits.items()}
-        if max(imputed.values()) > 0.2:
-            yield Finding("check", f"{name} was missing and imputed in {_listed(imputed)}.")
+        largest, imputed = _shares(
+            {split: (of["numeric"][name]["imputed"], of["rows"]) for split, of in splits.items()}
+        )
+        if largest > 0.2:
+            yield Finding("check", f"{name} was missing and imputed in {imputed}.")
     for name in first["categories"]:
-        unseen = {split: _share(of["categories"][name]["unseen_rows"], of["rows"]) for split, of in splits.items()}
-        if max(unseen.values()) > 0.01:
-            yield Finding("check", f"{name} has a category that does not occur in train in {_listed(unseen)}.")
+        counts = {split: (of["categories"][name]["unseen_rows"], of["rows"]) for split, of in splits.items()}
+        largest, unseen = _shares(counts)
+        if largest > 0.01:
+            yield Finding("check", f"{name} has a category that does not occur in train in {unseen}.")
 
 
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
-
-
-def _listed(shares: Mapping[str, float]) -> str:
-    """Format as `12.0% of train, 3.0% of test`, without splits whose share is 0."""
-    return ", ".join(f"{percent(share)} of {split}" for split, share in shares.items() if share)
+def _shares(counts: Mapping[str, tuple[int, int]]) -> tuple[float, str]:
+    """Return the largest share of (part, whole) by split, and all shares as `12.0% of train, 3.0% of test`."""
+    shares = {split: part / whole if whole else 0.0 for split, (part, whole) in counts.items()}
+    return max(shares.values()), ", ".join(f"{percent(share)} of {split}" for split, share in shares.items() if share)
 
 
 def _drift(summary: Mapping[str, Any]) -> Iterator[Finding]:
-    """Find columns and classes that differ between train and test by more than sampling explains."""
+    """Report columns and classes that differ between train and test by more than sampling explains."""
     train, test = summary["splits"].get("train"), summary["splits"].get("test")
     if not train or not test or min(train["rows"], test["rows"]) < ENOUGH_RECORDS:
         return
@@ -344,7 +343,7 @@ def _drift(summary: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def metric_key(evaluation: EvaluationInput) -> str:
-    """Return the early_stop_metric as it is logged: val/f1_score for val_f1_score."""
+    """Return the logged name of the early_stop_metric: val/f1_score for val_f1_score."""
     name = evaluation.early_stop_metric
     return name if "/" in name else name.replace("val_", "val/", 1)
 
@@ -353,7 +352,5 @@ def best_validation(evaluation: EvaluationInput) -> Mapping[str, Any] | None:
     """Return the first history entry with the best early_stop_metric."""
     key = metric_key(evaluation)
     defined = [entry for entry in evaluation.history if entry.get(key) is not None and np.isfinite(entry[key])]
-    if not defined:
-        return None
     sign = -1 if key == "val/loss" else 1
-    return max(defined, key=lambda entry: sign * entry[key])
+    return max(defined, key=lambda entry: sign * entry[key], default=None)

@@ -22,7 +22,7 @@ def fit_calibrator(
     Args:
         logits: of labelled records. [N, K]
         labels: class ids; isotonic needs records of every class. [N]
-        shares: see fit_temperature; isotonic is fitted at those of `labels`. [K]
+        shares: see fit_temperature; isotonic uses the shares of `labels`. [K]
     """
     if method == "temperature":
         return fit_temperature(logits, labels, shares=shares)

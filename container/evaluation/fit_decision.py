@@ -1,4 +1,4 @@
-"""Fit a job's Decision on val after training; test is only measured."""
+"""Fit the Decision of a job on val after training, and measure it on test."""
 
 import logging
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def fit_decision(
     train_counts: np.ndarray,
     class_weights: np.ndarray,
 ) -> Decision:
-    """Return the decision that the hyperparameters request, with what its threshold reaches on every split.
+    """Return the decision that the hyperparameters request, with the results of its threshold on every split.
 
     Args:
         logits: by split, val among them. [N, K] each
@@ -66,11 +66,8 @@ def fit_decision(
         false_negative_cost=hp.false_negative_cost,
     )
     if not threshold.met:
-        logger.warning(
-            "decision_threshold: no threshold reaches %s on val; using the closest, %.4g",
-            threshold.target,
-            threshold.value,
-        )
+        text = "decision_threshold: no threshold reaches %s on val; using the closest, %.4g"
+        logger.warning(text, threshold.target, threshold.value)
     reached = {
         split: decisions_at(threshold.value, labels[split], scores[split], target_share=hp.target_prior)
         for split in logits
@@ -80,13 +77,9 @@ def fit_decision(
 
 def _warn_at_a_bound(calibrator: Calibrator) -> None:
     if isinstance(calibrator, Temperature) and not 1.01 < calibrator.temperature * LARGEST_TEMPERATURE < 0.99e4:
-        logger.warning(
-            "calibration: temperature %.3g, the last that is tried: %s",
-            calibrator.temperature,
-            "the scores are far too close together"
-            if calibrator.temperature < 1
-            else "val's records contradict the scores",
-        )
+        low = calibrator.temperature < 1
+        reason = "the scores are far too close together" if low else "val's records contradict the scores"
+        logger.warning("calibration: temperature %.3g, the limit of the search: %s", calibrator.temperature, reason)
 
 
 def describe(decision: Decision) -> str:
@@ -95,9 +88,8 @@ def describe(decision: Decision) -> str:
     if decision.method == "temperature":
         parts[0] += f" ({decision.calibrator.to_json()['temperature']:.4g})"
     if decision.prior is not None:
-        parts.append(
-            f"class 1's share corrected from {decision.prior.source_share:.4g} to {decision.prior.target_share:.4g}"
-        )
+        source, target = decision.prior.source_share, decision.prior.target_share
+        parts.append(f"class 1's share corrected from {source:.4g} to {target:.4g}")
     if decision.threshold is not None:
         parts.append(f"threshold {decision.threshold.value:.4g} ({decision.threshold.target})")
     return ", ".join(parts)

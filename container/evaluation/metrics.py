@@ -27,30 +27,25 @@ def classification_metrics(
     class_labels: Sequence[int | str] | None = None,
     threshold: float | None = 0.5,
 ) -> MetricValues:
-    """Compute the metrics `names` of predicted probabilities.
+    """Return a value or a reason for each of the metrics `names`.
 
-    Two classes: the score is the probability of class 1; f1_score, precision and recall are those of class 1, decided
-    from `threshold` on. More classes: auroc and average_precision are one-vs-rest and, like f1_score, precision and
-    recall of the most probable class, averaged over the classes that occur, each counting the same (macro); a class
-    that occurs and is never decided has precision 0 there.
+    Two classes: the score is the probability of class 1, and a record with at least `threshold` is of class 1;
+    f1_score, precision and recall are those of class 1. More classes: the most probable class is predicted. All metrics
+    but accuracy are averaged over the classes that occur, with equal weights (macro); auroc and average_precision are
+    one-vs-rest. A class that occurs and is never predicted has precision 0.
 
     Args:
-        labels: class ids; negative = unlabelled, ignored. [N]
+        labels: class ids; unlabelled records are negative and ignored. [N]
         probabilities: [N, K]
-        names: of METRICS.
         class_labels: names of the classes in the reasons; None: their ids. [K]
-        threshold: decides between two classes; ignored for more.
-
-    Returns:
-        A value or a reason for each name.
     """
     known = labels >= 0
     labels, probabilities = labels[known], probabilities[known]
     values: dict[str, float | None] = {}
     undefined: dict[str, str] = {}
-    called = range(probabilities.shape[1]) if class_labels is None else class_labels
+    class_labels = range(probabilities.shape[1]) if class_labels is None else class_labels
     for name in names:
-        reason = _why_undefined(name, labels, probabilities, called, threshold)
+        reason = _why_undefined(name, labels, probabilities, class_labels, threshold)
         if reason is None:
             values[name] = _compute(name, labels, probabilities, threshold)
         else:
@@ -59,8 +54,8 @@ def classification_metrics(
 
 
 def one_vs_rest(labels: np.ndarray, probabilities: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """(class id, is it this class [N], score [N]) for class 1 of two, else for every class that occurs and is not
-    alone."""
+    """Return (class id, whether each record is of it [N], score [N]): of two classes for class 1, else for every class
+    that some but not all records have."""
     if probabilities.shape[1] == 2:
         return [(1, labels == 1, probabilities[:, 1])]
     present = [k for k in range(probabilities.shape[1]) if 0 < (labels == k).sum() < len(labels)]
@@ -72,9 +67,9 @@ def _why_undefined(
 ) -> str | None:
     if len(labels) == 0:
         return "no record has a label"
-    unknown = int((~np.isfinite(probabilities).all(axis=1)).sum())
-    if unknown:
-        return f"{unknown} of {len(labels)} labelled records have a probability that is not a number"
+    not_finite = int((~np.isfinite(probabilities).all(axis=1)).sum())
+    if not_finite:
+        return f"{not_finite} of {len(labels)} labelled records have a probability that is not a number"
     classes = np.unique(labels)
     of_one_class = f"all {len(labels)} labelled records are of class {class_labels[int(classes[0])]}"
     if name in ("auroc", "average_precision") and len(classes) == 1:
@@ -94,7 +89,7 @@ def _why_undefined(
 
 
 def decided_classes(probabilities: np.ndarray, threshold: float | None) -> np.ndarray:
-    """Return the predicted classes: class 1 of two from `threshold` on, else the most probable. [N, K] -> [N] int64"""
+    """Return the predicted classes: of two, class 1 if it reaches `threshold`, else the most probable. [N, K] -> [N]"""
     if probabilities.shape[1] == 2:
         assert threshold is not None
         return (probabilities[:, 1] >= threshold).astype(np.int64)
@@ -103,9 +98,8 @@ def decided_classes(probabilities: np.ndarray, threshold: float | None) -> np.nd
 
 def _compute(name: str, labels: np.ndarray, probabilities: np.ndarray, threshold: float | None) -> float:
     if name in _RANKED:
-        return float(
-            np.mean([_RANKED[name](is_class, scores) for _, is_class, scores in one_vs_rest(labels, probabilities)])
-        )
+        classes = one_vs_rest(labels, probabilities)
+        return float(np.mean([_RANKED[name](is_class, scores) for _, is_class, scores in classes]))
     decided = decided_classes(probabilities, threshold)
     if name == "accuracy":
         return float((decided == labels).mean())

@@ -13,7 +13,7 @@ from container.evaluation.charts import shorten
 from contracts.atomic_files import AtomicFile
 
 NAMED_CLASSES = 7
-# Okabe and Ito's colours, which people with any kind of colour vision tell apart.
+# Okabe and Ito's colours, which people with any kind of colour vision can distinguish.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A6A00")
 _GREY = "#9AA3AD"
 _SPLITS = {"test": (_COLORS[0], "-"), "val": (_COLORS[1], (0, (5, 2)))}
@@ -23,7 +23,7 @@ def write_curves(folder: Path, analyses: Mapping[str, SplitAnalysis], *, class_l
     """Write roc_curve.png and pr_curve.png into `folder`, each complete or not at all.
 
     Two classes: one panel with a curve per split. More classes: a panel per split with a curve per class and their
-    mean. The legend gives the reason where a split has no curves.
+    mean. The legend gives the reason if a split has no curves.
     """
     for name, kind in (("roc_curve", "roc"), ("pr_curve", "precision_recall")):
         figure = _draw(kind, list(analyses.values()), class_labels)
@@ -70,8 +70,7 @@ def _draw_two_classes(axes: Axes, kind: str, analyses: Sequence[SplitAnalysis]) 
             continue
         curve = analysis.curves[0]
         shown = getattr(curve, kind)
-        named = "AUROC" if kind == "roc" else "average precision"
-        label = f"{analysis.split}: {named} {area(curve, kind):.4f}"
+        label = f"{analysis.split}: {'AUROC' if kind == 'roc' else 'average precision'} {area(curve, kind):.4f}"
         steps = "default" if kind == "roc" else "steps-pre"
         axes.plot(shown.x, shown.y, color=color, linestyle=dash, linewidth=2, drawstyle=steps, label=label)
         if kind != "roc":
@@ -110,14 +109,12 @@ def _draw_one_vs_rest(
 def _finish(axes: Axes, kind: str, title: str) -> None:
     if kind == "roc":
         axes.plot([0, 1], [0, 1], color="#777777", linewidth=0.8, linestyle=":", label="chance: 0.5")
-        names = ("false positive rate", "true positive rate (recall)")
-    else:
-        names = ("recall", "precision")
-    axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal", xlabel=names[0], ylabel=names[1])
+    x, y = ("false positive rate", "true positive rate (recall)") if kind == "roc" else ("recall", "precision")
+    axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal", xlabel=x, ylabel=y)
     axes.set_title(title, fontsize=11, parse_math=False)
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1.0))
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     for text in axes.legend(loc="lower right" if kind == "roc" else "lower left", fontsize=9).get_texts():
-        text.set_parse_math(False)  # a label may hold a dollar sign
+        text.set_parse_math(False)  # a label may contain a dollar sign

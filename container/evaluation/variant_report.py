@@ -1,4 +1,4 @@
-"""Measure what a variant of model.onnx loses in quality."""
+"""Measure the loss of quality of a variant of model.onnx."""
 
 from dataclasses import dataclass, replace
 
@@ -15,13 +15,12 @@ class VariantReport:
 
     Attributes:
         name: fused or int8.
-        written: whether it was kept.
-        reason: why it was not kept; empty if it was.
-        num_bytes: size of its file.
+        written: whether the variant was kept.
+        reason: why the variant was not kept; empty if it was.
+        num_bytes: size of the file.
         records: number of labelled val records compared.
-        max_difference, mean_difference: of a probability; None where it could not be measured.
-        auroc, auroc_difference: AUROC on these records (macro for more than two classes), and its difference from the
-            model's.
+        max_difference, mean_difference: of a probability; None if they could not be measured.
+        auroc, auroc_difference: AUROC on these records (macro), and its difference from the model's.
         seconds: time to write and measure it.
     """
 
@@ -55,18 +54,18 @@ def judge(
         labels: class ids, all known. [N]
         expected, found: probabilities of the model and of the variant. [N, K] each
     """
-    made = VariantReport(name, False, num_bytes=num_bytes, records=len(labels), seconds=seconds)
+    report = VariantReport(name, False, num_bytes=num_bytes, records=len(labels), seconds=seconds)
     if not np.isfinite(found).all():
-        return replace(made, reason="a probability is not a number")
+        return replace(report, reason="a probability is not a number")
     difference = np.abs(found - expected)
-    own, base = (classification_metrics(labels, values, ["auroc"]) for values in (found, expected))
-    auroc, before = own.values["auroc"], base.values["auroc"]
+    variant, model = (classification_metrics(labels, values, ["auroc"]) for values in (found, expected))
+    auroc, before = variant.values["auroc"], model.values["auroc"]
     if auroc is None or before is None:
-        reason = f"AUROC on val is undefined ({base.undefined['auroc']}), so that its loss cannot be judged"
-        return replace(made, reason=reason)
+        reason = f"AUROC on val is undefined ({model.undefined['auroc']}), so that its loss cannot be judged"
+        return replace(report, reason=reason)
     fall = before - auroc
     return replace(
-        made,
+        report,
         written=fall <= LARGEST_FALL,
         reason="" if fall <= LARGEST_FALL else f"AUROC on val falls by {fall:.4f}, more than {LARGEST_FALL}",
         max_difference=float(difference.max()),
