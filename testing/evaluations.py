@@ -1,4 +1,4 @@
-"""Evaluations for the tests: predictions of a known quality, and a data summary as the preprocessing writes it."""
+"""Build evaluations for the tests: predictions of a known quality, and a data summary as preprocessing writes it."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {
 def split(
     name: str, rows: int, *, labels: list[int | str], seed: int = 0, only: int | None = None, unlabelled: float = 0.0
 ) -> SplitPredictions:
-    """Predictions that are mostly right; `only` gives every record that class."""
+    """Return predictions that are mostly correct; `only` is the class of every record, if set."""
     rng = np.random.default_rng([seed, len(name)])
     num_classes = len(labels)
     y = rng.integers(0, num_classes, rows) if only is None else np.full(rows, only)
@@ -39,7 +39,7 @@ def split(
 
 
 def evaluation(splits: dict[str, SplitPredictions], *, labels: list[int | str], **replaced: Any) -> EvaluationInput:
-    """An EvaluationInput around `splits`; `replaced` replaces its other fields."""
+    """Return an EvaluationInput of `splits`; `replaced` replaces its other fields."""
     multiclass = {"num_classes": len(labels), "is_binary": False, "multiclass_categories": labels}
     hp = Hyperparameters(**SETTINGS, **(multiclass if len(labels) > 2 else {}))
     fields: dict[str, Any] = {
@@ -61,7 +61,7 @@ def evaluation(splits: dict[str, SplitPredictions], *, labels: list[int | str], 
 
 
 def two_splits(rows: int = 400, *, labels: tuple[int | str, ...] = (0, 1), **test: Any) -> EvaluationInput:
-    """val and test of `rows` records; `test` goes to the test split alone."""
+    """Return an EvaluationInput of val and test with `rows` records each; `test` applies to the test split only."""
     listed = list(labels)
     splits = {"val": split("val", rows, labels=listed), "test": split("test", rows, labels=listed, **test)}
     return evaluation(splits, labels=listed)

@@ -1,4 +1,4 @@
-"""Servers and clients for the tests and benchmarks of serving: a real process, real HTTP, many connections."""
+"""Run servers as processes, and clients with many connections, for the tests and benchmarks of serving."""
 
 import http.client
 import json
@@ -25,7 +25,7 @@ STARTED = re.compile(r"on port (\d+)")
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
+    """A response."""
 
     status: int
     body: bytes
@@ -43,7 +43,7 @@ class Answer:
 
 @dataclass
 class Server:
-    """`python -m container serve` as a process of its own."""
+    """A process that runs `python -m container serve`."""
 
     process: subprocess.Popen
     port: int
@@ -53,7 +53,7 @@ class Server:
         self, body: bytes | str = b"", content_type: str | None = "application/json", *, method: str = "POST",
         path: str = "/invocations", **headers: str,
     ) -> Answer:  # fmt: skip
-        """One request over a connection of its own; header accept_language is Accept-Language."""
+        """Send one request over a new connection; `accept_language` becomes the header Accept-Language."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             return ask(connection, body, content_type, method=method, path=path, **headers)
@@ -61,7 +61,7 @@ class Server:
             connection.close()
 
     def stop(self) -> int:
-        """Ask it to stop; its exit code."""
+        """Stop the server and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=40)
 
@@ -70,7 +70,7 @@ def ask(
     connection: http.client.HTTPConnection, body: bytes | str, content_type: str | None, *, method: str = "POST",
     path: str = "/invocations", **headers: str,
 ) -> Answer:  # fmt: skip
-    """One request over a connection that stays open."""
+    """Send one request over a connection that stays open."""
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     if content_type is not None:
         sent["Content-Type"] = content_type
@@ -101,7 +101,7 @@ def start(root: Path, **environment: str) -> Server:
 
 @contextmanager
 def serving(root: Path, **environment: str) -> Iterator[Server]:
-    """A server for the time of a `with`."""
+    """Run a server during a `with` block."""
     server = start(root, **environment)
     try:
         yield server
@@ -112,14 +112,14 @@ def serving(root: Path, **environment: str) -> Iterator[Server]:
 
 @dataclass
 class Load:
-    """What many clients found.
+    """The measurements of many clients.
 
     Attributes:
         seconds: latency of each request.
-        statuses: answers by status.
-        lost: requests without any answer, in words.
+        statuses: responses by status.
+        lost: descriptions of the requests without a response.
         furthest: largest difference of a probability from the expected one.
-        elapsed: seconds in all.
+        elapsed: total seconds.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -129,7 +129,7 @@ class Load:
     elapsed: float = 0.0
 
     def percentile(self, share: float) -> float:
-        """Latency in milliseconds."""
+        """Return a percentile of the latency in milliseconds."""
         return 1000 * float(np.percentile(self.seconds, share))
 
     def __str__(self) -> str:
@@ -143,10 +143,10 @@ class Load:
 def many_clients(
     port: int, records: Sequence[Mapping[str, Any]], expected: np.ndarray, *, clients: int, requests: int
 ) -> Load:
-    """`clients` connections that are all open at once and send `requests` records each, one per request.
+    """Open `clients` connections at once; each sends `requests` requests of one record.
 
     Args:
-        records: the pool that every client takes from, beginning elsewhere. [N]
+        records: the records to send; each client starts at a different one. [N]
         expected: their probabilities. [N, K]
     """
     bodies = [json.dumps(record) for record in records]
@@ -157,23 +157,23 @@ def many_clients(
         connection.connect()
         together.wait()
         for turn in range(requests):
-            place = (number * 7 + turn) % len(bodies)
+            index = (number * 7 + turn) % len(bodies)
             began = time.perf_counter()
             try:
-                answer = ask(connection, bodies[place], "application/json")
+                answer = ask(connection, bodies[index], "application/json")
             except (OSError, http.client.HTTPException) as error:
                 with lock:
                     load.lost.append(f"client {number}, request {turn}: {error!r}")
                 connection.close()
                 continue
-            spent = time.perf_counter() - began
-            apart = np.inf
+            seconds = time.perf_counter() - began
+            difference = np.inf
             if answer.status == 200:
-                apart = float(np.abs(answer.probabilities - expected[place]).max())
+                difference = float(np.abs(answer.probabilities - expected[index]).max())
             with lock:
-                load.seconds.append(spent)
+                load.seconds.append(seconds)
                 load.statuses[answer.status] += 1
-                load.furthest = max(load.furthest, apart)
+                load.furthest = max(load.furthest, difference)
         connection.close()
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]

@@ -1,4 +1,4 @@
-"""Two hosts as two supervisors on this machine, each with a folder of its own and a loopback address for a name."""
+"""Run a job on two hosts: two supervisors on this machine with separate folders, named by loopback addresses."""
 
 import json
 import os
@@ -15,12 +15,12 @@ from contracts.paths import SPLITS, JobPaths
 from testing.jobs import start_train, write_job
 from testing.warm import WarmProcess
 
-HOSTS = ("127.0.0.2", "127.0.0.10")  # natural order; as text the second would be the first
+HOSTS = ("127.0.0.2", "127.0.0.10")  # in natural order; in the order of strings, the second comes first
 
 
 @dataclass
 class TwoHosts:
-    """A job over HOSTS: its folders, and the processes that run it."""
+    """A job over HOSTS: its folders and processes."""
 
     paths: tuple[JobPaths, JobPaths]
     environment: dict[str, str]
@@ -28,25 +28,25 @@ class TwoHosts:
 
     @classmethod
     def write(cls, root: Path, *, overrides: dict[str, Any], wait: float = 60, **job: Any) -> "TwoHosts":
-        """Lay the same job out for both hosts."""
+        """Write the same job for both hosts."""
         with socket.create_server(("", 0)) as probe:
             port = probe.getsockname()[1]
         first = write_job(root / "host-a", overrides=overrides, **job)
         shutil.copytree(first.root, root / "host-b")
         paths = (first, JobPaths(root / "host-b"))
-        for own, host in zip(paths, HOSTS):
+        for host_paths, host in zip(paths, HOSTS):
             content = {"current_host": host, "hosts": sorted(HOSTS), "network_interface_name": "ethwe"}
-            own.resource_config.write_text(json.dumps(content))
+            host_paths.resource_config.write_text(json.dumps(content))
         return cls(paths, {"CONTROL_PORT": str(port), "HOST_WAIT_SECONDS": str(wait)}, [])
 
     def deal(self, channel: str, parts: dict[str, bytes], *names: list[str] | None) -> None:
-        """Shard a channel: give each host the parts of `names`; None is a host that gets not even a folder."""
-        for paths, own in zip(self.paths, names):
+        """Shard a channel: give each host the parts of `names`, or no folder if None."""
+        for paths, host_names in zip(self.paths, names):
             folder = paths.input_channel(channel)
             shutil.rmtree(folder, ignore_errors=True)
-            if own is not None:
+            if host_names is not None:
                 folder.mkdir(parents=True)
-            for name in own or ():
+            for name in host_names or ():
                 (folder / name).write_bytes(parts[name])
             path = paths.config / "inputdataconfig.json"
             channels = {name: {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated"} for name in SPLITS}
@@ -67,11 +67,11 @@ class TwoHosts:
     def wait_for(self, text: str, *, host: int = 0, seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds
         while text not in self.log(host):
-            assert time.monotonic() < deadline, f"{text!r} did not come:\n{self.log(host)[-3000:]}"
+            assert time.monotonic() < deadline, f"{text!r} is not in the log:\n{self.log(host)[-3000:]}"
             time.sleep(0.02)
 
     def end(self, *, seconds: float = 180) -> list[int]:
-        """The exit codes, once both have ended; in that time, or it is an error."""
+        """Wait until both processes end, at most `seconds`, and return their exit codes."""
         deadline = time.monotonic() + seconds
         try:
             return [process.wait(max(0.1, deadline - time.monotonic())) for process in self.processes]

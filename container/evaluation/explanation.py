@@ -29,10 +29,10 @@ class Importance:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Importances on val records.
+    """Feature importance on val records.
 
-    Permutation importance (Breiman, 2001, Random Forests, section 10): a column's values are shuffled between the
-    records. Columns with the same information hide each other's importance.
+    Permutation importance (Breiman, 2001, Random Forests, section 10) shuffles a column's values between the records.
+    Columns with the same information hide each other's importance.
 
     Attributes:
         metric: macro average over the classes for more than two.

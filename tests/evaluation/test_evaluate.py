@@ -51,7 +51,7 @@ def test_metrics_json_holds_every_metric_flat_and_is_what_comes_back(tmp_path):
     assert written["undefined"] == {}
 
 
-def test_every_file_is_written_and_nothing_is_left_aside(tmp_path):
+def test_every_file_is_written_and_no_temporary_file_remains(tmp_path):
     write_evaluation(tmp_path, two_splits())
     names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert names == {

@@ -236,7 +236,7 @@ def test_a_small_split_is_called_small(tmp_path):
 @pytest.mark.parametrize(
     ("share", "text"), [(0, "0%"), (1, "100%"), (0.123, "12.3%"), (0.0004, "0.04%"), (0.9996, "99.96%")]
 )
-def test_a_percentage_tells_almost_all_from_all(share, text):
+def test_a_percentage_of_almost_all_is_not_100(share, text):
     assert percent(share) == text
 
 

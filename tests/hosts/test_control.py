@@ -123,7 +123,7 @@ def together(monkeypatch):
     made.each(lambda control: control.leave())
 
 
-def test_hosts_that_come_one_after_the_other_see_what_all_say_in_the_order_of_ranks(together):
+def test_hosts_that_connect_one_after_the_other_get_all_values_in_the_order_of_ranks(together):
     waits = dict(zip(HOSTS, (0.3, 0.0, 0.6)))
 
     def come(control):
@@ -136,7 +136,7 @@ def test_hosts_that_come_one_after_the_other_see_what_all_say_in_the_order_of_ra
     assert list(results[HOSTS[1]]) == list(HOSTS)
 
 
-def test_what_one_host_publishes_all_see_and_are_told_of(together):
+def test_every_host_receives_and_is_notified_of_a_published_value(together):
     together.each(lambda control: control.connect({}))
     together.controls[HOSTS[2]].publish("stop", True)
     together.each(lambda control: control.gather("later", None))
@@ -208,7 +208,7 @@ def test_a_first_host_that_never_comes_is_named_with_how_far_one_gets(monkeypatc
         Control(Topology((leader, "b"), "b"), print).connect({})
 
 
-def test_a_stranger_that_connects_is_sent_away(together):
+def test_a_connection_from_an_unknown_host_is_closed(together):
     meeting = threading.Thread(target=lambda: together.each(lambda control: control.connect({})))
     meeting.start()
     meeting.join(30)

@@ -316,7 +316,7 @@ def left(tmp_path):
     return sorted(path.name for path in tmp_path.iterdir() if path.name != "own")
 
 
-def test_a_stranger_gets_nothing(served, tmp_path):
+def test_a_request_with_a_wrong_token_gets_no_data(served, tmp_path):
     server, _, parts = served
     with pytest.raises(BrokenOff, match="ended before its first byte"):
         fetch(server, parts[0], tmp_path, token="0" * 32)
@@ -352,7 +352,7 @@ def test_a_host_that_cannot_be_reached_is_named_with_its_address(served, tmp_pat
         fetch(server, parts[0], tmp_path)
 
 
-def test_parts_survive_their_way_as_json():
+def test_parts_are_equal_after_a_round_trip_through_json():
     parts = [part("a"), part("b/ü 😀.csv")]
     assert from_json(json.loads(json.dumps(as_json(parts)))) == parts
 
