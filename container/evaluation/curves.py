@@ -38,10 +38,10 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of a curve, in drawing order. [P], [P]"""
+    """Points of a curve, in drawing order."""
 
-    x: np.ndarray
-    y: np.ndarray
+    x: np.ndarray  # [P]
+    y: np.ndarray  # [P]
 
 
 @dataclass(frozen=True)

@@ -217,11 +217,8 @@ class Control:
             self._changed.notify_all()
         if explained:
             return
-        lost = Failure(
-            f"host {peer} was lost: {why}",
-            "Read that host's log: its process was killed, or it lost the network connection to this host.",
-            killed=True, at=time.time(),
-        )  # fmt: skip
+        fix = "Read that host's log: its process was killed, or it lost the network connection to this host."
+        lost = Failure(f"host {peer} was lost: {why}", fix, killed=True, at=time.time())
         message = {"host": peer, "key": FAILED, "value": asdict(lost)}
         self._note(message)
         if self.topology.leads:

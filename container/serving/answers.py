@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from container.serving.media_types import MediaType
@@ -23,16 +22,15 @@ def write_answer(prediction: Prediction, media_type: MediaType) -> bytes:
     """
     if media_type.name == CSV:
         return _csv(prediction, header=bool(media_type.header))
+    pairs = zip(prediction.decided, prediction.probabilities.tolist())
+    entries = [{LABEL: label, PROBABILITIES: probabilities} for label, probabilities in pairs]
     if media_type.name == JSON:
-        content = {"class_labels": list(prediction.class_labels), "predictions": list(_objects(prediction))}
-        return json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
-    lines = (json.dumps(entry, ensure_ascii=False, allow_nan=False) for entry in _objects(prediction))
-    return "".join(f"{line}\n" for line in lines).encode()
+        return _json({"class_labels": list(prediction.class_labels), "predictions": entries})
+    return b"".join(_json(entry) + b"\n" for entry in entries)
 
 
-def _objects(prediction: Prediction) -> Iterator[dict[str, Any]]:
-    for label, probabilities in zip(prediction.decided, prediction.probabilities.tolist()):
-        yield {LABEL: label, PROBABILITIES: probabilities}
+def _json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
 
 
 def _csv(prediction: Prediction, *, header: bool) -> bytes:

@@ -316,7 +316,7 @@ def left(tmp_path):
     return sorted(path.name for path in tmp_path.iterdir() if path.name != "own")
 
 
-def test_a_request_with_a_wrong_token_gets_no_data(served, tmp_path):
+def test_a_request_with_a_wrong_token_or_for_an_unknown_part_gets_no_data(served, tmp_path):
     server, _, parts = served
     with pytest.raises(BrokenOff, match="ended before its first byte"):
         fetch(server, parts[0], tmp_path, token="0" * 32)
