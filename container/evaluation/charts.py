@@ -6,6 +6,7 @@ Marks have tooltips. All text is escaped.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -343,7 +344,7 @@ def _figure(
     note: str = "",
     wide: bool = False,
     size: tuple[int, int] = (_WIDTH, _HEIGHT),
-    **attributes: int,
+    **attributes: Any,
 ) -> Markup:
     view = f"0 0 {size[0]} {size[1]}"
     svg = _tag("svg", Markup("").join(parts), viewBox=view, **attributes, role="img", aria_label=title)

@@ -134,7 +134,7 @@ def _curves(analyses: Sequence[SplitAnalysis], kind: str, labels: Sequence[int |
         "roc": ("ROC curve", "false positive rate", "true positive rate (recall)"),
         "precision_recall": ("Precision-recall curve", "recall", "precision"),
     }[kind]
-    axes = {"x": charts.share_axis(x), "y": charts.share_axis(y)}
+    x_axis, y_axis = charts.share_axis(x), charts.share_axis(y)
     measured = [analysis for analysis in analyses if analysis.curves]
     chance = [Series("chance", (0, 1), (0, 1), "reference")] if kind == "roc" else []
     if len(labels) > 2:
@@ -143,7 +143,8 @@ def _curves(analyses: Sequence[SplitAnalysis], kind: str, labels: Sequence[int |
             charts.line_chart(
                 [*chance, *_one_vs_rest(analysis, kind, labels=labels, order=order)],
                 title=f"{title}, {analysis.split}",
-                **axes,
+                x=x_axis,
+                y=y_axis,
             )
             for analysis in measured
         ]
@@ -156,7 +157,7 @@ def _curves(analyses: Sequence[SplitAnalysis], kind: str, labels: Sequence[int |
     for analysis in reversed(measured):
         curve, name = getattr(analysis.curves[0], kind), f"{analysis.split} ({area(analysis.curves[0], kind):.3f})"
         lines.append(Series(name, curve.x, curve.y, _split_style(analysis), steps=kind != "roc"))
-    return [charts.line_chart([*chance, *lines], title=title, **axes)]
+    return [charts.line_chart([*chance, *lines], title=title, x=x_axis, y=y_axis)]
 
 
 def _one_vs_rest(
