@@ -3,7 +3,8 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+if not __package__:  # in a package, not as container.serving.inference
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from container.serving.handler import input_fn, model_fn, output_fn, predict_fn
 
