@@ -1,20 +1,20 @@
-"""How many ways each mesh axis splits the work: one small type that holds, checks and prints all of them."""
+"""Resolve, check and print the parallel degrees: the size of each mesh axis."""
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from itertools import islice
 
 from contracts.consistency import check_parallelism
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 
-# The axis that a strategy is about: it takes what is left, unless its size is given.
+# A strategy sets this axis to the remaining number of processes, unless its size is given.
 _AXIS_OF = {"ddp": "dp_replicate", "fsdp": "dp_shard", "tp": "tp", "pp": "pp", "branch": "branch"}
 # Ranks along a data axis see different records; ranks along any other axis see the same ones.
 DATA_AXES = ("dp_replicate", "dp_shard")
 _AXES_OF = {**{strategy: (axis,) for strategy, axis in _AXIS_OF.items()}, "hsdp": DATA_AXES}
-_TEXTS = 2  # of the model classes whose branches can be shared out
+_TEXTS = 2  # of the model classes that branch parallelism can split
 _SUGGESTIONS = 3
 
 
@@ -30,37 +30,37 @@ class ParallelDegrees:
 
     @classmethod
     def resolve(cls, hp: Hyperparameters, world_size: int, *, per_host: int | None = None) -> "ParallelDegrees":
-        """The degrees that `hp` asks for on `world_size` processes.
+        """Return the degrees that `hp` sets for `world_size` processes.
 
-        A size that is given holds; one may be -1, what is left (branch_size beside it: a rank for each text). If none
-        is, the strategy's axis takes what is left, or else replicas do.
+        Given sizes have priority. One size may be -1: all remaining processes (branch_size -1: one rank per text).
+        Otherwise the strategy's axis takes the remaining processes, or they become replicas.
 
         Args:
-            per_host: processes of one host, where there are several hosts; hsdp shards within one.
+            per_host: processes of each host if there are several hosts; hsdp then shards within a host.
 
         Raises:
-            ContractError: sizes that do not multiply out to `world_size`, or settings that contradict them.
+            ContractError: the product of the sizes is not `world_size`, or another setting contradicts them.
         """
-        degrees = _multiplied_out(hp, world_size, per_host or world_size)
+        degrees = _resolve(hp, world_size, per_host or world_size)
         check_parallelism(hp, degrees.features(hp), pipeline_ranks=degrees.pp)
         return degrees
 
     def features(self, hp: Hyperparameters) -> frozenset[str]:
-        """What is at work: the axes of the mesh, and `ddp` or `fsdp`, by which gradients come together.
+        """Return the axes of the mesh, and `ddp` or `fsdp`, whichever reduces the gradients.
 
-        DistributedDataParallel serves replicas alone. Beside any other axis, and where the strategy asks for it,
-        replicas are made by fully_shard, over a shard axis of size 1.
+        DistributedDataParallel supports a mesh of replicas only. With any other axis, or under fsdp and hsdp,
+        fully_shard makes the replicas, over a shard axis of size 1.
         """
-        at_work = set(self.axes)
+        features = set(self.axes)
         if self.data_size > 1:
-            pure = at_work == {"dp_replicate"} and hp.strategy not in ("fsdp", "hsdp")
-            at_work.add("ddp" if pure else "fsdp")
-        return frozenset(at_work)
+            only_replicas = features == {"dp_replicate"} and hp.strategy not in ("fsdp", "hsdp")
+            features.add("ddp" if only_replicas else "fsdp")
+        return frozenset(features)
 
     @property
     def axes(self) -> dict[str, int]:
-        """Name and size of the axes that are in the mesh, outermost first."""
-        return {field.name: size for field in fields(self) if (size := getattr(self, field.name)) > 1}
+        """Return name and size of the axes in the mesh, outermost first."""
+        return {axis: size for axis, size in asdict(self).items() if size > 1}
 
     @property
     def data_size(self) -> int:
@@ -69,148 +69,151 @@ class ParallelDegrees:
 
     @property
     def product(self) -> int:
-        return math.prod(astuple(self))
+        """Return the number of processes that the degrees need."""
+        return math.prod(asdict(self).values())
 
     def __str__(self) -> str:
-        return ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+        return _shown(asdict(self))
 
 
 AXES = tuple(field.name for field in fields(ParallelDegrees))
 MODEL_AXES = tuple(axis for axis in AXES if axis not in DATA_AXES)
 
 
-def _multiplied_out(hp: Hyperparameters, world_size: int, per_host: int) -> ParallelDegrees:
+def _resolve(hp: Hyperparameters, world_size: int, per_host: int) -> ParallelDegrees:
     degrees = _solve(hp, world_size, per_host)
     if degrees is None:
-        raise _do_not_multiply_out(hp, _sizes_asked_for(hp, world_size, per_host), world_size)
+        raise _product_error(hp, _requested_sizes(hp, world_size, per_host), world_size=world_size)
     return degrees
 
 
 def _solve(hp: Hyperparameters, world_size: int, per_host: int) -> ParallelDegrees | None:
-    """Return the degrees; None if the sizes do not multiply to `world_size`."""
-    sizes = _sizes_asked_for(hp, world_size, per_host)
+    """Return the degrees; None if the product of the sizes is not `world_size`."""
+    sizes = _requested_sizes(hp, world_size, per_host)
     open_axes = [axis for axis, size in sizes.items() if size == -1]
     if len(open_axes) > 1:
         raise ContractError(
-            f"{_settings(open_axes)}: both would take what is left of {world_size} processes "
-            f"(WORLD_SIZE={world_size}, strategy {hp.strategy!r}): {_named(sizes)}",
-            f"Give {_settings(open_axes[:1])} or {_settings(open_axes[1:])} a number.",
+            f"{_settings(open_axes)}: each would take all remaining processes of {world_size} "
+            f"(WORLD_SIZE={world_size}, strategy {hp.strategy!r}): {_shown(sizes)}",
+            f"Set {_settings(open_axes[:1])} or {_settings(open_axes[1:])} to a number.",
         )
-    _check_branch(hp, sizes["branch"], f"{_named(sizes)}; WORLD_SIZE={world_size}")
-    taken = math.prod(size for size in sizes.values() if size != -1)
-    if (world_size % taken if open_axes else world_size != taken) != 0:
+    _check_branch(hp, sizes["branch"], f"{_shown(sizes)}; WORLD_SIZE={world_size}")
+    product = math.prod(size for size in sizes.values() if size != -1)
+    if (world_size % product if open_axes else world_size != product) != 0:
         return None
-    return ParallelDegrees(**{axis: world_size // taken if size == -1 else size for axis, size in sizes.items()})
+    return ParallelDegrees(**{axis: world_size // product if size == -1 else size for axis, size in sizes.items()})
 
 
-def _sizes_asked_for(hp: Hyperparameters, world_size: int, per_host: int) -> dict[str, int]:
-    """The size of every axis, -1 where it takes what is left; more than one may."""
+def _requested_sizes(hp: Hyperparameters, world_size: int, per_host: int) -> dict[str, int]:
+    """Return the size of every axis; -1 means all remaining processes, and several axes may request them."""
     given = {axis: getattr(hp, f"{axis}_size") for axis in AXES if f"{axis}_size" in hp.model_fields_set}
     for axis, size in given.items():
         if size == 0 or (size == 1 and axis in _AXES_OF.get(hp.strategy, ()) and world_size > 1):
             raise ContractError(
                 f"{axis}_size: is {size}, with strategy {hp.strategy!r} on {world_size} processes "
                 f"(WORLD_SIZE={world_size})",
-                f"Leave {axis}_size out, or set it to -1, which takes what is left, or to a number above 1"
-                + (", or strategy to auto." if size else "."),
+                f"Leave {axis}_size out, or set it to -1 (all remaining processes) or to a number above 1"
+                + (", or set strategy to auto." if size else "."),
             )
     if given.get("branch") == -1:
         given["branch"] = _TEXTS
+    sizes = dict.fromkeys(AXES, 1) | given
     if hp.strategy == "ddp":
-        _check_replicas_alone(hp, given, world_size)
-    if hp.strategy == "hsdp":
-        return {**dict.fromkeys(AXES, 1), **given, **_hsdp_sizes(given, world_size, per_host)}
-    sizes = {**dict.fromkeys(AXES, 1), **given}
-    own = _AXIS_OF.get(hp.strategy)
-    if own == "dp_shard" and hp.sharding_strategy == "NO_SHARD":
-        own = "dp_replicate"
-    if own is not None and own not in given:
-        sizes[own] = _TEXTS if own == "branch" else -1
+        _check_only_replicas(hp, given, world_size)
+    elif hp.strategy == "hsdp":
+        return sizes | _hsdp_sizes(given, world_size, per_host)
+    axis = _AXIS_OF.get(hp.strategy)
+    if axis == "dp_shard" and hp.sharding_strategy == "NO_SHARD":
+        axis = "dp_replicate"
+    if axis is not None and axis not in given:
+        sizes[axis] = _TEXTS if axis == "branch" else -1
     if -1 not in sizes.values() and "dp_replicate" not in given:
         sizes["dp_replicate"] = -1
     return sizes
 
 
-def _check_replicas_alone(hp: Hyperparameters, given: Mapping[str, int], world_size: int) -> None:
+def _check_only_replicas(hp: Hyperparameters, given: Mapping[str, int], world_size: int) -> None:
     others = {axis: size for axis, size in given.items() if axis != "dp_replicate" and size != 1}
     if others:
         raise ContractError(
             f"strategy: 'ddp' makes replicas of the whole model on {world_size} processes (WORLD_SIZE={world_size}), "
             f"but {', '.join(f'{axis}_size is {size}' for axis, size in others.items())}",
-            f"Set strategy to auto: beside other axes replicas are made by fully_shard, whose gradients are right "
-            f"under every pipeline schedule ({hp.pp_schedule}, ...). Or leave {_settings(others)} out.",
+            "Set strategy to auto, which makes replicas with fully_shard; that works with all other axes and every "
+            f"pp_schedule ({hp.pp_schedule}, ...). Or leave {_settings(others)} out.",
         )
 
 
-def _check_branch(hp: Hyperparameters, size: int, shown: str) -> None:
+def _check_branch(hp: Hyperparameters, size: int, context: str) -> None:
     texts = hp.architecture.num_texts
     if size not in (1, texts):
         raise ContractError(
-            f"branch_size: is {size} ({shown}), but model_class {hp.model_class!r} has {texts} text encoder"
-            f"{'s' if texts > 1 else ''}, one for each rank",
-            "Set branch_size to 2, or leave it out, which shares out no encoders."
+            f"branch_size: is {size} ({context}), but model_class {hp.model_class!r} has {texts} text encoder"
+            f"{'s' if texts > 1 else ''}, and each rank of the branch axis runs one",
+            "Set branch_size to 2, or leave it out: every rank then runs both encoders."
             if texts == 2
             else "Set strategy to auto without branch_size, or choose a model_class with two texts.",
         )
 
 
 def _hsdp_sizes(given: Mapping[str, int], world_size: int, per_host: int) -> dict[str, int]:
-    """Sizes of the two data axes: what one of them leaves, or shards within each host."""
+    """Return the sizes of both data axes: those given, -1 for the other; by default, shards within each host."""
     shard, replicate = given.get("dp_shard", -1), given.get("dp_replicate", -1)
     if shard != -1 or replicate != -1:
         return {"dp_replicate": replicate, "dp_shard": shard}
-    inside = given.get("branch", 1) * max(1, given.get("tp", 1))
-    left = world_size // math.prod(size for size in given.values() if size > 1)
-    shard = min(per_host // inside, left)
+    inner_ranks = given.get("branch", 1) * max(1, given.get("tp", 1))
+    data_ranks = world_size // math.prod(size for size in given.values() if size > 1)
+    shard = min(per_host // inner_ranks, data_ranks)
     if per_host < world_size and shard > 1:
         return {"dp_replicate": -1, "dp_shard": shard}
-    possible = [size for size in range(2, left) if left % size == 0]
+    possible = [size for size in range(2, data_ranks) if data_ranks % size == 0]
     raise ContractError(
         f"dp_shard_size: missing with strategy 'hsdp' on one host of {world_size} processes (WORLD_SIZE={world_size})",
-        f"Set dp_shard_size, the ranks that share one copy, to one of {possible}; the copies are then replicas."
+        f"Set dp_shard_size, the number of ranks that hold one copy of the model, to one of {possible}."
         if possible
-        else "Set strategy to fsdp: there are too few processes for sharded copies beside each other.",
+        else "Set strategy to fsdp: there are too few processes for several sharded copies of the model.",
     )
 
 
-def _do_not_multiply_out(hp: Hyperparameters, sizes: Mapping[str, int], world_size: int) -> ContractError:
-    taken = math.prod(size for size in sizes.values() if size != -1)
+def _product_error(hp: Hyperparameters, sizes: Mapping[str, int], *, world_size: int) -> ContractError:
+    product = math.prod(size for size in sizes.values() if size != -1)
     is_open = -1 in sizes.values()
-    asked = [axis for axis, size in sizes.items() if size > 1] or ["dp_replicate"]
-    needs = f"need a multiple of {taken}" if is_open else f"multiply to {taken}"
-    worlds = [world for world in (_worlds(taken, world_size) if is_open else [taken]) if _works(hp, world)]
+    above_1 = [axis for axis, size in sizes.items() if size > 1] or ["dp_replicate"]
+    needs = f"need a multiple of {product}" if is_open else f"multiply to {product}"
+    below = world_size // product * product
+    worlds = [
+        str(world) for world in ((below, below + product) if is_open else (product,)) if world and _works(hp, world)
+    ]
     free = [axis for axis in AXES if sizes[axis] > 1 or (sizes[axis] == 1 and axis == "dp_replicate" and not is_open)]
-    fitting = sorted(_fitting({axis: sizes[axis] for axis in free}, world_size, exactly=not is_open))
-    working = (_as_settings(found) for _, found in fitting if _works(hp, world_size, found))
-    run = [f"make nproc_per_node x hosts {' or '.join(map(str, worlds))}"] if worlds else []
-    fix = "; or ".join([*run, *(f"set {found}" for found in islice(working, _SUGGESTIONS))])
+    nearest = sorted(_factorizations({axis: sizes[axis] for axis in free}, world_size, exact=not is_open))
+    working = (factors for _, factors in nearest if _works(hp, world_size, factors))
+    suggestions = [f"make nproc_per_node x hosts {' or '.join(worlds)}"] if worlds else []
+    for factors in islice(working, _SUGGESTIONS):
+        suggestions.append("set " + ", ".join(f"{axis}_size={size}" for axis, size in factors))
+    fix = "; or ".join(suggestions)
     return ContractError(
-        f"{_settings(asked)}: the degrees {_named(sizes)} {needs}, but there are {world_size} "
+        f"{_settings(above_1)}: the degrees {_shown(sizes)} {needs}, but there are {world_size} "
         f"processes (WORLD_SIZE={world_size})",
         f"{fix[:1].upper()}{fix[1:]}.",
     )
 
 
-def _worlds(taken: int, world_size: int) -> list[int]:
-    """The multiples of `taken` on both sides of `world_size`."""
-    below = world_size // taken * taken
-    return [size for size in (below, below + taken) if size]
-
-
-def _fitting(
-    wanted: Mapping[str, int], world_size: int, *, exactly: bool
+def _factorizations(
+    wanted: Mapping[str, int], world_size: int, *, exact: bool
 ) -> Iterator[tuple[float, tuple[tuple[str, int], ...]]]:
-    """Sizes of the `wanted` axes that multiply out, with how far each lies from what was wanted (in doublings)."""
+    """Yield sizes of the `wanted` axes whose product divides `world_size`, or equals it if `exact`.
+
+    Each comes with its distance from the wanted sizes, in doublings.
+    """
     if not wanted:
-        if not exactly or world_size == 1:
+        if not exact or world_size == 1:
             yield 0.0, ()
         return
-    (axis, size), *rest = wanted.items()
+    (axis, size), *others = wanted.items()
     for candidate in range(1, world_size + 1):
         if world_size % candidate == 0:
-            apart = abs(math.log2(candidate / size))
-            for further, others in _fitting(dict(rest), world_size // candidate, exactly=exactly):
-                yield apart + further, ((axis, candidate), *others)
+            distance = abs(math.log2(candidate / size))
+            for further, factors in _factorizations(dict(others), world_size // candidate, exact=exact):
+                yield distance + further, ((axis, candidate), *factors)
 
 
 def _works(hp: Hyperparameters, world_size: int, sizes: tuple[tuple[str, int], ...] = ()) -> bool:
@@ -222,13 +225,9 @@ def _works(hp: Hyperparameters, world_size: int, sizes: tuple[tuple[str, int], .
         return False
 
 
-def _settings(axes: Mapping[str, int] | list[str]) -> str:
+def _settings(axes: Iterable[str]) -> str:
     return ", ".join(f"{axis}_size" for axis in axes)
 
 
-def _as_settings(combination: tuple[tuple[str, int], ...]) -> str:
-    return ", ".join(f"{axis}_size={size}" for axis, size in combination)
-
-
-def _named(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{axis}={'what is left' if size == -1 else size}" for axis, size in sizes.items())
+def _shown(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{axis}={'remaining' if size == -1 else size}" for axis, size in sizes.items())

@@ -1,4 +1,4 @@
-"""Degrees: every strategy's sizes multiply out to the processes there are, or one message says what would."""
+"""The product of every strategy's sizes is the number of processes, or one message lists sizes that work."""
 
 import re
 from itertools import product
@@ -41,7 +41,7 @@ def refusal(world_size: int, **overrides: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("world_size", "asked", "axes"),
+    ("world_size", "requested", "axes"),
     [
         (8, {}, {"dp_replicate": 8}),
         (8, {"strategy": "ddp"}, {"dp_replicate": 8}),
@@ -65,49 +65,49 @@ def refusal(world_size: int, **overrides: object) -> str:
         (1, {"strategy": "tp"}, {}),
     ],
 )  # fmt: skip
-def test_given_sizes_hold_and_the_strategy_takes_what_is_left(world_size, asked, axes):
-    assert resolve(world_size, **asked) == axes
+def test_given_sizes_have_priority_and_the_strategy_takes_the_remaining_processes(world_size, requested, axes):
+    assert resolve(world_size, **requested) == axes
 
 
-def test_hsdp_shards_within_a_host_where_there_are_several():
+def test_hsdp_shards_within_a_host_if_there_are_several():
     assert resolve(16, per_host=8, strategy="hsdp") == {"dp_replicate": 2, "dp_shard": 8}
     assert resolve(16, per_host=8, strategy="hsdp", tp_size=2) == {"dp_replicate": 2, "dp_shard": 4, "tp": 2}
     assert resolve(16, per_host=8, strategy="hsdp", pp_size=2) == {"pp": 2, "dp_shard": 8}
 
 
-def test_hsdp_on_one_host_asks_for_the_size_of_a_shard_group():
-    assert "dp_shard_size, the ranks that share one copy, to one of [2, 4, 8]" in refusal(16, strategy="hsdp")
+def test_hsdp_on_one_host_requires_the_size_of_a_shard_group():
+    assert "the number of ranks that hold one copy of the model, to one of [2, 4, 8]" in refusal(16, strategy="hsdp")
 
 
-def test_a_wrong_product_is_refused_with_all_degrees_the_world_and_what_would_work():
-    said = refusal(8, pp_size=2, dp_replicate_size=3)
-    assert "pp=2, dp_replicate=3, dp_shard=1, branch=1, tp=1 multiply to 6, but there are 8 processes" in said
-    assert "WORLD_SIZE=8" in said
-    assert "Make nproc_per_node x hosts 6; or set" in said
-    assert "set pp_size=2, dp_replicate_size=4; or" in said
+def test_a_wrong_product_is_refused_with_all_degrees_the_world_size_and_sizes_that_work():
+    message = refusal(8, pp_size=2, dp_replicate_size=3)
+    assert "pp=2, dp_replicate=3, dp_shard=1, branch=1, tp=1 multiply to 6, but there are 8 processes" in message
+    assert "WORLD_SIZE=8" in message
+    assert "Make nproc_per_node x hosts 6; or set" in message
+    assert "set pp_size=2, dp_replicate_size=4; or" in message
 
 
-def test_a_world_that_the_sizes_do_not_divide_is_refused_with_the_nearest_on_both_sides():
-    said = refusal(16, pp_size=4, tp_size=3)
-    assert "need a multiple of 12, but there are 16" in said
-    assert "x hosts 12 or 24;" in said
-    assert "pp_size=4, tp_size=2" in said
+def test_a_world_size_that_the_sizes_do_not_divide_is_refused_with_the_nearest_above_and_below():
+    message = refusal(16, pp_size=4, tp_size=3)
+    assert "need a multiple of 12, but there are 16" in message
+    assert "x hosts 12 or 24;" in message
+    assert "pp_size=4, tp_size=2" in message
 
 
 @pytest.mark.parametrize("first", AXES)
 @pytest.mark.parametrize("second", AXES)
-def test_two_axes_that_both_take_what_is_left_are_refused(first, second):
+def test_two_axes_that_both_take_the_remaining_processes_are_refused(first, second):
     # -1 is dp_replicate's default, so it is not given.
     if first < second and not {"branch", "dp_replicate"} & {first, second}:
-        said = refusal(8, **{f"{first}_size": -1, f"{second}_size": -1})
-        assert f"{first}_size" in said
-        assert f"{second}_size" in said
+        message = refusal(8, **{f"{first}_size": -1, f"{second}_size": -1})
+        assert f"{first}_size" in message
+        assert f"{second}_size" in message
 
 
-def test_ddp_beside_a_pipeline_is_refused_and_the_message_names_auto():
-    said = refusal(8, strategy="ddp", pp_size=2, pp_schedule="ZBVZeroBubble")
-    assert "pp_size is 2" in said
-    assert "Set strategy to auto" in said
+def test_ddp_with_a_pipeline_is_refused_and_the_message_names_auto():
+    message = refusal(8, strategy="ddp", pp_size=2, pp_schedule="ZBVZeroBubble")
+    assert "pp_size is 2" in message
+    assert "Set strategy to auto" in message
     assert resolve(8, pp_size=2, pp_schedule="ZBVZeroBubble") == {"pp": 2, "dp_replicate": 4}
 
 
@@ -122,10 +122,10 @@ def test_a_strategy_whose_own_axis_is_set_to_one_is_refused(strategy, axis):
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "tp", "pp", "branch"])
-def test_sizes_that_are_written_down_at_their_default_are_not_given(strategy):
+def test_sizes_set_to_their_default_do_not_count_as_given(strategy):
     written = {f"{axis}_size": Hyperparameters.model_fields[f"{axis}_size"].default for axis in AXES}
-    asked = {"strategy": strategy, "pp_schedule": "GPipe"}
-    assert resolve(2, **asked, **written) == resolve(2, **asked)
+    requested = {"strategy": strategy, "pp_schedule": "GPipe"}
+    assert resolve(2, **requested, **written) == resolve(2, **requested)
 
 
 def test_branches_need_two_texts_and_exactly_two_ranks():
@@ -141,7 +141,7 @@ def test_no_shard_contradicts_a_size_of_shards():
 
 
 @pytest.mark.parametrize(
-    ("asked", "named"),
+    ("requested", "named"),
     [
         ({"gradient_compression": "bf16", "strategy": "fsdp"}, "gradient_compression"),
         ({"gradient_compression": "powersgd", "pp_size": 2}, "gradient_compression"),
@@ -152,29 +152,29 @@ def test_no_shard_contradicts_a_size_of_shards():
         ({"pp_size": 2, "activation_checkpointing": 1, "pp_schedule": "ZBVZeroBubble"}, "activation_checkpointing"),
     ],
 )
-def test_a_setting_that_the_way_of_sharing_contradicts_is_refused(asked, named):
-    assert refusal(4, **asked).startswith(f"{named}: is ")
+def test_a_setting_that_contradicts_the_degrees_is_refused(requested, named):
+    assert refusal(4, **requested).startswith(f"{named}: is ")
 
 
 def test_microbatches_must_share_a_pass_evenly_under_a_pipeline_and_the_message_lists_those_that_do():
-    said = refusal(2, strategy="pp", batch_size=12, num_microbatches=5)
-    assert "do not divide the 12 records" in said
-    assert "one of [2, 3, 4, 6, 12]" in said
+    message = refusal(2, strategy="pp", batch_size=12, num_microbatches=5)
+    assert "do not divide the 12 records" in message
+    assert "one of [2, 3, 4, 6, 12]" in message
     assert resolve(2, strategy="ddp", batch_size=12, num_microbatches=5) == {"dp_replicate": 2}
 
 
 def test_microbatches_must_suit_the_schedule_and_the_message_lists_those_that_do():
-    said = refusal(4, strategy="pp", batch_size=16, num_microbatches=2)
-    assert "too few for 4 ranks under 1F1B" in said
-    assert "one of [4, 8, 16]" in said
-    said = refusal(2, strategy="pp", batch_size=30, num_microbatches=15, pp_schedule="Interleaved1F1B")
-    assert "no 7 even rounds over 2 ranks" in said
-    assert "one of [1, 2, 3, 6, 10, 30]" in said
+    message = refusal(4, strategy="pp", batch_size=16, num_microbatches=2)
+    assert "too few for 4 ranks under 1F1B" in message
+    assert "one of [4, 8, 16]" in message
+    message = refusal(2, strategy="pp", batch_size=30, num_microbatches=15, pp_schedule="Interleaved1F1B")
+    assert "no 7 even rounds over 2 ranks" in message
+    assert "one of [1, 2, 3, 6, 10, 30]" in message
     assert "Set batch_size to 16 or more" in refusal(16, strategy="pp", num_microbatches=8)
 
 
 @pytest.mark.parametrize(
-    ("world_size", "asked", "features"),
+    ("world_size", "requested", "features"),
     [
         (4, {}, {"dp_replicate", "ddp"}),
         (4, {"strategy": "fsdp"}, {"dp_shard", "fsdp"}),
@@ -184,13 +184,13 @@ def test_microbatches_must_suit_the_schedule_and_the_message_lists_those_that_do
         (1, {}, set()),
     ],
 )
-def test_replicas_are_ddp_s_only_where_nothing_else_is_at_work(world_size, asked, features):
-    hp = hyperparameters(**asked)
+def test_ddp_makes_replicas_only_if_there_is_no_other_axis(world_size, requested, features):
+    hp = hyperparameters(**requested)
     assert ParallelDegrees.resolve(hp, world_size).features(hp) == features
 
 
 @pytest.mark.parametrize(
-    ("world_size", "asked", "unused"),
+    ("world_size", "requested", "unused"),
     [
         (4, {"pp_schedule": "GPipe", "num_microbatches": 2}, ["pp_schedule", "num_microbatches"]),
         (4, {"pp_size": 2, "pp_schedule": "GPipe", "num_microbatches": 2}, []),
@@ -209,25 +209,27 @@ def test_replicas_are_ddp_s_only_where_nothing_else_is_at_work(world_size, asked
         (4, {"gradient_compression": "bf16", "powersgd_rank": 4}, ["powersgd_rank"]),
         (4, {"gradient_compression": "powersgd", "powersgd_rank": 4}, []),
         (4, {"strategy": "tp", "sequence_parallel": False}, []),
-        (4, {"strategy": "pp", "sequence_parallel": False}, []),  # a default that is written down is not set
+        (4, {"strategy": "pp", "sequence_parallel": False}, []),  # an explicit default does not count as set
     ],
 )  # fmt: skip
-def test_settings_of_what_is_not_at_work_are_named(world_size, asked, unused):
-    hp = hyperparameters(**asked)
-    said = unused_settings(hp, ParallelDegrees.resolve(hp, world_size).features(hp))
-    assert sorted(sentence.split()[0] for sentence in said) == sorted(unused)
+def test_settings_of_inactive_features_are_named(world_size, requested, unused):
+    hp = hyperparameters(**requested)
+    message = unused_settings(hp, ParallelDegrees.resolve(hp, world_size).features(hp))
+    assert sorted(sentence.split()[0] for sentence in message) == sorted(unused)
 
 
 SIZES = st.sampled_from([None, -1, 1, 2, 3, 4, 6, 8])
 SETTINGS = {"strategy": st.sampled_from(STRATEGIES), **{f"{axis}_size": SIZES for axis in AXES}}
-ASKED = st.fixed_dictionaries({**SETTINGS, "pp_schedule": st.just("GPipe")})  # which takes any number of microbatches
+REQUESTED = st.fixed_dictionaries(
+    {**SETTINGS, "pp_schedule": st.just("GPipe")}
+)  # which takes any number of microbatches
 WORLDS = st.integers(1, 48)
 
 
 @settings(max_examples=400, deadline=None)
-@given(asked=ASKED, world_size=WORLDS, texts=st.sampled_from([1, 2]))
-def test_degrees_multiply_out_with_given_sizes_kept_or_the_message_names_the_world(asked, world_size, texts):
-    hp = hyperparameters(texts=texts, **asked)
+@given(requested=REQUESTED, world_size=WORLDS, texts=st.sampled_from([1, 2]))
+def test_degrees_multiply_to_the_world_size_with_given_sizes_kept_or_the_message_names_it(requested, world_size, texts):
+    hp = hyperparameters(texts=texts, **requested)
     degrees = refused = None
     try:
         degrees = ParallelDegrees.resolve(hp, world_size)
@@ -243,20 +245,20 @@ def test_degrees_multiply_out_with_given_sizes_kept_or_the_message_names_the_wor
 
 
 @settings(max_examples=150, deadline=None)
-@given(asked=ASKED, world_size=WORLDS, texts=st.sampled_from([1, 2]))
-def test_whatever_a_message_suggests_works(asked, world_size, texts):
+@given(requested=REQUESTED, world_size=WORLDS, texts=st.sampled_from([1, 2]))
+def test_every_suggestion_of_a_message_works(requested, world_size, texts):
     try:
-        ParallelDegrees.resolve(hyperparameters(texts=texts, **asked), world_size)
+        ParallelDegrees.resolve(hyperparameters(texts=texts, **requested), world_size)
     except ContractError as error:
         assume("multipl" in error.cause)
         suggestions = error.fix.split("; or ")
         assert all(re.search(r"\d", suggestion) for suggestion in suggestions)
         worlds = re.match(r"Make nproc_per_node x hosts ([\d or]+)", error.fix)
         for size in re.findall(r"\d+", worlds[1] if worlds else ""):
-            assert ParallelDegrees.resolve(hyperparameters(texts=texts, **asked), int(size)).product == int(size)
+            assert ParallelDegrees.resolve(hyperparameters(texts=texts, **requested), int(size)).product == int(size)
         for combination in re.findall(r"((?:\w+_size=\d+(?:, )?)+)", error.fix):
             changed = {name: int(size) for name, size in re.findall(r"(\w+_size)=(\d+)", combination)}
-            hp = hyperparameters(texts=texts, **{**asked, **changed})
+            hp = hyperparameters(texts=texts, **{**requested, **changed})
             assert ParallelDegrees.resolve(hp, world_size).product == world_size
 
 
@@ -289,15 +291,15 @@ def torch_can_schedule(name: str, count: int, ranks: int) -> bool:
     return True
 
 
-def test_a_world_in_which_the_strategy_would_be_refused_is_not_suggested():
+def test_a_world_size_with_which_the_strategy_is_refused_is_not_suggested():
     assert refusal(1, strategy="hsdp", dp_replicate_size=1, dp_shard_size=2).splitlines()[1] == (
         "Set dp_replicate_size=1, dp_shard_size=1."
     )
 
 
-def test_a_large_world_is_answered_at_once():
-    said = refusal(4096, pp_size=6, tp_size=10, dp_shard_size=30, dp_replicate_size=7)
-    assert said.count("pp_size=") == 3
+def test_a_large_world_size_is_checked_without_delay():
+    message = refusal(4096, pp_size=6, tp_size=10, dp_shard_size=30, dp_replicate_size=7)
+    assert message.count("pp_size=") == 3
 
 
 def test_every_axis_is_reachable_by_its_own_strategy():

@@ -1,4 +1,4 @@
-"""What encoders cannot be shared out as asked is refused before anything is prepared, by their configurations alone."""
+"""A job whose encoders cannot be split as its degrees require fails before it prepares data."""
 
 import json
 
@@ -34,7 +34,7 @@ def two(first, second):
 
 
 def check(world_size, encoders, **settings):
-    """Raise what a job on `encoders` raises."""
+    """Raise the error of a job with `encoders`."""
     model_class = "trimodal_bert" if len(encoders) == 2 else "bert"
     settings = {"batch_size": 64, "num_microbatches": 32, **settings}
     hp = hyperparameters(model_class=model_class, **settings)
@@ -70,33 +70,33 @@ def test_slices_must_divide_the_heads(tp_size, works):
     if works:
         check(tp_size, [shape(BASE)], strategy="tp")
         return
-    said = refusal(tp_size, [shape(BASE)], strategy="tp")
-    assert f"{tp_size} ranks cannot share the 12 attention heads" in said
-    assert f"tp={tp_size}; WORLD_SIZE={tp_size}" in said
+    message = refusal(tp_size, [shape(BASE)], strategy="tp")
+    assert f"{tp_size} ranks cannot split the 12 attention heads" in message
+    assert f"tp={tp_size}; WORLD_SIZE={tp_size}" in message
 
 
-def test_the_sizes_of_slices_that_would_work_are_named_nearest_first():
+def test_tp_sizes_that_work_are_listed_nearest_first():
     assert "Set tp_size to 4 or 2 or 1." in refusal(8, two(BASE, LARGE), strategy="tp")
     assert "Set tp_size to 1." in refusal(5, two(BASE, LARGE), strategy="tp")
 
 
 def test_slices_must_divide_the_feed_forward_layers():
-    said = refusal(3, [shape({**BASE, "intermediate_size": 1000})], strategy="tp")
-    assert "1000 columns of the feed-forward layers" in said
+    message = refusal(3, [shape({**BASE, "intermediate_size": 1000})], strategy="tp")
+    assert "1000 columns of the feed-forward layers" in message
 
 
 @pytest.mark.parametrize("family", ["modernbert", "deberta-v2"])
 def test_a_family_without_a_plan_is_not_sliced(family):
-    said = refusal(2, [shape(BASE, model_type=family)], strategy="tp")
-    assert f"model_type '{family}'" in said
-    assert "bert" in said.splitlines()[1]
+    message = refusal(2, [shape(BASE, model_type=family)], strategy="tp")
+    assert f"model_type '{family}'" in message
+    assert "bert" in message.splitlines()[1]
 
 
-def test_tokens_are_shared_out_only_where_the_family_allows():
+def test_tokens_are_split_only_if_the_family_supports_it():
     check(2, [shape(BASE)], strategy="tp", sequence_parallel=True)
     check(2, [shape(BASE, model_type="albert")], strategy="tp")
-    said = refusal(2, [shape(BASE, model_type="albert")], strategy="tp", sequence_parallel=True)
-    assert said.startswith("sequence_parallel: is true")
+    message = refusal(2, [shape(BASE, model_type="albert")], strategy="tp", sequence_parallel=True)
+    assert message.startswith("sequence_parallel: is true")
 
 
 @pytest.mark.parametrize(
@@ -105,34 +105,34 @@ def test_tokens_are_shared_out_only_where_the_family_allows():
 )
 def test_a_pipeline_has_no_more_stages_than_the_model_has_blocks(schedule, most):
     check(most, [shape(BASE)], strategy="pp", pp_schedule=schedule)
-    said = refusal(most + 1, [shape(BASE)], strategy="pp", pp_schedule=schedule)
-    assert "15 blocks to place (text: embeddings, 12 layers, pooler; head)" in said
-    assert f"Set pp_size to at most {most}" in said
-    assert f"WORLD_SIZE={most + 1}" in said
-    assert ("pp_schedule to 1F1B or GPipe" in said) == (most == 7)
+    message = refusal(most + 1, [shape(BASE)], strategy="pp", pp_schedule=schedule)
+    assert "only 15 blocks (text: embeddings, 12 layers, pooler; head)" in message
+    assert f"Set pp_size to at most {most}" in message
+    assert f"WORLD_SIZE={most + 1}" in message
+    assert ("pp_schedule to 1F1B or GPipe" in message) == (most == 7)
 
 
-def test_two_texts_make_one_pipeline_but_under_branch_one_each():
+def test_two_texts_form_one_pipeline_but_under_branch_one_each():
     encoders = two(BASE, {**BASE, "num_hidden_layers": 2})
     check(19, encoders, strategy="pp")
-    assert "19 blocks" in refusal(20, encoders, strategy="pp")
+    assert "only 19 blocks" in refusal(20, encoders, strategy="pp")
     check(10, encoders, pp_size=5, branch_size=2)
-    assert "5 blocks to place (secondary: embeddings, 2 layers" in refusal(12, encoders, pp_size=6, branch_size=2)
+    assert "only 5 blocks (secondary: embeddings, 2 layers" in refusal(12, encoders, pp_size=6, branch_size=2)
 
 
 def test_an_encoder_that_cannot_be_cut_is_one_block():
-    said = refusal(4, [shape(BASE, model_type="albert")], strategy="pp")
-    assert "2 blocks to place (text: albert as a whole; head)" in said
+    message = refusal(4, [shape(BASE, model_type="albert")], strategy="pp")
+    assert "only 2 blocks (text: albert, indivisible; head)" in message
     check(2, [shape(BASE, model_type="albert")], strategy="pp")
 
 
-def test_without_slices_stages_or_settings_of_layers_no_encoder_is_looked_for(tmp_path):
+def test_without_tp_pp_or_layer_settings_no_encoder_is_searched(tmp_path):
     hp = hyperparameters(tokenizer="nowhere-to-be-found")
     check_encoders(JobPaths(tmp_path), hp, ParallelDegrees.resolve(hp, 4))
 
 
 @pytest.mark.parametrize("settings", [{"activation_checkpointing": 1}, {"compile": True}])
-def test_a_setting_of_layers_is_named_where_layers_are_not_known(tmp_path, caplog, settings):
+def test_a_setting_of_layers_is_named_if_the_encoder_has_no_separate_layers(tmp_path, caplog, settings):
     paths = JobPaths(tmp_path)
     albert = {"model_type": "albert", **TINY_ENCODER, "embedding_size": 16}
     write_hyperparameters(paths, {"encoder_config": albert, **settings})
@@ -146,7 +146,7 @@ def test_a_setting_of_layers_is_named_where_layers_are_not_known(tmp_path, caplo
     assert not caplog.records
 
 
-def test_a_job_whose_encoder_has_too_few_blocks_ends_before_anything_is_prepared(tmp_path):
+def test_a_job_whose_encoder_has_too_few_blocks_ends_before_data_is_prepared(tmp_path):
     settings = {"strategy": "pp", "nproc_per_node": 6, "pp_schedule": "GPipe"}
     paths = write_job(tmp_path, overrides=settings)
     run_train(paths, expect=1)
@@ -156,29 +156,29 @@ def test_a_job_whose_encoder_has_too_few_blocks_ends_before_anything_is_prepared
     assert not paths.prepared.exists()
 
 
-def test_a_pretrained_encoder_that_cannot_be_sliced_ends_the_job_before_anything_is_prepared(tmp_path):
+def test_a_pretrained_encoder_that_cannot_be_split_ends_the_job_before_data_is_prepared(tmp_path):
     settings = {"tokenizer": "tiny", "encoder_config": {}, "tp_size": 4, "nproc_per_node": 4}
     paths = write_job(tmp_path, overrides=settings)
     folder = paths.pretrained / "tiny"
     write_letters_tokenizer(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": "bert", **TINY_ENCODER}))
-    (folder / "model.safetensors").write_bytes(b"read by nobody")
+    (folder / "model.safetensors").write_bytes(b"not read")
     log = run_train(paths, expect=1)
-    assert "tp_size: 4 ranks cannot share the 2 attention heads" in failure_line(paths)
+    assert "tp_size: 4 ranks cannot split the 2 attention heads" in failure_line(paths)
     assert log.count("the files in") == 0
     assert not paths.prepared.exists()
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"pp_size": 2, "nproc_per_node": 3}, "need a multiple of 2, but there are 3 processes (WORLD_SIZE=3)"),
         ({"strategy": "ddp", "pp_size": 2, "nproc_per_node": 4}, "(WORLD_SIZE=4), but pp_size is 2"),
         ({"strategy": "branch", "nproc_per_node": 2}, "has 1 text encoder"),
     ],
 )
-def test_a_wrong_combination_ends_the_job_before_anything_is_prepared(tmp_path, settings, said):
+def test_a_wrong_combination_ends_the_job_before_data_is_prepared(tmp_path, settings, message):
     paths = write_job(tmp_path, overrides=settings)
     run_train(paths, expect=1)
-    assert said in failure_line(paths)
+    assert message in failure_line(paths)
     assert not paths.prepared.exists()
