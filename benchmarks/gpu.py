@@ -77,7 +77,7 @@ class Step:
         normaliser = torch.tensor(float(len(batch.rows) * self.ranks.data_size), device=self.ranks.device)
         self._optimizer.zero_grad(set_to_none=True)
         share = self.execution.forward_backward(
-            [batch.to(self.ranks.device)], objective=self._objective, normaliser=normaliser, scale=_unscaled
+            [batch.to(self.ranks.device)], objective=self._objective, normaliser=normaliser, scale_loss=_unscaled
         )
         norm = self.execution.clip_grad_norm(1.0)
         self._optimizer.step()

@@ -221,7 +221,9 @@ def _worker(case: Case, mode: Mode, connection: Connection) -> None:
     def train_step(batch: PackedBatch) -> float:
         optimizer.zero_grad(set_to_none=True)
         normaliser = objective.record_weights(batch).sum()
-        loss = execution.forward_backward([batch], objective=objective, normaliser=normaliser, scale=lambda loss: loss)
+        loss = execution.forward_backward(
+            [batch], objective=objective, normaliser=normaliser, scale_loss=lambda loss: loss
+        )
         execution.clip_grad_norm(hp.gradient_clip_val)
         optimizer.step()
         return loss.item()

@@ -93,7 +93,7 @@ def trace(folder: Path, schedule: str, *, microbatches: int, seconds: float, pas
         torch.distributed.barrier()
         with _Recorder() as recorder:
             execution.forward_backward(
-                batches, objective=objective, normaliser=torch.tensor(float(microbatches)), scale=lambda loss: loss
+                batches, objective=objective, normaliser=torch.tensor(float(microbatches)), scale_loss=lambda loss: loss
             )
         traces.append(recorder.intervals)
     return traces[1:]

@@ -1,4 +1,4 @@
-"""Branch parallelism: each rank runs one text's encoder; features are exchanged once, then every rank fuses."""
+"""Branch parallelism: each rank runs one text's encoder; ranks exchange features, and all run the fusion head."""
 
 import torch
 import torch.distributed as dist
@@ -10,22 +10,21 @@ from container.models.classifier import Classifier
 
 
 def split_branches(model: Classifier, group: dist.ProcessGroup) -> None:
-    """Keep only this rank's text branch in `model`, in place; the other features come from the other ranks.
+    """Keep only this rank's text branch in `model`, in place; the other ranks send the other features.
 
-    The table and the fusion head run on every rank of the group on the same numbers, so their gradients agree without
-    being exchanged.
+    Every rank of the group runs the table and the fusion head on the same values, so their gradients are equal.
 
     Args:
-        group: as many ranks as there are texts.
+        group: one rank per text.
     """
-    own = dist.get_rank(group)
+    rank = dist.get_rank(group)
     roles = list(model.branches)
     assert len(roles) == dist.get_world_size(group), "checked with the degrees"
     for role in roles:
-        if role != roles[own]:
+        if role != roles[rank]:
             del model.branches[role]
-    model.text_indices = (own,)
-    model.exchange = FeatureExchange(group, per_token=model.branches[roles[own]].per_token)
+    model.text_indices = (rank,)
+    model.exchange = FeatureExchange(group, per_token=model.branches[roles[rank]].per_token)
 
 
 class FeatureExchange:
@@ -36,25 +35,25 @@ class FeatureExchange:
         self._per_token = per_token
 
     def __call__(self, features: list[Tensor], batch: PackedBatch) -> list[Tensor]:
-        (own,) = features
+        (local,) = features
         rows = [len(text.tokens) if self._per_token else len(batch.rows) for text in batch.texts]
         if torch.is_grad_enabled():
-            # The ranks' encoders drew different amounts of dropout; what follows must draw the same on all of them.
+            # The ranks' encoders drew different amounts of dropout; the fusion head must draw the same masks on all.
             torch.manual_seed(hash((torch.initial_seed(), 1)) & 0x7FFF_FFFF_FFFF_FFFF)
-        room = F.pad(own, (0, 0, 0, max(rows) - len(own)))  # what travels has one shape on all ranks
-        return [tensor[:count] for tensor, count in zip(_Exchange.apply(room, self._group), rows, strict=True)]
+        padded = F.pad(local, (0, 0, 0, max(rows) - len(local)))  # all_gather needs one shape on all ranks
+        return [tensor[:count] for tensor, count in zip(_Exchange.apply(padded, self._group), rows, strict=True)]
 
 
 class _Exchange(torch.autograd.Function):
-    """All-gather whose backward keeps the own slice: every rank computes the whole gradient of the features."""
+    """All-gather whose backward keeps this rank's slice: every rank computes the whole gradient of the features."""
 
     @staticmethod
-    def forward(ctx, own: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
-        ctx.place = dist.get_rank(group)
-        gathered = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(gathered, own.contiguous(), group=group)
+    def forward(ctx, local: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+        ctx.rank = dist.get_rank(group)
+        gathered = [torch.empty_like(local) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(gathered, local.contiguous(), group=group)
         return tuple(gathered)
 
     @staticmethod
     def backward(ctx, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[ctx.place], None
+        return gradients[ctx.rank], None

@@ -1,4 +1,4 @@
-"""A plain model, parallelised: what the loop calls, the same whatever the strategy."""
+"""Run steps of a parallelized model: the interface that the training loop calls, the same for every strategy."""
 
 import contextlib
 import math
@@ -13,24 +13,23 @@ from container.data.batch import PackedBatch
 from container.models.classifier import Classifier
 from container.parallel.mesh import RankMesh
 from container.parallel.replication import DataParallel
-from container.parallel.sharding import free_gathered
+from container.parallel.sharding import reshard
 
 Objective = Callable[[Tensor, PackedBatch], Tensor]
 Autocast = Callable[[], contextlib.AbstractContextManager]
 
 
 class Execution(Protocol):
-    """Runs steps of a model over the mesh. One implementation per way of running a step.
+    """Runs steps of a model over the mesh.
 
     Attributes:
-        module: this rank's part of the plain model, whose parameters the optimizer and checkpoints see under the plain
-            model's names.
-        microbatches: microbatches that one pass takes.
+        module: this rank's part of the plain model; its parameters have the plain model's names.
+        num_microbatches: the number of microbatches in one pass.
     """
 
     module: Classifier
     ranks: RankMesh
-    microbatches: int
+    num_microbatches: int
 
     def forward_backward(
         self,
@@ -38,38 +37,38 @@ class Execution(Protocol):
         *,
         objective: Objective,
         normaliser: Tensor,
-        scale: Callable[[Tensor], Tensor],
+        scale_loss: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """Gradients of sum(objective) / normaliser over the global batch.
+        """Compute the gradients of sum(objective) / normaliser over the global batch.
 
         Args:
-            microbatches: on this rank's device; a multiple of `self.microbatches`.
+            microbatches: on this rank's device; their number is a multiple of `num_microbatches`.
             objective: (logits [B, K], batch) -> sum over the batch, a scalar.
-            normaliser: the same scalar on every rank, over the GLOBAL batch; never a mean of means.
-            scale: what a loss scaler does to a loss before its backward.
+            normaliser: a scalar of the GLOBAL batch, the same on every rank; never a mean of means.
+            scale_loss: applied to each loss before its backward pass.
 
         Returns:
-            This rank's share of that loss, 0 where it has none or only a copy: the sum over all ranks is the loss.
+            This rank's part of the loss, 0 if it has none or only a copy; the sum over all ranks is the loss.
         """
         ...
 
     def predict(self, microbatches: Sequence[PackedBatch]) -> list[Tensor] | None:
-        """Logits of each microbatch, [B, K] float32; None on a rank that has none or only a copy."""
+        """Return the logits of each microbatch, [B, K] float32; None on a rank that has none or only a copy."""
         ...
 
-    def clip_grad_norm(self, max_norm: float, *, scaled_by: float = 1.0) -> float:
-        """Divide gradients by `scaled_by`, then clip their global norm to `max_norm`; returns it before clipping."""
+    def clip_grad_norm(self, max_norm: float, *, loss_scale: float = 1.0) -> float:
+        """Divide gradients by `loss_scale`, clip their global norm to `max_norm`; return the norm before clipping."""
         ...
 
-    def weights_changed(self) -> None:
-        """To be called after weights were changed in place other than by an optimizer step after a backward."""
+    def reshard(self) -> None:
+        """Free gathered parameters. Call this after weights were changed in place outside a training step."""
         ...
 
 
 class DirectExecution:
-    """Each rank runs the whole step on its own records: replicas, shards, tensor slices, branches."""
+    """Runs the whole step on every rank: replicas, shards, tensor slices, branches."""
 
-    microbatches = 1
+    num_microbatches = 1
 
     def __init__(self, module: Classifier, ranks: RankMesh, *, data_parallel: DataParallel, autocast: Autocast) -> None:
         self.module = module
@@ -84,42 +83,46 @@ class DirectExecution:
         *,
         objective: Objective,
         normaliser: Tensor,
-        scale: Callable[[Tensor], Tensor],
+        scale_loss: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        share = torch.zeros((), device=self.ranks.device)
+        """See Execution.forward_backward."""
+        loss_sum = torch.zeros((), device=self.ranks.device)
         for i, batch in enumerate(microbatches):
             last = i == len(microbatches) - 1
             with contextlib.nullcontext() if last else self._data_parallel.no_sync():
                 with self._autocast():
                     logits = self._data_parallel.forward(batch)
                 loss = objective(at_least_float32(logits), batch) / normaliser
-                scale(loss * self._data_parallel.loss_factor).backward()
-            share += loss.detach().to(share.dtype)
-        return share if self.ranks.is_data_leader else share.zero_()
+                scale_loss(loss * self._data_parallel.loss_factor).backward()
+            loss_sum += loss.detach().to(loss_sum.dtype)
+        return loss_sum if self.ranks.is_data_leader else loss_sum.zero_()
 
     @torch.no_grad()
     def predict(self, microbatches: Sequence[PackedBatch]) -> list[Tensor] | None:
+        """See Execution.predict."""
         logits = []
         for batch in microbatches:
             with self._autocast():
                 logits.append(at_least_float32(self.module(batch)))
         return logits if self.ranks.is_data_leader else None
 
-    def clip_grad_norm(self, max_norm: float, *, scaled_by: float = 1.0) -> float:
-        norm = self._gradients.clip(max_norm, scaled_by=scaled_by)
+    def clip_grad_norm(self, max_norm: float, *, loss_scale: float = 1.0) -> float:
+        """See Execution.clip_grad_norm."""
+        norm = self._gradients.clip(max_norm, loss_scale=loss_scale)
         if not math.isfinite(norm):
-            self._data_parallel.forget()  # the feedback of this step's errors would make every later one as bad
+            self._data_parallel.reset_compression()  # error feedback would make every later step non-finite
         return norm
 
-    def weights_changed(self) -> None:
-        free_gathered(self.module)
+    def reshard(self) -> None:
+        """See Execution.reshard."""
+        reshard(self.module)
 
 
 class Gradients:
-    """The gradients of this rank's part of the model, whatever holds the other parts.
+    """The gradients of this rank's part of the model.
 
-    Every rank adds up the squares of its local shards, each divided by the number of ranks that hold the same numbers;
-    one sum over the world then gives every rank the same norm.
+    To compute the global norm, each rank sums the squares of its local shards. It divides each by the number of ranks
+    with the same shard. One sum over all ranks then gives every rank the same norm.
     """
 
     def __init__(self, module: nn.Module, ranks: RankMesh) -> None:
@@ -130,21 +133,21 @@ class Gradients:
                 parts = math.prod(ranks.size(axis) for axis in _partitioned_axes(name, parameter))
                 self._copies.setdefault(ranks.world_size // parts, []).append(parameter)
 
-    def clip(self, max_norm: float, *, scaled_by: float) -> float:
+    def clip(self, max_norm: float, *, loss_scale: float) -> float:
         """See Execution.clip_grad_norm."""
         square = torch.zeros((), dtype=torch.float64)
         grads = []
         for copies, parameters in self._copies.items():
-            own = [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
-            grads += own
-            if own:
-                square += _square_norm(own).cpu() / copies
-        if set(self._copies) != {self._ranks.world_size}:  # else everyone holds everything already
+            local = [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
+            grads += local
+            if local:
+                square += _square_norm(local).cpu() / copies
+        if set(self._copies) != {self._ranks.world_size}:  # otherwise every rank has all gradients
             self._ranks.sum(square)
         else:
             square *= self._ranks.world_size
-        norm = square.sqrt().item() / scaled_by
-        factor = min(1.0, max_norm / (norm + 1e-6)) / scaled_by if math.isfinite(norm) else 1.0
+        norm = square.sqrt().item() / loss_scale
+        factor = min(1.0, max_norm / (norm + 1e-6)) / loss_scale if math.isfinite(norm) else 1.0
         if factor != 1.0 and grads:
             # As torch.nn.utils.clip_grads_with_norm_ does; torch does not export it.
             torch._foreach_mul_(grads, factor)  # pyright: ignore[reportPrivateImportUsage]
@@ -152,32 +155,32 @@ class Gradients:
 
 
 def _square_norm(tensors: list[Tensor]) -> Tensor:
-    """Sum of the squares of all elements, as float64. Scalar."""
+    """Return the sum of the squares of all elements, a float64 scalar."""
     if tensors[0].is_cuda:
         norms = torch._foreach_norm(tensors)  # pyright: ignore[reportPrivateImportUsage]  as clip_grad_norm_ does
         return torch.stack(norms).double().square().sum()
-    # On the CPU torch adds up a whole tensor in one float32: 1e-3 off for BERT's word embeddings. Rows are short.
+    # On the CPU torch sums a tensor in one float32: an error of 1e-3 for BERT's word embeddings, so sum each row.
     rows = [torch.linalg.vector_norm(tensor, dim=-1) for tensor in tensors]
     return torch.stack([norms.double().square().sum() for norms in rows]).sum()
 
 
 def _partitioned_axes(name: str, parameter: nn.Parameter) -> set[str]:
-    """Mesh axes whose ranks hold different numbers under `name`, or do not hold it."""
+    """Return the mesh axes whose ranks have different values of parameter `name`, or do not have it."""
     axes = {"pp"}
     if name.startswith("branches."):
         axes.add("branch")
     if isinstance(parameter, DTensor):
         names = parameter.device_mesh.mesh_dim_names or ()
-        # is_shard() does not know the strided shards that result where two axes cut the same dimension.
+        # is_shard() is False for the strided shards that result if two axes split the same dimension.
         axes |= {axis for axis, placed in zip(names, parameter.placements, strict=True) if not placed.is_replicate()}
     return axes
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return what this rank holds of `tensor`: the local part of a DTensor, or all of a plain tensor."""
+    """Return this rank's part of `tensor`: the local part of a DTensor, or all of a plain tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
-    """Half precision is too coarse for a loss; float64 stays."""
+    """Return half-precision logits as float32 for an accurate loss; leave other dtypes unchanged."""
     return logits.float() if logits.dtype.itemsize < 4 else logits

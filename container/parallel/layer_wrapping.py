@@ -1,6 +1,5 @@
-"""Wrap single layers of the encoders: activation checkpointing and compilation."""
+"""Checkpoint activations of encoder layers, and compile the layers."""
 
-from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -11,34 +10,27 @@ from container.models.encoder import TextEncoder
 
 
 def encoder_layers_of(module: nn.Module) -> list[nn.Module]:
-    """Every layer of every encoder in `module` whose layers are known, in order."""
-    return list(_layers(module))
+    """Return the layers of all encoders in `module` whose layers are known, in order."""
+    encoders = (encoder for encoder in module.modules() if isinstance(encoder, TextEncoder))
+    return [layer for encoder in encoders for layer in encoder.layers or ()]
 
 
 def checkpoint_activations(module: nn.Module, *, every: int) -> None:
-    """Keep only the input of each `every`-th encoder layer and compute the rest again in the backward pass; 0 = none.
+    """Recompute each `every`-th encoder layer's activations from its input in the backward pass; 0 = no layer.
 
-    Dropout draws the same numbers again. The layer's own forward is replaced, not the layer: names stay.
+    The recomputed dropout masks are the same. Only the layer's forward is replaced, so parameter names do not change.
     """
-    if every == 0:
-        return
-    for layer in encoder_layers_of(module)[::every]:
+    for layer in encoder_layers_of(module)[::every] if every else ():
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
 def compile_layers(module: nn.Module, *, backend: str = "inductor") -> None:
-    """Compile each encoder layer's forward for any number of tokens and chunks; hooks around it stay as they are.
+    """Compile each encoder layer's forward for any number of tokens and chunks; its hooks are not compiled.
 
-    Before `checkpoint_activations`: a checkpoint may call what is compiled, but hides from torch.compile what it calls.
+    Call this before `checkpoint_activations`: torch.compile cannot compile the function that a checkpoint calls.
 
     Args:
-        backend: torch.compile's; inductor needs a C++ compiler (CPU) or Triton (CUDA).
+        backend: of torch.compile; inductor needs a C++ compiler (CPU) or Triton (CUDA).
     """
     for layer in encoder_layers_of(module):
         layer.forward = torch.compile(layer.forward, dynamic=True, backend=backend)
-
-
-def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    for encoder in module.modules():
-        if isinstance(encoder, TextEncoder) and encoder.layers is not None:
-            yield from encoder.layers

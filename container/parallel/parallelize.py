@@ -1,4 +1,4 @@
-"""Parallelize a plain model over the mesh: every strategy and combination, in one order."""
+"""Parallelize a plain model over the mesh, for every strategy and combination."""
 
 import contextlib
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from container.parallel.execution import DirectExecution, Execution
 from container.parallel.layer_wrapping import checkpoint_activations, compile_layers
 from container.parallel.mesh import RankMesh
 from container.parallel.pipeline import build_pipeline
-from container.parallel.replication import alone, replicate
+from container.parallel.replication import replicate, without_ddp
 from container.parallel.sharding import shard_module
 from container.parallel.tensor import apply_tensor_parallel
 from contracts.hyperparameters import Hyperparameters
@@ -32,7 +32,7 @@ def parallelize(
     Args:
         model: the plain model with the same weights on every rank, in float32 or float64.
         precision: dtype of matrix products.
-        tokens_per_record: mean of each text by role, to balance pipeline stages; max_sen_len where it is not known.
+        tokens_per_record: mean of each text by role, to balance pipeline stages; max_sen_len by default.
     """
     model.to(ranks.device)
     slices = ranks.submesh("tp")
@@ -47,18 +47,18 @@ def parallelize(
 
     features = ranks.degrees.features(hp)
     sharded = "fsdp" in features
-    # Shards have their own precision, in which they also travel; everything else is cast as it is used.
+    # fully_shard casts by its own policy; otherwise autocast does.
     autocast = partial(_autocast, ranks.device.type, torch.float32 if sharded else precision)
-    shard = partial(shard_module, ranks=ranks, hp=hp, precision=precision) if sharded else _leave
+    shard = partial(shard_module, ranks=ranks, hp=hp, precision=precision) if sharded else _keep_whole
     if ranks.size("pp") > 1:
         return build_pipeline(model, ranks, hp, autocast=autocast, shard=shard, tokens_per_record=tokens_per_record)
     shard(model)
-    data_parallel = replicate(model, ranks, hp) if "ddp" in features else alone(model)
+    data_parallel = replicate(model, ranks, hp) if "ddp" in features else without_ddp(model)
     return DirectExecution(model, ranks, data_parallel=data_parallel, autocast=autocast)
 
 
-def _leave(module: nn.Module) -> None:
-    """Keep `module` as it is: without sharding, every rank has all of its parameters."""
+def _keep_whole(module: nn.Module) -> None:
+    """Leave `module` unsharded."""
 
 
 def _autocast(device_type: str, precision: torch.dtype) -> contextlib.AbstractContextManager:

@@ -29,7 +29,7 @@ from container.models.classifier import Classifier
 from container.parallel.degrees import MODEL_AXES
 from container.parallel.execution import Autocast, Gradients, Objective
 from container.parallel.mesh import RankMesh
-from container.parallel.sharding import free_gathered
+from container.parallel.sharding import reshard
 from container.parallel.stages import Budget, Stage, plan_stages, real_rows, stage_table
 from contracts.hyperparameters import Hyperparameters
 
@@ -108,8 +108,8 @@ class _Step:
 
     objective: Objective
     normaliser: Tensor
-    scale: Callable[[Tensor], Tensor]
-    share: Tensor
+    scale_loss: Callable[[Tensor], Tensor]
+    loss_sum: Tensor
 
 
 class PipelineExecution:
@@ -135,7 +135,7 @@ class PipelineExecution:
     ) -> None:
         self.module = module
         self.ranks = ranks
-        self.microbatches = hp.num_microbatches
+        self.num_microbatches = hp.num_microbatches
         self._num_classes = hp.num_classes
         self._schedule = schedule
         self._stages = stages
@@ -156,16 +156,16 @@ class PipelineExecution:
         *,
         objective: Objective,
         normaliser: Tensor,
-        scale: Callable[[Tensor], Tensor],
+        scale_loss: Callable[[Tensor], Tensor],
     ) -> Tensor:
         """See Execution.forward_backward."""
-        assert len(microbatches) % self.microbatches == 0, "the loop gives whole passes"
-        share = torch.zeros((), device=self.ranks.device)
-        self._step = _Step(objective, normaliser, scale, share)
+        assert len(microbatches) % self.num_microbatches == 0, "the loop gives whole passes"
+        loss_sum = torch.zeros((), device=self.ranks.device)
+        self._step = _Step(objective, normaliser, scale_loss, loss_sum)
         grown = self._grow(microbatches)
-        index = torch.arange(self.microbatches)
-        for start in range(0, len(microbatches), self.microbatches):
-            in_flight = microbatches[start : start + self.microbatches]
+        index = torch.arange(self.num_microbatches)
+        for start in range(0, len(microbatches), self.num_microbatches):
+            in_flight = microbatches[start : start + self.num_microbatches]
             for stage in self._stages:
                 stage.in_flight, stage.budget = in_flight, self._budget
             self._runner.step(microbatch=index, target=index, return_outputs=False)
@@ -174,7 +174,7 @@ class PipelineExecution:
                 name for name, weight in self.module.named_parameters() if weight.requires_grad and weight.grad is None
             ]
             assert not lost, f"{len(lost)} weights got no gradient, e.g. {lost[0]}"
-        return share if self._has_result else share.zero_()
+        return loss_sum if self._has_result else loss_sum.zero_()
 
     @torch.no_grad()
     def predict(self, microbatches: Sequence[PackedBatch]) -> list[Tensor] | None:
@@ -203,22 +203,22 @@ class PipelineExecution:
             work.wait()
         return outputs if self._has_result else None
 
-    def clip_grad_norm(self, max_norm: float, *, scaled_by: float = 1.0) -> float:
+    def clip_grad_norm(self, max_norm: float, *, loss_scale: float = 1.0) -> float:
         """See Execution.clip_grad_norm."""
-        return self._gradients.clip(max_norm, scaled_by=scaled_by)
+        return self._gradients.clip(max_norm, loss_scale=loss_scale)
 
-    def weights_changed(self) -> None:
-        """See Execution.weights_changed."""
+    def reshard(self) -> None:
+        """See Execution.reshard."""
         for stage in self._stages:
-            free_gathered(stage)
+            reshard(stage)
 
     def _loss(self, logits: Tensor, index: Tensor) -> Tensor:
         """The loss of one microbatch, as the schedule wants it."""
         step, batch = self._step, self._stages[-1].in_flight[int(index)]
         assert step is not None
         loss = step.objective(logits[: len(batch.rows)], batch) / step.normaliser
-        step.share.add_(loss.detach())
-        return step.scale(loss)
+        step.loss_sum.add_(loss.detach())
+        return step.scale_loss(loss)
 
     def _is_here(self, stage: int) -> bool:
         return self._rank_of[stage] == self.ranks.coordinate("pp")
@@ -262,7 +262,7 @@ class PipelineExecution:
         ]
         self._runner = self._schedule.build(
             stages if self._schedule.stages_per_rank > 1 else stages[0],
-            self.microbatches,
+            self.num_microbatches,
             loss_fn=self._loss,
             scale_grads=False,
         )

@@ -1,4 +1,4 @@
-"""Replicas by DistributedDataParallel, with what it can do to gradients on their way."""
+"""Replicate a model with DistributedDataParallel, with optional gradient compression."""
 
 import contextlib
 import inspect
@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from container.parallel.mesh import RankMesh
 from contracts.hyperparameters import Hyperparameters
 
-# torch 2.13 renamed it and warns about the old name.
+# torch 2.13 renames this argument and warns about the old name.
 _NO_BUFFERS: dict[str, Any] = {
     next(
         name
@@ -27,44 +27,44 @@ _NO_BUFFERS: dict[str, Any] = {
 }
 
 
-def _nothing() -> None:
-    """Nothing is remembered."""
+def _no_compression() -> None:
+    """Do nothing: there is no state of earlier gradients."""
 
 
 @dataclass(frozen=True)
 class DataParallel:
-    """How the gradients of ranks with different records come together.
+    """How the gradients of ranks with different records are reduced.
 
     Attributes:
-        forward: what a training step's forward goes through.
-        loss_factor: what a rank's loss is multiplied by so that reduced gradients are the SUM over ranks.
+        forward: the module that a training step calls.
+        loss_factor: factor of each rank's loss that makes the reduced gradients the SUM over ranks.
         no_sync: a context in which a backward pass only accumulates gradients.
-        forget: drop what compression remembers of earlier gradients; on every rank alike.
+        reset_compression: delete the compression's state of earlier gradients; called on every rank.
     """
 
     forward: nn.Module
     loss_factor: float
     no_sync: Callable[[], contextlib.AbstractContextManager]
-    forget: Callable[[], None] = _nothing
+    reset_compression: Callable[[], None] = _no_compression
 
 
-def alone(module: nn.Module) -> DataParallel:
-    """Nothing is left to do: one rank has all records, or the module's own hooks sum its gradients."""
+def without_ddp(module: nn.Module) -> DataParallel:
+    """Return `module` as it is: one rank has all records, or fully_shard's hooks sum the gradients."""
     return DataParallel(module, 1.0, contextlib.nullcontext)
 
 
 def replicate(module: nn.Module, ranks: RankMesh, hp: Hyperparameters) -> DataParallel:
-    """`module` on every rank of the mesh's replica axis; gradients are averaged in buckets, compressed where asked."""
+    """Replicate `module` over the mesh's replica axis; gradients are averaged in buckets, compressed if hp says so."""
+    group = ranks.group("dp_replicate")
     replicas = DistributedDataParallel(
         module,
         device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None,
-        process_group=ranks.group("dp_replicate"),
+        process_group=group,
         bucket_cap_mb=hp.bucket_cap_mb,
         gradient_as_bucket_view=hp.gradient_as_bucket_view,
         **_NO_BUFFERS,  # the model's buffers are constants
     )
-    group = ranks.group("dp_replicate")
-    forget = _nothing
+    reset = _no_compression
     if hp.gradient_compression == "fp16":
         replicas.register_comm_hook(group, default_hooks.fp16_compress_hook)
     elif hp.gradient_compression == "bf16":
@@ -72,17 +72,17 @@ def replicate(module: nn.Module, ranks: RankMesh, hp: Hyperparameters) -> DataPa
     elif hp.gradient_compression == "powersgd":
         state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=hp.powersgd_rank, start_powerSGD_iter=10)
         replicas.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-        forget = partial(_forget_errors, state)
-    return DataParallel(replicas, float(ranks.data_size), replicas.no_sync, forget)
+        reset = partial(_reset, state)
+    return DataParallel(replicas, float(ranks.data_size), replicas.no_sync, reset)
 
 
-def _forget_errors(state: powerSGD_hook.PowerSGDState) -> None:
+def _reset(state: powerSGD_hook.PowerSGDState) -> None:
     for memory in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
         memory.clear()
 
 
 def compress_to_bfloat16(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """A bucket's mean over `group`, sent in bfloat16. As torch's own, which refuses to run without NCCL."""
+    """Average a bucket over `group` in bfloat16. torch's own hook does the same, but requires NCCL."""
     buffer = bucket.buffer()
     half = buffer.bfloat16().div_(group.size())
     work = dist.all_reduce(half, group=group, async_op=True)

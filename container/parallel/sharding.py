@@ -1,6 +1,7 @@
-"""Shards and sharded replicas by fully_shard (FSDP2): parameters, gradients and optimizer state over the data axes."""
+"""Shard parameters, gradients and optimizer state over the data axes with fully_shard (FSDP2)."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import nn
@@ -16,28 +17,24 @@ from contracts.hyperparameters import Hyperparameters
 def shard_module(module: nn.Module, *, ranks: RankMesh, hp: Hyperparameters, precision: torch.dtype) -> None:
     """Shard `module` in place over the mesh's data axes; its gradients are summed over them.
 
-    Over (dp_replicate, dp_shard) it is sharded inside and replicated outside; a shard axis of size 1 makes replicas.
-    Encoders compute, and travel, in `precision`; the small heads, where raw numbers enter, stay in float32.
+    dp_shard shards and dp_replicate replicates the shards; a shard axis of size 1 makes replicas. Encoders are computed
+    and communicated in `precision`; the small heads, which read unscaled numbers, in float32.
 
     Args:
-        module: a whole model, or the part of it that one call runs; called through its own forward.
+        module: a whole model or a pipeline stage; the caller runs its forward.
     """
     mesh = ranks.submesh(*DATA_AXES)
     assert mesh is not None, "there is a data axis"
-    options = {
-        "mesh": mesh,
-        "offload_policy": CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda")
-        if hp.cpu_offload
-        else OffloadPolicy(),
-    }
-    reshard = hp.sharding_strategy == "FULL_SHARD" and ranks.size("dp_shard") > 1
+    offload = CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda") if hp.cpu_offload else OffloadPolicy()
+    shard = partial(fully_shard, mesh=mesh, offload_policy=offload)
+    reshard_after_forward = hp.sharding_strategy == "FULL_SHARD" and ranks.size("dp_shard") > 1
     backbones = [encoder.backbone for encoder in module.modules() if isinstance(encoder, TextEncoder)]
-    inside = {child for backbone in backbones for child in backbone.modules()}
+    in_backbones = {child for backbone in backbones for child in backbone.modules()}
     for unit in _units(module, hp):
-        policy = _policy(precision if unit in inside else torch.float32, hp, whole=unit in backbones)
-        fully_shard(unit, reshard_after_forward=reshard, mp_policy=policy, **options)
-    # Whatever calls the root needs its parameters at once for the backward: they stay where they are.
-    fully_shard(module, reshard_after_forward=False, **options)
+        policy = _policy(precision if unit in in_backbones else torch.float32, hp, is_backbone=unit in backbones)
+        shard(unit, reshard_after_forward=reshard_after_forward, mp_policy=policy)
+    # The backward pass needs the root's parameters immediately after its forward: they stay gathered.
+    shard(module, reshard_after_forward=False)
     for unit in module.modules():
         if isinstance(unit, FSDPModule):
             unit.set_gradient_divide_factor(1.0)  # a sum; the default is a mean
@@ -45,10 +42,10 @@ def shard_module(module: nn.Module, *, ranks: RankMesh, hp: Hyperparameters, pre
                 unit.set_force_sum_reduction_for_comms(True)  # gloo has no scaled reduction
 
 
-def free_gathered(module: nn.Module) -> None:
-    """Free gathered parameters in `module`, so that its next forward gathers what the shards hold by then.
+def reshard(module: nn.Module) -> None:
+    """Free gathered parameters in `module`, so that its next forward gathers the current shards.
 
-    A prediction without a backward leaves parameters gathered that are not freed after the forward.
+    After a forward without a backward, parameters with reshard_after_forward=False are still gathered.
     """
     for unit in module.modules():
         if isinstance(unit, FSDPModule):
@@ -56,28 +53,25 @@ def free_gathered(module: nn.Module) -> None:
 
 
 def _units(module: nn.Module, hp: Hyperparameters) -> list[nn.Module]:
-    """What is gathered and freed as one, inner ones first."""
-    # A backbone is a unit in any case: it is where precision changes.
+    """Return the modules whose parameters are gathered and freed together, inner ones first."""
+    # Every backbone is a unit, because the precision changes there.
     wanted = {encoder.backbone for encoder in module.modules() if isinstance(encoder, TextEncoder)}
     wanted |= set(encoder_layers_of(module) if hp.fsdp_wrap == "layer" else _large(module, hp.fsdp_min_params))
-    outer_first = [unit for unit in module.modules() if unit in wanted and unit is not module]
-    return outer_first[::-1]
+    return [unit for unit in module.modules() if unit in wanted and unit is not module][::-1]
 
 
 def _large(module: nn.Module, min_params: int) -> Iterator[nn.Module]:
-    """Modules with at least `min_params` parameters that no inner one has."""
+    """Yield modules with at least `min_params` parameters, not counting those of an inner yielded module."""
     inner = [unit for child in module.children() for unit in _large(child, min_params)]
     yield from inner
     taken = {parameter for unit in inner for parameter in unit.parameters()}
-    left = sum(parameter.numel() for parameter in module.parameters() if parameter not in taken)
-    if left >= min_params and not isinstance(module, nn.ModuleList | nn.ModuleDict):  # those are never called
+    count = sum(parameter.numel() for parameter in module.parameters() if parameter not in taken)
+    if count >= min_params and not isinstance(module, nn.ModuleList | nn.ModuleDict):  # containers have no forward
         yield module
 
 
-def _policy(precision: torch.dtype, hp: Hyperparameters, *, whole: bool) -> MixedPrecisionPolicy:
+def _policy(precision: torch.dtype, hp: Hyperparameters, *, is_backbone: bool) -> MixedPrecisionPolicy:
     if precision == torch.float32:
         return MixedPrecisionPolicy()
-    reduce = getattr(torch, hp.fsdp_reduce_dtype)
-    return MixedPrecisionPolicy(
-        param_dtype=precision, reduce_dtype=reduce, output_dtype=torch.float32 if whole else None
-    )
+    output = torch.float32 if is_backbone else None
+    return MixedPrecisionPolicy(precision, reduce_dtype=getattr(torch, hp.fsdp_reduce_dtype), output_dtype=output)

@@ -66,4 +66,4 @@ class WeightAverage:
             kept = ours.clone()
             ours.copy_(other)
             other.copy_(kept)
-        execution.weights_changed()
+        execution.reshard()

@@ -163,10 +163,12 @@ class Trainer:
             [batch.to(self._ranks.device) for batch in microbatches],
             objective=self._objective,
             normaliser=totals.weight,
-            scale=self._run.scaler.scale,
+            scale_loss=self._run.scaler.scale,
         )
         self._loss_steps += 1
-        norm = self._execution.clip_grad_norm(self._hp.gradient_clip_val or math.inf, scaled_by=self._run.scaler.factor)
+        norm = self._execution.clip_grad_norm(
+            self._hp.gradient_clip_val or math.inf, loss_scale=self._run.scaler.factor
+        )
         self._apply(norm)
         state.step += 1
         state.consumed += totals.rows

@@ -30,7 +30,7 @@ def predict_split(
     row_of = split.column("row").to_numpy()
     logits = torch.zeros(len(split), num_classes, device=ranks.device)
     times = torch.zeros(len(split), device=ranks.device)
-    batch_plan = BatchPlan(-(-batch_size // execution.microbatches), ranks.data_size, execution.microbatches)
+    batch_plan = BatchPlan(-(-batch_size // execution.num_microbatches), ranks.data_size, execution.num_microbatches)
     execution.module.eval()
     steps = step_batches(split, np.arange(len(split)), batch_plan=batch_plan, data_rank=ranks.data_rank)
     with Prefetched(steps) as batches:

@@ -44,7 +44,7 @@ class TrainingRun:
         cls, hp: Hyperparameters, execution: Execution, store: CheckpointStore, *, identity: dict[str, Any]
     ) -> "TrainingRun":
         """Return a run that has taken no step."""
-        microbatches = execution.microbatches
+        microbatches = execution.num_microbatches
         return cls(
             execution,
             build_optimizer(hp, execution.module),
@@ -90,7 +90,7 @@ class TrainingRun:
         content = checkpoint.content
         check_identity(content["identity"], self.identity, folder=str(checkpoint.folder))
         self.batch_plan = resume_batch_plan(
-            content["global_batch"], self.batch_plan, per_pass=self.execution.microbatches
+            content["global_batch"], self.batch_plan, per_pass=self.execution.num_microbatches
         )
         self.store.load(checkpoint, self.execution.module, self.optimizer, average=self.average.state)
         self.scaler.load_state_dict(content["scaler"])

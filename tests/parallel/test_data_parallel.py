@@ -67,7 +67,7 @@ def step(
         [packed_batch(chunk_lengths or [[5 + seed], [9, 3]], seed=own)],
         objective=lambda logits, batch: torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum"),
         normaliser=torch.tensor(4.0),
-        scale=lambda loss: loss * factor,
+        scale_loss=lambda loss: loss * factor,
     )
 
 

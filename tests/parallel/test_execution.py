@@ -96,9 +96,9 @@ def one_step(encoder: Path, **degrees: int) -> Measured:
 
     execution = parallelize(classifier(encoder, hp), ranks, hp, precision=torch.float32)
     share = execution.forward_backward(
-        own, objective=objective, normaliser=torch.tensor(NORMALISER), scale=lambda loss: loss * 8
+        own, objective=objective, normaliser=torch.tensor(NORMALISER), scale_loss=lambda loss: loss * 8
     )
-    norm = execution.clip_grad_norm(MAX_NORM, scaled_by=8)
+    norm = execution.clip_grad_norm(MAX_NORM, loss_scale=8)
     clipped = execution.clip_grad_norm(math.inf)
     predicted = execution.predict(own)
     is_last_stage = ranks.coordinate("pp") == ranks.size("pp") - 1

@@ -140,7 +140,7 @@ def steps_of(case: Case, folder: Path) -> Reading:
             everything[ranks.data_rank],
             objective=objective,
             normaliser=normaliser,
-            scale=lambda loss: loss * case.scale,
+            scale_loss=lambda loss: loss * case.scale,
         )
         shares.append(share.item())
         for name, parameter in execution.module.named_parameters():
@@ -151,7 +151,7 @@ def steps_of(case: Case, folder: Path) -> Reading:
             # A key's bias has no gradient but rounding noise: softmax does not see what all scores have in common.
             size = expected[name].abs().max().clamp(min=1e-4)
             gradients[name] = max(gradients.get(name, 0.0), (difference / size).item())
-    norm = execution.clip_grad_norm(0.5, scaled_by=case.scale)
+    norm = execution.clip_grad_norm(0.5, loss_scale=case.scale)
     expected_norm = torch.nn.utils.get_total_norm(list(expected.values())).item()
     predicted = execution.predict(everything[ranks.data_rank])
     with torch.no_grad(), torch.autocast("cpu", dtype=case.precision, enabled=case.precision != torch.float32):
@@ -307,7 +307,7 @@ def held_microbatches(case: Case, folder: Path) -> int:
     held = HeldActivations(layer)
     objective = WeightedCrossEntropy(CLASS_WEIGHTS, torch.device("cpu"))
     execution.forward_backward(
-        microbatches(case, 0), objective=objective, normaliser=torch.tensor(9.0), scale=lambda loss: loss
+        microbatches(case, 0), objective=objective, normaliser=torch.tensor(9.0), scale_loss=lambda loss: loss
     )
     return held.peak
 

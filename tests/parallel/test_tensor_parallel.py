@@ -128,7 +128,7 @@ def train(execution: Execution, steps: Sequence[Sequence[PackedBatch]], *, recor
         torch.manual_seed(step)
         module.zero_grad(set_to_none=True)
         share = execution.forward_backward(
-            batches, objective=objective, normaliser=torch.tensor(float(count)), scale=lambda loss: loss
+            batches, objective=objective, normaliser=torch.tensor(float(count)), scale_loss=lambda loss: loss
         )
         losses.append(share.item())
         gradients = gradients or whole({name: p.grad for name, p in module.named_parameters() if p.grad is not None})

@@ -29,11 +29,11 @@ def group():
 
 
 class Alone:
-    """An execution that counts how often it was told of changed weights."""
+    """An execution that counts its calls of reshard."""
 
     changes = 0
 
-    def weights_changed(self):
+    def reshard(self):
         self.changes += 1
 
 
