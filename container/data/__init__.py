@@ -1,1 +1,1 @@
-"""Prepared splits on disk to packed batches."""
+"""Read prepared splits from disk and pack their records into batches."""

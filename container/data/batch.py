@@ -1,4 +1,4 @@
-"""PackedBatch: the records of one microbatch, all chunks end to end, no padding."""
+"""PackedBatch: the records of one microbatch, with all chunks concatenated without padding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +19,8 @@ class PackedText:
         positions: position of each token in its chunk, from 0. [N] int64
         cu_seqlens: chunk i is tokens[cu_seqlens[i]:cu_seqlens[i + 1]]. [S + 1] int32
         chunk_record: record (0..B-1) that each chunk belongs to, ascending; every record has a chunk. [S] int64
-        lengths: chunk lengths on the host, so that laying out attention never waits for the device. [S]
-        record_lengths: tokens of each record, on the host. [B]
+        lengths: chunk lengths on the host, so that the attention layout never waits for the device. [S]
+        record_lengths: number of tokens of each record, on the host. [B]
     """
 
     tokens: Tensor
@@ -34,14 +34,7 @@ class PackedText:
     def of_chunks(
         cls, tokens: Tensor, *, lengths: Sequence[int] | Tensor, chunk_record: Tensor, positions: Tensor | None = None
     ) -> "PackedText":
-        """On the host, from what does not follow from the rest; every record has a chunk.
-
-        Args:
-            tokens: [N]
-            lengths: of the chunks. [S]
-            chunk_record: [S]
-            positions: [N]; computed where they are not at hand.
-        """
+        """Return the packed text of these chunks, on the host; `positions` are computed by default."""
         chunk_lengths = torch.as_tensor(lengths, dtype=torch.int64)
         cu_seqlens = F.pad(chunk_lengths.cumsum(0), (1, 0))
         if positions is None:
@@ -52,13 +45,9 @@ class PackedText:
         )
 
     def to(self, device: torch.device | str) -> "PackedText":
-        return replace(
-            self,
-            tokens=self.tokens.to(device, non_blocking=True),
-            positions=self.positions.to(device, non_blocking=True),
-            cu_seqlens=self.cu_seqlens.to(device, non_blocking=True),
-            chunk_record=self.chunk_record.to(device, non_blocking=True),
-        )
+        """Copy the tensors to `device`, without waiting for it."""
+        names = ("tokens", "positions", "cu_seqlens", "chunk_record")
+        return replace(self, **{name: getattr(self, name).to(device, non_blocking=True) for name in names})
 
 
 @dataclass(frozen=True)
@@ -67,7 +56,7 @@ class PackedBatch:
 
     Attributes:
         tabular: imputed numbers and risk values, before the numeric transform. [B, K] float32
-        labels: class ids, UNLABELLED where there is none. [B] int64
+        labels: class ids, or UNLABELLED. [B] int64
         rows: row number in the split; -1 for a record that only fills an empty slot. [B] int64
         weights: 1, or 0 for a record that only fills an empty slot. [B] float32
     """
@@ -80,19 +69,16 @@ class PackedBatch:
 
     @property
     def num_records(self) -> int:
-        """Records that count (weight above 0)."""
+        """Return the number of records with a weight above 0."""
         return int((self.rows >= 0).sum())
 
     @property
     def num_tokens(self) -> int:
+        """Return the number of tokens over all texts."""
         return sum(sum(text.lengths) for text in self.texts)
 
     def to(self, device: torch.device | str) -> "PackedBatch":
-        return replace(
-            self,
-            texts=tuple(text.to(device) for text in self.texts),
-            tabular=self.tabular.to(device, non_blocking=True),
-            labels=self.labels.to(device, non_blocking=True),
-            rows=self.rows.to(device, non_blocking=True),
-            weights=self.weights.to(device, non_blocking=True),
-        )
+        """Copy the tensors to `device`, without waiting for it."""
+        names = ("tabular", "labels", "rows", "weights")
+        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in names}
+        return replace(self, texts=tuple(text.to(device) for text in self.texts), **moved)

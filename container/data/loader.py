@@ -1,12 +1,13 @@
-"""Steps of packed microbatches for one data-parallel rank, assembled ahead of time by a thread.
+"""Assemble the packed microbatches of each step for one data-parallel rank, ahead of time in a thread.
 
 A thread, not worker processes: assembling a batch is a few slices of a memory map (under a millisecond for 32 records),
-so processes would cost more in shared memory and start-up than they save.
+so processes would cost more in shared memory and start-up time than they save.
 """
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -22,11 +23,11 @@ def step_batches(
 ) -> Iterator[list[PackedBatch]]:
     """Yield this rank's microbatches of each global batch of `order`, without padding.
 
-    Every rank gets the same number of steps and of microbatches. A microbatch that the last, smaller global batch
-    leaves empty holds one record of weight 0, so that all ranks run the same number of passes.
+    Every rank gets the same number of steps and microbatches. If the last, smaller global batch leaves a microbatch
+    empty, it gets one record of weight 0.
 
     Args:
-        order: positions in `split`, in the order in which the steps use them.
+        order: positions in `split`, in training order.
         data_rank: 0..batch_plan.data_parallel_size - 1.
     """
     for start in range(0, len(order), batch_plan.global_batch):
@@ -38,49 +39,20 @@ def step_batches(
         ]
 
 
-class Prefetched:
-    """Runs an iterator in a thread, a few items ahead; an exception in it is raised where the items are taken.
+@contextmanager
+def prefetched(items: Iterator[list[PackedBatch]]) -> Iterator[Iterator[list[PackedBatch]]]:
+    """Assemble `items` in a thread, a few ahead; leaving the context ends the thread.
 
-    Use as a context manager: leaving it stops the thread, also in the middle.
+    The iterator that this yields raises an exception of `items` in the consumer's thread.
     """
+    with ThreadPoolExecutor(1, thread_name_prefix="prefetch") as thread:
+        pending = deque(thread.submit(next, items, None) for _ in range(_AHEAD))
 
-    def __init__(self, items: Iterator[list[PackedBatch]]) -> None:
-        self._items = items
-        self._queue: queue.Queue = queue.Queue(maxsize=_AHEAD)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._fill, name="prefetch", daemon=True)
+        def take() -> list[PackedBatch] | None:
+            pending.append(thread.submit(next, items, None))
+            return pending.popleft().result()
 
-    def __enter__(self) -> "Prefetched":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def __iter__(self) -> Iterator[list[PackedBatch]]:
-        while True:
-            item, error = self._queue.get()
-            if error is not None:
-                raise error
-            if item is None:
-                return
-            yield item
-
-    def _fill(self) -> None:
         try:
-            for item in self._items:
-                if not self._put((item, None)):
-                    return
-            self._put((None, None))
-        except BaseException as error:
-            self._put((None, error))
-
-    def _put(self, item: tuple) -> bool:
-        while not self._stop.is_set():
-            try:
-                self._queue.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
+            yield iter(take, None)
+        finally:
+            thread.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Prepared records as numpy views over Arrow buffers, and their packing. Imports no torch: serving reads this too."""
+"""Read prepared records as numpy views of Arrow buffers, and pack them. Without torch, because serving imports it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,22 +9,20 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class TextArrays:
-    """One text field of R records: record i has tokens[token_offsets[i]:token_offsets[i + 1]], cut into the chunks
-    chunk_lengths[chunk_offsets[i]:chunk_offsets[i + 1]]."""
+    """One text field of R records.
+
+    Record i has tokens[token_offsets[i]:token_offsets[i + 1]], in chunks of the lengths
+    chunk_lengths[chunk_offsets[i]:chunk_offsets[i + 1]].
+    """
 
     tokens: np.ndarray
     token_offsets: np.ndarray
     chunk_lengths: np.ndarray
     chunk_offsets: np.ndarray
 
-    @classmethod
-    def from_columns(cls, tokens: pa.ListArray, chunk_lengths: pa.ListArray) -> "TextArrays":
-        return cls(
-            tokens.values.to_numpy(),
-            tokens.offsets.to_numpy(),
-            chunk_lengths.values.to_numpy(),
-            chunk_lengths.offsets.to_numpy(),
-        )
+    def chunks(self, record: int) -> np.ndarray:
+        """Return the lengths of a record's chunks."""
+        return self.chunk_lengths[self.chunk_offsets[record] : self.chunk_offsets[record + 1]]
 
 
 @dataclass(frozen=True)
@@ -38,30 +36,23 @@ class RecordArrays:
 
     @classmethod
     def from_batch(cls, batch: pa.RecordBatch, roles: Sequence[str]) -> "RecordArrays":
-        """Views of the columns of `batch` (docs/architecture.md, Prepared split); nothing is copied."""
+        """Return views of the columns of `batch` (docs/architecture.md, Prepared split), without copies."""
+        texts = []
+        for role in roles:
+            lists = (batch.column(f"{role}_tokens"), batch.column(f"{role}_chunk_lengths"))
+            texts.append(TextArrays(*(part.to_numpy() for column in lists for part in (column.values, column.offsets))))
         tabular = batch.column("tabular")
-        return cls(
-            batch.column("row").to_numpy(),
-            batch.column("label").to_numpy(),
-            tabular.flatten().to_numpy().reshape(len(batch), tabular.type.list_size),
-            tuple(
-                TextArrays.from_columns(batch.column(f"{role}_tokens"), batch.column(f"{role}_chunk_lengths"))
-                for role in roles
-            ),
-        )
+        table = tabular.flatten().to_numpy().reshape(len(batch), tabular.type.list_size)
+        return cls(batch.column("row").to_numpy(), batch.column("label").to_numpy(), table, tuple(texts))
 
     def padded_shapes(self, index: int) -> list[tuple[int, int]]:
-        """(chunks, longest chunk) of each text of one record: what it takes in the dense form, alone."""
-        found = []
-        for text in self.texts:
-            lengths = text.chunk_lengths[text.chunk_offsets[index] : text.chunk_offsets[index + 1]]
-            found.append((len(lengths), int(lengths.max())))
-        return found
+        """Return (chunks, longest chunk) of each text of one record: its shape in the dense form."""
+        return [(len(chunks), int(chunks.max())) for chunks in (text.chunks(index) for text in self.texts)]
 
 
 @dataclass(frozen=True)
 class PackedArrays:
-    """The numpy side of a PackedText: tokens [N], positions [N], lengths [S], chunk_record [S]."""
+    """The numpy arrays of a PackedText: tokens [N], positions [N], lengths [S], chunk_record [S]."""
 
     tokens: np.ndarray
     positions: np.ndarray
@@ -70,37 +61,29 @@ class PackedArrays:
 
 
 def pack_text(texts: Sequence[TextArrays], indices: Sequence[int]) -> PackedArrays:
-    """Lay the chunks of record `indices[i]` of `texts[i]`, i = 0..B-1, end to end."""
-    tokens, lengths, chunks = [], [], np.empty(len(texts), np.int64)
-    for place, (text, i) in enumerate(zip(texts, indices)):
-        tokens.append(text.tokens[text.token_offsets[i] : text.token_offsets[i + 1]])
-        chunk_lengths = text.chunk_lengths[text.chunk_offsets[i] : text.chunk_offsets[i + 1]]
-        lengths.append(chunk_lengths)
-        chunks[place] = len(chunk_lengths)
-    all_tokens = np.concatenate(tokens).astype(np.int64)  # [N]
-    all_lengths = np.concatenate(lengths).astype(np.int64)  # [S]
-    starts = np.cumsum(all_lengths) - all_lengths
+    """Concatenate the chunks of record `indices[i]` of `texts[i]`, i = 0..B-1."""
+    chunks = [text.chunks(i) for text, i in zip(texts, indices)]
+    parts = [text.tokens[text.token_offsets[i] : text.token_offsets[i + 1]] for text, i in zip(texts, indices)]
+    tokens = np.concatenate(parts).astype(np.int64)  # [N]
+    lengths = np.concatenate(chunks).astype(np.int64)  # [S]
+    starts = np.cumsum(lengths) - lengths
     return PackedArrays(
-        tokens=all_tokens,
-        positions=np.arange(len(all_tokens)) - np.repeat(starts, all_lengths),
-        lengths=all_lengths,
-        chunk_record=np.repeat(np.arange(len(texts)), chunks),
+        tokens=tokens,
+        positions=np.arange(len(tokens)) - np.repeat(starts, lengths),
+        lengths=lengths,
+        chunk_record=np.repeat(np.arange(len(texts)), [len(part) for part in chunks]),
     )
 
 
 def pad_text(packed: PackedArrays, num_records: int) -> tuple[np.ndarray, np.ndarray]:
-    """The dense form of packed chunks, for ONNX: (input_ids [B, C, T], attention_mask [B, C, T]), zeros as padding."""
+    """Return the dense form for ONNX: (input_ids [B, C, T], attention_mask [B, C, T]), padded with zeros."""
     chunks = np.bincount(packed.chunk_record, minlength=num_records)
     first_chunk = np.cumsum(chunks) - chunks
-    chunk_place = np.arange(len(packed.lengths)) - first_chunk[packed.chunk_record]  # [S]
+    chunk_in_record = np.arange(len(packed.lengths)) - first_chunk[packed.chunk_record]  # [S]
     shape = (num_records, int(chunks.max()), int(packed.lengths.max()))
     input_ids = np.zeros(shape, np.int64)
     attention_mask = np.zeros(shape, np.int64)
-    at = (
-        np.repeat(packed.chunk_record, packed.lengths),
-        np.repeat(chunk_place, packed.lengths),
-        packed.positions,
-    )
+    at = (*(np.repeat(part, packed.lengths) for part in (packed.chunk_record, chunk_in_record)), packed.positions)
     input_ids[at] = packed.tokens
     attention_mask[at] = 1
     return input_ids, attention_mask

@@ -1,6 +1,6 @@
 """Split epochs into global batches, and global batches into microbatches of ranks.
 
-The order of an epoch depends on seed and epoch alone. A step takes the next `global_batch` records of it. Its sum does
+The order of an epoch depends only on seed and epoch. A step takes its next `global_batch` records. The step's sum does
 not depend on how they are split over ranks and microbatches, so every world size computes the same step.
 """
 
@@ -14,9 +14,9 @@ class BatchPlan:
     """The sizes by which a global batch is split over data-parallel ranks and microbatches.
 
     Attributes:
-        microbatch_size: most records of a microbatch.
+        microbatch_size: maximum number of records of a microbatch.
         num_microbatches: microbatches of each rank in an optimizer step.
-        records: records of a global batch, if fewer than the microbatches have room for.
+        records: records of a global batch, if fewer than the microbatches can contain.
     """
 
     microbatch_size: int
@@ -27,9 +27,9 @@ class BatchPlan:
     @property
     def global_batch(self) -> int:
         """Return the number of records of an optimizer step."""
-        room = self.microbatch_size * self.data_parallel_size * self.num_microbatches
-        assert self.records is None or self.records <= room
-        return room if self.records is None else self.records
+        capacity = self.microbatch_size * self.data_parallel_size * self.num_microbatches
+        assert self.records is None or self.records <= capacity
+        return capacity if self.records is None else self.records
 
     def steps(self, num_records: int) -> int:
         """Return the number of steps that cover `num_records`; the last one may be smaller."""

@@ -1,4 +1,4 @@
-"""A prepared split, memory-mapped: opening it costs the same whatever its size."""
+"""Read a prepared split by memory map: the time to open it does not depend on its size."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class PreparedSplit:
 
     @property
     def column_names(self) -> list[str]:
-        """Return the names of all columns; raw_label is among them where the input has labels."""
+        """Return the names of all columns; raw_label is one of them if the input has labels."""
         return self._reader.schema.names
 
     def column(self, name: str) -> pa.ChunkedArray:
@@ -42,43 +42,39 @@ class PreparedSplit:
         return pa.chunked_array(chunks, type=self._reader.schema.field(i).type)
 
     def token_counts(self, positions: np.ndarray) -> np.ndarray:
-        """Tokens of the records at `positions`, over all texts. [len(positions)]"""
+        """Return the number of tokens of each record at `positions`, over all texts. [len(positions)]"""
         counts = np.zeros(len(positions), np.int64)
-        for place, (arrays, i) in enumerate(map(self._locate, positions)):
+        for k, (arrays, i) in enumerate(map(self._locate, positions)):
             for text in arrays.texts:
-                counts[place] += text.token_offsets[i + 1] - text.token_offsets[i]
+                counts[k] += text.token_offsets[i + 1] - text.token_offsets[i]
         return counts
 
     def pack(self, positions: np.ndarray, *, filler: bool = False) -> PackedBatch:
-        """The records at `positions` as a PackedBatch; `filler` gives them weight 0 and row -1."""
-        located = [self._locate(position) for position in positions]
-        return pack_records(*zip(*located), filler=filler)
+        """Return the records at `positions` as a PackedBatch; `filler` gives them weight 0 and row -1."""
+        return pack_records(*zip(*map(self._locate, positions)), filler=filler)
 
     def _locate(self, position: int) -> tuple[RecordArrays, int]:
         batch = bisect_right(self._starts, position) - 1
-        arrays = self._arrays.get(batch)
-        if arrays is None:
-            arrays = RecordArrays.from_batch(self._reader.get_batch(batch), self._roles)
-            self._arrays[batch] = arrays
-        return arrays, int(position) - self._starts[batch]
+        if batch not in self._arrays:
+            self._arrays[batch] = RecordArrays.from_batch(self._reader.get_batch(batch), self._roles)
+        return self._arrays[batch], int(position) - self._starts[batch]
 
 
 def pack_records(arrays: Sequence[RecordArrays], indices: Sequence[int], *, filler: bool = False) -> PackedBatch:
-    """Records `indices[i]` of `arrays[i]`, i = 0..B-1, as a PackedBatch."""
+    """Return records `indices[i]` of `arrays[i]`, i = 0..B-1, as a PackedBatch."""
     rows = np.array([a.row[i] for a, i in zip(arrays, indices)], np.int64)
     packed = [pack_text([a.texts[field] for a in arrays], indices) for field in range(len(arrays[0].texts))]
-    weight = 0.0 if filler else 1.0
     return PackedBatch(
         texts=tuple(map(packed_text, packed)),
         tabular=torch.from_numpy(np.stack([a.tabular[i] for a, i in zip(arrays, indices)])),
         labels=torch.from_numpy(np.array([a.label[i] for a, i in zip(arrays, indices)], np.int64)),
         rows=torch.from_numpy(np.full_like(rows, -1) if filler else rows),
-        weights=torch.full((len(rows),), weight),
+        weights=torch.full((len(rows),), 0.0 if filler else 1.0),
     )
 
 
 def packed_text(packed: PackedArrays) -> PackedText:
-    """Tensors over the arrays of one packed text field."""
+    """Return a PackedText that shares the memory of these arrays."""
     return PackedText.of_chunks(
         torch.from_numpy(packed.tokens),
         positions=torch.from_numpy(packed.positions),

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from container.data.batch import PackedBatch
-from container.data.loader import Prefetched, step_batches
+from container.data.loader import prefetched, step_batches
 from container.data.sampler import epoch_order
 from container.data.split import PreparedSplit
 from container.decision.softmax import softmax
@@ -135,7 +135,7 @@ class Trainer:
         assert state.consumed < len(self._train), "a resumed run has the rows it was stopped with"
         order = epoch_order(len(self._train), seed=self._hp.seed, epoch=state.epoch)[state.consumed :]
         steps = step_batches(self._train, order, batch_plan=self._run.batch_plan, data_rank=self._ranks.data_rank)
-        with Prefetched(steps) as batches:
+        with prefetched(steps) as batches:
             for packed in batches:
                 self._step(packed)
                 if state.consumed == len(self._train):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from container.data.loader import Prefetched, step_batches
+from container.data.loader import prefetched, step_batches
 from container.data.sampler import BatchPlan
 from container.data.split import PreparedSplit
 from container.decision.softmax import log_softmax
@@ -33,7 +33,7 @@ def predict_split(
     batch_plan = BatchPlan(-(-batch_size // execution.num_microbatches), ranks.data_size, execution.num_microbatches)
     execution.module.eval()
     steps = step_batches(split, np.arange(len(split)), batch_plan=batch_plan, data_rank=ranks.data_rank)
-    with Prefetched(steps) as batches:
+    with prefetched(steps) as batches:
         for microbatches in batches:
             between_batches()
             predicted = execution.predict([packed.to(ranks.device) for packed in microbatches])
