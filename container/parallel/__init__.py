@@ -1,1 +1,1 @@
-"""The mesh, and functions that take a plain model and return it parallelised."""
+"""Build the mesh and parallelize a plain model over it."""

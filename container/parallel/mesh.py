@@ -1,8 +1,8 @@
-"""The process group and the device mesh of a job, and this rank's coordinates in them."""
+"""Create the process group and the device mesh of a job, with this rank's coordinates."""
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 import torch
@@ -18,8 +18,8 @@ class RankMesh:
     """This rank in the mesh. Axes, outermost first: pp, dp_replicate, dp_shard, branch, tp.
 
     Attributes:
-        device: where this rank computes.
-        mesh: the device mesh; None where no axis is left.
+        device: the device of this rank.
+        mesh: the device mesh; None if all axes have size 1.
         coordinates: this rank's coordinate on each axis of the mesh.
     """
 
@@ -40,12 +40,12 @@ class RankMesh:
 
     @property
     def data_size(self) -> int:
-        """Ranks that see different records: replicas and shards."""
+        """Return the number of ranks that see different records: replicas and shards."""
         return self.degrees.data_size
 
     @property
     def data_rank(self) -> int:
-        """This rank among the ranks that see different records, 0..data_size-1."""
+        """Return this rank's index among the ranks that see different records, 0..data_size-1."""
         rank = 0
         for axis in DATA_AXES:
             rank = rank * self.size(axis) + self.coordinate(axis)
@@ -53,21 +53,21 @@ class RankMesh:
 
     @property
     def dropout_stream(self) -> tuple[int, int]:
-        """The coordinates that the seed of a step includes.
+        """Return the coordinates that the seed of a step includes.
 
-        Ranks with different records or different pipeline stages draw different dropout masks. Ranks along the other
-        axes compute on the same numbers and must draw the same ones.
+        Ranks with different records or pipeline stages draw different dropout masks. Ranks along the other axes compute
+        the same values and must draw the same masks.
         """
         return self.data_rank, self.coordinate("pp")
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank writes what is written once."""
+        """Return whether this rank writes the files that only one rank writes."""
         return self.rank == 0
 
     @property
     def is_data_leader(self) -> bool:
-        """Whether this rank counts its records and their loss; ranks along the model axes see the same records."""
+        """Return whether this rank counts its records and their loss; ranks along model axes see the same records."""
         return not any(self.coordinate(axis) for axis in MODEL_AXES)
 
     def group(self, axis: str) -> dist.ProcessGroup | None:
@@ -75,12 +75,12 @@ class RankMesh:
         return self.mesh.get_group(axis) if self.mesh is not None and axis in self.coordinates else None
 
     def submesh(self, *axes: str) -> DeviceMesh | None:
-        """Return the mesh of those `axes` that are in the mesh; None if none is."""
+        """Return the mesh of those `axes` that are in the mesh; None if there are none."""
         present = [axis for axis in axes if axis in self.coordinates]
         return self.mesh[tuple(present)] if self.mesh is not None and present else None
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Sum `values` in place over all ranks and return them; CPU tensors wait for no device.
+        """Sum `values` in place over all ranks and return them; CPU tensors do not wait for the device.
 
         A rank that holds a copy of another rank's contribution passes zeros.
         """
@@ -93,7 +93,7 @@ def init_distributed(*, timeout_minutes: float) -> None:
     """Join the process group that torchrun's environment describes, and choose this rank's device.
 
     Args:
-        timeout_minutes: how long a collective waits for the other ranks.
+        timeout_minutes: maximum time that a collective waits for the other ranks.
     """
     cuda = torch.cuda.is_available()
     if cuda:
@@ -104,7 +104,7 @@ def init_distributed(*, timeout_minutes: float) -> None:
                 f"Set nproc_per_node to at most {devices}.",
             )
         torch.cuda.set_device(local_rank)
-    # Both: counts that the host needs travel over gloo, so that they never wait for the device's queue.
+    # Both backends: gloo sums CPU tensors, such as counts, without waiting for the device's queue.
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
     dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
 
@@ -114,9 +114,8 @@ def build_mesh(degrees: ParallelDegrees) -> RankMesh:
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     axes = degrees.axes
     if "dp_replicate" in axes and "dp_shard" not in axes:
-        # A shard axis of size 1: replicas that DistributedDataParallel cannot make are shards of one (sharding.py).
-        sizes = {field.name: getattr(degrees, field.name) for field in fields(degrees)}
-        axes = {name: size for name, size in sizes.items() if size > 1 or name == "dp_shard"}
+        # fully_shard needs a shard axis, of size 1, to make replicas (sharding.py).
+        axes = {name: size for name, size in asdict(degrees).items() if size > 1 or name == "dp_shard"}
     mesh = init_device_mesh(device.type, tuple(axes.values()), mesh_dim_names=tuple(axes)) if axes else None
     return RankMesh(
         device=device,

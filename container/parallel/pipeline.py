@@ -1,7 +1,7 @@
-"""Pipeline parallelism: stages on different ranks, microbatches in flight, by torch.distributed.pipelining.
+"""Pipeline parallelism: stages on different ranks, run with torch.distributed.pipelining.
 
-Every rank of a pipeline has the same microbatches, so only activations travel. What travels has the shape of a budget
-of tokens and records, because the schedules fix their buffers once; nothing is padded where it is computed on.
+Every rank of a pipeline has the same microbatches, so ranks send only activations. Schedules allocate fixed buffers, so
+sent activations are padded to a budget of tokens and records. Computation is not padded.
 """
 
 import logging
@@ -35,17 +35,17 @@ from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
 
-# Buffers grow in steps of at most an eighth, so that they are rebuilt a few times, and little is sent in vain.
+# Buffers grow by at most an eighth at a time: few rebuilds, and little padding is sent.
 _STEPS_PER_DOUBLING = 8
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """An entry of pp_schedule.
+    """A value of pp_schedule.
 
     Attributes:
-        stages_per_rank: 2: each rank has two shorter stages, which makes the bubble shorter.
-        folded: the second stages run back from the last rank to the first (V); otherwise from the first again (loop).
+        stages_per_rank: 2 if each rank has two shorter stages, which makes the bubble shorter.
+        folded: the second stages are placed from the last rank back to the first (V), not from the first again (loop).
     """
 
     build: type
@@ -53,9 +53,9 @@ class Schedule:
     folded: bool = False
 
     def rank_of(self, stage: int, num_ranks: int) -> int:
-        """The rank, along pp, that has `stage`."""
-        lap, place = divmod(stage, num_ranks)
-        return num_ranks - 1 - place if self.folded and lap % 2 else place
+        """Return the rank along pp that has `stage`."""
+        lap, rank = divmod(stage, num_ranks)
+        return num_ranks - 1 - rank if self.folded and lap % 2 else rank
 
 
 SCHEDULES: dict[str, Schedule] = {
@@ -76,12 +76,12 @@ def build_pipeline(
     shard: Callable[[nn.Module], None],
     tokens_per_record: Mapping[str, float] | None = None,
 ) -> "PipelineExecution":
-    """Cut `model` into stages and keep this rank's, in place.
+    """Split `model` into stages and keep this rank's, in place.
 
     Args:
-        model: the plain model, or what tensor or branch parallelism made of it; the same blocks on every rank of pp.
-        shard: applied to each stage of this rank; fully_shard where there is a data axis.
-        tokens_per_record: mean of each text by role, to balance the stages; max_sen_len where it is not known.
+        model: the plain model, or the result of tensor or branch parallelism; the same blocks on every rank of pp.
+        shard: applied to each stage of this rank; shards it if there is a data axis.
+        tokens_per_record: mean of each text by role, to balance the stages; max_sen_len by default.
     """
     schedule, num_ranks = SCHEDULES[hp.pp_schedule], ranks.size("pp")
     rank_of = [schedule.rank_of(stage, num_ranks) for stage in range(num_ranks * schedule.stages_per_rank)]
@@ -91,35 +91,25 @@ def build_pipeline(
             logger, logging.INFO, f"pipeline of {len(plans)} stages ({hp.pp_schedule}):\n{stage_table(plans, rank_of)}"
         )
     dtype = torch.promote_types(next(model.parameters()).dtype, torch.float32)
-    own = [plan for plan, rank in zip(plans, rank_of) if rank == ranks.coordinate("pp")]
-    stages = [Stage(model, plan, autocast=autocast, dtype=dtype) for plan in own]
-    restrict(model, [block for plan in own for block in plan.blocks], within=flatten(model), in_place=True)
+    local_plans = [plan for plan, rank in zip(plans, rank_of) if rank == ranks.coordinate("pp")]
+    stages = [Stage(model, plan, autocast=autocast, dtype=dtype) for plan in local_plans]
+    restrict(model, [block for plan in local_plans for block in plan.blocks], within=flatten(model), in_place=True)
     for stage in stages:
         shard(stage)
         _keep_gathered(stage, hp)
         # Before the hooks of fully_shard, which would move the index to the device.
-        stage.register_forward_pre_hook(_look_up, prepend=True, with_kwargs=True)
+        stage.register_forward_pre_hook(_select_microbatch, prepend=True, with_kwargs=True)
     return PipelineExecution(model, ranks, hp, schedule=schedule, stages=stages, rank_of=rank_of, dtype=dtype)
 
 
-@dataclass(frozen=True)
-class _Step:
-    """What forward_backward was called with, and the loss so far."""
-
-    objective: Objective
-    normaliser: Tensor
-    scale_loss: Callable[[Tensor], Tensor]
-    loss_sum: Tensor
-
-
 class PipelineExecution:
-    """Runs steps through a pipeline of stages, num_microbatches at a time.
+    """Runs steps through a pipeline of stages, `num_microbatches` microbatches in each pass.
 
     Args:
-        module: what is left of the plain model on this rank: its stages' blocks.
-        stages: this rank's, in order.
-        rank_of: the rank, along pp, of every stage.
-        dtype: of what travels.
+        module: this rank's blocks of the plain model.
+        stages: this rank's stages, in order.
+        rank_of: the rank along pp of every stage.
+        dtype: dtype of the sent activations.
     """
 
     def __init__(
@@ -144,9 +134,9 @@ class PipelineExecution:
         self._gradients = Gradients(module, ranks)
         self._budget: Budget | None = None
         self._runner: Any = None
-        self._step: _Step | None = None
+        self._microbatch_loss: Callable[[Tensor, Tensor], Tensor]
         self._group = ranks.group("pp")
-        # The last stage has the result; ranks along the other model axes hold copies of it.
+        # The last stage has the result; ranks along the other model axes have copies of it.
         is_copy = any(ranks.coordinate(axis) for axis in MODEL_AXES if axis != "pp")
         self._has_result = self._is_here(len(rank_of) - 1) and not is_copy
 
@@ -161,7 +151,14 @@ class PipelineExecution:
         """See Execution.forward_backward."""
         assert len(microbatches) % self.num_microbatches == 0, "the loop gives whole passes"
         loss_sum = torch.zeros((), device=self.ranks.device)
-        self._step = _Step(objective, normaliser, scale_loss, loss_sum)
+
+        def microbatch_loss(logits: Tensor, index: Tensor) -> Tensor:
+            batch = self._stages[-1].in_flight[int(index)]
+            loss = objective(logits[: len(batch.rows)], batch) / normaliser
+            loss_sum.add_(loss.detach())
+            return scale_loss(loss)
+
+        self._microbatch_loss = microbatch_loss
         grown = self._grow(microbatches)
         index = torch.arange(self.num_microbatches)
         for start in range(0, len(microbatches), self.num_microbatches):
@@ -170,34 +167,36 @@ class PipelineExecution:
                 stage.in_flight, stage.budget = in_flight, self._budget
             self._runner.step(microbatch=index, target=index, return_outputs=False)
         if grown:
-            lost = [
-                name for name, weight in self.module.named_parameters() if weight.requires_grad and weight.grad is None
-            ]
-            assert not lost, f"{len(lost)} weights got no gradient, e.g. {lost[0]}"
+            trained = [(name, weight) for name, weight in self.module.named_parameters() if weight.requires_grad]
+            missing = [name for name, weight in trained if weight.grad is None]
+            assert not missing, f"{len(missing)} weights got no gradient, e.g. {missing[0]}"
         return loss_sum if self._has_result else loss_sum.zero_()
 
     @torch.no_grad()
     def predict(self, microbatches: Sequence[PackedBatch]) -> list[Tensor] | None:
-        """See Execution.predict. Stage after stage, each over all microbatches, while the next has begun on the first.
+        """See Execution.predict. Each stage runs all microbatches; the next stage starts after the first of them.
 
-        Not by the schedule's eval: it rebuilds its buffers whenever training and evaluation take turns, and the folded
-        one fails without a backward pass.
+        The schedule's own eval is not used: it rebuilds its buffers at every change between training and evaluation,
+        and the folded schedule fails without a backward pass.
         """
         sent: list[tuple[dist.Work | None, Tensor]] = []
         outputs: list[Any] = []
         for stage in self._stages:
             stage.budget = None
-            here, outputs = outputs, []
-            before, after = self._rank_beside(stage, -1), self._rank_beside(stage, +1)
-            waiting: list[Tensor] = []
+            local_inputs, outputs = outputs, []
+            before, after = self._neighbour_rank(stage, -1), self._neighbour_rank(stage, +1)
+            unsent: list[Tensor] = []
             for i, batch in enumerate(microbatches):
-                received = self._receive(stage, batch, before) if before is not None else here[i] if here else ()
+                if before is not None:
+                    received = self._receive(stage, batch, before)
+                else:
+                    received = local_inputs[i] if local_inputs else ()
                 outputs.append(stage(*received, batch=batch))
-                waiting += outputs[-1] if after is not None else ()
-                # Messages between two ranks need one order on both: to whom we receive from, we send when all is here.
+                unsent += outputs[-1] if after is not None else ()
+                # Both ranks need the same order of messages: if `after` is also `before`, receive everything first.
                 if after != before or i == len(microbatches) - 1:
-                    sent += [(dist.isend(part, group=self._group, group_dst=after), part) for part in waiting]
-                    waiting = []
+                    sent += [(dist.isend(part, group=self._group, group_dst=after), part) for part in unsent]
+                    unsent = []
         for work, _ in sent:
             assert work is not None, "this rank is in the group"
             work.wait()
@@ -212,20 +211,12 @@ class PipelineExecution:
         for stage in self._stages:
             reshard(stage)
 
-    def _loss(self, logits: Tensor, index: Tensor) -> Tensor:
-        """The loss of one microbatch, as the schedule wants it."""
-        step, batch = self._step, self._stages[-1].in_flight[int(index)]
-        assert step is not None
-        loss = step.objective(logits[: len(batch.rows)], batch) / step.normaliser
-        step.loss_sum.add_(loss.detach())
-        return step.scale_loss(loss)
-
     def _is_here(self, stage: int) -> bool:
         return self._rank_of[stage] == self.ranks.coordinate("pp")
 
-    def _rank_beside(self, stage: Stage, step: int) -> int | None:
-        """The rank, along pp, of the stage before or after `stage`; None where there is none, or it is this one."""
-        index = stage.plan.index + step
+    def _neighbour_rank(self, stage: Stage, offset: int) -> int | None:
+        """Return the rank along pp of the stage before or after `stage`; None if there is none or this rank has it."""
+        index = stage.plan.index + offset
         return self._rank_of[index] if 0 <= index < len(self._rank_of) and not self._is_here(index) else None
 
     def _receive(self, stage: Stage, batch: PackedBatch, rank: int) -> list[Tensor]:
@@ -237,7 +228,7 @@ class PipelineExecution:
         return received
 
     def _grow(self, microbatches: Sequence[PackedBatch]) -> bool:
-        """Make the schedule anew if its buffers have no room for `microbatches`; all its ranks do alike."""
+        """Rebuild the schedule if its buffers are too small for `microbatches`; all its ranks do the same."""
         needs = [real_rows(batch, self.module.text_indices) for batch in microbatches]
         if self._budget is not None:
             needs.append(self._budget)
@@ -256,20 +247,22 @@ class PipelineExecution:
                 output_args=self._example(stage.plan.sends)
                 or (self._empty(budget.records, self._num_classes, device="meta"),),
                 group=self._group,
-                dw_builder=_nothing_put_off if stage.plan.reuses_weights else None,
+                # torch's weight pass does not find weights that are used several times. This empty one leaves their
+                # gradients to the input pass.
+                dw_builder=(lambda: lambda: None) if stage.plan.reuses_weights else None,
             )
             for stage in self._stages
         ]
         self._runner = self._schedule.build(
             stages if self._schedule.stages_per_rank > 1 else stages[0],
             self.num_microbatches,
-            loss_fn=self._loss,
+            loss_fn=lambda logits, index: self._microbatch_loss(logits, index),  # noqa: PLW0108  set by each step
             scale_grads=False,
         )
         return True
 
     def _example(self, carry: Carry) -> tuple[Tensor, ...]:
-        """What travels with `carry`, without memory. Every stage is sent gradients: zero-bubble schedules need them."""
+        """Return the tensors of `carry` on the meta device. All require gradients, as zero-bubble schedules expect."""
         assert self._budget is not None
         counts = self._budget.rows(carry)
         return tuple(
@@ -284,8 +277,8 @@ class PipelineExecution:
 def _keep_gathered(stage: Stage, hp: Hyperparameters) -> None:
     """Free a stage's gathered parameters after its last microbatch, not after each forward.
 
-    The backward passes of other microbatches keep them anyway, and the weight pass of a zero-bubble schedule would not
-    find parameters that were freed: their gradients would be lost without a word.
+    The backward passes of other microbatches keep them anyway. The weight pass of a zero-bubble schedule does not find
+    freed parameters, and silently loses their gradients.
     """
     if isinstance(stage, FSDPModule):
         stage.set_reshard_after_forward(False)
@@ -297,16 +290,8 @@ def _keep_gathered(stage: Stage, hp: Hyperparameters) -> None:
             )
 
 
-def _nothing_put_off() -> Callable[[], None]:
-    """A weight pass that finds the gradients already there: its stage computes them together with its input's.
-
-    The weight pass of torch finds no way to the gradient of a weight that is used several times.
-    """
-    return lambda: None
-
-
-def _look_up(stage: Stage, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """A schedule passes the number of a microbatch; predictions pass the microbatch itself."""
+def _select_microbatch(stage: Stage, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """Replace the index that a schedule passes by its microbatch; predictions pass the microbatch itself."""
     if "microbatch" in kwargs:
         kwargs = {"batch": stage.in_flight[int(kwargs["microbatch"])]}
     return args, kwargs

@@ -1,4 +1,4 @@
-"""Sequence parallelism: between the cut matrices of a layer, each rank of the "tp" axis has its share of the tokens."""
+"""Sequence parallelism: between the split matrices of a layer, each rank of the "tp" axis has a slice of the tokens."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from container.parallel.tensor_modules import gather, replace_forward, shared
 
 @dataclass(frozen=True)
 class FilledLayout(PackedLayout):
-    """A layout whose last chunk may be of filler tokens, which make the tokens divide by the number of ranks.
+    """A layout with a last chunk of filler tokens if the number of ranks does not divide the number of tokens.
 
     Attributes:
-        tokens: that are real.
+        tokens: the number of real tokens.
     """
 
     tokens: int
@@ -34,23 +34,23 @@ class FilledLayout(PackedLayout):
 
 
 class SlicedTokens:
-    """Cuts the hidden states of one encoder's layers by tokens.
+    """Splits the hidden states of one encoder's layers by tokens.
 
-    What layers compute outside their cut matrices is replaced in place: norms, whose gradients are summed over the
-    ranks, and dropout, of whose mask each rank takes its tokens' part.
+    It replaces the forward of norms and dropouts in place. The gradients of norms are summed over the ranks; each rank
+    applies its tokens' part of the dropout mask.
     """
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._mesh = mesh
-        self._tokens = 0  # real ones of the layer that is running
+        self._tokens = 0  # real tokens of the current layer
 
     def slice_around(self, stack: nn.Module) -> None:
-        """Let `stack`, which runs the layers, take all tokens and give all tokens; in between they are sliced."""
+        """Slice the tokens at the input of `stack`, which runs the layers, and gather them at its output."""
         stack.register_forward_pre_hook(self._slice, with_kwargs=True)
         stack.register_forward_hook(self._gather, with_kwargs=True)
 
     def slice_between(self, layer: nn.Module) -> None:
-        """Let the norms and dropouts of `layer` compute on slices."""
+        """Make the norms and dropouts of `layer` compute on slices."""
         for module in layer.modules():
             if isinstance(module, nn.LayerNorm):
                 replace_forward(module, self._norm)
@@ -58,12 +58,12 @@ class SlicedTokens:
                 replace_forward(module, self._dropout)
 
     def count_at(self, attention: nn.Module) -> None:
-        """Count the real tokens of a layer as its `attention` begins, before any dropout.
+        """Count the real tokens of a layer at the start of its `attention`, before any dropout.
 
-        Not in the layer before it: a checkpointed layer passes here again, and pipelines have several
-        microbatches under way.
+        A count at the start of the stack would be wrong for checkpointed layers, which run again, and for several
+        microbatches in flight.
         """
-        attention.register_forward_pre_hook(self._note, with_kwargs=True)
+        attention.register_forward_pre_hook(self._count, with_kwargs=True)
 
     def _slice(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         hidden = args[0] if args else kwargs["hidden_states"]  # [1, N, d]
@@ -71,26 +71,26 @@ class SlicedTokens:
         assert isinstance(layout, PackedLayout), "a dense layout is for export"
         fillers = -hidden.shape[1] % self._mesh.size()
         whole = DTensor.from_local(F.pad(hidden, (0, 0, 0, fillers)), self._mesh, [Replicate()], run_check=False)
-        own = whole.redistribute(placements=[Shard(1)]).to_local()  # [1, N / tp, d]
+        local = whole.redistribute(placements=[Shard(1)]).to_local()  # [1, N / tp, d]
         kwargs = {**kwargs, "layout": FilledLayout.extending(layout, fillers=fillers)}
-        return ((own, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": own})
+        return ((local, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": local})
 
     def _gather(self, _: nn.Module, __: tuple, kwargs: dict[str, Any], output: Any) -> Any:
         output.last_hidden_state = gather(output.last_hidden_state, self._mesh, dim=1)[:, : kwargs["layout"].tokens]
         return output
 
-    def _note(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:  # noqa: ARG002
+    def _count(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:  # noqa: ARG002
         self._tokens = kwargs["layout"].tokens
 
-    def _norm(self, norm: nn.LayerNorm, own: Tensor) -> Tensor:
+    def _norm(self, norm: nn.LayerNorm, local: Tensor) -> Tensor:
         weight, bias = (p if p is None else shared(p, self._mesh) for p in (norm.weight, norm.bias))
-        return F.layer_norm(own, norm.normalized_shape, weight, bias, norm.eps)
+        return F.layer_norm(local, norm.normalized_shape, weight, bias, norm.eps)
 
-    def _dropout(self, dropout: nn.Dropout, own: Tensor) -> Tensor:
-        """Every rank draws the whole mask, as it would without slices, so that one seed gives one result everywhere."""
+    def _dropout(self, dropout: nn.Dropout, local: Tensor) -> Tensor:
+        """Draw the whole mask on every rank and apply a slice, so that a seed gives the same result without slices."""
         if not dropout.training or dropout.p == 0:
-            return own
+            return local
         size, rank = self._mesh.size(), self._mesh.get_local_rank()
-        mask = F.dropout(own.new_ones(1, self._tokens, own.shape[2]), dropout.p) != 0  # [1, N, d]
-        kept = F.pad(mask, (0, 0, 0, size * own.shape[1] - self._tokens)).chunk(size, dim=1)[rank]  # [1, N / tp, d]
-        return own.where(kept, 0) / (1 - dropout.p)
+        mask = F.dropout(local.new_ones(1, self._tokens, local.shape[2]), dropout.p) != 0  # [1, N, d]
+        kept = F.pad(mask, (0, 0, 0, size * local.shape[1] - self._tokens)).chunk(size, dim=1)[rank]  # [1, N / tp, d]
+        return local.where(kept, 0) / (1 - dropout.p)

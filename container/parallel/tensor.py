@@ -1,9 +1,9 @@
 """Tensor parallelism: split the matrices of each layer over the ranks of the "tp" axis by a plan per family.
 
 A layer costs two all-reduces of its activations forward, and two backward. Every rank computes the norms, dropout and
-residuals between the split matrices. With sequence parallelism, each rank computes them for its share of the tokens,
-and each all-reduce becomes an all-gather and a reduce-scatter. Dropout masks are those of a single process, as long as
-the ranks' generators agree.
+residuals between the split matrices. With sequence parallelism, each rank computes them for its slice of the tokens,
+and each all-reduce becomes an all-gather and a reduce-scatter. Dropout masks are those of a single process if the
+ranks' generators have the same state.
 """
 
 from collections.abc import Mapping
@@ -20,33 +20,28 @@ from container.models.encoder import TextEncoder
 from container.models.families import Split, encoder_family
 from container.parallel.encoder_checks import check_family
 from container.parallel.sequence import SlicedTokens
-from container.parallel.tensor_modules import (
-    prepare_input,
-    split_column_wise,
-    split_embedding,
-    split_row_wise,
-)
+from container.parallel.tensor_modules import prepare_input, split_column_wise, split_embedding, split_row_wise
 
 
 def apply_tensor_parallel(model: Classifier, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
-    """Split `model` over `mesh` in place; parameters keep their names, and become DTensors where they are split.
+    """Split `model` over `mesh` in place; split parameters become DTensors under the same names.
 
-    Plain tensors, the same on every rank, remain: norms, position and token type tables, ELECTRA's and ALBERT's
-    projection of the embeddings, and heads whose outputs do not divide.
+    Norms, position and token type tables, the embedding projections of ELECTRA and ALBERT, and heads whose outputs do
+    not divide evenly stay plain tensors, the same on every rank.
 
     Args:
-        model: the plain model, with the same weights on every rank; before compilation, activation checkpointing and
+        model: the plain model with the same weights on every rank, before compilation, activation checkpointing and
             sharding.
         mesh: one axis, "tp", whose size divides heads and feed-forward columns (container/parallel/encoder_checks.py).
-        sequence_parallel: between the split matrices of a layer, each rank computes its share of the tokens.
+        sequence_parallel: between the split matrices of a layer, each rank computes a slice of the tokens.
 
     Raises:
-        ContractError: an encoder whose family has no plan.
+        ContractError: the family of an encoder has no plan.
     """
     encoders = {role: branch.encoder for role, branch in model.branches.items()}
     for role, encoder in encoders.items():
         check_family(f"the encoder of {role}", model_type=encoder.kind, sequence_parallel=sequence_parallel)
-    for encoder in dict.fromkeys(encoders.values()):  # one, where texts share it
+    for encoder in dict.fromkeys(encoders.values()):  # texts may share an encoder
         assert isinstance(encoder, TextEncoder), "other encoders are not in the table of families"
         _split_encoder(encoder, mesh, sequence_parallel=sequence_parallel)
     heads = [*model.branches.values(), model.tabular, model.fusion]
@@ -91,7 +86,7 @@ def _split_layer(layer: nn.Module, plan: Mapping[str, Split], mesh: DeviceMesh, 
 
 
 def _matching(layer: nn.Module, name: str) -> list[Any]:
-    """Return the modules of `layer` whose names match `name`, in which * stands for a number."""
-    matching = [module for own, module in layer.named_modules() if fnmatchcase(own, name)]
+    """Return the modules of `layer` whose names match `name`, in which * matches a number."""
+    matching = [module for path, module in layer.named_modules() if fnmatchcase(path, name)]
     assert matching, f"{name} is in every layer of its family"
     return matching

@@ -1,8 +1,8 @@
 """Split the weights of modules over the ranks of a mesh axis, as DTensors; compute on their local parts.
 
-DTensors describe only what is communicated. Matrix products use plain tensors: for each new number of tokens, DTensor
-places the result of every operation anew, and packed microbatches rarely have the same number twice. That took 65 ms
-per microbatch of two encoders, more than everything else on the host.
+DTensors are used only for communication; matrix products use plain tensors. For each new number of tokens, DTensor
+computes the placement of every operation again, and packed microbatches rarely repeat a number of tokens. That took
+65 ms per microbatch of two encoders, more than all other work on the host.
 """
 
 from collections.abc import Callable
@@ -18,20 +18,20 @@ from container.parallel.execution import local_part
 
 
 def enter(hidden: Tensor, mesh: DeviceMesh, outside: Placement) -> Tensor:
-    """Return all of `hidden`, placed as `outside`, on every rank; its gradients are summed over the ranks."""
+    """Return all of `hidden`, whose placement is `outside`, on every rank; its gradients are summed over the ranks."""
     placed = DTensor.from_local(hidden, mesh, [outside], run_check=False)
     return placed.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
 
 
 def leave(summands: Tensor, mesh: DeviceMesh, outside: Placement) -> Tensor:
-    """Return the sum of the ranks' `summands`, placed as `outside`."""
+    """Return the sum of the ranks' `summands` with placement `outside`."""
     placed = DTensor.from_local(summands, mesh, [Partial()], run_check=False)
     return placed.redistribute(placements=[outside]).to_local()
 
 
-def gather(own: Tensor, mesh: DeviceMesh, *, dim: int) -> Tensor:
-    """Return the ranks' `own` concatenated along `dim`, on every rank; all ranks then compute the same."""
-    placed = DTensor.from_local(own, mesh, [Shard(dim)], run_check=False)
+def gather(local: Tensor, mesh: DeviceMesh, *, dim: int) -> Tensor:
+    """Concatenate the ranks' `local` tensors along `dim`, on every rank; all ranks must then compute the same."""
+    placed = DTensor.from_local(local, mesh, [Shard(dim)], run_check=False)
     return placed.redistribute(placements=[Replicate()]).to_local()
 
 
@@ -42,7 +42,7 @@ def shared(parameter: Tensor, mesh: DeviceMesh) -> Tensor:
 
 
 def prepare_input(module: nn.Module, mesh: DeviceMesh, *, outside: Placement) -> None:
-    """Gather the first input of `module`, hidden states placed as `outside`, once for all matrices in it."""
+    """Gather the first input of `module`, hidden states with placement `outside`, once for all its matrices."""
 
     def hook(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return enter(args[0], mesh, outside), *args[1:]
@@ -56,17 +56,17 @@ def split_column_wise(
     """Give each rank some of the outputs of `linear`.
 
     Args:
-        outside: how its input is placed; None where it has entered already.
-        whole: every rank gets all outputs.
+        outside: the placement of its input; None if `prepare_input` gathers it.
+        whole: return all outputs on every rank.
     """
     for name in ("weight", "bias"):
-        _cut(linear, name, mesh, dim=0)
+        _split_parameter(linear, name, mesh, dim=0)
     replace_forward(linear, partial(_column_wise, mesh=mesh, outside=outside, whole=whole))
 
 
 def split_row_wise(linear: nn.Linear, mesh: DeviceMesh, *, outside: Placement) -> None:
-    """Give each rank some of the inputs of `linear`; its outputs, summed, are placed as `outside`."""
-    _cut(linear, "weight", mesh, dim=1)
+    """Give each rank some of the inputs of `linear`; its summed outputs have placement `outside`."""
+    _split_parameter(linear, "weight", mesh, dim=1)
     replace_forward(linear, partial(_row_wise, mesh=mesh, outside=outside))
 
 
@@ -75,8 +75,8 @@ def split_embedding(table: nn.Embedding, mesh: DeviceMesh) -> None:
 
     The split is by width, not by vocabulary, so it works for every vocabulary size and keeps the padding row.
     """
-    assert table.max_norm is None, "norms of rows are not known to one rank"
-    _cut(table, "weight", mesh, dim=1)
+    assert table.max_norm is None, "one rank cannot compute the norm of a row"
+    _split_parameter(table, "weight", mesh, dim=1)
     replace_forward(table, partial(_look_up, mesh=mesh))
 
 
@@ -85,13 +85,13 @@ def _column_wise(
 ) -> Tensor:
     if outside is not None:
         hidden = enter(hidden, mesh, outside)
-    own = F.linear(hidden, local_part(linear.weight), None if linear.bias is None else local_part(linear.bias))
-    # A copy: what a whole model returns gets hooks of fully_shard, and those warn of views.
-    return gather(own, mesh, dim=own.ndim - 1).clone() if whole else own
+    local = F.linear(hidden, local_part(linear.weight), None if linear.bias is None else local_part(linear.bias))
+    # A copy, because fully_shard adds hooks to the output of the model and warns about views.
+    return gather(local, mesh, dim=local.ndim - 1).clone() if whole else local
 
 
-def _row_wise(linear: nn.Linear, own: Tensor, *, mesh: DeviceMesh, outside: Placement) -> Tensor:
-    total = leave(F.linear(own, local_part(linear.weight)), mesh, outside)
+def _row_wise(linear: nn.Linear, local: Tensor, *, mesh: DeviceMesh, outside: Placement) -> Tensor:
+    total = leave(F.linear(local, local_part(linear.weight)), mesh, outside)
     if linear.bias is None:
         return total
     bias = linear.bias if outside.is_replicate() else shared(linear.bias, mesh)
@@ -99,24 +99,24 @@ def _row_wise(linear: nn.Linear, own: Tensor, *, mesh: DeviceMesh, outside: Plac
 
 
 def _look_up(table: nn.Embedding, ids: Tensor, *, mesh: DeviceMesh) -> Tensor:
-    own = F.embedding(
+    local = F.embedding(
         ids,
         local_part(table.weight),
         table.padding_idx,
         scale_grad_by_freq=table.scale_grad_by_freq,
         sparse=table.sparse,
     )
-    return gather(own, mesh, dim=own.ndim - 1)
+    return gather(local, mesh, dim=local.ndim - 1)
 
 
 def replace_forward(module: nn.Module, forward: Callable[..., Tensor]) -> None:
-    """Let `module` compute `forward(module, input)`."""
+    """Make `module` compute `forward(module, input)`."""
     module.forward = partial(forward, module)
 
 
-def _cut(module: nn.Module, name: str, mesh: DeviceMesh, *, dim: int) -> None:
+def _split_parameter(module: nn.Module, name: str, mesh: DeviceMesh, *, dim: int) -> None:
     parameter = getattr(module, name)
     if parameter is not None:
-        # Every rank has the weights: nothing is sent.
+        # Every rank has all weights, so nothing is sent.
         placed = distribute_tensor(parameter.detach(), mesh, [Shard(dim)], src_data_rank=None)
         module.register_parameter(name, nn.Parameter(placed, requires_grad=parameter.requires_grad))
