@@ -1,7 +1,7 @@
-"""All model classes on the clothing reviews: quality, size, speed of training, and latency of a single record.
+"""Compare all model classes on the clothing reviews: quality, size, training speed, and latency of a single record.
 
-Each trains with its ready configuration in hyperparams/, with small encoders that start from random weights, or from
-MiniLM's. Latency: one raw record through Predictor.predict, preprocessing included, in turns over the test split.
+Each class trains with its configuration in hyperparams/, with small encoders of random weights, or with MiniLM. The
+latency is that of Predictor.predict for one raw record of the test split, including preprocessing.
 """
 
 import argparse
@@ -47,13 +47,17 @@ def main() -> int:
 
 
 def settings(name: str, *, encoder: str, epochs: int | None) -> dict[str, Any]:
-    """The ready configuration of a model class, with `encoder`."""
+    """Return the configuration of a model class in hyperparams/, with `encoder`."""
     values = configuration("reviews_from_scratch" if name == "trimodal_bert" else name)
     if encoder == "minilm":
         minilm = configuration("reviews_minilm")
-        own = ("_comments", "model_class", *(key for key in minilm if key.endswith("_name") or "max_sen_len" in key))
-        taken = {key: value for key, value in minilm.items() if key not in own}
-        values |= {**taken, "tokenizer": str(minilm_folder()), "share_encoder": False}
+        omitted = (
+            "_comments",
+            "model_class",
+            *(key for key in minilm if key.endswith("_name") or "max_sen_len" in key),
+        )
+        encoder_settings = {key: value for key, value in minilm.items() if key not in omitted}
+        values |= {**encoder_settings, "tokenizer": str(minilm_folder()), "share_encoder": False}
         del values["encoder_config"]
     return values if epochs is None else {**values, "max_epochs": epochs}
 
@@ -86,12 +90,15 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--classes", nargs="+", choices=list(MODEL_CLASSES), default=list(MODEL_CLASSES))
     parser.add_argument("--encoder", choices=("from_scratch", "minilm"), default="from_scratch")
-    parser.add_argument("--epochs", type=int, help="instead of the configuration's max_epochs")
-    parser.add_argument("--rows", type=int, help="of train; all by default")
-    parser.add_argument("--records", type=int, default=300, help="whose latency is measured")
+    parser.add_argument("--epochs", type=int, help="replaces the configuration's max_epochs")
+    parser.add_argument("--rows", type=int, help="training rows; default: all")
+    parser.add_argument("--records", type=int, default=300, help="number of records whose latency is measured")
     parser.add_argument("--data", type=Path, default=REAL_REVIEWS, help="folder with {train,val,test}.parquet")
     parser.add_argument(
-        "--work", type=Path, default=REPOSITORY / "build" / "classes", help="a job folder per class; replaced"
+        "--work",
+        type=Path,
+        default=REPOSITORY / "build" / "classes",
+        help="parent of one job folder per class; existing job folders are replaced",
     )
     return parser.parse_args()
 

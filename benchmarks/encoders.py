@@ -1,4 +1,4 @@
-"""Encoders of known shapes with random weights, and chats for them: models and batches that no file is read for."""
+"""Build encoders of known shapes with random weights, and random chats for them, without input files."""
 
 import json
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from container.preprocessing.numeric_transform import NumericTransformParameters
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 
-MEAN_TOKENS, SPREAD = 180, 0.7  # of a chat; spread: standard deviation of the logarithm
+MEAN_TOKENS, SPREAD = 180, 0.7  # tokens per chat: mean, and standard deviation of the logarithm
 SHORTEST = 8
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A BERT of `layers` layers of width `width`; `batch_size` records a step are what its benchmark takes."""
+    """The sizes of a BERT encoder, and the number of records per step of its benchmark."""
 
     name: str
     layers: int
@@ -33,13 +33,13 @@ class Shape:
 
     @property
     def layer_parameters(self) -> int:
-        """Parameters of the layers, P: matrices and biases of attention and a feed-forward of 4 widths, two norms."""
+        """Return P, the parameters of the layers: attention, a feed-forward of 4 widths, biases and two norms."""
         return self.layers * (12 * self.width**2 + 13 * self.width)
 
     def flops(self, lengths: tuple[int, ...]) -> float:
-        """Forward and backward over chunks of `lengths` tokens, without recomputation: (6 P + 12 L h s) per token.
+        """Return the FLOP of forward and backward for chunks of `lengths` tokens: (6 P + 12 L h s) per token.
 
-        s = sum(s_i^2) / sum(s_i): the mean over tokens of how many tokens each one sees.
+        s = sum(s_i^2) / sum(s_i) is the mean number of tokens that a token attends to. Recomputation is not counted.
         """
         squares = sum(length**2 for length in lengths)
         return 6 * self.layer_parameters * sum(lengths) + 12 * self.layers * self.width * squares
@@ -52,14 +52,14 @@ TINY = Shape("tiny BERT", layers=2, width=64, heads=4, batch_size=6, vocabulary=
 
 
 def hyperparameters(folder: Path, shape: Shape, **values: Any) -> Hyperparameters:
-    """Settings of a job that classifies chats with the encoder that `build_model` writes into `folder`."""
+    """Return the settings of a job that classifies chats with the encoder that `build_model` writes to `folder`."""
     columns = {"id_name": "id", "label_name": "label", "text_name": "chat", "model_class": "bert"}
     sizes = {"max_sen_len": shape.longest, "batch_size": shape.batch_size}
     return parse_hyperparameters({**columns, **sizes, "tokenizer": str(folder), **values})
 
 
 def build_model(folder: Path, shape: Shape, hp: Hyperparameters, *, dropout: float) -> Classifier:
-    """The plain model on the CPU; its random weights are a function of hp.seed."""
+    """Return the plain model on the CPU; its random weights depend only on hp.seed."""
     config = {
         "model_type": "bert",
         "vocab_size": shape.vocabulary,
@@ -73,19 +73,19 @@ def build_model(folder: Path, shape: Shape, hp: Hyperparameters, *, dropout: flo
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    nothing = NumericTransformParameters("none")
-    return build_classifier(hp, [EncoderConfigOnly(folder)], tabular_dim=0, numeric_transform=nothing)
+    transform = NumericTransformParameters("none")
+    return build_classifier(hp, [EncoderConfigOnly(folder)], tabular_dim=0, numeric_transform=transform)
 
 
 def chat_lengths(count: int, *, longest: int, random: np.random.Generator) -> list[int]:
-    """Tokens of `count` chats: lognormal, at most `longest`; of mean MEAN_TOKENS before that cut at 512."""
+    """Return the token counts of `count` chats: lognormal, at most `longest`; mean MEAN_TOKENS if `longest` is 512."""
     mean = MEAN_TOKENS * longest / 512
     drawn = random.lognormal(np.log(mean) - SPREAD**2 / 2, SPREAD, size=count)
     return np.clip(np.round(drawn), min(SHORTEST, longest), longest).astype(int).tolist()
 
 
 def chats(shape: Shape, *, records: int, seed: int) -> PackedBatch:
-    """A batch of `records` random chats of one chunk each, on the host."""
+    """Return a batch of `records` random chats with one chunk each, on the host."""
     random = np.random.default_rng(seed)
     lengths = chat_lengths(records, longest=shape.longest, random=random)
     tokens = torch.from_numpy(random.integers(1, shape.vocabulary, sum(lengths)))

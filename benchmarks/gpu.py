@@ -1,12 +1,13 @@
-"""Training speed on GPUs: tokens/s, utilisation and peak memory of BERT-base and BERT-large shapes from random weights.
+"""Measure training on GPUs: tokens/s, utilisation and peak memory of BERT-base and BERT-large with random weights.
 
     python -m benchmarks.gpu [--gpus N] [--steps 20] [--peak TFLOPS] [--profile]
 
-bf16, one chat per record, lognormal lengths; eager and compiled, packed and padded to the longest (512 in a batch of
-this size); on one GPU, or on many by ddp and by fsdp. First it checks that all modes compute the same loss and gradient
-norm, and ends with exit code 1 where they do not. Every mode takes real steps: forward, backward, clipping, AdamW.
+bf16, one chat per record, lognormal lengths. The modes are packed and eager, packed and compiled, and padded to the
+longest chat (512 tokens in a batch of this size); on one GPU, or with ddp and fsdp on several. Each step consists of
+forward, backward, clipping and AdamW. Before the measurement the benchmark checks that all modes compute the same loss
+and gradient norm; if not, it ends with exit code 1.
 
-MFU counts real tokens only: (6 P + 12 L h s) FLOP per token (see benchmarks/encoders.py), over the peak of all GPUs.
+MFU counts only real tokens: (6 P + 12 L h s) FLOP per token (benchmarks/encoders.py), divided by the peak of all GPUs.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from container.parallel.parallelize import parallelize
 from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import build_optimizer
 
-# Dense bf16 TFLOP/s on paper, by a part of the device's name.
+# Dense bf16 TFLOP/s in the data sheet, by a part of the device's name.
 PEAKS = {"H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "A10G": 70, "L4": 121, "V100": 125}
 WARMUP = 5
 LARGEST_DIFFERENCE = 0.02  # relative, of loss and gradient norm: bf16 has 8 bits
@@ -55,7 +56,7 @@ MODES = (Mode(), Mode(compiled=True), Mode(padded=True))
 
 
 class Step:
-    """An optimizer step of `shape` on this rank's share of the mesh."""
+    """An optimizer step of a model of this shape, on this rank."""
 
     def __init__(self, folder: Path, shape: Shape, mode: Mode, *, strategy: str) -> None:
         hp = hyperparameters(
@@ -73,7 +74,7 @@ class Step:
         self._objective = WeightedCrossEntropy([1.0, 1.0], self.ranks.device)
 
     def __call__(self, batch: PackedBatch) -> tuple[float, float]:
-        """Loss and gradient norm before the step."""
+        """Take a step and return the loss and gradient norm before it."""
         normaliser = torch.tensor(float(len(batch.rows) * self.ranks.data_size), device=self.ranks.device)
         self._optimizer.zero_grad(set_to_none=True)
         share = self.execution.forward_backward(
@@ -88,7 +89,7 @@ def main() -> int:
     arguments = _arguments()
     gpus = torch.cuda.device_count()
     if not gpus and not arguments.smoke:
-        print("There is no GPU here: nothing was measured. --smoke runs everything on tiny shapes on the CPU.")
+        print("No GPU was found, so nothing was measured. Add --smoke to run tiny shapes on the CPU.")
         return 1
     processes = arguments.gpus or gpus or 1
     with tempfile.TemporaryDirectory() as folder:
@@ -114,7 +115,7 @@ def _rank(rank: int, processes: int, folder: str, arguments: argparse.Namespace,
         rows = [measure(own, shape, mode, strategy, arguments) for strategy in strategies for mode in MODES]
         if rank == 0:
             records = arguments.records or shape.batch_size
-            title = f"{shape.name}, {processes} process(es), {records} chats each a step, bf16"
+            title = f"{shape.name}, {processes} process(es), {records} chats per process and step, bf16"
             print_table(title, ["strategy", "mode", "real tokens/s", "MFU", "step", "peak memory"], rows)
     dist.destroy_process_group()
     if rank == 0:
@@ -122,24 +123,25 @@ def _rank(rank: int, processes: int, folder: str, arguments: argparse.Namespace,
 
 
 def check(folder: Path, shape: Shape, strategy: str, *, report: bool) -> bool:
-    """Whether every mode computes what packed and eager does."""
+    """Return whether every mode computes the loss and gradient norm of the packed, eager mode."""
     batch = chats(shape, records=CHECKED_RECORDS, seed=dist.get_rank())
     expected, equal = None, True
     for mode in MODES:
-        found = torch.tensor(Step(folder, shape, mode, strategy=strategy)(batch))
-        expected = found if expected is None else expected
-        apart = float(((found - expected) / expected).abs().max())
-        equal &= apart <= LARGEST_DIFFERENCE
+        result = torch.tensor(Step(folder, shape, mode, strategy=strategy)(batch))
+        expected = result if expected is None else expected
+        difference = float(((result - expected) / expected).abs().max())
+        equal &= difference <= LARGEST_DIFFERENCE
         if report:
-            verdict = "ok" if apart <= LARGEST_DIFFERENCE else "DIFFERS"
+            verdict = "ok" if difference <= LARGEST_DIFFERENCE else "DIFFERS"
             print(
-                f"{shape.name}, {mode}: loss {found[0]:.5f}, gradient norm {found[1]:.5f}, {apart:.1e} apart: {verdict}"
+                f"{shape.name}, {mode}: loss {result[0]:.5f}, gradient norm {result[1]:.5f}, "
+                f"relative difference {difference:.1e}: {verdict}"
             )
     return equal
 
 
 def measure(folder: Path, shape: Shape, mode: Mode, strategy: str, arguments: argparse.Namespace) -> list[str]:
-    """A row: the median of single steps, every rank on batches of its own."""
+    """Return a row of the table: medians over single steps; each rank has its own batches."""
     step = Step(folder, shape, mode, strategy=strategy)
     device, world = step.ranks.device, dist.get_world_size()
     records = arguments.records or shape.batch_size
@@ -160,7 +162,7 @@ def measure(folder: Path, shape: Shape, mode: Mode, strategy: str, arguments: ar
     peak = arguments.peak or _peak(device)
     memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else float("nan")
     if arguments.profile and dist.get_rank() == 0 and world == 1:
-        _print_costliest(step, batches[0], device)
+        _print_slowest_operations(step, batches[0], device)
     return [
         strategy,
         str(mode),
@@ -171,7 +173,7 @@ def measure(folder: Path, shape: Shape, mode: Mode, strategy: str, arguments: ar
     ]
 
 
-def _print_costliest(step: Step, batch: PackedBatch, device: torch.device) -> None:
+def _print_slowest_operations(step: Step, batch: PackedBatch, device: torch.device) -> None:
     with torch.profiler.profile() as profiled:
         step(batch)
     order = "self_cuda_time_total" if device.type == "cuda" else "self_cpu_time_total"
@@ -197,13 +199,15 @@ def _unscaled(loss: torch.Tensor) -> torch.Tensor:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpus", type=int, help="processes; all GPUs without it")
-    parser.add_argument("--steps", type=int, default=20, help="that count, after the first ones")
+    parser.add_argument("--gpus", type=int, help="number of processes; default: all GPUs")
+    parser.add_argument("--steps", type=int, default=20, help=f"measured steps, after {WARMUP} warm-up steps")
     parser.add_argument("--records", type=int, help="chats per process and step")
-    parser.add_argument("--peak", type=float, help="TFLOP/s of one GPU in bf16; known for common ones")
-    parser.add_argument("--profile", action="store_true", help="the ten costliest operations of each mode (one GPU)")
-    parser.add_argument("--port", type=int, default=29511, help="for the processes to meet")
-    parser.add_argument("--smoke", action="store_true", help="tiny shapes on the CPU: that it runs, not how fast")
+    parser.add_argument("--peak", type=float, help="TFLOP/s of one GPU in bf16; common GPUs are known")
+    parser.add_argument(
+        "--profile", action="store_true", help="print the ten slowest operations of each mode (one GPU)"
+    )
+    parser.add_argument("--port", type=int, default=29511, help="TCP port for the process group")
+    parser.add_argument("--smoke", action="store_true", help="run tiny shapes on the CPU, only to test the benchmark")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""Latency of a single record: PyTorch, ONNX, and ONNX's variants, with MiniLM's real weights."""
+"""Measure the latency of a single record with MiniLM: PyTorch, ONNX, and the ONNX variants."""
 
 import argparse
 import statistics
@@ -54,7 +54,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=128, help="of the record's text, in one chunk")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens of the record's text, in one chunk")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=200)
     return parser.parse_args()
@@ -74,7 +74,7 @@ def _classifier(encoder: Path) -> tuple[Hyperparameters, Classifier]:
 
 
 def _record(tokens: int) -> PackedBatch:
-    """One record of one chunk, of words that the vocabulary has."""
+    """Return one record with one chunk of words in the vocabulary."""
     rng = np.random.default_rng(0)
     ids = np.concatenate([[101], rng.integers(1996, 20_000, tokens - 2), [102]])
     packed = PackedArrays(ids, np.arange(tokens), np.array([tokens]), np.array([0]))
@@ -90,7 +90,7 @@ def _record(tokens: int) -> PackedBatch:
 def _measure(
     model: Classifier, hp: Hyperparameters, record: PackedBatch, files: dict[str, Path], *, threads: int, repeats: int
 ) -> None:
-    """Time all in turns, so that a busy moment of the machine hits each alike, and print a table."""
+    """Time all in alternation, so that machine load affects them equally, and print a table."""
     torch.set_num_threads(threads)
     feed = feed_of(model, hp, record)
     ways: dict[str, Callable[[], np.ndarray]] = {"PyTorch": lambda: model(record).softmax(-1).numpy()}

@@ -1,9 +1,9 @@
-"""What each rank holds under fsdp: bytes of parameters, gradients and optimizer state on 1, 2 and 4 processes.
+"""Measure memory per rank under fsdp: bytes of parameters, gradients and optimizer state on 1, 2 and 4 processes.
 
     python -m benchmarks.memory
 
-Measured on the ranks themselves, after an AdamW step of a job: the storages that their own tensors lie in, the largest
-rank's. Ends with exit code 1 when a share is more than 5 % from 1/N.
+The figures are the storage sizes of the largest rank's tensors after an AdamW step of a job. The exit code is 1 if a
+fraction differs from 1/N by more than 5 %.
 """
 
 import sys
@@ -14,7 +14,7 @@ from benchmarks.printing import print_machine, print_table
 from testing.parity import ADAMW, DROPOUT_OFF, HeldBytes, ParityJobs, Strategy
 from testing.rank_pool import RankPool
 
-# Wide enough that the rows of few tensors do not divide by the number of ranks.
+# Wide enough that the number of ranks divides the rows of most tensors.
 ENCODER = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
 WORLD_SIZES = (1, 2, 4)
 TOLERANCE = 0.05
@@ -22,7 +22,7 @@ PARTS = ("parameters", "gradients", "optimizer")
 
 
 def held_bytes(jobs: ParityJobs, world_size: int) -> HeldBytes:
-    """What the fullest rank of `world_size` holds of each part."""
+    """Return the largest bytes per rank of each part on `world_size` processes."""
     strategy = Strategy(f"fsdp {world_size}", world_size, {"strategy": "fsdp"})
     encoder = {**DROPOUT_OFF["encoder_config"], **ENCODER}
     (trained,) = jobs.train(strategy, {**DROPOUT_OFF, **ADAMW, "encoder_config": encoder, "max_epochs": 1})
@@ -44,7 +44,7 @@ def main() -> int:
         for n in WORLD_SIZES
     ]
     print_table(
-        "Bytes that the fullest rank holds under fsdp, and their share of one process's",
+        "Largest bytes per rank under fsdp, and their fraction of one process's bytes",
         ("processes", "parameters", "gradients", "optimizer state", "1/N"),
         rows,
     )

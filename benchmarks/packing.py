@@ -1,8 +1,8 @@
-"""Training speed on the CPU: packed chunks against the same chunks padded, as others train.
+"""Compare training speed on the CPU with packed and with padded chunks.
 
 All modes take the same optimizer steps (forward, backward, clipping, AdamW; no dropout) on the same batches from the
-same initial weights. Each is a process of its own, so that its peak memory is its own; they take turns step by step, so
-that a busy machine slows all alike. The padded modes are the unchanged Hugging Face model with a mask.
+same initial weights. Each runs in a separate process, which gives its peak memory. They alternate after each step, so
+that machine load affects all equally. The padded modes use the unchanged Hugging Face model with a mask.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import build_optimizer
 from contracts.hyperparameter_files import parse_hyperparameters
 
-LARGEST_LOSS_DIFFERENCE = 1e-3  # relative; rounding in another order stays well below, another computation does not
+LARGEST_LOSS_DIFFERENCE = 1e-3  # relative; a different order of rounding stays well below it
 FEWEST_ROWS = 256
 NO_DROPOUT: dict[str, Any] = {
     "encoder_config": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
@@ -48,10 +48,10 @@ NO_DROPOUT: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Mode:
-    """How chunks reach the encoder: `padded` to `length` tokens, or to the longest of the batch where that is None.
+    """How chunks are laid out: packed, or padded to `length` tokens (None: to the longest chunk of the batch).
 
-    `attention` is the Hugging Face implementation of the padded modes: transformers chooses sdpa by itself, its older
-    releases chose eager.
+    `attention` is the Hugging Face implementation of the padded modes. The default of transformers is sdpa; in older
+    releases it was eager.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Mode:
 
 @dataclass(frozen=True)
 class Case:
-    """A training to measure: configuration, batch size, and where its data is prepared."""
+    """A training run to measure; `prepared` is the folder of its prepared data."""
 
     title: str
     configuration: dict[str, Any]
@@ -72,7 +72,7 @@ class Case:
 
 @dataclass
 class Figures:
-    """What a mode reached, over all steps but the first."""
+    """The results of a mode; the first step counts only for the losses."""
 
     losses: list[float]
     seconds: list[float]
@@ -82,11 +82,11 @@ class Figures:
 
 
 class PaddedEncoder(nn.Module):
-    """Stands where TextEncoder stands: the Hugging Face model as it comes, over chunks padded on the right.
+    """Replaces TextEncoder by the unchanged Hugging Face model, with chunks padded on the right.
 
     Args:
-        encoder: gives its weights.
-        mode: a padded one.
+        encoder: the source of the weights.
+        mode: a padded mode.
     """
 
     def __init__(self, encoder: TextEncoder, files: EncoderFiles, *, mode: Mode) -> None:
@@ -101,7 +101,7 @@ class PaddedEncoder(nn.Module):
         self.computed_tokens = 0
 
     def forward(self, text: PackedText) -> Tensor:
-        """Vector of each chunk. [S, d]"""
+        """Return the vector of each chunk. [S, d]"""
         chunks = list(text.tokens.split(text.lengths))
         input_ids = pad_sequence(chunks, batch_first=True, padding_value=self.pad_token_id)  # [S, longest]
         if self.length is not None:
@@ -139,17 +139,17 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--texts", choices=("one", "two", "both"), default="both")
-    parser.add_argument("--steps", type=int, default=4, help="steps that count; one more comes before them")
+    parser.add_argument("--steps", type=int, default=4, help="measured steps, after one warm-up step")
     parser.add_argument("--batch-size", type=int, help="default: 32 with one text, 8 with two")
-    parser.add_argument("--pad-to", type=int, default=512, help="tokens per chunk of the last mode")
-    parser.add_argument("--generated", action="store_true", help="generated reviews even where the real ones are")
+    parser.add_argument("--pad-to", type=int, default=512, help="tokens per chunk of the modes with fixed padding")
+    parser.add_argument("--generated", action="store_true", help="use generated reviews even if the real ones exist")
     return parser.parse_args()
 
 
 def _prepare(
     root: Path, columns: dict[str, Any], encoder: Path, *, arguments: argparse.Namespace, batch_size: int
 ) -> Case:
-    """Lay out and prepare just the rows that the steps take."""
+    """Lay out and prepare only the rows that the steps need."""
     batch_size = arguments.batch_size or batch_size
     rows = max(FEWEST_ROWS, batch_size * (arguments.steps + 1))
     tables, source = read_reviews(generated=arguments.generated, generated_rows=rows)
@@ -163,15 +163,15 @@ def _prepare(
         "batch_size": batch_size,
         "preprocess_workers": 1,
     }
-    few = {split: table.slice(0, rows if split == "train" else FEWEST_ROWS) for split, table in tables.items()}
-    prepared = prepare_data(lay_out_job(root, few, configuration), parse_hyperparameters(configuration))
+    reduced = {split: table.slice(0, rows if split == "train" else FEWEST_ROWS) for split, table in tables.items()}
+    prepared = prepare_data(lay_out_job(root, reduced, configuration), parse_hyperparameters(configuration))
     texts = [columns[name] for name in ("text_name", "primary_text_name", "secondary_text_name") if name in columns]
     title = f"{' + '.join(texts)} of {source}, MiniLM, batch {batch_size}, {arguments.steps} steps"
     return Case(title, configuration, batch_size, prepared.folder)
 
 
 def _measure(case: Case, modes: tuple[Mode, ...], *, steps: int) -> dict[str, Figures]:
-    """Take every step in every mode, in turns; the first step, which allocates, does not count for speed."""
+    """Take each step in every mode; the first step, which allocates memory, does not count for speed."""
     spawn = multiprocessing.get_context("spawn")
     connections: dict[str, Connection] = {}
     processes = []
@@ -182,7 +182,7 @@ def _measure(case: Case, modes: tuple[Mode, ...], *, steps: int) -> dict[str, Fi
         theirs.close()
     figures = {mode.name: Figures([], []) for mode in modes}
     for connection in connections.values():
-        connection.recv()  # built: nobody measures while another one reads weights
+        connection.recv()  # the measurement starts after all workers have loaded their weights
     for step in range(steps + 1):
         for name, connection in connections.items():
             connection.send(step)
@@ -199,7 +199,7 @@ def _measure(case: Case, modes: tuple[Mode, ...], *, steps: int) -> dict[str, Fi
 
 
 def _worker(case: Case, mode: Mode, connection: Connection) -> None:
-    """Train in one mode: takes step numbers, answers (loss, seconds); ends with its memory and tokens."""
+    """Train in one mode: receive step numbers, send (loss, seconds), and at the end memory and tokens."""
     hp = parse_hyperparameters(case.configuration)
     data = open_prepared(case.prepared)
     split = PreparedSplit(data.split("train"), [field.role for field in hp.text_fields])
@@ -241,30 +241,32 @@ def _worker(case: Case, mode: Mode, connection: Connection) -> None:
 
 
 def _peak_bytes() -> int:
-    """Peak resident memory of this program; ru_maxrss would also know what the process was before it started it."""
+    """Return the peak resident memory; ru_maxrss would include memory from before this program started."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
 
 
 def _print(case: Case, figures: dict[str, Figures]) -> bool:
-    """Print the table; returns whether all modes computed the same losses."""
+    """Print the table; return whether all modes computed the same losses."""
     packed = figures["packed"]
     rows = []
-    for name, found in figures.items():
-        seconds = sum(found.seconds)
+    for name, mode in figures.items():
+        seconds = sum(mode.seconds)
         rows.append(
             [
                 name,
-                f"{case.batch_size * len(found.seconds) / seconds:.2f}",
+                f"{case.batch_size * len(mode.seconds) / seconds:.2f}",
                 f"{seconds / sum(packed.seconds):.2f}x",
-                f"{100 * (1 - found.tokens / found.computed_tokens):.0f} %",
-                f"{found.peak_bytes / 2**30:.2f} GiB",
-                f"{found.losses[-1]:.6f}",
+                f"{100 * (1 - mode.tokens / mode.computed_tokens):.0f} %",
+                f"{mode.peak_bytes / 2**30:.2f} GiB",
+                f"{mode.losses[-1]:.6f}",
             ]
         )
     print_table(case.title, ["mode", "records/s", "time of packed", "padding", "peak memory", "last loss"], rows)
     differences = [
-        abs(loss - same) / abs(same) for found in figures.values() for loss, same in zip(found.losses, packed.losses)
+        abs(loss - expected) / abs(expected)
+        for mode in figures.values()
+        for loss, expected in zip(mode.losses, packed.losses)
     ]
     equal = max(differences) < LARGEST_LOSS_DIFFERENCE
     print(

@@ -1,8 +1,8 @@
-"""Every parallel strategy beside one process: largest relative differences of losses, gradients, weights, predictions.
+"""Compare every parallel strategy with one process: losses, gradients, weights and predictions.
 
     python -m benchmarks.parity [PART OF A NAME ...]
 
-What is run and what a difference is relative to: testing/parity.py. Ends with exit code 1 when a row differs or fails.
+testing/parity.py defines the runs and the relative difference. The exit code is 1 if a row differs or fails.
 """
 
 import argparse
@@ -22,23 +22,23 @@ COLUMNS = (
     "strategy", "processes", "losses", "gradients", "weights", "predictions", "dropout: z", "copies", "seconds", "",
 )  # fmt: skip
 
-DROPOUT_UP_TO = 4  # processes; more add nothing but time
+DROPOUT_UP_TO = 4  # processes; more only take more time
 
 
 def main() -> int:
     arguments = _arguments()
-    every = [*STRATEGIES, *ready_configurations()]
-    chosen = [row for row in every if _is_chosen(row.name, arguments)]
+    strategies = [*STRATEGIES, *ready_configurations()]
+    chosen = [row for row in strategies if _is_chosen(row.name, arguments)]
     started = time.perf_counter()
     print_machine()
     with RankPool(timeout=arguments.timeout) as pool, tempfile.TemporaryDirectory() as folder:
         jobs = ParityJobs(pool, Path(folder))
         check = ParityCheck(jobs)
         dropout = None if arguments.without_dropout else DropoutCheck.prepare(jobs)
-        rows, notes, not_begun = [], [], []
+        rows, notes, not_started = [], [], []
         for strategy in chosen:
             if rows and time.perf_counter() - started > 60 * arguments.minutes:
-                not_begun.append(strategy.name)
+                not_started.append(strategy.name)
                 continue
             cells, note = _row(strategy, check, dropout)
             print("  ".join(cells), flush=True)
@@ -47,32 +47,32 @@ def main() -> int:
     print_table(
         f"Largest relative difference to one process over {STEPS} steps; at most {TOLERANCE:g} is ok", COLUMNS, rows
     )
-    if not_begun:
-        print(f"not begun within {arguments.minutes:g} minutes: {'; '.join(not_begun)}\n")
+    if not_started:
+        print(f"not started within {arguments.minutes:g} minutes: {'; '.join(not_started)}\n")
     print("\n\n".join(notes))
     return 1 if notes else 0
 
 
 def _row(strategy: Strategy, check: ParityCheck, dropout: DropoutCheck | None) -> tuple[list[str], str]:
-    """The cells of the table, and what is wrong, if anything is."""
+    """Return the cells of a row, and a description of the differences or the failure."""
     started = time.perf_counter()
-    cells, wrong = [strategy.name, str(strategy.world_size)], []
+    cells, problems = [strategy.name, str(strategy.world_size)], []
     try:
-        found = check.compare(strategy)
-        for one in (found.losses, found.gradients, found.weights, found.predictions):
-            cells.append(f"{one.value:.1e}")
-            wrong += [f"{one.value:.3g} in {one.where}"] * (one.value > TOLERANCE)
+        parity = check.compare(strategy)
+        for largest in (parity.losses, parity.gradients, parity.weights, parity.predictions):
+            cells.append(f"{largest.value:.1e}")
+            problems += [f"{largest.value:.3g} in {largest.where}"] * (largest.value > TOLERANCE)
         if dropout is not None and strategy.alone() == ONE_PROCESS and strategy.world_size <= DROPOUT_UP_TO:
-            noisy = dropout.compare(strategy)
-            cells += [f"{noisy.z:+.1f}", f"{noisy.copies.value:.1e}"]
-            if not noisy.holds:
-                wrong.append(f"with dropout z = {noisy.z:.2f}, copies differ by {noisy.copies}")
-        verdict = "differs" if wrong else "ok"
+            with_dropout = dropout.compare(strategy)
+            cells += [f"{with_dropout.z:+.1f}", f"{with_dropout.copies.value:.1e}"]
+            if not with_dropout.holds:
+                problems.append(f"with dropout z = {with_dropout.z:.2f}, copies differ by {with_dropout.copies}")
+        verdict = "differs" if problems else "ok"
     except (RankFailed, ContractError) as error:
         verdict = "fails"
-        wrong.append(_end(str(error)))
+        problems.append(_end(str(error)))
     cells += ["-"] * (len(COLUMNS) - 2 - len(cells))
-    return [*cells, f"{time.perf_counter() - started:.1f}", verdict], "; ".join(wrong)
+    return [*cells, f"{time.perf_counter() - started:.1f}", verdict], "; ".join(problems)
 
 
 def _is_chosen(name: str, arguments: argparse.Namespace) -> bool:
@@ -82,7 +82,7 @@ def _is_chosen(name: str, arguments: argparse.Namespace) -> bool:
 
 
 def _end(text: str) -> str:
-    """The first line and the last few of a traceback."""
+    """Return the first and the last five lines of a traceback."""
     first, *rest = text.strip().splitlines()
     return "\n".join([first, *rest[-5:]])
 
@@ -91,9 +91,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="*", help="only rows whose name contains one of these")
     parser.add_argument("--exactly", action="store_true", help="only rows with one of these names")
-    parser.add_argument("--without-dropout", action="store_true", help="leave out the statistical check")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="after which no further row is begun")
-    parser.add_argument("--timeout", type=float, default=300, help="seconds that a row may take")
+    parser.add_argument("--without-dropout", action="store_true", help="skip the statistical check with dropout")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no further row after this time")
+    parser.add_argument("--timeout", type=float, default=300, help="maximum seconds per row")
     return parser.parse_args()
 
 

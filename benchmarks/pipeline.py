@@ -1,10 +1,10 @@
-"""How long the ranks of a pipeline wait: the idle share of each schedule, from a trace of real processes.
+"""Measure the bubble of each pipeline schedule: the idle time of its ranks in a trace of real processes.
 
     python -m benchmarks.pipeline [--ranks 2 4] [--milliseconds 30] [--passes 2]
 
-Each rank has two layers of an encoder, in one stage or two. A layer sleeps: half of --milliseconds in the forward pass,
-as long for the gradient of its input, and as long again for those of its weights. So the figures are about schedules,
-not about how many processes a machine's cores can feed; everything else is the real thing, and counts as work or wait.
+Each rank has two encoder layers, in one stage or two. A layer sleeps for half of --milliseconds in the forward pass, as
+long for the gradient of its input, and as long for those of its weights. The figures therefore do not depend on the
+number of cores. All other code is that of a real job.
 """
 
 import argparse
@@ -32,12 +32,12 @@ from contracts.hyperparameters import Hyperparameters
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 from testing.rank_pool import RankPool
 
-COLUMNS = ("schedule", "ranks p", "microbatches m", "idle", "(p-1)/(m+p-1)", "ratio", "held", "ms a pass")
+COLUMNS = ("schedule", "ranks p", "microbatches m", "idle", "(p-1)/(m+p-1)", "ratio", "held", "ms per pass")
 
 
 @dataclass(frozen=True)
 class Interval:
-    """One microbatch in one stage of a rank: a forward, backward or weight pass, in seconds since the machine began."""
+    """A forward, backward or weight pass of one microbatch in one stage; start and end by time.monotonic()."""
 
     kind: str
     stage: int
@@ -66,16 +66,16 @@ def main() -> None:
                     rows.append(_row(name, ranks, microbatches, traces))
                     print("  ".join(rows[-1]), flush=True)
     print_table(
-        f"Idle share of a pipeline whose layers sleep: per rank and microbatch {arguments.milliseconds:g} ms forward, "
-        f"twice as long backward; best of {arguments.passes} passes. Held: microbatches whose activations the fullest "
-        "rank keeps.",
+        "Idle fraction of a pipeline whose layers sleep: per rank and microbatch "
+        f"{arguments.milliseconds:g} ms forward, twice as long backward; best of {arguments.passes} passes. "
+        "held: the largest number of microbatches whose activations a rank keeps.",
         COLUMNS,
         rows,
     )
 
 
 def trace(folder: Path, schedule: str, *, microbatches: int, seconds: float, passes: int) -> list[list[Interval]]:
-    """What every rank runs; its intervals of each pass, after one that builds the buffers."""
+    """Run the passes on one rank; return the intervals of each pass after a first one, which allocates the buffers."""
     ranks = torch.distributed.get_world_size()
     hp = hyperparameters(
         model_class="multimodal_bert", strategy="pp", pp_schedule=schedule, num_microbatches=microbatches
@@ -84,8 +84,8 @@ def trace(folder: Path, schedule: str, *, microbatches: int, seconds: float, pas
     for layer in model.branches["text"].encoder.layers:
         _make_sleepy(layer, seconds=seconds / 2)
     execution = parallelize(model, build_mesh(ParallelDegrees(pp=ranks)), hp, precision=torch.float32)
-    own = [encoder.layers for branch in execution.module.branches.values() for encoder in [branch.encoder]]
-    assert [len(layers) for layers in own] == [2], "the planner gives each rank two layers"
+    layers = [branch.encoder.layers for branch in execution.module.branches.values()]
+    assert list(map(len, layers)) == [2], "the planner gives each rank two layers"
     batches = [packed_batch([[8]], tabular_dim=3, seed=seed) for seed in range(microbatches)]
     objective = WeightedCrossEntropy([1.0, 1.0], torch.device("cpu"))
     traces = []
@@ -107,18 +107,18 @@ def _model(folder: Path, hp: Hyperparameters, *, layers: int) -> Classifier:
 
 def _make_sleepy(layer: nn.Module, *, seconds: float) -> None:
     forward = layer.forward
-    layer.delay = nn.Parameter(torch.zeros(()))  # its gradient is what the weight pass has to compute
+    layer.delay = nn.Parameter(torch.zeros(()))  # the weight pass computes its gradient
 
     def sleepy(hidden: Tensor, *arguments: Any, **named: Any) -> Tensor:
         time.sleep(seconds)
-        worked = forward(_Slow.apply(hidden, seconds), *arguments, **named)
-        return worked + _Slow.apply(layer.delay, seconds)
+        output = forward(_Slow.apply(hidden, seconds), *arguments, **named)
+        return output + _Slow.apply(layer.delay, seconds)
 
     layer.forward = sleepy
 
 
 class _Slow(torch.autograd.Function):
-    """The identity, whose backward pass takes its time."""
+    """The identity, with a backward pass that sleeps."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, seconds: float) -> Tensor:
@@ -132,7 +132,7 @@ class _Slow(torch.autograd.Function):
 
 
 class _Recorder:
-    """While it is entered, notes when this rank's stages work."""
+    """Records the intervals of this rank's stages; use as a context manager."""
 
     _METHODS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
 
@@ -142,15 +142,15 @@ class _Recorder:
 
     def __enter__(self) -> "_Recorder":
         for name, original in self._originals.items():
-            setattr(PipelineStage, name, self._noting(name, original))
+            setattr(PipelineStage, name, self._recorded(name, original))
         return self
 
     def __exit__(self, *_: object) -> None:
         for name, original in self._originals.items():
             setattr(PipelineStage, name, original)
 
-    def _noting(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(stage: PipelineStage, microbatch: int, *arguments: Any, **named: Any) -> Any:
+    def _recorded(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(stage: PipelineStage, microbatch: int, *arguments: Any, **named: Any) -> Any:
             start = time.monotonic()
             try:
                 return original(stage, microbatch, *arguments, **named)
@@ -160,11 +160,11 @@ class _Recorder:
                     kind = "backward of the input"
                 self.intervals.append(Interval(kind, stage.stage_index, microbatch, start, time.monotonic()))
 
-        return noted
+        return recorded
 
 
 def _row(schedule: str, ranks: int, microbatches: int, traces: list[list[list[Interval]]]) -> list[str]:
-    """Cells of a schedule, from [rank][pass] intervals."""
+    """Return the cells of a schedule's row, from [rank][pass] intervals."""
     idle, seconds = min(_idle([of_rank[i] for of_rank in traces]) for i in range(len(traces[0])))
     bubble = (ranks - 1) / (microbatches + ranks - 1)
     held = max(_held(of_rank[0]) for of_rank in traces) / SCHEDULES[schedule].stages_per_rank
@@ -175,7 +175,7 @@ def _row(schedule: str, ranks: int, microbatches: int, traces: list[list[list[In
 
 
 def _idle(of_ranks: list[list[Interval]]) -> tuple[float, float]:
-    """Share of all ranks' time from the first start to the last end in which none of a rank's stages works; seconds."""
+    """Return the idle fraction of the ranks' time from the first start to the last end, and that time in seconds."""
     start = min(interval.start for intervals in of_ranks for interval in intervals)
     end = max(interval.end for intervals in of_ranks for interval in intervals)
     busy = sum(interval.end - interval.start for intervals in of_ranks for interval in intervals)
@@ -183,7 +183,7 @@ def _idle(of_ranks: list[list[Interval]]) -> tuple[float, float]:
 
 
 def _held(intervals: list[Interval]) -> int:
-    """The most pairs of stage and microbatch whose gradients were still to come."""
+    """Return the largest number of (stage, microbatch) pairs whose backward pass was not complete."""
     now, most = Counter[str](), 0
     for interval in sorted(intervals, key=lambda interval: interval.end):
         now["forward"] += interval.kind == "forward"

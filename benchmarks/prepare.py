@@ -1,7 +1,7 @@
-"""Preparing data: rows per second on reviews, memory over a million rows, time to open what was prepared.
+"""Measure data preparation: rows per second on reviews, memory for a million rows, time to open prepared data.
 
-Each preparation is a process of its own, which starts its worker processes as a training job does. Memory is anonymous
-memory (the kernel's proportional Pss_Anon): what the processes hold, without the page cache of the files they map.
+Each preparation runs in a separate process, which starts its worker processes as a training job does. Memory is
+anonymous memory (the kernel's proportional Pss_Anon), without the page cache of mapped files.
 """
 
 import argparse
@@ -37,7 +37,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at a preparation: bytes written of train, memory of its process and of its workers together."""
+    """A sample of a running preparation: bytes written of train, memory of its process and of all its workers."""
 
     written: int
     main_bytes: int
@@ -46,7 +46,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Preparation:
-    """A finished one; `seconds` is everything: reading, fitting, starting processes, transforming, writing."""
+    """A finished preparation; `seconds` includes reading, fitting, starting processes, transforming and writing."""
 
     folder: Path
     rows: int
@@ -59,7 +59,9 @@ def main() -> int:
     print_machine()
     encoder = minilm_folder()
     if encoder is None:
-        print("MiniLM is not installed: its WordPiece vocabulary is replaced by one learned here (from_scratch).")
+        print(
+            "MiniLM is not installed. A vocabulary learned from the reviews (from_scratch) replaces its WordPiece one."
+        )
     configuration = {**TWO_TEXTS, "tokenizer": "from_scratch" if encoder is None else str(encoder)}
     with tempfile.TemporaryDirectory(dir=arguments.work) as work:
         tables, source = read_reviews(
@@ -73,25 +75,25 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=10, help="copies of the reviews in the longer runs")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="generated rows whose memory is watched")
-    parser.add_argument("--work", type=Path, help="where the temporary files go; about 1 GB for 1,000,000 rows")
-    parser.add_argument("--generated", action="store_true", help="generated reviews even where the real ones are")
+    parser.add_argument("--repeats", type=int, default=10, help="copies of the reviews in the long runs")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="generated rows of the memory measurement")
+    parser.add_argument("--work", type=Path, help="folder for temporary files; about 1 GB for 1,000,000 rows")
+    parser.add_argument("--generated", action="store_true", help="use generated reviews even if the real ones exist")
     return parser.parse_args()
 
 
 def _prepare_reviews(
     work: Path, configuration: dict[str, Any], *, tables: dict[str, pa.Table], source: str, repeats: int
 ) -> list[Preparation]:
-    """Rate on the reviews, as they are and repeated; returns a preparation of each size."""
+    """Measure rows/s on the reviews, once and repeated; return a preparation of each size."""
     lines, finished = [], {}
     for copies in dict.fromkeys((1, repeats)):
         for file_format in ("csv", "parquet"):
             copied = {split: _repeat(table, copies) for split, table in tables.items()}
             root = work / f"{file_format}-{copies}"
-            found = _prepare(lay_out_job(root, copied, configuration, file_format=file_format), configuration)
-            finished[copies] = found
-            lines.append([file_format, f"{found.rows:,}", f"{found.seconds:.1f}", f"{found.rows / found.seconds:,.0f}"])
+            done = _prepare(lay_out_job(root, copied, configuration, file_format=file_format), configuration)
+            finished[copies] = done
+            lines.append([file_format, f"{done.rows:,}", f"{done.seconds:.1f}", f"{done.rows / done.seconds:,.0f}"])
     print_table(
         f"Preparing {source}: Review Text + Title + table, all of train, val and test",
         ["format", "rows", "seconds", "rows/s"],
@@ -101,14 +103,14 @@ def _prepare_reviews(
 
 
 def _repeat(table: pa.Table, copies: int) -> pa.Table:
-    """The table several times, ids numbered anew."""
+    """Return several copies of the table, with new ids."""
     repeated = pa.concat_tables([table] * copies)
-    place = repeated.column_names.index("review_id")
-    return repeated.set_column(place, "review_id", pa.array(np.arange(repeated.num_rows)))
+    column = repeated.column_names.index("review_id")
+    return repeated.set_column(column, "review_id", pa.array(np.arange(repeated.num_rows)))
 
 
 def _prepare_large(root: Path, configuration: dict[str, Any], *, rows: int) -> Preparation:
-    """Prepare `rows` generated rows and print the memory on the way."""
+    """Prepare `rows` generated rows and print the memory during preparation."""
     held_out = {split: pa.concat_tables(generate_reviews(HELD_OUT_ROWS, seed=1)) for split in ("val", "test")}
     paths = lay_out_job(root, held_out, configuration)
     _write_train(paths.channel("train"), rows)
@@ -123,7 +125,7 @@ def _prepare_large(root: Path, configuration: dict[str, Any], *, rows: int) -> P
         reached = mark
     print_table(
         f"Memory while preparing {rows:,} generated reviews ({found.rows / found.seconds:,.0f} rows/s): "
-        "the most since the line above",
+        "maximum since the previous line",
         ["rows written", "main process", "workers together", "all"],
         lines,
     )
@@ -131,7 +133,7 @@ def _prepare_large(root: Path, configuration: dict[str, Any], *, rows: int) -> P
 
 
 def _write_train(folder: Path, rows: int) -> None:
-    """Generated reviews into Parquet files, one block in memory at a time."""
+    """Write generated reviews to Parquet files, with one block in memory at a time."""
     folder.mkdir(parents=True)
     writer: pq.ParquetWriter | None = None
     written = 0
@@ -147,7 +149,7 @@ def _write_train(folder: Path, rows: int) -> None:
 
 def _memory_line(name: str, samples: Sequence[Sample]) -> list[str]:
     if not samples:
-        return [name, "too quick", "too quick", "too quick"]
+        return [name, *["too short to measure"] * 3]
     columns = (
         max(sample.main_bytes for sample in samples),
         max(sample.worker_bytes for sample in samples),
@@ -157,7 +159,7 @@ def _memory_line(name: str, samples: Sequence[Sample]) -> list[str]:
 
 
 def _prepare(paths: JobPaths, configuration: dict[str, Any]) -> Preparation:
-    """Prepare in a process of its own, watched from here."""
+    """Prepare in a separate process and sample its memory."""
     ours, theirs = _SPAWN.Pipe(duplex=False)
     process = _SPAWN.Process(target=_prepare_process, args=(paths, configuration, theirs))
     process.start()
@@ -180,7 +182,7 @@ def _prepare_process(paths: JobPaths, configuration: dict[str, Any], connection:
 
 
 def _family(pid: int) -> list[int]:
-    """A process and all its descendants."""
+    """Return the ids of a process and all its descendants."""
     parents = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -189,7 +191,7 @@ def _family(pid: int) -> list[int]:
             continue
         parents[int(status.parent.name)] = int(fields[1])
     family = [pid]
-    for member in family:  # grows while it is walked
+    for member in family:  # the list grows during the iteration
         family += [child for child, parent in parents.items() if parent == member]
     return family
 
@@ -203,7 +205,7 @@ def _anonymous_bytes(pid: int) -> int:
 
 
 def _time_opening(preparations: Sequence[Preparation], configuration: dict[str, Any]) -> None:
-    """Open each in a fresh process, its file dropped from the page cache before."""
+    """Open each in a new process, after removing its file from the page cache."""
     lines = []
     for found in preparations:
         file = found.folder / "train.arrow"
@@ -218,14 +220,14 @@ def _time_opening(preparations: Sequence[Preparation], configuration: dict[str, 
         process.join()
         lines.append([f"{rows:,}", f"{file.stat().st_size / 2**20:,.0f} MiB", f"{opening:.3f}", f"{packing:.3f}"])
     print_table(
-        "Opening prepared data, nothing of it in the page cache",
+        "Opening prepared data that is not in the page cache",
         ["rows of train", "file", "seconds to open", f"to the first {FIRST_BATCH} random records"],
         lines,
     )
 
 
 def _open_process(folder: Path, configuration: dict[str, Any], connection: Connection) -> None:
-    from container.data.split import PreparedSplit  # imports torch, which the processes that prepare must not
+    from container.data.split import PreparedSplit  # imports torch, which preparing processes must not import
 
     roles = [field.role for field in parse_hyperparameters(configuration).text_fields]
     start = time.perf_counter()

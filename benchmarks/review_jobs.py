@@ -1,4 +1,4 @@
-"""A job on the clothing reviews, run as a user runs it, and what it reached on test."""
+"""Run a job on the clothing reviews as a user does, and collect its results."""
 
 import json
 import re
@@ -33,10 +33,10 @@ class ReviewJob:
     """A finished job.
 
     Attributes:
-        metrics: metrics.json.
-        rare_ap: average precision of class 0 on test; None where there are more than two classes.
-        rows_per_second: median over the progress lines of training; None where it was too short for one.
-        seconds: of the whole job.
+        metrics: the content of metrics.json.
+        rare_ap: average precision of class 0 on test; None if there are more than two classes.
+        rows_per_second: median over the progress lines of training; None if there are none.
+        seconds: duration of the whole job.
     """
 
     paths: JobPaths
@@ -52,32 +52,32 @@ class ReviewJob:
 
 
 def configuration(name: str) -> dict[str, Any]:
-    """hyperparams/{name}.json."""
+    """Return the content of hyperparams/{name}.json."""
     return json.loads((REPOSITORY / "hyperparams" / f"{name}.json").read_text())
 
 
 def missing_data(folder: Path) -> str | None:
-    """What to do where the reviews are not in `folder`; None where they are."""
+    """Return instructions to get the reviews, or None if they are in `folder`."""
     missing = [split for split in SPLITS if not (folder / f"{split}.parquet").is_file()]
     if not missing:
         return None
     return (
-        f"{folder} has no {missing[0]}.parquet. The data: Women's E-Commerce Clothing Reviews (CC0), in "
+        f"{folder} has no {missing[0]}.parquet. The data is Women's E-Commerce Clothing Reviews (CC0), in "
         "the split of Multimodal-Toolkit (github.com/georgian-io/Multimodal-Toolkit, in "
-        "datasets/Womens_Clothing_E-Commerce_Reviews). Save its splits as {train,val,test}.parquet, with a column "
-        "review_id, into a folder and give that as --data."
+        "datasets/Womens_Clothing_E-Commerce_Reviews). Save its splits as {train,val,test}.parquet with a column "
+        "review_id, and pass their folder as --data."
     )
 
 
 def train_on_reviews(root: Path, values: Mapping[str, Any], *, data: Path, rows: int | None = None) -> ReviewJob:
-    """Lay a job out in `root`, which is replaced, and run it to its end.
+    """Write a job to `root`, which is replaced, and run it.
 
-    The tables have a column more, TITLE_AND_TEXT: the title, " . ", the review.
+    The tables get the additional column TITLE_AND_TEXT: the title, " . ", the review.
 
     Args:
-        rows: of train; None = all.
+        rows: training rows; None = all.
     """
-    shutil.rmtree(root, ignore_errors=True)  # measured from nothing: a finished job would only be found finished
+    shutil.rmtree(root, ignore_errors=True)  # a finished job would not run again
     tables = {split: _with_title_and_text(pq.read_table(data / f"{split}.parquet")) for split in SPLITS}
     tables["train"] = tables["train"].slice(0, rows)
     paths = lay_out_job(root, tables, values)

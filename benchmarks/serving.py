@@ -1,4 +1,4 @@
-"""Serving with MiniLM: a record through the handler beside the bare ONNX session, and many clients over HTTP."""
+"""Measure serving with MiniLM: the handler compared with the ONNX session alone, and many clients over HTTP."""
 
 import argparse
 import json
@@ -32,7 +32,7 @@ _ROWS = {"train": 48, "val": 24, "test": 24}
 
 
 def main() -> int:
-    """Returns 1 where a wanted figure is missed."""
+    """Return 1 if the handler is too slow, or if the server lost or changed an answer."""
     arguments = _arguments()
     encoder = minilm_folder()
     if encoder is None:
@@ -53,16 +53,18 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=available_cores(), help="of ONNX Runtime (default: cores)")
-    parser.add_argument("--repeats", type=int, default=200, help="of the single record")
-    parser.add_argument("--clients", type=int, default=200, help="at once; 0 leaves the server out")
-    parser.add_argument("--requests", type=int, default=10, help="that each client sends")
-    parser.add_argument("--root", type=Path, help="keep the job here, and take it from here the next time")
+    parser.add_argument(
+        "--threads", type=int, default=available_cores(), help="threads of ONNX Runtime; default: number of cores"
+    )
+    parser.add_argument("--repeats", type=int, default=200, help="predictions of the single record")
+    parser.add_argument("--clients", type=int, default=200, help="concurrent clients; 0 skips the server")
+    parser.add_argument("--requests", type=int, default=10, help="requests per client")
+    parser.add_argument("--root", type=Path, help="job folder; an existing job is used again")
     return parser.parse_args()
 
 
 def _train(root: Path, encoder: Path) -> None:
-    """A short job on generated reviews: what the weights are does not matter here."""
+    """Run a short job on generated reviews; the weights do not matter here."""
     tables = {split: next(generate_reviews(rows, seed=i)) for i, (split, rows) in enumerate(_ROWS.items())}
     text = {"model_class": "multimodal_bert", "text_name": "Review Text", "tokenizer": str(encoder)}
     lay_out_job(root, tables, {**COLUMNS, **text, "max_epochs": 1, "batch_size": 8})
@@ -78,13 +80,13 @@ def _records(rows: int) -> list[dict[str, Any]]:
 
 
 def _measure_handler(model: Path, *, threads: int, repeats: int) -> bool:
-    """Time all in turns, so that a busy moment of the machine hits each alike; whether the handler is fast enough."""
+    """Time all in alternation, so that machine load affects them equally; return whether the handler is fast enough."""
     from container.serving import handler
 
-    record = max(_records(50), key=lambda found: len(found["Review Text"] or ""))
+    record = max(_records(50), key=lambda review: len(review["Review Text"] or ""))
     served = handler.model_fn(str(model))
     feed, tokens = _feed(model, record)
-    # The handler's own: the waiting threads of a second session would slow whoever computes after it.
+    # Use the handler's session, because the waiting threads of a second session would slow the other computations.
     session: onnxruntime.InferenceSession = served._predictor._backend._session
     as_json = json.dumps(record).encode()
     as_csv = _csv(record, served.feature_inputs)
@@ -94,7 +96,7 @@ def _measure_handler(model: Path, *, threads: int, repeats: int) -> bool:
         return handler.output_fn(handler.predict_fn(request, served), content_type)[0]
 
     ways: dict[str, Callable[[], object]] = {
-        "bare ONNX session": lambda: session.run(["probabilities"], feed),
+        "ONNX session alone": lambda: session.run(["probabilities"], feed),
         "handler, JSON in, JSON out": lambda: whole(as_json, JSON),
         "handler, CSV in, CSV out": lambda: whole(as_csv, CSV),
     }
@@ -107,22 +109,29 @@ def _measure_handler(model: Path, *, threads: int, repeats: int) -> bool:
             if turn >= _WARM_UP:
                 seconds[name].append(time.perf_counter() - began)
                 processor[name].append(time.process_time() - used)
-    bare = float(np.median(seconds["bare ONNX session"]))
-    ratios = {name: float(np.median(spent)) / bare for name, spent in seconds.items()}
+    session_alone = float(np.median(seconds["ONNX session alone"]))
+    ratios = {name: float(np.median(spent)) / session_alone for name, spent in seconds.items()}
     rows = []
     for name, spent in seconds.items():
         half, most = (1000 * float(np.percentile(spent, share)) for share in (50, 99))
-        cpu = 1000 * float(np.median(processor[name]))  # with one thread it is the same on a busy machine
+        cpu = 1000 * float(np.median(processor[name]))  # with one thread it does not depend on machine load
         times = (f"{milliseconds:.2f} ms" for milliseconds in (half, most, 1000 * min(spent), cpu))
         rows.append([name, *times, f"{ratios[name]:.2f}x"])
     title = f"One record of {tokens} tokens, MiniLM, {threads} threads, {repeats} times each"
-    columns = ["way", "p50", "p99", "fastest", "CPU, p50", f"p50 of the bare session's (at most {_MOST_HANDLER}x)"]
+    columns = [
+        "way",
+        "p50",
+        "p99",
+        "fastest",
+        "CPU, p50",
+        f"ratio of p50 to the session alone (at most {_MOST_HANDLER}x)",
+    ]
     print_table(title, columns, rows)
     return max(ratios.values()) <= _MOST_HANDLER
 
 
 def _feed(model: Path, record: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], int]:
-    """What the graph is fed for a record, and its tokens."""
+    """Return the graph's inputs for a record, and its number of tokens."""
     from container.data.records import RecordArrays
 
     preprocessor = Preprocessor.load(model)
@@ -140,7 +149,7 @@ def _csv(record: Mapping[str, Any], columns: Sequence[str]) -> bytes:
 
 
 def _measure_server(root: Path, *, clients: int, requests: int, threads: int) -> bool:
-    """Many clients at once; whether every request was answered, as the record alone would have been."""
+    """Send requests from many clients; return whether every answer equals that of the record alone."""
     from container.predictor import Predictor
 
     records = _records(60)

@@ -1,6 +1,7 @@
-"""The law: for the same seed, data and global batch, every strategy gives one process's numbers.
+"""For the same seed, data and global batch, every strategy gives one process's numbers.
 
-A strategy of each kind; `make parity` has all of them. How it is measured: testing/parity.py and dropout_parity.py.
+These tests cover one strategy of each kind; `make parity` runs all. testing/parity.py and dropout_parity.py define the
+measurements.
 """
 
 import subprocess
@@ -172,7 +173,7 @@ def test_the_table_names_what_differs_or_fails_and_its_exit_code_says_so():
 
 
 @pytest.mark.long
-def test_rows_that_no_time_is_left_for_are_named():
+def test_rows_that_did_not_start_in_time_are_named():
     code, verdicts, printed = printed_table("activation checkpointing", "--minutes", "0")
     assert (code, verdicts) == (0, {"activation checkpointing": "ok"})
-    assert "not begun within 0 minutes: fsdp 2, activation checkpointing; " in printed
+    assert "not started within 0 minutes: fsdp 2, activation checkpointing; " in printed
