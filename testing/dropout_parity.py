@@ -1,10 +1,10 @@
-"""Loss curves with dropout on: other masks than one process's, but no other distribution.
+"""Compare loss curves with dropout: a strategy draws other masks than one process, from the same distribution.
 
-For a seed, d is the mean over all steps of (train/loss under a strategy - train/loss of one process): same weights,
-same batches, other masks. One process has other masks too where it cuts its batches otherwise; the spread s of those d,
-about zero, is what masks alone do. With d from several seeds, z = mean(d) / (s / sqrt(seeds)): standard normal where a
-strategy's dropout is right. |z| up to LIMIT agrees (by chance above it in one of 16,000 comparisons); with dropout left
-off it is -5, with dropout applied twice +6.
+For a seed, d is the mean over all steps of (train/loss under a strategy - train/loss of one process), with the same
+weights and batches but other masks. One process also draws other masks if it splits its batches differently. The
+standard deviation s of those d about zero measures the effect of masks alone. Over several seeds,
+z = mean(d) / (s / sqrt(seeds)) is standard normal if a strategy's dropout is correct. The check passes if |z| <= LIMIT,
+which chance exceeds in one of 16,000 comparisons. Without dropout z is -5; with dropout applied twice it is +6.
 """
 
 import math
@@ -32,11 +32,11 @@ _OTHER_MASKS = (2, 4, 8)
 
 @dataclass(frozen=True)
 class DropoutParity:
-    """How a strategy trains with dropout.
+    """The result of the check for a strategy.
 
     Attributes:
-        z: see above.
-        copies: how far ranks that hold the same weights have come apart: not at all, unless their masks differed.
+        z: see the module's docstring.
+        copies: the largest difference between ranks with the same weights; not zero if their masks differed.
     """
 
     z: float
@@ -49,11 +49,11 @@ class DropoutParity:
 
 @dataclass(frozen=True)
 class DropoutCheck:
-    """One process's losses with dropout, and how far masks alone move them.
+    """One process's losses with dropout, and the effect of masks alone on them.
 
     Attributes:
-        losses: mean train/loss over all steps, of each seed. [SEEDS]
-        spread: s.
+        losses: mean train/loss over all steps, for each seed. [SEEDS]
+        spread: the standard deviation s.
     """
 
     jobs: ParityJobs
@@ -62,16 +62,17 @@ class DropoutCheck:
 
     @classmethod
     def prepare(cls, jobs: ParityJobs) -> "DropoutCheck":
-        """Train one process: with each seed once as it is, and with other masks."""
+        """Train one process with each seed, and again with other masks."""
         losses = _mean_losses(_train(jobs, ONE_PROCESS, DROPOUT_ON))
         others = [Strategy("other masks", 1, {"accumulate_grad_batches": times}) for times in _OTHER_MASKS]
-        moved = [_mean_losses(_train(jobs, other, DROPOUT_ON)) - losses for other in others]
-        return cls(jobs, losses, float(np.sqrt(np.mean(np.square(moved)))))
+        differences = [_mean_losses(_train(jobs, other, DROPOUT_ON)) - losses for other in others]
+        return cls(jobs, losses, float(np.sqrt(np.mean(np.square(differences)))))
 
     def compare(self, strategy: Strategy, dropout: dict[str, Any] = DROPOUT_ON) -> DropoutParity:
-        """Raises what ParityJobs.train raises."""
+        """Compare with one process; raise the errors of ParityJobs.train."""
         runs = _train(self.jobs, strategy, dropout)
-        return DropoutParity(self._z(_mean_losses(runs)), max(map(disagreement, runs), key=lambda found: found.value))
+        copies = max(map(disagreement, runs), key=lambda difference: difference.value)
+        return DropoutParity(self._z(_mean_losses(runs)), copies)
 
     def _z(self, losses: np.ndarray) -> float:
         return float((losses - self.losses).mean() / (self.spread / math.sqrt(len(SEEDS))))
@@ -82,5 +83,5 @@ def _train(jobs: ParityJobs, strategy: Strategy, dropout: dict[str, Any]) -> lis
 
 
 def _mean_losses(runs: list[Trained]) -> np.ndarray:
-    """Mean train/loss over all steps, of each seed. [SEEDS]"""
+    """Return the mean train/loss over all steps, for each seed. [SEEDS]"""
     return np.array([np.mean([v for name, v in run.losses.items() if name.startswith("train/")]) for run in runs])

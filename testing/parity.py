@@ -1,13 +1,13 @@
-"""One process's numbers beside those of every parallel strategy, all through the path that a job takes.
+"""Compare the numbers of every parallel strategy with those of one process, by the code path of a job.
 
-Every run trains two tiny encoders and a table for 20 optimizer steps on the same global batches, the last of each epoch
-smaller than the rest, with class weights and clipping; it validates, saves checkpoints, and predicts test with the
-weights of the last one. Dropout is off.
+Every run trains two tiny encoders and a table for 20 optimizer steps on the same global batches, with class weights and
+clipping. The last batch of each epoch is smaller. The run validates, saves checkpoints, and predicts test with the last
+weights. Dropout is off.
 
-The one definition of a relative difference, of a tensor to the single process's: max |a - b| / max |b|. Tensors are
-each step's loss, each validation's, each parameter or its gradient under its name in the plain model, and the logits of
-test. The attention's key biases alone are measured against the query bias of their layer: softmax takes no notice of a
-constant, so in theory their gradient is zero, and in practice it is rounding noise.
+The relative difference of a tensor a to the single process's tensor b is max |a - b| / max |b|. The tensors are the
+loss of each step and validation, each parameter and its gradient under its name in the plain model, and the logits of
+test. Key biases of attention are divided by the maximum of their layer's query bias instead: softmax ignores a
+constant, so their gradient is zero in theory and rounding noise in practice.
 """
 
 import itertools
@@ -42,7 +42,7 @@ from testing.rank_pool import RankPool
 
 TOLERANCE = 1e-5
 GLOBAL_BATCH = 16
-# 69 = 4 x 16 + 5: an epoch's last batch leaves ranks without a record, and the others with different numbers of them.
+# 69 = 4 x 16 + 5: in an epoch's last batch some ranks have no record, and the others have different numbers of them.
 SPLIT_ROWS = (69, 21, 27)
 STEPS = 20
 
@@ -59,24 +59,24 @@ SETTINGS: dict[str, Any] = {
 }
 DROPOUT_OFF = {"dropout": 0.0, "fusion_dropout": 0.0, "encoder_config": {**ENCODER, "hidden_dropout_prob": 0.0}}
 DROPOUT_ON = {"dropout": 0.3, "fusion_dropout": 0.3, "encoder_config": {**ENCODER, "hidden_dropout_prob": 0.3}}
-# Adam turns the rounding noise of gradients that are zero in theory into full steps: its weights tell nothing.
+# Adam turns rounding noise into full steps where gradients are zero in theory, so its weights are not compared.
 ADAMW = {"optimizer": "AdamW", "lr": 2e-3, "weight_decay": 0.01}
 SGD = {"optimizer": "SGD", "lr": 0.05, "momentum": 0.9}
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """A row of the table: how the work is spread. Its batch_size follows from the global batch."""
+    """A row of the parity table: settings of parallelism. Its batch_size follows from the global batch."""
 
     name: str
     world_size: int
     settings: dict[str, Any] = field(default_factory=dict)
 
     def hyperparameters(self, settings: dict[str, Any]) -> Hyperparameters:
-        """`settings` under this strategy.
+        """Return `settings` with those of this strategy.
 
         Raises:
-            ContractError: the strategy is refused.
+            ContractError: the settings contradict the strategy.
         """
         values = {name: value for name, value in {**settings, **self.settings}.items() if value is not None}
         whole = parse_hyperparameters({**values, "batch_size": GLOBAL_BATCH})
@@ -86,7 +86,7 @@ class Strategy:
         return parse_hyperparameters({**values, "batch_size": GLOBAL_BATCH // parts})
 
     def alone(self) -> "Strategy":
-        """One process with the same settings, but for those that say how the work is spread."""
+        """Return one process with the same settings, without those of parallelism."""
         return Strategy(
             "one process", 1, {name: value for name, value in self.settings.items() if not about_processes(name)}
         )
@@ -101,7 +101,7 @@ def about_processes(name: str) -> bool:
 
 @dataclass(frozen=True)
 class HeldBytes:
-    """Bytes of this rank's own parts after an optimizer step: of the storages they lie in, each counted once."""
+    """Bytes of this rank's tensors after an optimizer step; each storage is counted once."""
 
     parameters: int
     gradients: int
@@ -119,14 +119,14 @@ class HeldBytes:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run left, on the ranks that have it.
+    """The results of a run.
 
     Attributes:
         losses: train/loss and val/loss, by name and step.
-        gradients: of the first step, after clipping: for each name the copies that ranks hold.
-        weights: after the last step, likewise.
-        logits: of test. [N, K]
-        held: by rank.
+        gradients: for each parameter name, the copies of all ranks; of the first step, after clipping.
+        weights: for each parameter name, the copies of all ranks, after the last step.
+        logits: logits of test. [N, K]
+        held: memory of each rank.
     """
 
     losses: dict[str, np.ndarray]
@@ -138,7 +138,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Difference:
-    """The largest relative difference of a group of tensors, and whose it is."""
+    """The largest relative difference in a group of tensors, and the name of the tensor."""
 
     value: float
     where: str
@@ -148,7 +148,7 @@ class ParityJobs:
     """Trains strategies on one prepared data set.
 
     Args:
-        folder: for data, checkpoints and logs of the runs.
+        folder: folder for the data, checkpoints and logs of the runs.
     """
 
     def __init__(self, pool: RankPool, folder: Path) -> None:
@@ -158,10 +158,10 @@ class ParityJobs:
         self._number = itertools.count()
 
     def train(self, strategy: Strategy, *runs: dict[str, Any]) -> list[Trained]:
-        """Train under `strategy` once with each of `runs`, which are laid over SETTINGS.
+        """Train under `strategy` once with each of `runs`, which override SETTINGS.
 
         Raises:
-            ContractError: the strategy is refused.
+            ContractError: the settings contradict the strategy.
             RankFailed: a rank failed.
         """
         jobs = []
@@ -188,8 +188,8 @@ class ParityJobs:
 
 
 def train_jobs(jobs: list[Job]) -> list[dict[str, Any]]:
-    """On every rank: train each job as a worker does; what this rank knows of it."""
-    # To gather whole tensors for comparison, torch finds, is slow where two axes cut the same dimension.
+    """Train each job as a worker does, and return the results of this rank."""
+    # torch warns that gathering whole tensors is slow if two axes split the same dimension.
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
     return [_train(job) for job in jobs]
 
@@ -200,7 +200,7 @@ def _train(job: Job) -> dict[str, Any]:
     runs: list[TrainingRun] = []
     step = Trainer._step
 
-    def noted_step(trainer: Trainer, microbatches: Sequence[PackedBatch]) -> None:
+    def recorded_step(trainer: Trainer, microbatches: Sequence[PackedBatch]) -> None:
         step(trainer, microbatches)
         if not runs:
             run = trainer._run
@@ -209,7 +209,7 @@ def _train(job: Job) -> dict[str, Any]:
             held.append(HeldBytes.by(run.execution.module, run.optimizer))
 
     ranks = build_mesh(ParallelDegrees.resolve(job.hp, dist.get_world_size()))
-    with mock.patch.object(Trainer, "_step", noted_step):
+    with mock.patch.object(Trainer, "_step", recorded_step):
         trained = train_and_predict(job, ranks, data=JobData.open(job), stop=StopFlag())
     return {
         "history": trained.state.history,
@@ -225,7 +225,7 @@ def _trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _whole(tensors: dict[str, Tensor | None]) -> dict[str, np.ndarray]:
-    """Copies of the whole tensors on this rank; every rank of a mesh gathers the same ones in the same order."""
+    """Return copies of the whole tensors; every rank of a mesh must gather the same ones in the same order."""
     return {
         name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().numpy().copy()
         for name, tensor in tensors.items()
@@ -235,7 +235,8 @@ def _whole(tensors: dict[str, Tensor | None]) -> dict[str, np.ndarray]:
 
 def _storage_bytes(tensors: Sequence[Tensor]) -> int:
     local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
-    return sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in local}.values())
+    storages = [tensor.untyped_storage() for tensor in local]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def _merged(parts: tuple[dict[str, Any], ...]) -> Trained:
@@ -257,13 +258,13 @@ def _merged(parts: tuple[dict[str, Any], ...]) -> Trained:
 
 @dataclass(frozen=True)
 class Parity:
-    """How far a strategy's numbers are from one process's.
+    """The differences between a strategy and one process.
 
     Attributes:
-        losses: of training and validation under AdamW.
-        gradients: of the first step, after clipping.
-        weights: after the last step of SGD.
-        predictions: logits of test after either.
+        losses: losses of training and validation with AdamW.
+        gradients: gradients of the first step, after clipping.
+        weights: weights after the last step of SGD.
+        predictions: logits of test with both optimizers.
     """
 
     losses: Difference
@@ -273,7 +274,9 @@ class Parity:
 
     @property
     def largest(self) -> Difference:
-        return max((self.losses, self.gradients, self.weights, self.predictions), key=lambda found: found.value)
+        return max(
+            (self.losses, self.gradients, self.weights, self.predictions), key=lambda difference: difference.value
+        )
 
     @property
     def holds(self) -> bool:
@@ -281,14 +284,14 @@ class Parity:
 
 
 class ParityCheck:
-    """Compares strategies to one process, which it trains once for all strategies with the same model."""
+    """Compares strategies with one process, which it trains once for all strategies with the same model."""
 
     def __init__(self, jobs: ParityJobs) -> None:
         self._jobs = jobs
         self._references: dict[str, list[Trained]] = {}
 
     def reference(self, strategy: Strategy) -> tuple[Trained, Trained]:
-        """One process with the model of `strategy`, after AdamW and after SGD."""
+        """Return the results of one process with the model of `strategy`, with AdamW and with SGD."""
         alone = strategy.alone()
         key = repr(alone)
         if key not in self._references:
@@ -297,7 +300,7 @@ class ParityCheck:
         return adamw, sgd
 
     def compare(self, strategy: Strategy) -> Parity:
-        """Raises what ParityJobs.train raises."""
+        """Compare with one process; raise the errors of ParityJobs.train."""
         (adamw, sgd), (adamw_alone, sgd_alone) = self._run(strategy), self.reference(strategy)
         return Parity(
             losses=largest_difference({name: [loss] for name, loss in adamw.losses.items()}, adamw_alone.losses),
@@ -310,7 +313,7 @@ class ParityCheck:
         )
 
     def compare_sgd(self, strategy: Strategy, settings: dict[str, Any]) -> Difference:
-        """The largest difference of anything after SGD alone, of a run with `settings` laid over."""
+        """Return the largest difference in a run with SGD; `settings` override the defaults."""
         (ours,) = self._jobs.train(strategy, {**DROPOUT_OFF, **SGD, **settings})
         key = repr((strategy.alone(), settings))
         if key not in self._references:
@@ -322,14 +325,14 @@ class ParityCheck:
             (ours.weights, _first_copies(alone.weights)),
             ({"test": [ours.logits]}, {"test": alone.logits}),
         )
-        return max((largest_difference(*group) for group in groups), key=lambda found: found.value)
+        return max((largest_difference(*group) for group in groups), key=lambda difference: difference.value)
 
     def _run(self, strategy: Strategy) -> list[Trained]:
         return self._jobs.train(strategy, {**DROPOUT_OFF, **ADAMW}, {**DROPOUT_OFF, **SGD})
 
 
 def disagreement(trained: Trained) -> Difference:
-    """How far the ranks' copies of a weight are from each other."""
+    """Return the largest difference between the ranks' copies of a weight."""
     return largest_difference(trained.weights, _first_copies(trained.weights))
 
 
@@ -338,25 +341,25 @@ def _first_copies(copies: dict[str, list[np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def largest_difference(ours: dict[str, list[np.ndarray]], reference: dict[str, np.ndarray]) -> Difference:
-    """The largest relative difference of all copies of all tensors; infinite where one is missing."""
+    """Return the largest relative difference over all copies of all tensors; infinity if a tensor is missing."""
     missing = sorted(ours.keys() ^ reference.keys())
     if missing:
         return Difference(float("inf"), f"{missing[0]} is on one side only")
-    found = Difference(0.0, "")
+    largest = Difference(0.0, "")
     for name, expected in reference.items():
         scale = np.abs(reference[name.replace(".key.bias", ".query.bias")]).max()
         for copy in ours[name]:
             if copy.shape != expected.shape or not np.isfinite(copy).all():
                 return Difference(float("inf"), f"{name}: shape {copy.shape}, finite: {np.isfinite(copy).all()}")
             value = float(np.abs(copy.astype(np.float64) - expected).max() / scale)
-            if not value <= found.value:
-                found = Difference(value, name)
-    return found
+            if not value <= largest.value:
+                largest = Difference(value, name)
+    return largest
 
 
-def difference(ours, reference):
-    """The largest difference of losses, weights and test logits between two runs; of `reference` rank 0 counts."""
+def difference(ours: Trained, reference: Trained) -> Difference:
+    """Return the largest difference of losses, weights and test logits from those on rank 0 of `reference`."""
     losses = largest_difference({name: [loss] for name, loss in ours.losses.items()}, reference.losses)
-    weights = largest_difference(ours.weights, {name: copies[0] for name, copies in reference.weights.items()})
+    weights = largest_difference(ours.weights, _first_copies(reference.weights))
     logits = largest_difference({"test": [ours.logits]}, {"test": reference.logits})
-    return max((losses, weights, logits), key=lambda found: found.value)
+    return max((losses, weights, logits), key=lambda largest: largest.value)

@@ -1,4 +1,4 @@
-"""The rows of the parity table: every strategy, its options, and products of strategies, on up to 16 processes."""
+"""Define the rows of the parity table: strategies, their options, and combinations, on up to 16 processes."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from testing.parity import GLOBAL_BATCH, Strategy, about_processes
 
 _READY = REPOSITORY / "hyperparams"
 _WIDTHS = ("hidden_common_dim", "fusion_hidden_dim")
-_GPUS = 4  # of the host, where a configuration takes all there are
+_GPUS = 4  # of the host, for configurations that use all of them
 
 
 def _pipeline(schedule: str, *, ranks: int, microbatches: int) -> dict[str, Any]:
@@ -79,8 +79,11 @@ STRATEGIES = (
 
 
 def ready_configurations() -> list[Strategy]:
-    """The configurations in hyperparams/ that share out work, as rows: their widths, degrees and schedules, with the
-    data, tiny encoders, precision and global batch of the other rows; microbatches as many as there are records for."""
+    """Return rows for the parallel configurations in hyperparams/.
+
+    They keep their widths, degrees and schedules. Data, encoders, precision and global batch are those of the other
+    rows, and the number of microbatches is limited by the number of records.
+    """
     rows = [_ready(json.loads(path.read_text()), path.stem) for path in sorted(_READY.glob("*.json"))]
     return [row for row in rows if any(about_processes(key) for key in row.settings)]
 

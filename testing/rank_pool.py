@@ -1,7 +1,7 @@
-"""Ranks for tests: a function run as a job of n processes in a process group of their own, without start-up time.
+"""Run a function on n ranks for tests: as a job of n processes with a new process group, and a short start-up.
 
 Every rank of every job is forked from one server process that has imported torch, transformers and the container, but
-has run nothing: a job starts in a fraction of a second, and no group, mesh or cache of one job reaches the next.
+has run nothing. A job starts in a fraction of a second, and jobs share no group, mesh or cache.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ from container.processes import PARENT_PID, die_with_parent
 from testing.warm import fork_server
 
 MAX_RANKS = 16
-# After a rank has failed, its peers fail of the broken connection; what they say is worth this many seconds.
-_LAST_WORDS = 0.5
+# After a rank has failed, its peers fail because of the broken connection: wait this many seconds for their errors.
+_PEER_FAILURES = 0.5
 
 
 class RankFailed(AssertionError):
-    """A rank raised, died or hung; its own exception is the __cause__ where there is one.
+    """A rank raised, died or hung; its exception, if any, is the __cause__.
 
     Attributes:
-        ranks: the ranks it is about; the first to fail comes first.
+        ranks: the ranks that failed; the first to fail comes first.
     """
 
     def __init__(self, message: str, *, ranks: list[int]) -> None:
@@ -47,7 +47,7 @@ class RankPool:
     """Runs jobs of up to MAX_RANKS ranks, one after the other. Use as a context manager.
 
     Args:
-        timeout: seconds that a job may take.
+        timeout: maximum seconds per job.
     """
 
     def __init__(self, *, timeout: float = 300) -> None:
@@ -67,13 +67,13 @@ class RankPool:
     def run(
         self, function: Callable[..., Any], *arguments: Any, world_size: int, timeout: float | None = None, **named: Any
     ) -> list[Any]:
-        """Call `function` on every rank of a world, inside its process group (gloo); returns each rank's result.
+        """Call `function` on every rank of a gloo process group, and return each rank's result.
 
         Args:
             function: a module's function; it, its arguments and its results are pickled.
 
         Raises:
-            RankFailed: a rank raised, died, or was not done in time; all ranks of the job are gone.
+            RankFailed: a rank raised, died, or exceeded the timeout; all ranks of the job have ended.
         """
         assert 1 <= world_size <= MAX_RANKS
         job = next(self._numbers)
@@ -106,25 +106,25 @@ class RankPool:
 
 
 def _collect(processes: list[Any], pipes: list[Connection], *, stacks: list[Path], timeout: float) -> list[Any]:
-    """The results of all ranks, or RankFailed about those that did not give one."""
+    """Return the results of all ranks, or raise RankFailed with the ranks that have none."""
     results: dict[int, Any] = {}
     failures: list[tuple[float, int, str, BaseException | None]] = []
     deadline = time.monotonic() + timeout
     running = dict(zip(pipes, range(len(pipes))))
-    while running and (left := deadline - time.monotonic()) > 0:
-        for pipe in wait(list(running), left):
+    while running and (remaining := deadline - time.monotonic()) > 0:
+        for pipe in wait(list(running), remaining):
             rank = running.pop(pipe)
             try:
                 at, result, text, error = pickle.loads(pipe.recv_bytes())
             except EOFError:
                 processes[rank].join(10)
-                # It was the first to fail, even where its peers could say so before its end was noticed.
+                # It was the first to fail, even if the errors of its peers arrived earlier.
                 at, text, error = 0.0, f"ended with exit code {processes[rank].exitcode}", None
             if text is None:
                 results[rank] = result
                 continue
             if not failures:
-                deadline = time.monotonic() + _LAST_WORDS
+                deadline = time.monotonic() + _PEER_FAILURES
             failures.append((at, rank, text, error))
     if failures:
         failures.sort(key=lambda failure: failure[0])
@@ -141,11 +141,13 @@ def _collect(processes: list[Any], pipes: list[Connection], *, stacks: list[Path
 
 
 def _rank_main(pipe: Connection, *, job: int, rank: int, world_size: int, port: int, call: bytes, stack: Path) -> None:
-    """A rank's life. Ends without clean-up: the interpreter's takes longer than most jobs."""
+    """Run one rank. End without the interpreter's clean-up, which takes longer than most jobs."""
     os.environ.pop(PARENT_PID, None)
     die_with_parent()
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-    os.environ.update({name: str(value) for name, value in place.items()}, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
+    environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    os.environ.update(
+        {name: str(value) for name, value in environment.items()}, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1"
+    )
     torch.set_num_threads(1)
     faulthandler.register(signal.SIGUSR1, file=stack.open("w"))
     try:
@@ -157,8 +159,8 @@ def _rank_main(pipe: Connection, *, job: int, rank: int, world_size: int, port: 
             timeout=timedelta(minutes=10),
         )
         function, arguments, named = pickle.loads(call)
-        answer = pickle.dumps((time.time(), function(*arguments, **named), None, None))
-        pipe.send_bytes(answer)
+        result = pickle.dumps((time.time(), function(*arguments, **named), None, None))
+        pipe.send_bytes(result)
         dist.destroy_process_group()
     except BaseException as error:
         pipe.send_bytes(_failure(error))
@@ -168,7 +170,7 @@ def _rank_main(pipe: Connection, *, job: int, rank: int, world_size: int, port: 
 
 
 def _failure(error: BaseException) -> bytes:
-    """What a rank says of its error, with the error itself where it can be pickled."""
+    """Return a rank's failure message, with the exception if it can be pickled."""
     at, text = time.time(), traceback.format_exc()
     with contextlib.suppress(Exception):
         content = pickle.dumps((at, None, text, error))

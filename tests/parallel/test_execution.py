@@ -1,4 +1,4 @@
-"""What the training loop relies on in an Execution, whichever way the model is placed on ranks."""
+"""The facts about an Execution on which the training loop relies, for every placement of the model on ranks."""
 
 import math
 from collections.abc import Callable
@@ -34,7 +34,7 @@ PLACEMENTS = [
 
 @dataclass(frozen=True)
 class Measured:
-    """What one rank saw of one step, beside what a single process computes on all records.
+    """One step on one rank, and the same step of a single process on all records.
 
     Attributes:
         share: this rank's part of the loss.

@@ -47,12 +47,12 @@ def test_every_rank_runs_the_function_in_one_group(rank_pool, world_size):
     assert results == [(str(rank), str(world_size), expected, 1) for rank in range(world_size)]
 
 
-def test_a_job_knows_nothing_of_the_meshes_of_the_one_before(rank_pool):
+def test_jobs_share_no_meshes(rank_pool):
     assert rank_pool.run(rows_of_a_mesh, 2, columns=2, world_size=4) == [1.0, 1.0, 5.0, 5.0]
     assert rank_pool.run(rows_of_a_mesh, 1, columns=4, world_size=4) == [6.0] * 4
 
 
-def test_an_exception_names_its_rank_and_the_pool_goes_on(rank_pool):
+def test_an_exception_names_its_rank_and_the_pool_stays_usable(rank_pool):
     with pytest.raises(RankFailed, match=r"rank 2 of 3: (?s:.*)fail_on(?s:.*)column chat") as failed:
         rank_pool.run(fail_on, 2, "raise", world_size=3)
     assert failed.value.ranks[0] == 2
@@ -65,7 +65,7 @@ def test_a_killed_rank_is_named_with_its_exit_code(rank_pool):
         rank_pool.run(fail_on, 1, "kill", world_size=2)
 
 
-def test_ranks_that_hang_are_named_with_where_they_hang_and_are_gone(rank_pool):
+def test_ranks_that_hang_are_named_with_their_stack_and_are_ended(rank_pool):
     started = time.monotonic()
     with pytest.raises(RankFailed, match=r"not done after 1 s: ranks \[0, 1\] of 2(?s:.*)rank 1:\n(?s:.*)in fail_on"):
         rank_pool.run(fail_on, 1, "hang", world_size=2, timeout=1)
