@@ -48,7 +48,7 @@ NO_DROPOUT: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Mode:
-    """How chunks are laid out: packed, or padded to `length` tokens (None: to the longest chunk of the batch).
+    """The layout of chunks: packed, or padded to `length` tokens (None: to the longest chunk of the batch).
 
     `attention` is the Hugging Face implementation of the padded modes. The default of transformers is sdpa; in older
     releases it was eager.

@@ -33,7 +33,7 @@ def _no_compression() -> None:
 
 @dataclass(frozen=True)
 class DataParallel:
-    """How the gradients of ranks with different records are reduced.
+    """The reduction of gradients over ranks with different records.
 
     Attributes:
         forward: the module that a training step calls.

@@ -1,4 +1,4 @@
-"""What the settings of replicas, shards and single layers do, seen on two ranks; parity shows that the numbers stay."""
+"""The effects of the settings of replicas, shards and layers on two ranks; the parity tests compare the numbers."""
 
 import math
 import shutil
@@ -38,7 +38,7 @@ def encoder(tmp_path_factory):
 
 @pytest.fixture
 def on_two_ranks(rank_pool, encoder):
-    """What rank 0 says of a job with these settings."""
+    """Return what rank 0 reports about a job with these settings."""
 
     def run(function, **settings: Any):
         return rank_pool.run(function, encoder, world_size=2, **settings)[0]
@@ -90,14 +90,14 @@ def norms_after_an_overflow(encoder: str, **settings: Any) -> list[float]:
 
 
 def compare_compiled(encoder: str) -> tuple[float, int]:
-    """How far gradients of compiled layers are off after batches of several lengths, and how many graphs were made."""
+    """Return the largest gradient error of compiled layers over several batch lengths, and the number of graphs."""
     torch._dynamo.utils.counters.clear()
     apart = relative(gradients(encoder, steps=3, compile=True), gradients(encoder, steps=3))
     return apart, torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
 def graphs_of_ten_batches(encoder: str, **settings: Any) -> list[int]:
-    """How many graphs there are after each of ten batches of other numbers of chunks and lengths."""
+    """Return the number of graphs after each of ten batches with different numbers of chunks and lengths."""
     # A backend that needs no compiler; which graphs are made, and when they hold, is decided before any backend.
     execution_module.compile_layers = partial(compile_layers, backend="aot_eager")
     execution = execution_of(encoder, compile=True, **settings)
@@ -139,16 +139,16 @@ def replica_settings(encoder: str, **settings: Any) -> dict[str, Any]:
 
 
 def calls_of_layers(encoder: str, **settings: Any) -> list[int]:
-    """How often a step computes each encoder layer."""
+    """Return how often a step computes each encoder layer."""
     execution = execution_of(encoder, **settings)
     layers = encoder_layers_of(execution.module)
     calls = [0] * len(layers)
 
-    def count(place: int) -> None:
-        calls[place] += 1
+    def count(index: int) -> None:
+        calls[index] += 1
 
-    for place, layer in enumerate(layers):
-        layer.attention.register_forward_hook(lambda *_, place=place: count(place))
+    for i, layer in enumerate(layers):
+        layer.attention.register_forward_hook(lambda *_, index=i: count(index))
     step(execution)
     return calls
 

@@ -64,7 +64,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Reading:
-    """What one rank saw: its part of each step's loss, and its relative differences from one process."""
+    """The results of one rank: its part of each step's loss, and its relative differences from one process."""
 
     shares: list[float]
     expected_losses: list[float]
@@ -125,7 +125,7 @@ def one_process(
 
 
 def steps_of(case: Case, folder: Path) -> Reading:
-    """What every rank runs: the pipeline beside one process, on the same weights and microbatches."""
+    """Compare the pipeline with one process on the same weights and microbatches; every rank runs this."""
     plain = build(folder, case)
     ranks, execution = pipeline(case, folder)
     objective = WeightedCrossEntropy(CLASS_WEIGHTS, torch.device("cpu"))
@@ -338,8 +338,8 @@ def test_a_rank_frees_the_weights_of_the_other_stages(rank_pool: RankPool, tmp_p
         assert own == kept
 
 
-def said(case: Case, folder: Path) -> list[str]:
-    """What a rank says while it builds its pipeline for training, and again to predict."""
+def logged(case: Case, folder: Path) -> list[str]:
+    """Return a rank's log messages while it builds its pipeline for training, and again for prediction."""
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
     handler.emit = records.append
@@ -354,7 +354,7 @@ def said(case: Case, folder: Path) -> list[str]:
 
 
 def test_the_first_rank_prints_the_stages_once(rank_pool: RankPool, tmp_path: Path) -> None:
-    first, second = rank_pool.run(said, Case("1F1B", {"pp": 2}), tmp_path, world_size=2)
+    first, second = rank_pool.run(logged, Case("1F1B", {"pp": 2}), tmp_path, world_size=2)
     assert second == []
     (table,) = first
     assert table.splitlines()[0] == "pipeline of 2 stages (1F1B):"

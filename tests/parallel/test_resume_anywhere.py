@@ -51,7 +51,7 @@ class Runs:
         return self._whole[key]
 
     def resumed(self, saved: Strategy, strategy: Strategy, settings: dict[str, Any]) -> dict[str, np.ndarray]:
-        """What `strategy` makes of the checkpoint that `saved` left after SAVED_AT steps."""
+        """Return the results of `strategy` after resuming from the checkpoint of `saved` at SAVED_AT steps."""
         paths = JobPaths(self._folder / f"resumed{time.time_ns()}")
         for folder in self.whole(saved, settings)[0].checkpoints.glob(f"*step={SAVED_AT}.ckpt"):
             shutil.copytree(folder, paths.checkpoints / folder.name)

@@ -40,7 +40,7 @@ def two_texts(folder: Path, *families: str, **config: int) -> Classifier:
 
 
 def run_one_by_one(model: Classifier, blocks: list[Block]) -> torch.Tensor:
-    """Logits, with every block as a run of its own."""
+    """Return the logits, with every block as a separate run."""
     carry, receives = (), Carry()
     batch = packed_batch(CHUNKS, EVENTS, tabular_dim=3)
     for block, sends in zip(blocks, carries(model, blocks), strict=True):
@@ -119,7 +119,7 @@ def test_no_other_cut_has_a_faster_slowest_stage(seed: int) -> None:
 @pytest.mark.parametrize("name", ["Interleaved1F1B", "ZBVZeroBubble"])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_two_stages_a_rank_share_the_layers_as_evenly_as_any_cut(name: str, ranks: int) -> None:
-    """Layers of equal cost between light ends, as an encoder has them; only the place of those ends may be better."""
+    """An encoder has layers of equal cost between light ends; the result may differ from the best by those ends."""
     rank_of = [SCHEDULES[name].rank_of(stage, ranks) for stage in range(2 * ranks)]
 
     def per_rank(cuts: list[int]) -> float:

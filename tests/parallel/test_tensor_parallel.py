@@ -66,7 +66,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Trained:
-    """What one rank knows of a run: tensors of its own part of the model are whole, under their plain names.
+    """The results of a run on one rank: whole tensors of its part of the model, under their plain names.
 
     Attributes:
         losses: of each step, its share.
@@ -324,13 +324,13 @@ def refusal(case: Case, folder: Path) -> str:
 
 @pytest.mark.parametrize("family", sorted({*PACKED_FAMILIES, *PADDED_FAMILIES} - {*TENSOR_FAMILIES}))
 def test_a_family_without_a_plan_is_refused_with_what_to_do_instead(rank_pool, tmp_path, family):
-    (said,) = rank_pool.run(refusal, Case({}, ("bert", family)), tmp_path, world_size=1)
-    assert said.startswith("tp_size")
-    assert all(word in said for word in ("secondary", family, "bert, camembert", "dp_shard_size", "pp_size"))
+    (message,) = rank_pool.run(refusal, Case({}, ("bert", family)), tmp_path, world_size=1)
+    assert message.startswith("tp_size")
+    assert all(word in message for word in ("secondary", family, "bert, camembert", "dp_shard_size", "pp_size"))
 
 
 @pytest.mark.parametrize("family", sorted({*TENSOR_FAMILIES} - {*SEQUENCE_FAMILIES}))
 def test_a_family_whose_tokens_cannot_be_shared_out_is_refused(rank_pool, tmp_path, family):
-    (said,) = rank_pool.run(refusal, Case({}, ("bert", family), SP), tmp_path, world_size=1)
-    assert said.startswith("sequence_parallel")
-    assert family in said
+    (message,) = rank_pool.run(refusal, Case({}, ("bert", family), SP), tmp_path, world_size=1)
+    assert message.startswith("sequence_parallel")
+    assert family in message
