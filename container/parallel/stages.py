@@ -151,9 +151,10 @@ def balance(costs: Sequence[float], num_stages: int) -> list[int]:
         previous, best = best, {}
         for stop in range(stage, n + 1):
             candidates = []
-            for start in range(stage - 1, stop):
-                (largest, squares, cuts), cost = previous[start], sums[stop] - sums[start]
-                candidates.append((max(largest, cost), squares + cost * cost, [*cuts, stop]))
+            for start, (largest, squares, cuts) in previous.items():
+                if start < stop:
+                    cost = sums[stop] - sums[start]
+                    candidates.append((max(largest, cost), squares + cost * cost, [*cuts, stop]))
             best[stop] = min(candidates, key=itemgetter(0, 1))
     return best[n][2]
 
