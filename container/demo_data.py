@@ -4,15 +4,16 @@ The chat, the shipment events, the numbers and the categories each change the lo
 chat weighs more for a young account. So neither the texts nor the table alone determine the label.
 """
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
-from container import demo_phrases as phrases
-from container.demo_phrases import Statement
 from contracts.paths import JobPaths
 
 NUMBERS = ["price", "quantity", "seller_rating", "account_age_days"]
@@ -27,10 +28,17 @@ TABLE_SCALE = 5.0
 INTERACTION_SCALE = 1.2
 INTERCEPT = -0.8
 
-MISSING_NUMBER = 0.04
-MISSING_CATEGORY = 0.04
+MISSING_CELLS = 0.04
 EMPTY_CHAT = 0.04
 UNMARKED_CHAT = 0.10
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement in several wordings, and what it adds to the log-odds of an abusive claim, before scaling."""
+
+    weight: float
+    wordings: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,13 @@ class Written:
 
     text: str
     weight: float
+
+
+_CONTENT = json.loads(Path(__file__).with_name("demo_phrases.json").read_text(encoding="utf-8"))
+STATEMENTS = {kind: [Statement(**entry) for entry in entries] for kind, entries in _CONTENT["statements"].items()}
+WORDINGS: dict[str, list[str]] = _CONTENT["wordings"]
+WEIGHTS: dict[str, dict[str, float]] = _CONTENT["weights"]
+_Choice = TypeVar("_Choice")
 
 
 def write_demo_data(root: Path, *, rows: int, seed: int) -> None:
@@ -84,16 +99,15 @@ def demo_table(rows: int, *, seed: int) -> pd.DataFrame:
     events = [_events(rng) for _ in range(rows)]
     dearness, repute, newness = rng.standard_normal((3, rows))  # standard normal, so that weights compare
     quantity = 1 + rng.poisson(0.8, rows)
-    marketplace = rng.choice(list(phrases.MARKETPLACES), rows)
-    category = rng.choice(list(phrases.CATEGORIES), rows)
+    marketplace, category = (rng.choice(list(WEIGHTS[name]), rows) for name in CATEGORIES)
 
     from_table = (
         0.8 * newness
         + 0.7 * dearness
         + 0.4 * repute
         + 0.3 * (quantity - 1.8)
-        + 0.7 * np.array([phrases.MARKETPLACES[name] for name in marketplace])
-        + 0.7 * np.array([phrases.CATEGORIES[name] for name in category])
+        + 0.7 * np.array([WEIGHTS["marketplace"][name] for name in marketplace])
+        + 0.7 * np.array([WEIGHTS["category"][name] for name in category])
     )
     from_chat = np.array([chat.weight for chat in chats])
     log_odds = (
@@ -119,37 +133,35 @@ def demo_table(rows: int, *, seed: int) -> pd.DataFrame:
             "label": label,
         }
     )
-    for names, share in ((NUMBERS, MISSING_NUMBER), (CATEGORIES, MISSING_CATEGORY)):
-        for name in names:
-            table.loc[rng.random(rows) < share, name] = None
+    for name in (*NUMBERS, *CATEGORIES):
+        table.loc[rng.random(rows) < MISSING_CELLS, name] = None
     return table
 
 
 def _chat(rng: np.random.Generator) -> Written:
-    """Two to six messages of buyer and seller: a claim, the buyer's behaviour, and lines without information."""
+    """Return two to six messages of buyer and seller: a claim, the buyer's behaviour, and lines without information."""
     if rng.random() < EMPTY_CHAT:
         return Written("", 0.0)
     slots = {
-        "item": _one_of(rng, phrases.ITEMS),
-        "name": _one_of(rng, phrases.NAMES),
-        "place": _one_of(rng, phrases.PLACES),
+        "item": _one_of(rng, WORDINGS["items"]),
+        "name": _one_of(rng, WORDINGS["names"]),
+        "place": _one_of(rng, WORDINGS["places"]),
         "days": str(rng.integers(2, 31)),
         "order": str(rng.integers(1000, 10000)),
     }
-    claim = _pick(rng, phrases.CLAIMS)
-    conduct = [_pick(rng, phrases.CONDUCT) for _ in range(rng.choice(3, p=[0.1, 0.6, 0.3]))]
-    messages = [f"{_one_of(rng, phrases.GREETINGS)} {_one_of(rng, claim.wordings)}"]
+    claim = _one_of(rng, STATEMENTS["claims"])
+    conduct = [_one_of(rng, STATEMENTS["conduct"]) for _ in range(rng.choice(3, p=[0.1, 0.6, 0.3]))]
+    messages = [f"{_one_of(rng, WORDINGS['greetings'])} {_one_of(rng, claim.wordings)}"]
+    later = conduct
     if conduct and rng.random() < 0.3:
         messages[0] += " " + _one_of(rng, conduct[0].wordings)
         later = conduct[1:]
-    else:
-        later = conduct
-    messages.append(_one_of(rng, phrases.SELLER_LINES))
+    messages.append(_one_of(rng, WORDINGS["seller lines"]))
     for statement in later:
         message = _one_of(rng, statement.wordings)
-        messages.append(f"{_one_of(rng, phrases.BUYER_LINES)} {message}" if rng.random() < 0.25 else message)
+        messages.append(f"{_one_of(rng, WORDINGS['buyer lines'])} {message}" if rng.random() < 0.25 else message)
     for _ in range(rng.choice(3, p=[0.4, 0.4, 0.2])):
-        line = _one_of(rng, phrases.SELLER_LINES if rng.random() < 0.5 else phrases.BUYER_LINES)
+        line = _one_of(rng, WORDINGS["seller lines"] if rng.random() < 0.5 else WORDINGS["buyer lines"])
         messages.insert(int(rng.integers(1, len(messages) + 1)), line)
     messages = [_decorate(rng, message.format(**slots)) for message in messages]
     marked = rng.random() >= UNMARKED_CHAT
@@ -160,16 +172,16 @@ def _chat(rng: np.random.Generator) -> Written:
 def _events(rng: np.random.Generator) -> Written:
     """Return a shipment history: two or three normal events, perhaps an incident, the outcome."""
     month, day = int(rng.integers(12)), int(rng.integers(1, 21))
-    incident = _pick(rng, phrases.INCIDENTS) if rng.random() < 0.6 else None
-    outcome = _pick(rng, phrases.OUTCOMES)
+    incident = _one_of(rng, STATEMENTS["incidents"]) if rng.random() < 0.6 else None
+    outcome = _one_of(rng, STATEMENTS["outcomes"])
     statuses = ["label created"]
     if rng.random() < 0.5:
-        statuses.append(_one_of(rng, phrases.TRANSIT))
-    statuses.append(_one_of(rng, incident.wordings if incident else phrases.TRANSIT))
+        statuses.append(_one_of(rng, WORDINGS["transit"]))
+    statuses.append(_one_of(rng, incident.wordings if incident else WORDINGS["transit"]))
     statuses.append(_one_of(rng, outcome.wordings))
     text = ""
     for status in statuses:
-        text += f"[bom]{phrases.MONTHS[month]} {day:02d} {_one_of(rng, phrases.PLACES)}: {status}[eom]"
+        text += f"[bom]{WORDINGS['months'][month]} {day:02d} {_one_of(rng, WORDINGS['places'])}: {status}[eom]"
         day += int(rng.integers(0, 3))
     return Written(text, outcome.weight + (incident.weight if incident else 0.0))
 
@@ -185,15 +197,11 @@ def _decorate(rng: np.random.Generator, message: str) -> str:
     elif chance < 0.26:
         message = f"<b>{message}</b>"
     elif chance < 0.45:
-        message = f"{message} {_one_of(rng, phrases.EMOJI)}"
+        message = f"{message} {_one_of(rng, WORDINGS['emoji'])}"
     return message
 
 
-def _pick(rng: np.random.Generator, statements: tuple[Statement, ...]) -> Statement:
-    return statements[rng.integers(len(statements))]
-
-
-def _one_of(rng: np.random.Generator, choices: tuple[str, ...]) -> str:
+def _one_of(rng: np.random.Generator, choices: Sequence[_Choice]) -> _Choice:
     return choices[rng.integers(len(choices))]
 
 

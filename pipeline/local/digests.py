@@ -75,7 +75,7 @@ def code_digest() -> str:
         parts += [
             [package, str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()]
             for path in sorted(folder.rglob("*"))
-            if path.suffix in (".py", ".html")
+            if path.suffix in (".py", ".html", ".json")
         ]
     return digest_of([parts, _versions()])
 

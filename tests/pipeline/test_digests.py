@@ -1,8 +1,10 @@
 """How the local pipeline knows that a step's inputs are the same."""
 
 import os
+from pathlib import Path
 
-from pipeline.local.digests import ContentDigests
+from pipeline.local.digests import ContentDigests, code_digest
+from testing.jobs import REPOSITORY
 
 
 def test_other_content_under_an_old_time_is_seen(tmp_path):
@@ -25,3 +27,12 @@ def test_what_was_read_before_is_not_read_again(tmp_path, monkeypatch):
     digests.save()
     monkeypatch.setattr("hashlib.file_digest", None)
     assert ContentDigests(tmp_path / "memory.json").of(table) == before
+
+
+def test_the_code_digest_covers_every_file_of_the_code_with_content(monkeypatch):
+    read, read_bytes = set(), Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.add(path) or read_bytes(path))
+    code_digest()
+    for package in ("contracts", "container"):
+        files = {path for path in (REPOSITORY / package).rglob("*") if path.is_file() and path.stat().st_size}
+        assert {path for path in files if "__pycache__" not in path.parts} <= read
