@@ -1,6 +1,6 @@
-"""What runs inside the image. Never imports the SageMaker SDK; importing this package imports no torch."""
+"""The code in the image. It never imports the SageMaker SDK; importing this package imports no torch."""
 
 import os
 
-# The official builds of ONNX Runtime send what they run to their maker since 1.29; the data here is our users' own.
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when it is imported; 0, set by the user, turns it on again
+# Official builds of ONNX Runtime send telemetry since 1.29. They read this at import; a user can set 0 to allow it.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -1,4 +1,4 @@
-"""The commands: python -m container train|serve|demo|load-data|preprocess|metrics|package|payload [--root DIR]."""
+"""Run a command: python -m container train|serve|demo|load-data|preprocess|metrics|package|payload [--root DIR]."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from contracts.serving import PORT, PORT_VARIABLE
 from contracts.steps import PROCESSING_STEPS
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(command_line: Sequence[str] | None = None) -> int:
     """Parse the command line, run the command and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m container",
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "--port", type=int, default=os.environ.get(PORT_VARIABLE) or PORT,
                 help=f"port to listen on (default: ${PORT_VARIABLE}, else {PORT})",
             )  # fmt: skip
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(command_line)
     paths = JobPaths.resolve(options.root)
     if options.command == "train":
         from container.supervisor import train
@@ -48,17 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command in PROCESSING_STEPS:
         from container.steps.program import run_step
 
-        declared = PROCESSING_STEPS[options.command].arguments
-        given = {argument.name: getattr(options, argument.name) for argument in declared}
-        return run_step(options.command, paths.root, given, os.environ)
+        arguments = PROCESSING_STEPS[options.command].arguments
+        values = {argument.name: getattr(options, argument.name) for argument in arguments}
+        return run_step(options.command, paths.root, values, os.environ)
     from container.demo import demo
 
     return demo(paths)
 
 
 def _stop_before_the_command(*_: object) -> None:
-    # Linux ignores a signal to process 1 of a container unless it has a handler: a stop during the imports would be
-    # lost. There is nothing to save yet.
+    # Linux ignores a signal to process 1 of a container without a handler: a stop during the imports would be lost.
     os.write(sys.stderr.fileno(), b"stopped on request before the command started; run the same job again\n")
     os._exit(128 + signal.SIGTERM)
 

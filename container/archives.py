@@ -1,4 +1,4 @@
-"""Writes tar.gz files whose bytes depend on their content alone, and extracts them after a check of each member."""
+"""Write tar.gz files whose bytes depend on their content alone; extract them after a check of each member."""
 
 import gzip
 import io
@@ -16,7 +16,7 @@ _CHUNK = 1 << 20
 
 
 def write_archive(path: Path, members: Mapping[str, Path | bytes]) -> None:
-    """Write a tar.gz whose bytes depend on the names and contents of its members alone; complete or not at all.
+    """Write a tar.gz atomically; its bytes depend on the names and contents of its members alone.
 
     Args:
         members: name inside the archive -> a file, or its content.
@@ -29,7 +29,7 @@ def write_archive(path: Path, members: Mapping[str, Path | bytes]) -> None:
     ):
         for name in sorted(members):
             content = members[name]
-            entry = tarfile.TarInfo(name)  # of root, mode 644, of the year 1970
+            entry = tarfile.TarInfo(name)  # owner root, mode 644, time 0
             entry.size = len(content) if isinstance(content, bytes) else content.stat().st_size
             if isinstance(content, bytes):
                 archive.addfile(entry, io.BytesIO(content))
@@ -42,14 +42,14 @@ def extract_archive(archive: Path, target: Path, *, wanted: Callable[[str], bool
     """Extract the files and folders of a tar.gz below `target`; refuse every other kind of member.
 
     Args:
-        wanted: says by its name whether a member is extracted.
+        wanted: whether to extract a member, by its name.
 
     Returns:
-        Names of the files, sorted.
+        The names of the files, sorted.
 
     Raises:
-        ContractError: no tar.gz, damaged, more than the disk has room for, or a member that is a link or device, leads
-            out of the folder, or is there twice.
+        ContractError: the file is no complete tar.gz or is too large for the disk, or a member is a link or a device,
+            leads out of the folder or occurs twice.
     """
     target.mkdir(parents=True, exist_ok=True)
     names: set[str] = set()
@@ -64,10 +64,10 @@ def extract_archive(archive: Path, target: Path, *, wanted: Callable[[str], bool
                     path.mkdir(parents=True, exist_ok=True)
                     continue
                 if name in names:
-                    raise _refused(archive, member, "is there twice")
+                    raise _refused(archive, member, "occurs twice")
                 free = shutil.disk_usage(target).free
                 if member.size > free:
-                    raise _refused(archive, member, f"has {member.size} bytes, and {target} has room for {free}")
+                    raise _refused(archive, member, f"has {member.size} bytes, but {target} has {free} bytes free")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 source = tar.extractfile(member)
                 assert source is not None, "a regular file has content"
@@ -76,7 +76,7 @@ def extract_archive(archive: Path, target: Path, *, wanted: Callable[[str], bool
                 names.add(name)
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ContractError(
-            f"{archive}: is no whole tar.gz: {error}", "Copy it again, or have it written again."
+            f"{archive}: is not a complete tar.gz file: {error}", "Copy it again, or write it again."
         ) from error
     return sorted(names)
 
@@ -90,5 +90,6 @@ def _checked_name(archive: Path, member: tarfile.TarInfo) -> str:
     return str(path)
 
 
-def _refused(archive: Path, member: tarfile.TarInfo, why: str) -> ContractError:
-    return ContractError(f"{archive}: its member {member.name!r} {why}", "Write the archive of plain files alone.")
+def _refused(archive: Path, member: tarfile.TarInfo, reason: str) -> ContractError:
+    fix = "Write an archive of regular files and folders only, each once."
+    return ContractError(f"{archive}: its member {member.name!r} {reason}", fix)

@@ -3,7 +3,6 @@
 import json
 import logging
 import time
-from pathlib import Path
 from typing import Any
 
 from container.demo_data import table_only_auroc, write_demo_data
@@ -45,7 +44,7 @@ CONFIGURATION: dict[str, Any] = {
 
 
 def demo(paths: JobPaths) -> int:
-    """Write the data, train on text and table, train on text alone, fit the table alone; print all three.
+    """Write the data, train on text and table, then on text alone, fit the table alone; print all three results.
 
     Returns:
         The exit code of the first job that failed, else 0.
@@ -53,37 +52,34 @@ def demo(paths: JobPaths) -> int:
     set_up_logging()
     started = time.time()
     text_only = JobPaths(paths.root / "text_only")
-    table_columns = {"tab_field_list": [], "cat_field_list": []}
-    for job, overrides in ((paths, {}), (text_only, table_columns)):
+    for job, overrides in ((paths, {}), (text_only, {"tab_field_list": [], "cat_field_list": []})):
         write_demo_data(job.root, rows=ROWS, seed=SEED)
         job.config.mkdir(parents=True, exist_ok=True)
-        # As the service passes them: every value is a string.
+        # SageMaker passes every value as a string.
         values = {name: json.dumps(value) for name, value in {**CONFIGURATION, **overrides}.items()}
         (job.config / "hyperparameters.json").write_text(json.dumps(values, indent=2))
         logger.info("demo: %s", "text alone" if overrides else "text and table")
         exit_code = train(job)
         if exit_code != COMPLETED:
             return exit_code
-    table = table_only_auroc(paths.root)
     full = _metrics(paths)
     print(f"\nThe demo took {time.time() - started:.0f} s. Area under the ROC curve on test:\n")
     for name, value in (
-        ("table alone (gradient boosting)", table),
+        ("table alone (gradient boosting)", table_only_auroc(paths.root)),
         ("text alone", _metrics(text_only)["test/auroc"]),
         ("text and table", full["test/auroc"]),
     ):
-        print(f"  {name:34s} {_figure(value)}")
+        print(f"  {name:34s} {_format(value)}")
     print("\nMetrics of text and table:\n")
     for name in ("auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"):
-        print(f"  {name:20s} val {_figure(full[f'val/{name}'])}   test {_figure(full[f'test/{name}'])}")
+        print(f"  {name:20s} val {_format(full[f'val/{name}'])}   test {_format(full[f'test/{name}'])}")
     print(f"\nReport:  {paths.output_data / artifacts.REPORT}\nModel:   {paths.model}")
     return COMPLETED
 
 
 def _metrics(paths: JobPaths) -> dict[str, Any]:
-    path: Path = paths.output_data / artifacts.METRICS
-    return json.loads(path.read_text())
+    return json.loads((paths.output_data / artifacts.METRICS).read_text())
 
 
-def _figure(value: float | None) -> str:
+def _format(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.3f}"

@@ -1,4 +1,4 @@
-"""The demo's data: refund claims with chats, shipment events, numbers and categories; is the claim abusive?
+"""Generate the demo's data: refund claims with chats, shipment events, numbers and categories; some are abusive.
 
 The chat, the shipment events, the numbers and the categories each change the log-odds of the label, and a suspicious
 chat weighs more for a young account. So neither the texts nor the table alone determine the label.
@@ -21,7 +21,7 @@ CATEGORIES = ["marketplace", "category"]
 SPLIT_ENDS = {"train": 0.70, "val": 0.85, "test": 1.0}
 TRAIN_PARTS = 3
 
-# Chosen so that texts and table explain about the same variance, and together most of it.
+# With these values, texts and table explain about the same variance, and together most of it.
 CHAT_SCALE = 3.8
 EVENTS_SCALE = 3.2
 TABLE_SCALE = 5.0
@@ -77,16 +77,16 @@ def write_demo_data(root: Path, *, rows: int, seed: int) -> None:
 
 def table_only_auroc(root: Path) -> float:
     """Return the area under the ROC curve, on test, of gradient boosting on the columns of the table."""
-    # Imported here because it takes a second and writing the data needs none of it.
+    # Imported here: the import takes a second, and writing the data does not need it.
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.metrics import roc_auc_score
 
     train, test = (_read(JobPaths(root).channel(split)) for split in ("train", "test"))
     features = {"train": train[NUMBERS].copy(), "test": test[NUMBERS].copy()}
     for name in CATEGORIES:
-        kinds = pd.CategoricalDtype(sorted(train[name].dropna().unique()))
+        values = pd.CategoricalDtype(sorted(train[name].dropna().unique()))
         for split, table in (("train", train), ("test", test)):
-            features[split][name] = table[name].astype(kinds)
+            features[split][name] = table[name].astype(values)
     model = HistGradientBoostingClassifier(categorical_features="from_dtype", learning_rate=0.05, random_state=0)
     model.fit(features["train"], train["label"])
     return float(roc_auc_score(test["label"], model.predict_proba(features["test"])[:, 1]))
@@ -97,7 +97,7 @@ def demo_table(rows: int, *, seed: int) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     chats = [_chat(rng) for _ in range(rows)]
     events = [_events(rng) for _ in range(rows)]
-    dearness, repute, newness = rng.standard_normal((3, rows))  # standard normal, so that weights compare
+    dearness, repute, newness = rng.standard_normal((3, rows))
     quantity = 1 + rng.poisson(0.8, rows)
     marketplace, category = (rng.choice(list(WEIGHTS[name]), rows) for name in CATEGORIES)
 

@@ -1,13 +1,11 @@
-"""Says why a job failed: the cause in a person's words, what to change, the traceback; in both failure files."""
+"""Describe why a job failed: the cause, what to change and the traceback; write both failure files."""
 
 import contextlib
 import errno
-import json
 import signal
 import time
 import traceback
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
@@ -33,21 +31,21 @@ _PEER_SIGNS = (
 
 
 class PeerFailed(RuntimeError):
-    """Another rank failed, in a part of the work that no rank can finish alone; says which rank, and of what."""
+    """Another rank failed in a collective operation; the message names the rank and the cause."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a process ended.
+    """The reason why a process ended.
 
     Attributes:
-        cause: one line, for a person.
+        cause: one line.
         fix: what to change.
-        detail: traceback, or whatever else helps.
-        rank: the worker it came from; None for the supervisor.
-        echo: whether it merely follows from another process's failure.
-        killed: the process was ended by a signal, without a word of its own.
-        at: when, in seconds since the epoch.
+        detail: the traceback.
+        rank: rank of the worker; None for the supervisor.
+        echo: whether it follows from another process's failure.
+        killed: a signal ended the process before it could report a cause.
+        at: time, in seconds since the epoch.
     """
 
     cause: str
@@ -60,7 +58,7 @@ class Failure:
 
     @classmethod
     def from_exception(cls, error: BaseException, *, rank: int | None = None) -> "Failure":
-        """The failure that `error` stands for; known kinds get advice."""
+        """Return the failure for `error`; known kinds get a fix."""
         detail = "".join(traceback.format_exception(error))
         cause, fix = _explain(error)
         echo = isinstance(error, PeerFailed) or any(sign in detail.lower() for sign in _PEER_SIGNS)
@@ -68,45 +66,40 @@ class Failure:
 
     @classmethod
     def from_exit(cls, exit_code: int, *, who: str, rank: int | None = None, at: float = 0.0) -> "Failure":
-        """A process that ended without a word of its own; a negative exit code is the signal that ended it.
+        """Return the failure of a process that reported no cause; a negative exit code is the signal that ended it.
 
         Args:
-            who: what to call the process, e.g. "worker rank 1 (pid 7)".
+            who: name of the process, e.g. "worker rank 1 (pid 7)".
         """
         if exit_code >= 0:
-            return cls(f"{who} ended with exit code {exit_code} and said no cause", "Read the log.", rank=rank, at=at)
-        usual = {
-            9: ("usually the machine ran out of memory", _OUT_OF_MEMORY),
-            7: ("usually /dev/shm or the disk is full", "Give the container more shared memory or disk."),
-        }
-        why, fix = usual.get(-exit_code, ("a crash in native code", "Run again; if it repeats, report the log."))
-        name = signal.Signals(-exit_code).name
-        return cls(f"{who} was ended by {name}: {why}", fix, rank=rank, killed=True, at=at)
-
-    @classmethod
-    def read_json(cls, path: Path) -> "Failure":
-        return cls(**json.loads(path.read_text()))
+            return cls(f"{who} ended with exit code {exit_code}, without a cause", "Read the log.", rank=rank, at=at)
+        number = signal.Signals(-exit_code)
+        reason, fix = {
+            signal.SIGKILL: ("usually the machine ran out of memory", _OUT_OF_MEMORY),
+            signal.SIGBUS: ("usually /dev/shm or the disk is full", "Give the container more shared memory or disk."),
+        }.get(number, ("a crash in native code", "Run again; if it repeats, report the log."))
+        return cls(f"{who} was ended by {number.name}: {reason}", fix, rank=rank, killed=True, at=at)
 
     def after(self, restarts: int) -> "Failure":
-        """The same, saying how often the workers had been restarted before."""
+        """Return the failure with the number of earlier restarts in its cause."""
         times = f"{restarts} restart{'s' if restarts > 1 else ''}"
         return replace(self, cause=f"{self.cause} (after {times})") if restarts else self
 
     def text(self) -> str:
-        """First line the cause, then what to change, then the detail."""
+        """Return the text of a failure file: the cause in the first line, what to change, the detail."""
         where = f" [rank {self.rank}]" if self.rank is not None and f"rank {self.rank}" not in self.cause else ""
-        lines = [self.cause + where, f"What to change: {self.fix}" if self.fix else "", "", self.detail]
-        return "\n".join(line for i, line in enumerate(lines) if line or i == 2).strip() + "\n"
+        fix = f"\nWhat to change: {self.fix}" if self.fix else ""
+        return f"{self.cause}{where}{fix}\n\n{self.detail}".strip() + "\n"
 
 
 def root_cause(failures: list[Failure]) -> Failure:
-    """The failure that the others follow from: the earliest that is no echo."""
+    """Return the failure that the others follow from: the earliest that is no echo."""
     assert failures
     return min(failures, key=lambda failure: (failure.echo, failure.at))
 
 
 def write_failure(paths: JobPaths, failure: Failure) -> None:
-    """Write both failure files; a disk that refuses one does not keep the other from being written."""
+    """Write both failure files; the second one also if writing the first one fails."""
     for path in paths.failure_files:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,11 +107,11 @@ def write_failure(paths: JobPaths, failure: Failure) -> None:
         except OSError as error:
             print(f"could not write {path}: {error}", flush=True)
             with contextlib.suppress(OSError):
-                path.unlink()  # empty it would say that there is no cause
+                path.unlink()  # an empty file would hide the failure
 
 
 def clear_failure(paths: JobPaths) -> None:
-    """Remove what an earlier run left."""
+    """Remove the failure files of an earlier run."""
     for path in paths.failure_files:
         path.unlink(missing_ok=True)
 
@@ -137,12 +130,11 @@ def _explain(error: BaseException) -> tuple[str, str]:
         return contract.cause, contract.fix
     text = " ".join(str(link) for link in chain)
     full = next((link for link in chain if isinstance(link, OSError) and link.errno == errno.ENOSPC), None)
-    if full is not None or "No space left on device" in text or "ENOSPC" in text:
-        where = f" while writing {full.filename}" if full is not None and full.filename else ""
+    if full or "No space left on device" in text or "ENOSPC" in text:
+        where = f" while writing {full.filename}" if full and full.filename else ""
         return f"the disk is full{where}", "Give the job a larger volume, or lower keep_checkpoints."
     if isinstance(error, KeyboardInterrupt):
-        return "stopped by the keyboard", "Run again: it goes on from the last checkpoint."
+        return "interrupted from the keyboard", "Run the same job again: it resumes from the last checkpoint."
     if isinstance(error, PeerFailed):
         return str(error), ""
-    message = str(error) or type(error).__name__
-    return f"{type(error).__name__}: {message.splitlines()[0]}", ""
+    return f"{type(error).__name__}: {(str(error) or type(error).__name__).splitlines()[0]}", ""

@@ -1,4 +1,4 @@
-"""What the supervisor hands its workers: one JSON file in a scratch folder, and the files they leave there."""
+"""Define what the supervisor and its workers exchange: files in a scratch folder."""
 
 import json
 import os
@@ -15,13 +15,13 @@ from contracts.paths import JobPaths
 
 @dataclass(frozen=True)
 class Restart:
-    """That the workers were started again.
+    """A restart of the workers.
 
     Attributes:
         number: 1 for the first.
         of: max_restarts.
-        cause: which worker had died, and how.
-        at: when it died, in seconds since the epoch.
+        cause: which worker died, and how.
+        at: time of its death, in seconds since the epoch.
     """
 
     number: int
@@ -37,7 +37,7 @@ class Attempt:
     Attributes:
         number: 0 for the first.
         address: of the first host.
-        port: where the workers of all hosts meet there; 0 on one host, which finds one itself.
+        port: of the rendezvous on that host; 0 in a job on one host, where torchrun chooses one.
     """
 
     number: int
@@ -52,9 +52,9 @@ class Job:
     """One training job on this host.
 
     Attributes:
-        scratch: folder for the job's own messages between processes; gone when the job ends.
-        prepared: the prepared data's folder.
-        timeline: what has happened since `train` began; the workers continue it.
+        scratch: folder of the files that processes exchange; removed at the end of the job.
+        prepared: folder of the prepared data.
+        timeline: the phases since `train` began; the workers continue it.
     """
 
     paths: JobPaths
@@ -64,7 +64,7 @@ class Job:
     timeline: Timeline = field(default_factory=Timeline)
 
     def write(self) -> Path:
-        """Write job.json into the scratch folder; returns its path."""
+        """Write job.json into the scratch folder and return its path."""
         content = {
             "root": str(self.paths.root),
             "hyperparameters": self.hp.model_dump(mode="json", exclude_unset=True),
@@ -93,44 +93,44 @@ class Job:
         return self.scratch / f"pid.rank{rank}"
 
     def error_files(self) -> list[Path]:
-        """What the ranks of this attempt said they failed of, as far as they did."""
+        """Return the files of the failures that ranks of this attempt reported."""
         return sorted(self.scratch.glob("error.rank*.json"))
 
     def pid_files(self) -> list[Path]:
-        """One for each worker that hears SIGTERM."""
+        """Return one file for each worker that handles SIGTERM."""
         return sorted(self.scratch.glob("pid.rank*"))
 
     def forget_workers(self) -> None:
-        """Remove what the workers of an attempt left, so that the next one's files are its own."""
+        """Remove the files that the workers of an attempt wrote."""
         for path in (*self.pid_files(), *self.error_files(), self.result_file):
             path.unlink(missing_ok=True)
 
     def attempt_file(self, number: int) -> Path:
-        """What the workers of an attempt failed of, or null; written by their launcher when they have ended."""
+        """Return the path of the failure of an attempt's workers, or null; their launcher writes it when they end."""
         return self.scratch / f"attempt{number}.json"
 
     @property
     def stop_file(self) -> Path:
-        """Exists when the job was asked to stop: workers are not started again."""
+        """The file that exists once the job was requested to stop: workers are not restarted."""
         return self.scratch / "stop"
 
     @property
     def restart_file(self) -> Path:
-        """The newest restart, written by the supervisor."""
+        """The file of the newest restart, written by the supervisor."""
         return self.scratch / "restart.json"
 
     @property
     def restart(self) -> Restart | None:
-        """The restart that this attempt is; None for the first attempt."""
+        """The restart that started this attempt; None for the first attempt."""
         return Restart(**json.loads(self.restart_file.read_text())) if self.restart_file.is_file() else None
 
     @property
     def result_file(self) -> Path:
-        """What rank 0 says at the end: the artifacts, or that it stopped on request."""
+        """The file in which rank 0 lists the artifacts, or reports that it stopped on request."""
         return self.scratch / "result.json"
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON that no other process reads in part; several may write `path` at once."""
+    """Write JSON atomically; several processes may write `path` at once."""
     with AtomicFile(path, temporary=path.with_name(f".{path.name}.{os.getpid()}")) as temporary:
         temporary.write_text(json.dumps(content, indent=2))

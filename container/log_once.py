@@ -1,4 +1,4 @@
-"""Log a message once per process, however often its cause occurs."""
+"""Log a message once per process, even if its cause occurs again."""
 
 import logging
 from functools import cache
@@ -6,5 +6,5 @@ from functools import cache
 
 @cache
 def log_once(logger: logging.Logger, level: int, message: str) -> None:
-    """Log `message`, unless this process has logged it already."""
+    """Log `message`, unless this process has already logged it."""
     logger.log(level, message)

@@ -1,4 +1,4 @@
-"""The Predictor: raw records in, probabilities out, with the same preprocessing as training."""
+"""Predict the probabilities of raw records, with the same preprocessing as training."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# Records form a batch while padding them to one shape costs at most this factor of their own tokens. On 2 cores, 64
-# reviews through MiniLM took 602 ms at 1.1, 572 to 608 ms at 1.05 and 1, and 917 ms padded to the longest of 32.
+# Padding increases the tokens of a batch by at most this factor. On 2 cores, 64 reviews through MiniLM took 602 ms at
+# 1.1, 572 to 608 ms at 1.05 and 1, and 917 ms padded to the longest of 32.
 _MOST_PADDING = 1.1
 
 
 class Backend(Protocol):
-    """Computes prepared records."""
+    """Compute prepared records."""
 
     def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
         """Return the class probabilities of record indices[i] of records[i], i = 0..B-1. [B, K]"""
@@ -60,14 +60,14 @@ class Predictor:
         """Load the model folder of a completed job.
 
         Args:
-            backend: onnx needs no torch.
+            backend: onnx does not need torch.
             variant: serve model.fused.onnx or model.int8.onnx instead of model.onnx.
             batch_size: the most records in a batch. With int8 every batch has one record: its scales depend on all
                 values of a batch, and a record's score must not depend on other records.
             threads: number of ONNX Runtime's threads; None = one per core.
 
         Raises:
-            ContractError: a missing or damaged artifact, an unknown backend or variant.
+            ContractError: an artifact is missing or damaged, or the backend or variant is unknown.
         """
         folder = Path(model_dir)
         if backend not in ("onnx", "torch"):
@@ -75,13 +75,12 @@ class Predictor:
         if variant is not None and variant not in ONNX_VARIANTS:
             raise ContractError(f"variant: {variant!r} is not known", f"Use one of: {', '.join(ONNX_VARIANTS)}.")
         if variant is not None and backend != "onnx":
-            raise ContractError(f"variant: {variant!r} is a variant of model.onnx", 'Use backend="onnx".')
+            raise ContractError(f"variant: {variant!r} needs ONNX Runtime", 'Use backend="onnx".')
         if batch_size < 1:
             raise ContractError(f"batch_size: is {batch_size}", "Use at least 1.")
-        preprocessor = Preprocessor.load(folder)
-        decision = Decision.load(folder)
-        fields = preprocessor.fitted.text_fields
+        preprocessor, decision = Preprocessor.load(folder), Decision.load(folder)
         if backend == "onnx":
+            fields = preprocessor.fitted.text_fields
             loaded: Backend = OnnxBackend(folder, fields, variant=variant, threads=threads)
         else:
             loaded = TorchBackend(folder, decision)
@@ -107,16 +106,15 @@ class Predictor:
             Probabilities, calibrated if the job was, in the order of `records`. [N, K] float64
 
         Raises:
-            ContractError: a missing column, or a value that is not a number in a numeric column.
+            ContractError: a column is missing, or a numeric column has a value that is not a number.
         """
         table = records_to_table(records)
         if table.num_rows == 0:
             return np.empty((0, len(self.class_labels)))
-        prepared = self.prepare(table)
-        return self.compute([prepared] * table.num_rows, range(table.num_rows))
+        return self.compute([self.prepare(table)] * table.num_rows, range(table.num_rows))
 
     def prepare(self, table: "pa.Table") -> RecordArrays:
-        """Preprocess raw records. Not safe in two threads at once: the tokenizer caches words.
+        """Preprocess raw records. Not thread-safe: the tokenizer caches words.
 
         Args:
             table: as for `predict`; at least one row.
@@ -124,12 +122,10 @@ class Predictor:
         Raises:
             ContractError: as `predict`.
         """
-        # A label, if there is one, must not matter: not even one that training never saw.
-        fitted = self._preprocessor.fitted
-        inputs = table.select([name for name in table.column_names if name in fitted.feature_inputs])
-        return RecordArrays.from_batch(
-            self._preprocessor.transform(inputs).batch, [field.role for field in fitted.text_fields]
-        )
+        # Without the label, which must not have an effect, not even one that training never saw.
+        inputs = table.select([name for name in table.column_names if name in self.feature_inputs])
+        roles = [field.role for field in self._preprocessor.fitted.text_fields]
+        return RecordArrays.from_batch(self._preprocessor.transform(inputs).batch, roles)
 
     def compute(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
         """Return the class probabilities of record indices[i] of records[i], i = 0..N-1; thread-safe. [N, K]"""
@@ -156,15 +152,15 @@ class Predictor:
         shapes = np.array([part.padded_shapes(i) for part, i in zip(records, indices)])  # [N, texts, 2]
         sizes = shapes.prod(axis=2).sum(axis=1)  # [N]
         batch: list[int] = []
-        largest, own = shapes[0], 0
+        largest, tokens = shapes[0], 0
         for i in np.lexsort((sizes, *shapes[:, :, 0].T)).tolist():  # by numbers of chunks, then by size
             grown = np.maximum(largest, shapes[i]) if batch else shapes[i]
             padded = int(grown.prod(axis=1).sum()) * (len(batch) + 1)
-            if batch and (len(batch) == self._batch_size or padded > _MOST_PADDING * (own + int(sizes[i]))):
+            if batch and (len(batch) == self._batch_size or padded > _MOST_PADDING * (tokens + int(sizes[i]))):
                 yield batch
-                batch, own, grown = [], 0, shapes[i]
+                batch, tokens, grown = [], 0, shapes[i]
             batch.append(i)
-            largest, own = grown, own + int(sizes[i])
+            largest, tokens = grown, tokens + int(sizes[i])
         yield batch
 
 
@@ -182,7 +178,7 @@ class OnnxBackend:
                 f"{path}: is missing",
                 "Point model_dir at the model/ folder of a completed job."
                 if variant is None
-                else f"Train with onnx_variants [{variant!r}]; the log says where one was not kept, and why.",
+                else f"Train with onnx_variants [{variant!r}]; the log gives the reason if the variant was not kept.",
             )
         options = onnxruntime.SessionOptions()
         if threads is not None:
@@ -195,12 +191,11 @@ class OnnxBackend:
         self._inputs = {node.name for node in self._session.get_inputs()}
 
     def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
-        """Class probabilities of record indices[i] of records[i], i = 0..B-1. [B, K]"""
         feeds: dict[str, np.ndarray] = {}
         for i, field in enumerate(self._fields):
             packed = pack_text([part.texts[i] for part in records], indices)
             ids, mask = pad_text(packed, len(indices))  # [B, C, T] each
-            feeds[field.input_ids_key], feeds[field.attention_mask_key] = ids, mask
+            feeds |= {field.input_ids_key: ids, field.attention_mask_key: mask}
         if "tabular" in self._inputs:
             feeds["tabular"] = np.stack([part.tabular[i] for part, i in zip(records, indices)])  # [B, K]
         return np.asarray(self._session.run(["probabilities"], feeds)[0])
@@ -216,7 +211,6 @@ class TorchBackend:
         self._decision = decision
 
     def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
-        """Class probabilities of record indices[i] of records[i], i = 0..B-1. [B, K]"""
         import torch
 
         from container.data.split import pack_records

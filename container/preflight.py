@@ -1,4 +1,4 @@
-"""Check the hyperparameters before anything is prepared: errors first, then warnings and advice."""
+"""Check the hyperparameters before data is prepared: errors first, then warnings and advice."""
 
 import logging
 import os
@@ -37,23 +37,23 @@ def check_before_preparing(paths: JobPaths, hp: Hyperparameters, *, hosts: int, 
 
 
 def _check_compiler(hp: Hyperparameters) -> None:
-    """torch.compile calls a compiler at run time, which a small image does not have."""
+    """Raise ContractError if torch.compile would not find the C++ compiler that it calls at run time."""
     if hp.compile and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "gcc", "clang", "cc")):
         raise ContractError(
-            "compile: is true, but there is no compiler on this machine: torch.compile needs one while it runs",
+            "compile: is true, but this machine has no C++ compiler, which torch.compile calls at run time",
             "Set compile to false, or build the image on a base that has gcc and g++.",
         )
 
 
 def _warn_of_attention_dropout(hp: Hyperparameters) -> None:
     if any(name.startswith("attention") and value for name, value in hp.encoder_config.items() if "drop" in name):
-        logger.warning("attention dropout is 0 on every path: packed attention has none; encoder_config's is not used")
+        logger.warning("attention dropout is 0: packed attention has none; the value in encoder_config has no effect")
 
 
 def _suggest_head_lr(hp: Hyperparameters) -> None:
     pretrained = [field.tokenizer for field in hp.text_fields if field.tokenizer != FROM_SCRATCH]
     if pretrained and hp.head_lr is None and hp.lr < 2e-4:
         logger.info(
-            "head_lr is not set: everything learns at lr=%g. Beside a pretrained encoder, head_lr=1e-3 usually gives a "
-            "much better model.", hp.lr,
+            "head_lr is not set: all parameters learn at lr=%g. With a pretrained encoder, head_lr=1e-3 usually gives "
+            "a much better model.", hp.lr,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What every process of a job does first: log plainly, and never outlive its parent."""
+"""Set up a process of a job: its logging, and its end when its parent ends."""
 
 import ctypes
 import logging
@@ -12,17 +12,17 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies, so that no orphan writes beside the next run (Linux)."""
+    """Have Linux kill this process when its parent dies, so that no orphan writes into the files of the next run."""
     if sys.platform != "linux":
         return
     parent = int(os.environ.pop(PARENT_PID, os.getppid()))
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the call, possibly while this process was still importing
+    if os.getppid() != parent:  # the parent died before the call
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def set_up_logging(*, rank: int = 0, all_ranks: bool = False) -> None:
-    """Log plain lines to stdout; ranks above 0 prefix theirs, and log warnings only unless `all_ranks`."""
+    """Log lines to stdout; ranks above 0 add a prefix, and log warnings only unless `all_ranks`."""
     prefix = "" if rank == 0 else f"[rank {rank}] "
     logging.basicConfig(
         stream=sys.stdout,
@@ -36,5 +36,5 @@ def set_up_logging(*, rank: int = 0, all_ranks: bool = False) -> None:
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

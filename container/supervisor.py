@@ -1,4 +1,7 @@
-"""One per host: contracts -> other hosts -> encoder -> prepare -> workers -> verify -> exit code. Imports no torch."""
+"""Run a training job on this host; one process per host, without torch.
+
+Contracts -> other hosts -> prepare -> workers -> verify -> exit code.
+"""
 
 import contextlib
 import fcntl
@@ -40,17 +43,17 @@ from contracts.paths import JobPaths
 logger = logging.getLogger(__name__)
 
 _LOCK = ".lock"
-_RESERVED = 1 << 15  # bytes that the lock holds until a cause has to be written
+_RESERVED = 1 << 15  # bytes of the lock file, freed for the failure files when the disk is full
 COMPLETED, FAILED, STOPPED = 0, 1, 128 + signal.SIGTERM
 
 
 class AnotherJobError(ContractError):
-    """The folder belongs to a job that is running."""
+    """Another job is running in the folder."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the job ended, as the first host sees it: every host leaves with the same."""
+    """The end of the job, decided by the first host for all hosts."""
 
     exit_code: int
     failure: Failure | None = None
@@ -61,12 +64,12 @@ def train(paths: JobPaths) -> int:
     """Run the training job under `paths`.
 
     Returns:
-        0 when every artifact is in place; 1 after a failure, with both failure files written; 143 when stopped on
-        request, to be run again.
+        0 if every artifact is complete; 1 after a failure, with both failure files written; 143 if stopped on request:
+        the same job can be run again.
     """
     set_up_logging()
     if hasattr(os, "getuid") and os.getuid() == 0:
-        os.umask(0)  # what a root container writes, the user outside can read and remove
+        os.umask(0)  # users outside the container can read and remove its files
     timeline = Timeline()
     stop = StopHandler()
     control: Control | None = None
@@ -74,14 +77,17 @@ def train(paths: JobPaths) -> int:
         try:
             topology = Topology.read(paths)
             if not topology.trains:
-                logger.info("instance group %r trains, of which %s is none: leaving", topology.group, topology.current)
+                logger.info(
+                    "host %s is not in the training instance group %r; exiting with code 0",
+                    topology.current, topology.group,
+                )  # fmt: skip
                 return COMPLETED
             control = Control(topology, lambda key: _hear(control, stop, key))
             with _alone_in(paths), tempfile.TemporaryDirectory(prefix="job-", ignore_cleanup_errors=True) as scratch:
                 clear_failure(paths)
                 return _train(paths, Path(scratch), timeline=timeline, stop=stop, control=control)
         except AnotherJobError as error:
-            print(error, file=sys.stderr, flush=True)  # the failure files are the other job's
+            print(error, file=sys.stderr, flush=True)  # the failure files belong to the other job
             return FAILED
         except HostTrouble as trouble:
             stop.interrupts = False
@@ -90,7 +96,7 @@ def train(paths: JobPaths) -> int:
             if control is not None:
                 control.publish(HOST_STOPS, True)
             return _stopped(paths, "before training began")
-        except BaseException as error:  # every cause belongs in the failure files
+        except BaseException as error:  # the failure files contain every cause
             stop.interrupts = False
             failure = Failure.from_exception(error)
             if control is not None:
@@ -103,7 +109,7 @@ def train(paths: JobPaths) -> int:
 
 
 def _hear(control: Control | None, stop: StopHandler, key: str) -> None:
-    """Another host stops or failed: have the main thread know, as if a signal had come. In a thread of the control."""
+    """Send the main thread a signal when another host stops or fails; runs in a thread of the control."""
     assert control is not None
     if key == HOST_FAILED and stop.trouble is None:
         stop.trouble = control.trouble
@@ -120,7 +126,7 @@ def _train(paths: JobPaths, scratch: Path, *, timeline: Timeline, stop: StopHand
     check_before_preparing(paths, hp, hosts=topology.size, per_host=num_workers)
     sharded = sharded_channels(paths, topology)
     timeline.mark("read contracts")
-    _come_together(control, hp, num_workers, sharded)
+    _meet_hosts(control, hp, num_workers, sharded)
     if topology.size > 1:
         timeline.mark("meet hosts")
     gathered = gather_channels(control, paths, sharded)
@@ -134,7 +140,7 @@ def _train(paths: JobPaths, scratch: Path, *, timeline: Timeline, stop: StopHand
     stop.interrupts = False
     variables = sm_variables(paths, hp, topology, num_gpus=num_gpus)
     failure = Workers(job, control, num_workers=num_workers, stop=stop, variables=variables).run()
-    verdict = _agreed_verdict(control, _verdict(job, failure, stop) if topology.leads else None)
+    verdict = _agree_verdict(control, _verdict(job, failure, stop) if topology.leads else None)
     if verdict.failure is not None:
         return _fail(paths, verdict.failure)
     if verdict.exit_code == STOPPED:
@@ -146,15 +152,15 @@ def _train(paths: JobPaths, scratch: Path, *, timeline: Timeline, stop: StopHand
     return COMPLETED
 
 
-def _agreed_verdict(control: Control, own: Verdict | None) -> Verdict:
-    """Return the verdict of the first host; `own` is that of this host where it is the first."""
-    content = control.gather("verdict", asdict(own) if own else None)[control.topology.leader]
+def _agree_verdict(control: Control, verdict: Verdict | None) -> Verdict:
+    """Return the first host's `verdict`; the other hosts pass None."""
+    content = control.gather("verdict", asdict(verdict) if verdict else None)[control.topology.leader]
     failure = Failure(**content["failure"]) if content["failure"] else None
     return Verdict(content["exit_code"], failure, content["where"])
 
 
 def _verdict(job: Job, failure: Failure | None, stop: StopHandler) -> Verdict:
-    """How the job ended, by what rank 0 left and what its workers failed of."""
+    """Return the verdict, from the result of rank 0 and the failure of the workers."""
     paths = job.paths
     result = json.loads(job.result_file.read_text()) if job.result_file.is_file() else {}
     if result.get("status") == "stopped" or (stop.requested and result.get("status") != "completed"):
@@ -167,26 +173,25 @@ def _verdict(job: Job, failure: Failure | None, stop: StopHandler) -> Verdict:
         return Verdict(FAILED, Failure("the workers ended without a result", "Read the log."))
     missing = _missing_artifacts(paths, result)
     if missing:
-        fix = "Look for a full disk, and run again."
-        return Verdict(FAILED, Failure(f"{missing} after training ended", fix))
+        failure = Failure(f"{missing} after training ended", "Check whether the disk is full, and run again.")
+        return Verdict(FAILED, failure)
     return Verdict(COMPLETED)
 
 
-def _come_together(control: Control, hp: Hyperparameters, num_workers: int, sharded: Sequence[str]) -> None:
-    """Meet the other hosts, and hold them to the same settings, number of processes and sharded channels."""
+def _meet_hosts(control: Control, hp: Hyperparameters, num_workers: int, sharded: Sequence[str]) -> None:
+    """Connect the hosts; check that they have the same settings, number of processes and sharded channels."""
     settings = hashlib.sha256(hp.model_dump_json().encode()).hexdigest()[:16]
-    said = control.connect({"processes": num_workers, "settings": settings, "sharded channels": list(sharded)})
+    facts = control.connect({"processes": num_workers, "settings": settings, "sharded channels": list(sharded)})
     hosts = control.topology.hosts
-    for host, about in said.items():
-        for what, fix in (
+    for host in hosts:
+        for name, fix in (
             ("processes", "Use one instance type, or set nproc_per_node; INSTANCE_GROUP chooses among several groups."),
             ("settings", "Give every host the same hyperparameters."),
             ("sharded channels", "Give every host the same input/config/inputdataconfig.json."),
         ):
-            if about[what] != said[hosts[0]][what]:
-                raise ContractError(
-                    f"{what}: host {host} has {about[what]}, but host {hosts[0]} has {said[hosts[0]][what]}", fix
-                )
+            value, first = facts[host][name], facts[hosts[0]][name]
+            if value != first:
+                raise ContractError(f"{name}: host {host} has {value}, but host {hosts[0]} has {first}", fix)
     if len(hosts) > 1:
         logger.info(
             "%d hosts of %d processes: %s; this is %s, rank %d", len(hosts), num_workers, ", ".join(hosts),
@@ -195,23 +200,23 @@ def _come_together(control: Control, hp: Hyperparameters, num_workers: int, shar
 
 
 def _check_same_data(control: Control, prepared: PreparedData) -> None:
-    """Every host prepared the same rows: what one of them has another's would train on nothing of."""
-    about = {"rows": dict(prepared.rows), "digests": dict(prepared.digests), "fitted": prepared.fitted.fingerprint}
-    said = control.gather("prepared", about)
-    leader = said[control.topology.leader]
-    for host, other in said.items():
-        if other != leader:
-            what = next(name for name in about if other[name] != leader[name])
-            raise ContractError(
-                f"channels: host {host} prepared other data than host {control.topology.leader}: {what} "
-                f"{other[what]}, not {leader[what]}",
-                "Give every host the whole of every channel (S3DataDistributionType FullyReplicated), or a part of it "
-                "and say so (ShardedByS3Key).",
-            )
+    """Check that every host prepared the same rows."""
+    facts = {"rows": dict(prepared.rows), "digests": dict(prepared.digests), "fitted": prepared.fitted.fingerprint}
+    leader = control.topology.leader
+    facts_of = control.gather("prepared", facts)
+    for host in control.topology.hosts:
+        for name in facts:
+            value, first = facts_of[host][name], facts_of[leader][name]
+            if value != first:
+                raise ContractError(
+                    f"channels: host {host} prepared other data than host {leader}: {name} {value}, not {first}",
+                    "Give every host all files of every channel (S3DataDistributionType FullyReplicated), or declare "
+                    "that each has a part of them (ShardedByS3Key).",
+                )
 
 
 def count_gpus() -> int:
-    """GPUs that this host's processes may use, without importing torch."""
+    """Return the number of GPUs that this host's processes may use, without importing torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([name for name in visible.split(",") if name.strip() and name.strip() != "-1"])
@@ -219,7 +224,7 @@ def count_gpus() -> int:
 
 
 def _missing_artifacts(paths: JobPaths, result: Mapping[str, Mapping[str, int]]) -> str | None:
-    """What rank 0 says it wrote, against the contract and against the disk."""
+    """Return the first artifact that is missing in the result of rank 0 or on disk; None if all are complete."""
     for folder, required, written in (
         (paths.model, artifacts.REQUIRED_MODEL_FILES, result["model"]),
         (paths.output_data, artifacts.REQUIRED_EVALUATION_FILES, result["output"]),
@@ -236,14 +241,14 @@ def _missing_artifacts(paths: JobPaths, result: Mapping[str, Mapping[str, int]])
 
 def _stopped(paths: JobPaths, where: str) -> int:
     shutil.rmtree(paths.model / artifacts.INCOMPLETE, ignore_errors=True)
-    logger.info("stopped on request: %s; run the same job again to go on", where)
+    logger.info("stopped on request: %s; run the same job again to resume", where)
     return STOPPED
 
 
 def _fail(paths: JobPaths, failure: Failure) -> int:
     shutil.rmtree(paths.model / artifacts.INCOMPLETE, ignore_errors=True)
     with contextlib.suppress(OSError):
-        os.truncate(paths.root / _LOCK, 0)  # room for the cause on a disk that is full
+        os.truncate(paths.root / _LOCK, 0)
     write_failure(paths, failure)
     print(failure.text(), file=sys.stderr, flush=True)
     return FAILED
@@ -251,7 +256,7 @@ def _fail(paths: JobPaths, failure: Failure) -> int:
 
 @contextmanager
 def _alone_in(paths: JobPaths) -> Iterator[None]:
-    """Hold the root's lock: two jobs in one folder would remove each other's prepared data and checkpoints."""
+    """Lock the folder: two jobs would remove each other's prepared data and checkpoints."""
     paths.root.mkdir(parents=True, exist_ok=True)
     with (paths.root / _LOCK).open("a") as lock:
         try:
@@ -270,9 +275,9 @@ def _alone_in(paths: JobPaths) -> Iterator[None]:
 
 @contextmanager
 def _handled(handler: StopHandler) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    previous = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
+        for number, previous_handler in previous.items():
+            signal.signal(number, previous_handler)

@@ -1,4 +1,4 @@
-"""Record how long each part of a job takes."""
+"""Measure the phases of a job."""
 
 import time
 from dataclasses import dataclass, field
@@ -6,20 +6,20 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Timeline:
-    """The named parts of a job, one after another, since `train` began.
+    """The consecutive phases of a job since `train` began.
 
-    A job passes it on from process to process: `asdict` makes plain JSON of it, and `Timeline(**content)` continues it.
+    Processes pass it on as JSON: `asdict` converts it, and `Timeline(**content)` continues it.
 
     Attributes:
-        started: when `train` began, in seconds since the epoch.
-        spans: name and seconds of each part; a part begins where the one before it ended.
+        started: time at which `train` began, in seconds since the epoch.
+        spans: name and seconds of each phase.
     """
 
     started: float = field(default_factory=time.time)
     spans: list[tuple[str, float]] = field(default_factory=list)
 
     def mark(self, name: str) -> None:
-        """End the current part of the job and call it `name`."""
+        """End the current phase and record it as `name`."""
         self.spans.append((name, self.elapsed() - sum(seconds for _, seconds in self.spans)))
 
     def elapsed(self) -> float:

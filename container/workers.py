@@ -1,4 +1,4 @@
-"""The workers of this host: started together with the other hosts', asked to stop, restarted when one is killed."""
+"""Start, stop and restart the workers of this host, together with the workers of the other hosts."""
 
 import json
 import logging
@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,13 +24,15 @@ logger = logging.getLogger(__name__)
 
 STOP_GRACE = 110  # seconds; SageMaker kills 120 s after its SIGTERM
 _POLL = 0.1
-_QUIET_PORTS = range(20_000, 32_768)  # below the ephemeral ports of Linux, and above what services are given
-_LAST_WORDS = 15.0  # seconds that workers have to end after those of another host failed
+_UNUSED_PORTS = range(20_000, 32_768)  # below the ephemeral ports of Linux, above the ports of most services
+_REPORT_GRACE = 15.0  # seconds that workers have to report a cause after those of another host failed
 
 
 class StopHandler:
-    """What SIGTERM and Ctrl-C do, on this host or on another one, and the failure of another host: end the preparation
-    at once; once workers run, be noted for them to be told."""
+    """Handle SIGTERM and Ctrl-C on any host, and the failure of another host.
+
+    They interrupt the preparation of data. Once workers run, they are only recorded, and `Workers` acts on them.
+    """
 
     def __init__(self) -> None:
         self.requested = False
@@ -41,20 +43,20 @@ class StopHandler:
         if self.trouble is None:
             self.requested = True
         if self.interrupts:
-            self.interrupts = False  # a second signal must not interrupt the clearing up after the first
+            self.interrupts = False  # a second signal must not interrupt the cleanup after the first
             raise HostTrouble(self.trouble) if self.trouble is not None else StoppedBeforeTraining
 
 
 class StoppedBeforeTraining(BaseException):
-    """SIGTERM or Ctrl-C reached the supervisor before it had workers."""
+    """The supervisor received SIGTERM or Ctrl-C before it started workers."""
 
 
 class Workers:
-    """Runs the workers of `job`, with the other hosts', to their end.
+    """Run the workers of `job` to their end, together with those of the other hosts.
 
     Args:
-        num_workers: of this host.
-        variables: their environment, beside this process's own, which prevails.
+        num_workers: number of workers on this host.
+        variables: their environment variables; those of this process have precedence.
     """
 
     def __init__(
@@ -69,12 +71,12 @@ class Workers:
         self._kill_at: float | None = None
 
     def run(self) -> Failure | None:
-        """Run the workers, again and again where that can help; returns what they failed of in the end.
+        """Run the workers, with restarts after one was killed; return their last failure.
 
-        Every host returns the same. A stop request goes to the ranks first.
+        Every host returns the same.
 
         Raises:
-            HostTrouble: another host is gone, or failed of something else than its workers.
+            HostTrouble: another host was lost, or failed outside its workers.
         """
         number = 0
         try:
@@ -91,62 +93,59 @@ class Workers:
             self._kill_all()
 
     def _attempt(self, number: int) -> Failure | None:
-        """Run the workers of this host once; returns what they failed of."""
+        """Run the workers of this host once; return their failure."""
         launcher = self._running_launcher()
         assert launcher.stdin is not None
-        attempt = self._meeting(number)
-        with suppress(BrokenPipeError):  # its exit code is noticed below
+        attempt = self._agreed_attempt(number)
+        with suppress(BrokenPipeError):  # the loop below detects its exit
             launcher.stdin.write(json.dumps(asdict(attempt)) + "\n")
             launcher.stdin.flush()
-        answer = self._job.attempt_file(number)
-        asked, given_up_at = False, None
-        while not answer.is_file():
+        result = self._job.attempt_file(number)
+        stop_requested, report_by = False, None
+        while not result.is_file():
             if launcher.poll() is not None:
                 return Failure.from_exit(launcher.returncode, who="the launcher of the workers", at=time.time())
             self._control.raise_trouble()
-            if self._stop.requested and not asked:
-                asked = True
+            if self._stop.requested and not stop_requested:
+                stop_requested = True
                 self._kill_at = self._kill_at or time.time() + STOP_GRACE
-                self._ask_to_stop()
+                self._request_stop()
             elif self._failed_elsewhere(number):
-                given_up_at = given_up_at or time.time() + _LAST_WORDS
-                self._end_attempt(kill=self._stop.requested or time.time() > given_up_at)
+                report_by = report_by or time.time() + _REPORT_GRACE
+                if self._stop.requested or time.time() > report_by:
+                    self._kill_all()
+                else:  # repeated in every pass: some workers may still be starting
+                    _signal(self._pids(), signal.SIGTERM)
             if self._kill_at is not None and time.time() > self._kill_at:
                 logger.warning("the workers did not stop within %d s: killing them", STOP_GRACE)
                 self._kill_all()
                 self._kill_at = float("inf")
             time.sleep(_POLL)
-        content = json.loads(answer.read_text())
+        content = json.loads(result.read_text())
         return Failure(**content) if content else None
 
-    def _agree(self, number: int, own: Failure | None) -> tuple[Failure | None, bool]:
-        """The cause, of all hosts, and whether any was asked to stop."""
-        said = self._control.gather(
-            _ended(number), {"failure": asdict(own) if own else None, "stop": self._stop.requested}
-        )
-        failures = []
-        for host, one in said.items():
-            if one["failure"]:
-                failure = Failure(**one["failure"])
-                where = f"{failure.cause} [host {host}]" if self._control.topology.size > 1 else failure.cause
-                failures.append(replace(failure, cause=where))
-        stopping = any(one["stop"] for one in said.values()) or self._job.stop_file.exists()
-        return (root_cause(failures) if failures else None), stopping
+    def _agree(self, number: int, failure: Failure | None) -> tuple[Failure | None, bool]:
+        """Return the root cause over all hosts, and whether any host was requested to stop."""
+        result = {"failure": asdict(failure) if failure else None, "stop": self._stop.requested}
+        results = self._control.gather(_ended(number), result)
+        failures = {host: Failure(**result["failure"]) for host, result in results.items() if result["failure"]}
+        if self._control.topology.size > 1:
+            failures = {host: replace(each, cause=f"{each.cause} [host {host}]") for host, each in failures.items()}
+        stopping = any(result["stop"] for result in results.values()) or self._job.stop_file.exists()
+        return (root_cause(list(failures.values())) if failures else None), stopping
 
-    def _meeting(self, number: int) -> Attempt:
-        """Where the workers of all hosts meet, which the first host says."""
+    def _agreed_attempt(self, number: int) -> Attempt:
+        """Return the attempt with the rendezvous of all workers, which the first host chooses."""
         topology = self._control.topology
         if topology.size == 1:
             return Attempt(number, self._control.address(), 0)
-        meeting = None
-        if topology.leads:
-            meeting = [self._control.address(), _free_port()]
-        address, port = self._control.gather(f"start {number}", meeting)[topology.leader]
+        rendezvous = [self._control.address(), _free_port()] if topology.leads else None
+        address, port = self._control.gather(f"start {number}", rendezvous)[topology.leader]
         return Attempt(number, address, port, hosts=topology.size, host_rank=topology.rank)
 
     def _failed_elsewhere(self, number: int) -> bool:
-        said = self._control.seen(_ended(number))
-        return any(one["failure"] for host, one in said.items() if host != self._control.topology.current)
+        results = self._control.seen(_ended(number))
+        return any(result["failure"] for host, result in results.items() if host != self._control.topology.current)
 
     def _announce(self, restart: Restart) -> None:
         write_json(self._job.restart_file, asdict(restart))
@@ -162,7 +161,7 @@ class Workers:
                 env=self._environment(),
                 stdin=subprocess.PIPE,
                 text=True,
-                start_new_session=True,  # Ctrl-C reaches the supervisor alone, which decides
+                start_new_session=True,  # only the supervisor receives Ctrl-C
             )
         return self._launcher
 
@@ -170,42 +169,33 @@ class Workers:
         code = str(Path(__file__).parent.parent)
         return {
             "OMP_NUM_THREADS": str(max(1, available_cores() // self._num_workers)),
-            # Threads that spin while they wait starve each other when processes share cores: 2 rows/s became 20 beside
-            # a busy neighbour.
+            # Threads that spin while they wait take the cores from other processes: with a second busy job, 2 rows/s
+            # became 20.
             "OMP_WAIT_POLICY": "PASSIVE",
             "TOKENIZERS_PARALLELISM": "false",
             **network_environment(self._control.topology, self._control.address()),
             **self._variables,
             **os.environ,
             PARENT_PID: str(os.getpid()),
-            "HF_HUB_OFFLINE": "1",  # the encoder is resolved: no worker asks a hub again
+            "HF_HUB_OFFLINE": "1",  # the supervisor has downloaded the encoder
             "PYTHONPATH": os.pathsep.join([code, os.environ.get("PYTHONPATH", "")]).strip(":"),
         }
 
-    def _ask_to_stop(self) -> None:
+    def _request_stop(self) -> None:
         self._job.stop_file.touch()
         self._control.publish(STOP, True)
         pids = self._pids()
         if len(pids) < self._num_workers:
-            logger.info("asked to stop: the workers are still starting, there is nothing to save")
+            logger.info("stop requested: the workers are still starting; there is nothing to save")
             self._kill_all()
             return
-        logger.info("asked to stop: %d workers finish their step and save", len(pids))
-        for pid in pids:
-            _signal(pid, signal.SIGTERM)
-
-    def _end_attempt(self, *, kill: bool) -> None:
-        """End the workers because those of another host failed; some may still be starting, so this is repeated."""
-        if kill:
-            self._kill_all()
-            return
-        for pid in self._pids():
-            _signal(pid, signal.SIGTERM)
+        logger.info("stop requested: %d workers finish their step and save", len(pids))
+        _signal(pids, signal.SIGTERM)
 
     def _pids(self) -> list[int]:
         pids = []
         for path in self._job.pid_files():
-            with suppress(FileNotFoundError):  # the launcher is just removing those of workers that died
+            with suppress(FileNotFoundError):  # the launcher removes the files of workers that ended
                 pids.append(json.loads(path.read_text()))
         return pids
 
@@ -217,9 +207,8 @@ class Workers:
     def _kill_all(self) -> None:
         if self._launcher is None or self._launcher.poll() is not None:
             return
-        for pid in self._pids():
-            _signal(pid, signal.SIGKILL)
-        self._launcher.kill()  # the kernel ends workers that have no pid file yet: they die with their parent
+        _signal(self._pids(), signal.SIGKILL)
+        self._launcher.kill()  # workers that have no pid file yet die with their parent
         self._launcher.wait()
 
 
@@ -228,14 +217,14 @@ def _ended(number: int) -> str:
 
 
 def _free_port() -> int:
-    """A port that nobody listens on, of those that the kernel gives to no outgoing connection by itself: the launcher
-    opens it seconds later."""
-    for port in random.sample(_QUIET_PORTS, len(_QUIET_PORTS)):
+    """Return a free port that the kernel assigns to no outgoing connection: the launcher opens it seconds later."""
+    for port in random.sample(_UNUSED_PORTS, len(_UNUSED_PORTS)):
         with suppress(OSError), socket.create_server(("", port)):
             return port
-    raise OSError(f"no free port from {_QUIET_PORTS.start} to {_QUIET_PORTS.stop - 1}")
+    raise OSError(f"no free port from {_UNUSED_PORTS.start} to {_UNUSED_PORTS.stop - 1}")
 
 
-def _signal(pid: int, number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
+def _signal(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)

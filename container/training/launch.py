@@ -113,7 +113,7 @@ def failure_of(job: Job, ended: Sequence[Ended]) -> Failure | None:
     """What the workers failed of, by what they wrote and how they ended; None where all ended well."""
     if not ended:
         return None
-    failures = [Failure.read_json(path) for path in job.error_files()]
+    failures = [Failure(**json.loads(path.read_text())) for path in job.error_files()]
     spoken = {failure.rank for failure in failures}
     for end in ended:
         if end.rank not in spoken:

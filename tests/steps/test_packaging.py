@@ -133,7 +133,7 @@ def test_a_member_that_is_no_plain_file_of_the_archive_is_refused(tmp_path, entr
 def test_an_archive_that_is_not_whole_is_named(tmp_path, damage):
     archive = tmp_path / "x.tar.gz"
     archive.write_bytes(damage(archive_of((member("a"), os.urandom(100_000)))))
-    with pytest.raises(ContractError, match=r"x\.tar\.gz: is no whole tar\.gz"):
+    with pytest.raises(ContractError, match=r"x\.tar\.gz: is not a complete tar\.gz"):
         extract_archive(archive, tmp_path / "out")
 
 
@@ -252,7 +252,7 @@ def test_a_model_that_cannot_be_served_is_named_in_the_message(trained_job, tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "named"),
-    [(b"no archive", "model.tar.gz: is no whole tar.gz"),
+    [(b"no archive", "model.tar.gz: is not a complete tar.gz"),
      (archive_of((member("../model.onnx"), b"x")), "'../model.onnx'"),
      (archive_of((member("model.pth"), b"x")), "model.tar.gz: has no model.onnx; it holds model.pth")],
 )  # fmt: skip

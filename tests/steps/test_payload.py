@@ -185,7 +185,7 @@ BAD_INPUTS = {
     "no package": ({"model_input": {}}, "model_input is missing"),
     "another file": ({"model_input": {"model.pth": "x"}}, "model_input has no file that is named model.tar.gz"),
     "an empty package": ({"model_input": {ARCHIVED_MODEL: b""}}, "model_input is empty"),
-    "no archive": ({"model_input": {ARCHIVED_MODEL: b"x"}}, "model.tar.gz: is no whole tar.gz"),
+    "no archive": ({"model_input": {ARCHIVED_MODEL: b"x"}}, "model.tar.gz: is not a complete tar.gz"),
     "other rows": (
         {"processed_data": processed(TEST.iloc[::-1])},
         "test_predictions.csv: row 1 has the order_id '00000', but the row of",
