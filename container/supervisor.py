@@ -77,10 +77,7 @@ def train(paths: JobPaths) -> int:
         try:
             topology = Topology.read(paths)
             if not topology.trains:
-                logger.info(
-                    "host %s is not in the training instance group %r; exiting with code 0",
-                    topology.current, topology.group,
-                )  # fmt: skip
+                logger.info("host %s is not in the training group %r: exiting with 0", topology.current, topology.group)
                 return COMPLETED
             control = Control(topology, lambda key: _hear(control, stop, key))
             with _alone_in(paths), tempfile.TemporaryDirectory(prefix="job-", ignore_cleanup_errors=True) as scratch:

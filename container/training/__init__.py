@@ -1,1 +1,1 @@
-"""The worker: loop, optimizer, checkpoints, early stopping, metric log."""
+"""Train: launcher, worker, loop, optimizer, checkpoints, early stopping, finishing."""

@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, often better than the last ones (Polyak and Juditsky 1992)."""
+"""Keep an exponential moving average of the weights, often better than the last ones (Polyak and Juditsky 1992)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,13 +10,13 @@ from container.parallel.execution import Execution, local_part
 
 
 class WeightAverage:
-    """The moving average of the trainable weights that this rank holds: its part of the model, or its shards of it.
+    """The moving average of the trainable weights of this rank: of its part of the model, or its shards.
 
-    After optimizer step t (from 0) it becomes d * average + (1 - d) * weights with d = min(decay, (1 + t) / (10 + t)):
-    a short run is not the average of its random beginnings. A function of t, so resuming needs no count of its own.
+    After optimizer step t (from 0) it becomes d * average + (1 - d) * weights with d = min(decay, (1 + t) / (10 + t)),
+    so that the random initial weights count little in a short run.
 
     Args:
-        module: as the optimizer sees it; before anything was computed with it.
+        module: the module of the optimizer, before its first forward.
         decay: 0 = no average is kept.
     """
 
@@ -33,16 +33,16 @@ class WeightAverage:
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """The averages themselves, distributed as the weights are, under the names of the weights."""
+        """The averages under the names of the weights, distributed as the weights are."""
         return dict(self._of)
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the weights after optimizer step `step`."""
+        """Add the weights after optimizer step `step`."""
         if not self._pairs:
             return
         decay = min(self._decay, (1 + step) / (10 + step))
-        # Asked for anew each time: fully_shard may move a parameter's shard when it first computes.
+        # Read at each update: fully_shard may move a shard at its first forward.
         weights, averages = ([local_part(tensor) for tensor in side] for side in (self._pairs, self._pairs.values()))
         torch._foreach_lerp_(  # pyright: ignore[reportPrivateImportUsage]: torch's stub does not export it
             averages, weights, 1 - decay
@@ -50,7 +50,7 @@ class WeightAverage:
 
     @contextmanager
     def in_place_of_weights(self, execution: Execution) -> Iterator[None]:
-        """Within it `execution` computes with the averages; nothing may be trained or saved meanwhile."""
+        """Let `execution` compute with the averages; nothing may be trained or saved in the block."""
         self._exchange(execution)
         try:
             yield
@@ -62,8 +62,8 @@ class WeightAverage:
         if not self._pairs:
             return
         for weight, average in self._pairs.items():
-            ours, other = local_part(weight), local_part(average)
-            kept = ours.clone()
-            ours.copy_(other)
-            other.copy_(kept)
+            current, other = local_part(weight), local_part(average)
+            previous = current.clone()
+            current.copy_(other)
+            other.copy_(previous)
         execution.reshard()

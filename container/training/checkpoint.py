@@ -1,16 +1,16 @@
-"""Checkpoints: torch.distributed.checkpoint under the plain model's names, saved aside, marked complete, renamed.
+"""Save and load checkpoints with torch.distributed.checkpoint (DCP), under the plain model's parameter names.
 
     checkpoints/
-      epoch=1-step=120.ckpt/   DCP's files, state.json, manifest.json (names and sizes: the mark of completeness)
+      epoch=1-step=120.ckpt/   DCP's files, state.json, manifest.json (names and sizes of all files, written last)
       last.ckpt, best.ckpt     the name of the newest and of the best folder
 
-The pointers are small text files, not links: the sync of a checkpoint folder to S3 keeps files and loses links.
+A checkpoint is written into a temporary folder and renamed when it is complete. The pointers are small text files, not
+links, because the sync of a checkpoint folder to S3 loses links.
 
-Hosts need not share a disk: each gets the complete checkpoint, what the ranks of the others wrote included. So any one
-can be lost, and the place that all of them sync their folder to holds one checkpoint.
+Hosts need not share a disk: each gets the complete checkpoint, including the files that other hosts' ranks wrote.
 
-Nothing in a checkpoint says how the model was parallelised: a rank writes the shards it holds under the names and
-offsets they have in the plain model, and reads whatever covers its own.
+A checkpoint does not depend on the parallelism: a rank writes its shards under the names and offsets that they have in
+the plain model, and reads the parts that it needs.
 """
 
 import json
@@ -50,11 +50,11 @@ from contracts.atomic_files import write_text_atomically
 
 logger = logging.getLogger(__name__)
 
-# Flat optimizer names are what lets a checkpoint resume under another strategy.
+# Flat optimizer names let a checkpoint resume under another strategy.
 _OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
-_ASIDE = ".saving-"
+_TEMPORARY = ".saving-"
 _WRITE_TIMEOUT = timedelta(minutes=30)  # one rank's disk may be slow; a rank that dies is noticed at once
-_LONG_WAIT = 5.0  # seconds of training lost to the previous save that are worth a line
+_LONG_WAIT = 5.0  # seconds of waiting for the previous save after which a line is logged
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,14 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The checkpoints of a job; every method is called by all ranks together.
+    """The checkpoints of a job. Every method is collective: all ranks call it together.
 
-    A save copies the state and returns; a thread writes the copy. Its collectives have a process group of their own,
-    because they would interleave with those of training.
+    A save copies the state and returns; a thread writes the copy. The thread's collectives use a separate process
+    group, because they would interleave with those of training.
 
     Args:
         folder: checkpoints/.
-        keep: newest checkpoints kept; the best is kept beside them.
+        keep: number of the newest checkpoints to keep, in addition to the best.
     """
 
     def __init__(self, folder: Path, *, keep: int) -> None:
@@ -85,7 +85,7 @@ class CheckpointStore:
         self._keep = keep
         self._rank = dist.get_rank()
         group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)
-        assert isinstance(group, dist.ProcessGroup), "every rank is in it"
+        assert isinstance(group, dist.ProcessGroup), "every rank is a member"
         self._group = group
         self._hosts = HostFolders(timeout=_WRITE_TIMEOUT)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -101,41 +101,45 @@ class CheckpointStore:
         best_step: int | None,
         average: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
-        """Save the state at this call under `name`, in the background; first waits for the save before it.
+        """Save the current state under `name`, in the background; first wait for the previous save.
 
-        A failed save leaves the earlier checkpoints intact and raises from the next `save` or `wait`.
+        A failed save leaves the earlier checkpoints intact, and raises from the next `save` or `wait`.
 
         Args:
             content: JSON with at least "step".
             best_step: step of the checkpoint to keep as the best, possibly this one.
-            average: moving averages of weights by their names, distributed as the weights are.
+            average: moving averages by the names of the weights, distributed as the weights are.
         """
         waited = time.perf_counter()
         self.wait()
         waited = time.perf_counter() - waited
         if waited > _LONG_WAIT:
-            logger.info("waited %.1f s for the previous checkpoint: saving less often loses less time", waited)
-        text = json.dumps(content)
-        states = _copied(_model_state(module) | _taken_optimizer_state(module, optimizer) | _average_state(average))
-        self._pending = self._writer.submit(self._write, states, name=name, content=text, best_step=best_step)
+            logger.info("waited %.1f s for the previous checkpoint: save less often to lose less time", waited)
+        states = _model_state(module)
+        if optimizer.state:  # before the first step, torch would take that step to create the state
+            states |= _optimizer_state(module, optimizer)
+        states |= _average_state(average)
+        self._pending = self._writer.submit(
+            self._write, _copied(states), name=name, content=json.dumps(content), best_step=best_step
+        )
 
     def wait(self) -> None:
         """Wait until the last save is complete.
 
         Raises:
-            PeerFailed: another rank could not write its part; on that rank its own exception.
+            PeerFailed: another rank could not write its part; that rank raises the original exception.
         """
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that is complete on every host; None where there is none."""
+        """Return the newest checkpoint that is complete on every host; None if there is none."""
         return self._agreed(lambda checkpoints: checkpoints[-1] if checkpoints else None)
 
     def at_step(self, step: int) -> Checkpoint | None:
-        """The complete checkpoint of `step`; None where it is gone."""
-        return self._agreed(lambda checkpoints: next((one for one in checkpoints if one.step == step), None))
+        """Return the complete checkpoint of `step`; None if there is none."""
+        return self._agreed(lambda checkpoints: next((each for each in checkpoints if each.step == step), None))
 
     def load(
         self,
@@ -145,10 +149,10 @@ class CheckpointStore:
         *,
         average: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
-        """Load what training goes on from, in place, however it was distributed when saved."""
+        """Load the state of training in place, however it was distributed when saved."""
         self.wait()
         model, wanted = _model_state(module), _optimizer_state(module, optimizer)
-        # A parameter that has had no gradient yet has no state, in the checkpoint as in the optimizer that saved it.
+        # A parameter that has had no gradient yet has no optimizer state, also in the checkpoint.
         saved = _saved_names(checkpoint)
         states = model | _average_state(average) | {name: value for name, value in wanted.items() if name in saved}
         self._read(states, checkpoint)
@@ -157,129 +161,126 @@ class CheckpointStore:
             _set_optimizer_state(module, optimizer, states, fresh=wanted.keys() - states.keys())
 
     def load_weights(self, checkpoint: Checkpoint, module: nn.Module) -> None:
-        """Load the weights to predict with in place, averaged where the checkpoint has averages."""
+        """Load the weights to predict with, in place: the averages where the checkpoint has them."""
         self.wait()
         states = _served_state(module, checkpoint)
         self._read(states, checkpoint)
         _set_served_state(module, states)
 
     def _read(self, states: dict[str, Any], checkpoint: Checkpoint) -> None:
-        with _naming_the_rank(self._rank):
+        with _raising_own_failure(self._rank):
             load(states, checkpoint_id=checkpoint.folder, process_group=self._group)
 
     def _agreed(self, choose: Callable[[list[Checkpoint]], Checkpoint | None]) -> Checkpoint | None:
         self.wait()
         complete = complete_checkpoints(self._folder) if self._hosts.is_first else []
-        everywhere = self._hosts.common({one.folder.name for one in complete})
+        on_every_host = self._hosts.common({each.folder.name for each in complete})
         chosen: list[Checkpoint | None] = [None]
         if self._rank == 0:
-            chosen = [choose([one for one in complete if one.folder.name in everywhere])]
+            chosen = [choose([each for each in complete if each.folder.name in on_every_host])]
         dist.broadcast_object_list(chosen, src=0, group=self._group)
         return replace(chosen[0], folder=self._folder / chosen[0].folder.name) if chosen[0] else None
 
     def _write(self, states: dict[str, Any], *, name: str, content: str, best_step: int | None) -> None:
-        """The thread's part: write aside, and when every rank has written, complete."""
-        aside = self._folder / f"{_ASIDE}{name}"
+        """Write the checkpoint; runs in the thread."""
+        temporary = self._folder / f"{_TEMPORARY}{name}"
         try:
-            self._on_each_host(lambda: _make_empty(aside))
-            with _naming_the_rank(self._rank):
-                save(states, checkpoint_id=aside, process_group=self._group)
-            self._on_each_host(lambda: self._share(aside, content))
-            self._on_each_host(lambda: self._complete(aside, name, best_step=best_step))
+            self._on_each_host(lambda: _make_empty(temporary))
+            with _raising_own_failure(self._rank):
+                save(states, checkpoint_id=temporary, process_group=self._group)
+            self._on_each_host(lambda: self._share(temporary, content))
+            self._on_each_host(lambda: self._complete(temporary, name, best_step=best_step))
         except BaseException:
             if self._hosts.is_first:
-                shutil.rmtree(aside, ignore_errors=True)
+                shutil.rmtree(temporary, ignore_errors=True)
             raise
 
     def _on_each_host(self, act: Callable[[], None]) -> None:
-        """Have the first rank of each host act; what one fails of is raised on every rank."""
-        failed: Exception | None = None
+        """Call `act` on the first rank of each host; raise the failure of one of them on every rank."""
+        failure: Exception | None = None
         if self._hosts.is_first:
             try:
                 act()
             except Exception as error:
-                failed = error
-        said: list[str | None] = [None] * dist.get_world_size()
-        dist.all_gather_object(said, failed and _said(failed), group=self._group)
-        if failed is not None:
-            raise failed
-        for rank, one in enumerate(said):
-            if one is not None:
-                raise PeerFailed(f"rank {rank}: {one}")
+                failure = error
+        messages: list[str | None] = [None] * dist.get_world_size()
+        dist.all_gather_object(messages, failure and _message(failure), group=self._group)
+        if failure is not None:
+            raise failure
+        for rank, message in enumerate(messages):
+            if message is not None:
+                raise PeerFailed(f"rank {rank}: {message}")
 
-    def _share(self, aside: Path, content: str) -> None:
-        """The state as rank 0 has it (rates differ from rank to rank), and what every host wrote, to every host."""
+    def _share(self, temporary: Path, content: str) -> None:
+        """Give every host the state of rank 0 (rates differ between ranks), and the files of all hosts."""
         if self._rank == 0:
-            _write_synced(aside / "state.json", content)
-        self._hosts.share(aside)
+            _write_synced(temporary / "state.json", content)
+        self._hosts.share(temporary)
 
-    def _complete(self, aside: Path, name: str, *, best_step: int | None) -> None:
-        files = {path.name: path.stat().st_size for path in sorted(aside.iterdir())}
-        _write_synced(aside / "manifest.json", json.dumps(files))
-        _sync_folder(aside)
+    def _complete(self, temporary: Path, name: str, *, best_step: int | None) -> None:
+        files = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
+        _write_synced(temporary / "manifest.json", json.dumps(files))
+        _sync_folder(temporary)
         final = self._folder / name
-        replaced = self._folder / f"{_ASIDE}replaced"
+        replaced = self._folder / f"{_TEMPORARY}replaced"
         if final.exists():  # the same step, saved again
             shutil.rmtree(replaced, ignore_errors=True)
             final.rename(replaced)
-        aside.rename(final)
+        temporary.rename(final)
         _sync_folder(self._folder)
         shutil.rmtree(replaced, ignore_errors=True)
-        self._point("last.ckpt", name)
+        write_text_atomically(self._folder / "last.ckpt", f"{name}\n")
         self._prune(best_step)
 
     def _prune(self, best_step: int | None) -> None:
         complete = complete_checkpoints(self._folder)
-        best = next((one for one in complete if one.step == best_step), None)
+        best = next((each for each in complete if each.step == best_step), None)
         if best is not None:
-            self._point("best.ckpt", best.folder.name)
+            write_text_atomically(self._folder / "best.ckpt", f"{best.folder.name}\n")
         for old in complete[: -self._keep]:
-            if best is None or old.folder != best.folder:
+            if old is not best:
                 shutil.rmtree(old.folder, ignore_errors=True)
         clear_unfinished(self._folder)
 
-    def _point(self, pointer: str, name: str) -> None:
-        write_text_atomically(self._folder / pointer, name + "\n")
-
 
 def clear_unfinished(folder: Path) -> None:
-    """Remove what a save left half done."""
-    for aside in folder.glob(f"{_ASIDE}*"):
-        shutil.rmtree(aside, ignore_errors=True)
+    """Remove the files of unfinished saves."""
+    for temporary in folder.glob(f"{_TEMPORARY}*"):
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def clear_checkpoints(folder: Path) -> None:
-    """Remove every checkpoint, and what a save left half done."""
+    """Remove every checkpoint, and the files of unfinished saves."""
     for path in folder.glob("*.ckpt"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def complete_checkpoints(folder: Path) -> list[Checkpoint]:
-    """All complete checkpoints, oldest first; an incomplete or damaged one is named in the log and passed over."""
+    """Return all complete checkpoints, oldest first; log the name of each incomplete or damaged one."""
     complete = []
     for path in folder.glob("*.ckpt"):
-        if not path.is_dir() or path.name.startswith(_ASIDE):
+        if not path.is_dir() or path.name.startswith(_TEMPORARY):
             continue
         try:
             files = json.loads((path / "manifest.json").read_text())
             if not isinstance(files, dict) or not {".metadata", "state.json"} <= files.keys():
-                raise ValueError("manifest.json is not one of ours")
+                raise ValueError("manifest.json has no list of files")
             damaged = [name for name, size in files.items() if (path / name).stat().st_size != size]
             if damaged:
-                raise ValueError(f"{damaged[0]} has another size than when it was saved")
+                raise ValueError(f"the size of {damaged[0]} differs from manifest.json")
             content = json.loads((path / "state.json").read_text())
             if not isinstance(content, dict) or "step" not in content:
-                raise ValueError("state.json is not one of ours")
+                raise ValueError("state.json has no step")
             complete.append(Checkpoint(path, content))
         except (OSError, ValueError) as error:
-            logger.warning("checkpoint %s is incomplete (%s): passed over", path.name, error)
-    return sorted(complete, key=lambda one: one.step)
+            logger.warning("checkpoint %s is incomplete and is skipped: %s", path.name, error)
+    return sorted(complete, key=lambda checkpoint: checkpoint.step)
 
 
 def load_weights(module: nn.Module, checkpoint: Checkpoint) -> None:
-    """CheckpointStore.load_weights, into a plain model in this process alone, with or without a process group."""
+    """Load weights as CheckpointStore.load_weights does, in this process only, into a plain model."""
     states = _served_state(module, checkpoint)
-    with warnings.catch_warnings(action="ignore"):  # DCP says that it is on its own
+    with warnings.catch_warnings(action="ignore"):  # DCP warns that it runs in one process
         load(states, checkpoint_id=checkpoint.folder, no_dist=True)
     _set_served_state(module, states)
 
@@ -300,7 +301,7 @@ def _saved_names(checkpoint: Checkpoint) -> Collection[str]:
 
 
 def _served_state(module: nn.Module, checkpoint: Checkpoint) -> dict[str, Any]:
-    """The state of `module`, each tensor under the name by which `checkpoint` has what is to be served of it."""
+    """Return the state of `module`, each tensor under the name that its served values have in `checkpoint`."""
     saved = _saved_names(checkpoint)
     states = get_model_state_dict(module, options=_OPTIONS)
     return {f"{_AVERAGE if f'{_AVERAGE}{name}' in saved else _MODEL}{name}": value for name, value in states.items()}
@@ -310,24 +311,19 @@ def _set_served_state(module: nn.Module, states: Mapping[str, Any]) -> None:
     set_model_state_dict(module, {name.partition(".")[2]: value for name, value in states.items()}, options=_OPTIONS)
 
 
-def _taken_optimizer_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    # Asked for its state before its first step, torch would take that step for it: Adam would count one too many.
-    return _optimizer_state(module, optimizer) if optimizer.state else {}
-
-
 def _optimizer_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """What the optimizer has learnt, initialised where it has not; rates and decay are settings of the run."""
+    """Return the optimizer's state, initialised if it has none, without the learning rates and weight decay."""
     if not any(group["params"] for group in optimizer.param_groups):
-        return {}  # this rank holds frozen parameters only
+        return {}  # this rank has only frozen parameters
     flat = get_optimizer_state_dict(module, optimizer, options=_OPTIONS)
     return {f"{_OPTIMIZER}{name}": value for name, value in flat.items() if name.startswith("state.")}
 
 
 def _set_optimizer_state(module: nn.Module, optimizer: Optimizer, states: dict[str, Any], *, fresh: set[str]) -> None:
-    """Give the optimizer the loaded `states`; parameters of the names in `fresh` are left as never stepped."""
-    own = get_optimizer_state_dict(module, optimizer, options=_OPTIONS)
+    """Set the loaded `states`; remove the state of the parameters named in `fresh`, which never took a step."""
+    initial = get_optimizer_state_dict(module, optimizer, options=_OPTIONS)
     loaded = {name.removeprefix(_OPTIMIZER): value for name, value in states.items() if name.startswith(_OPTIMIZER)}
-    set_optimizer_state_dict(module, optimizer, {**own, **loaded}, options=_OPTIONS)
+    set_optimizer_state_dict(module, optimizer, {**initial, **loaded}, options=_OPTIONS)
     untouched = {name.removeprefix(f"{_OPTIMIZER}state.").rpartition(".")[0] for name in fresh}
     for name, parameter in module.named_parameters():
         if name in untouched:
@@ -336,7 +332,7 @@ def _set_optimizer_state(module: nn.Module, optimizer: Optimizer, states: dict[s
 
 @torch.no_grad()
 def _copied(states: dict[str, Any]) -> dict[str, Any]:
-    """A copy in host memory that training cannot change; from a GPU through pinned memory."""
+    """Return a copy in host memory, which training does not change."""
     tensors = {name: value for name, value in states.items() if isinstance(value, torch.Tensor)}
     copies = {name: value.detach().to("cpu", copy=True, non_blocking=True) for name, value in tensors.items()}
     if any(value.is_cuda for value in tensors.values()):
@@ -345,18 +341,18 @@ def _copied(states: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _naming_the_rank(rank: int) -> Iterator[None]:
-    """DCP raises the failures of all ranks on all: leave each its own, and tell the others whose it was."""
+def _raising_own_failure(rank: int) -> Iterator[None]:
+    """Raise a rank's own failure on that rank, and PeerFailed on the others; DCP raises all failures on all ranks."""
     try:
         yield
     except CheckpointException as error:
         if rank in error.failures:
             raise error.failures[rank][0] from error
         other = min(error.failures)
-        raise PeerFailed(f"rank {other}: {_said(error.failures[other][0])}") from None
+        raise PeerFailed(f"rank {other}: {_message(error.failures[other][0])}") from None
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -373,7 +369,7 @@ def _write_synced(path: Path, text: str) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make names in `folder` durable: a rename lives in the folder, not in the file."""
+    """Make renames in `folder` durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

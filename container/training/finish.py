@@ -1,15 +1,22 @@
-"""Finish a trained job on rank 0: fit the decision, export the model, explain it, write the results."""
+"""Finish a trained job on rank 0: fit the decision, export and explain the model, evaluate, write output/data/."""
 
 import logging
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.tensorboard import SummaryWriter
 
 from container.decision.decision import Decision
+from container.decision.softmax import softmax
+from container.evaluation.evaluate import write_evaluation
+from container.evaluation.evaluation_input import EvaluationInput
+from container.evaluation.explanation import Explanation
 from container.evaluation.fit_decision import describe, fit_decision
+from container.evaluation.predictions import SplitPredictions
 from container.evaluation.variant_report import VariantReport
 from container.export.artifacts import export_model
 from container.job import Job, write_json
@@ -19,11 +26,14 @@ from container.parallel.mesh import RankMesh
 from container.training.checkpoint import load_weights
 from container.training.explain import explain
 from container.training.job_data import JobData
+from container.training.loop import merge_history
 from container.training.onnx_variants import write_variants
+from container.training.predict import weighted_log_loss
 from container.training.progress import metric_line
-from container.training.results import write_results
 from container.training.stop import StopFlag
 from container.training.train import Trained, build_model
+from contracts import artifacts
+from contracts.atomic_files import AtomicFile
 
 logger = logging.getLogger(__name__)
 
@@ -49,16 +59,11 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
             records=hp.explain, batch_size=hp.batch_size, seed=hp.seed,
             device=ranks.device, stopped=lambda: stop.requested,
         )  # fmt: skip
-    metrics, written = write_results(
-        job,
-        data=data,
-        logits=trained.logits,
-        decision=decision,
-        explanation=explanation,
-        variants=variants,
-        state=trained.state,
+    evaluation = _evaluation_input(
+        job, trained, data=data, decision=decision, explanation=explanation, variants=variants,
         run=_run_facts(job, ranks, trained, model),
-    )
+    )  # fmt: skip
+    metrics, written = _write_results(job, evaluation, step=trained.state.step)
     logger.info("%s", metric_line(metrics))
     write_json(job.result_file, {"status": "completed", "model": files, "output": written, "metrics": metrics})
 
@@ -77,7 +82,7 @@ def _fit_decision(job: Job, trained: Trained, data: JobData) -> Decision:
 
 
 def _run_facts(job: Job, ranks: RankMesh, trained: Trained, model: Classifier) -> dict[str, Any]:
-    """Return what the report says about the run."""
+    """Return the facts about the run for the report."""
     state = trained.state
     return {
         "model class": job.hp.architecture.name,
@@ -95,3 +100,81 @@ def _run_facts(job: Job, ranks: RankMesh, trained: Trained, model: Classifier) -
         "torch": torch.__version__,
         "python": sys.version.split()[0],
     }
+
+
+def _evaluation_input(
+    job: Job,
+    trained: Trained,
+    *,
+    data: JobData,
+    decision: Decision,
+    explanation: Explanation | None,
+    variants: Sequence[VariantReport],
+    run: dict[str, Any],
+) -> EvaluationInput:
+    splits, losses = {}, {}
+    for name, logits in trained.logits.items():
+        split, scores = data.splits[name], decision.log_probabilities(logits)
+        labels = split.column("label").to_numpy()
+        raw_labels = split.column("raw_label") if "raw_label" in split.column_names else None
+        splits[name] = SplitPredictions(name, split.column("id"), raw_labels, labels, np.exp(scores))
+        losses[name] = weighted_log_loss(scores, labels, data.class_weights)
+    return EvaluationInput(
+        splits=splits,
+        class_labels=list(data.prepared.fitted.class_labels),
+        id_name=job.hp.id_name,
+        label_name=job.hp.label_name,
+        input_format=data.prepared.input_format,
+        early_stop_metric=job.hp.early_stop_metric,
+        history=merge_history(trained.state.history),
+        data_summary=data.prepared.summary,
+        hyperparameters=job.hp.model_dump(mode="json"),
+        run=run,
+        losses=losses,
+        class_weights=data.class_weights,
+        decision=decision,
+        explanation=explanation,
+        variants=variants,
+        uncalibrated={name: softmax(logits) for name, logits in trained.logits.items()},
+    )
+
+
+def _write_results(
+    job: Job, evaluation: EvaluationInput, *, step: int
+) -> tuple[dict[str, float | None], dict[str, int]]:
+    """Write output/data/; return the flat metrics, and the size in bytes of each file by its path in output/data/."""
+    out = job.paths.output_data
+    out.mkdir(parents=True, exist_ok=True)
+    metrics = {
+        name: value
+        for name, value in write_evaluation(out, evaluation).items()
+        if name.split("/")[0] in evaluation.splits and (value is None or isinstance(value, (int, float)))
+    }
+    _write_predict_results(out / artifacts.PREDICT_RESULTS, evaluation.splits)
+    _write_tensorboard(out / artifacts.TENSORBOARD_EVAL, metrics, step=step)
+    predictions = (f"{name}_predictions.{evaluation.input_format}" for name in evaluation.splits)
+    return metrics, {name: (out / name).stat().st_size for name in (*artifacts.REQUIRED_EVALUATION_FILES, *predictions)}
+
+
+def _write_predict_results(path: Path, splits: Mapping[str, SplitPredictions]) -> None:
+    """Write y_true and y_pred of test, val_y_true and val_y_pred of val; y_pred is [N] for two classes, else [N, K]."""
+    content = {}
+    for name, prefix in (("test", ""), ("val", "val_")):
+        scores = torch.from_numpy(splits[name].probabilities)
+        content[f"{prefix}y_true"] = torch.from_numpy(np.array(splits[name].labels))
+        content[f"{prefix}y_pred"] = scores[:, 1] if scores.shape[1] == 2 else scores
+    with AtomicFile(path) as temporary:
+        torch.save(content, temporary)
+
+
+def _write_tensorboard(folder: Path, metrics: Mapping[str, float | None], *, step: int) -> None:
+    import matplotlib.image
+
+    with SummaryWriter(str(folder)) as writer:
+        for name, value in metrics.items():
+            if value is not None:
+                writer.add_scalar(name, value, step)
+        for name in ("roc_curve", "pr_curve"):
+            if (folder / f"{name}.png").is_file():
+                image = matplotlib.image.imread(folder / f"{name}.png")[..., :3]
+                writer.add_image(name, image, step, dataformats="HWC")

@@ -1,4 +1,4 @@
-"""Folders that are one per host: which of their entries every host has, and copying the files of all to each."""
+"""Compare and exchange the files of a folder that each host has on its own disk."""
 
 import io
 import os
@@ -12,9 +12,9 @@ _CHUNK = 32 << 20  # bytes
 
 
 class HostFolders:
-    """The first rank of every host, in a gloo group of their own; made by all ranks together.
+    """The first ranks of all hosts, in a separate gloo group; constructed by all ranks together.
 
-    On one host there is nothing to agree on and nothing to copy.
+    In a job on one host, the methods do nothing.
     """
 
     def __init__(self, *, timeout: timedelta) -> None:
@@ -22,57 +22,55 @@ class HostFolders:
         per_host = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
         self._firsts = list(range(0, world_size, per_host))
         self.is_first = dist.get_rank() in self._firsts
-        several = len(self._firsts) > 1
-        group = dist.new_group(self._firsts, backend="gloo", timeout=timeout) if several else None
+        group = dist.new_group(self._firsts, backend="gloo", timeout=timeout) if len(self._firsts) > 1 else None
         self._group = group if isinstance(group, dist.ProcessGroup) else None
 
     def common(self, names: set[str]) -> set[str]:
-        """Those of `names` that every host has; on ranks that are not the first of their host, nothing."""
+        """Return those of `names` that every host has; all of them on ranks that are not the first of their host."""
         if self._group is None or not self.is_first:
             return names
-        everyone: list[set[str]] = [set() for _ in self._firsts]
-        dist.all_gather_object(everyone, names, group=self._group)
-        return set.intersection(*everyone)
+        of_hosts: list[set[str]] = [set() for _ in self._firsts]
+        dist.all_gather_object(of_hosts, names, group=self._group)
+        return set.intersection(*of_hosts)
 
     def share(self, folder: Path) -> None:
-        """Give the folder of each host the files of all; called by the first ranks.
+        """Copy the files of all hosts to the folder of each host; called by the first ranks.
 
-        A host that cannot read or write goes on receiving, so that no other one waits for it, and raises at the end.
+        A host that cannot read or write continues to receive, so that no other host waits, and raises at the end.
         """
         if self._group is None:
             return
-        own = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-        everyone: list[dict[str, int]] = [{} for _ in self._firsts]
-        dist.all_gather_object(everyone, own, group=self._group)
-        failed: OSError | None = None
-        for source, files in zip(self._firsts, everyone):
-            for name, size in files.items():
-                try:
-                    self._copy(folder / name, size, source=source)
-                except OSError as error:
-                    failed = failed or error
-        if failed is not None:
-            raise failed
+        files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+        of_hosts: list[dict[str, int]] = [{} for _ in self._firsts]
+        dist.all_gather_object(of_hosts, files, group=self._group)
+        failures = [
+            self._copy(folder / name, size, source=source)
+            for source, files in zip(self._firsts, of_hosts)
+            for name, size in files.items()
+        ]
+        for failure in failures:
+            if failure is not None:
+                raise failure
 
-    def _copy(self, path: Path, size: int, *, source: int) -> None:
-        """Send one file from the host of rank `source` to all others."""
+    def _copy(self, path: Path, size: int, *, source: int) -> OSError | None:
+        """Send one file from the host of rank `source` to all others; return the first failure on this host."""
         sends = dist.get_rank() == source
-        failed: OSError | None = None
+        failure: OSError | None = None
         try:
             file = path.open("rb") if sends else path.open("wb")
         except OSError as error:
-            file, failed = None, error
+            file, failure = None, error
         for start in range(0, size, _CHUNK):
             part = torch.empty(min(_CHUNK, size - start), dtype=torch.uint8)
             view = memoryview(part.numpy().data)
             if isinstance(file, io.BufferedReader) and file.readinto(view) != len(view):
-                failed = failed or OSError(f"{path}: shorter than when it was written")
+                failure = failure or OSError(f"{path}: shorter than when it was written")
             dist.broadcast(part, src=source, group=self._group)
-            if isinstance(file, io.BufferedWriter) and failed is None:
+            if isinstance(file, io.BufferedWriter) and failure is None:
                 try:
                     file.write(view)
                 except OSError as error:
-                    failed = error
+                    failure = error
         if file is not None:
             try:
                 if not sends:
@@ -80,6 +78,5 @@ class HostFolders:
                     os.fsync(file.fileno())
                 file.close()
             except OSError as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
+                failure = failure or error
+        return failure

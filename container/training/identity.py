@@ -1,4 +1,4 @@
-"""What a checkpoint and the run that resumes it must share."""
+"""Check that a run may resume a checkpoint: same settings, data and global batch."""
 
 import logging
 from collections.abc import Mapping
@@ -12,31 +12,30 @@ logger = logging.getLogger(__name__)
 
 
 def identity(hp: Hyperparameters, preprocessing_fingerprint: str, digests: Mapping[str, str]) -> dict[str, Any]:
-    """The settings, the fitted preprocessing and the rows of train and val that a checkpoint depends on."""
+    """Return the settings, the fitted preprocessing and the rows of train and val that a checkpoint depends on."""
     settings = hp.model_dump(mode="json", include=set(hp.names_of("prepare", "train")))
     rows = {split: digests[split] for split in ("train", "val")}
     return {"preprocessing": preprocessing_fingerprint, "rows": rows, "hyperparameters": settings}
 
 
 def check_identity(saved: dict[str, Any], current: dict[str, Any], *, folder: str) -> None:
-    """Raise ContractError when the run that saved a checkpoint differs from the one that would resume it."""
-    # What a checkpoint of an earlier version does not name was as its default says: that is off.
-    defaults = {
-        name: Hyperparameters.model_fields[name].default for name in Hyperparameters.names_of("prepare", "train")
-    }
+    """Raise ContractError if the run that saved a checkpoint differs from the run that would resume it."""
+    # A checkpoint of an earlier version lacks newer settings: they had no effect, as by their defaults.
+    names = Hyperparameters.names_of("prepare", "train")
+    defaults = {name: Hyperparameters.model_fields[name].default for name in names}
     old, new = {**defaults, **saved["hyperparameters"]}, current["hyperparameters"]
-    changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
     fix = "Undo the change, or start over with resume=false, which removes the checkpoints."
     if changed:
-        name = sorted(changed)[0]
+        name, *others = changed
         raise ContractError(
             f"{name}: the checkpoint in {folder} was trained with {old.get(name)!r}, this run has {new.get(name)!r}"
-            + (f" (also changed: {', '.join(sorted(changed)[1:])})" if len(changed) > 1 else ""),
+            + (f" (also changed: {', '.join(others)})" if others else ""),
             fix,
         )
     if any(saved[part] != current[part] for part in ("preprocessing", "rows")):
         raise ContractError(
-            f"resume: the checkpoint in {folder} was trained on other data or preprocessing than input/data holds now",
+            f"resume: the checkpoint in {folder} was trained on other data or preprocessing than this run has",
             fix,
         )
 
@@ -44,21 +43,21 @@ def check_identity(saved: dict[str, Any], current: dict[str, Any], *, folder: st
 def resume_batch_plan(global_batch: int, planned: BatchPlan, *, per_pass: int) -> BatchPlan:
     """Return the batch plan that keeps the steps of the run that saved a checkpoint, on this run's ranks.
 
-    The number of passes follows from the global batch; the records of a step are spread over them as evenly as they
-    go, so `planned.microbatch_size` is an upper bound here.
+    The number of passes follows from the global batch. Their records are distributed as evenly as possible, so
+    `planned.microbatch_size` is an upper bound.
 
     Args:
-        global_batch: records of a step, by the checkpoint.
-        planned: what this run would use if it started afresh.
-        per_pass: microbatches that one forward and backward take together: those of a pipeline, else 1.
+        global_batch: records of a step of the checkpoint.
+        planned: the plan of this run without a checkpoint.
+        per_pass: microbatches of one forward and backward: those of a pipeline, else 1.
 
     Raises:
         ContractError: a step has fewer records than microbatches.
     """
     if planned.global_batch == global_batch:
         return planned
-    at_once = planned.data_parallel_size * per_pass
-    if global_batch < at_once:
+    microbatches = planned.data_parallel_size * per_pass  # of one pass, on all ranks
+    if global_batch < microbatches:
         raise ContractError(
             f"dp_shard_size, dp_replicate_size: the checkpoint was trained with a global batch of {global_batch}, too "
             f"few records for {planned.data_parallel_size} data-parallel ranks"
@@ -67,16 +66,12 @@ def resume_batch_plan(global_batch: int, planned: BatchPlan, *, per_pass: int) -
             if global_batch >= per_pass
             else f"Set num_microbatches to at most {global_batch}, or start over with resume=false.",
         )
-    passes = -(-global_batch // (planned.microbatch_size * at_once))
-    batch_plan = BatchPlan(
-        -(-global_batch // (passes * at_once)),
-        planned.data_parallel_size,
-        passes * per_pass,
-        records=global_batch,
-    )
+    passes = -(-global_batch // (planned.microbatch_size * microbatches))
+    microbatch_size = -(-global_batch // (passes * microbatches))
+    batch_plan = BatchPlan(microbatch_size, planned.data_parallel_size, passes * per_pass, records=global_batch)
     logger.info(
         "the global batch stays %d, as in the checkpoint: accumulate_grad_batches is %d and a microbatch has up to %d "
-        "records on each of %d data-parallel ranks; as set, they would make it %d",
-        global_batch, passes, batch_plan.microbatch_size, batch_plan.data_parallel_size, planned.global_batch,
+        "records on each of %d data-parallel ranks; without the checkpoint it would be %d",
+        global_batch, passes, microbatch_size, planned.data_parallel_size, planned.global_batch,
     )  # fmt: skip
     return batch_plan

@@ -23,7 +23,7 @@ class JobData:
 
     @classmethod
     def open(cls, job: Job) -> "JobData":
-        """Open what the supervisor prepared; reads no rows."""
+        """Open the data that the supervisor prepared, without reading rows."""
         prepared = open_prepared(job.prepared)
         roles = [field.role for field in job.hp.text_fields]
         return cls(
@@ -34,6 +34,6 @@ class JobData:
 
     @property
     def tokens_per_record(self) -> dict[str, float]:
-        """Mean number of tokens of each text in train, by role."""
+        """The mean number of tokens of each text in train, by role."""
         texts = self.prepared.summary["splits"]["train"]["texts"]
         return {role: text["tokens_per_record"]["mean"] for role, text in texts.items()}

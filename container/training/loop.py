@@ -1,4 +1,4 @@
-"""The training loop: one for every strategy and model class."""
+"""Train and validate: one loop for every strategy and model class."""
 
 import itertools
 import logging
@@ -44,10 +44,10 @@ class StepTotals:
 
 
 class Trainer:
-    """Trains on train and validates on val, advances the state of `run` and saves its checkpoints.
+    """Train on train, validate on val, and save checkpoints of `run`.
 
     Args:
-        run: what is trained and saved, possibly resumed.
+        run: the new or resumed run.
         splits: train and val.
         class_weights: weight of each class in the loss. [K]
         profiler: stepped with the optimizer.
@@ -90,10 +90,10 @@ class Trainer:
         self._has_stepped = False
 
     def train(self) -> None:
-        """Train until the epochs are done or patience is out.
+        """Train for max_epochs, or until patience runs out.
 
         Raises:
-            StopAgreed: a stop was agreed; a complete checkpoint of the last step is saved.
+            StopAgreed: the ranks agreed to stop; a complete checkpoint of the last step is saved.
             ContractError: the loss stays non-finite.
         """
         state, schedule = self._run.state, self._schedule
@@ -103,21 +103,17 @@ class Trainer:
             schedule.records, schedule.max_epochs, schedule.steps_per_epoch, self._run.batch_plan.global_batch, warmup,
         )  # fmt: skip
         if "warmup_steps" in self._hp.model_fields_set and warmup >= schedule.total_steps:
-            logger.warning(
-                "warmup_steps=%d is not below the run's %d steps: lr never reaches its peak",
-                warmup,
-                schedule.total_steps,
-            )
+            logger.warning("warmup_steps=%d: the run has %d steps, all of them warmup", warmup, schedule.total_steps)
         self._execution.module.train()
-        # Decided anew: a resumed run may have been given more patience.
+        # A resumed run may have another early_stop_patience.
         state.stopped_early = self._early.patience_is_out(state, progress=schedule.progress(state))
         try:
             if schedule.validation_due(state.step) and state.validated_step != state.step:
-                self._validate()  # the run before this one was stopped between the step and its validation
+                self._validate()  # the previous run stopped between this step and its validation
             while state.epoch < schedule.max_epochs and not state.stopped_early:
                 self._epoch()
         except StopAgreed:
-            if state.step:  # before the first step there is nothing that a fresh start does not have
+            if state.step:
                 self._run.save()
                 self._run.store.wait()
             raise
@@ -132,7 +128,7 @@ class Trainer:
 
     def _epoch(self) -> None:
         state = self._run.state
-        assert state.consumed < len(self._train), "a resumed run has the rows it was stopped with"
+        assert state.consumed < len(self._train), "a resumed run has the rows of its checkpoint"
         order = epoch_order(len(self._train), seed=self._hp.seed, epoch=state.epoch)[state.consumed :]
         steps = step_batches(self._train, order, batch_plan=self._run.batch_plan, data_rank=self._ranks.data_rank)
         with prefetched(steps) as batches:
@@ -148,7 +144,7 @@ class Trainer:
                     return
 
     def _step(self, microbatches: Sequence[PackedBatch]) -> None:
-        """One optimizer step on the global batch, of which `microbatches` are this rank's, still on the host."""
+        """Take an optimizer step on the global batch; `microbatches` are this rank's part, on the CPU."""
         state = self._run.state
         totals = self._totals(microbatches)
         if totals.stop:
@@ -156,7 +152,7 @@ class Trainer:
         rate = learning_rate(state.step, hp=self._hp, total_steps=self._schedule.total_steps)
         for group in self._run.optimizer.param_groups:
             group["lr"] = rate * group["lr_scale"]
-        # Dropout is a function of (seed, step, dropout stream): resuming needs no generator state, at any world size.
+        # Dropout depends on (seed, step, dropout stream) only: resuming needs no generator state, at any world size.
         torch.manual_seed(hash((self._hp.seed, state.step, *self._ranks.dropout_stream)))
         self._run.optimizer.zero_grad(set_to_none=True)
         self._loss += self._execution.forward_backward(
@@ -187,10 +183,10 @@ class Trainer:
             logger.info("first optimizer step done %.1f s after train began: %s", timeline.elapsed(), timeline)
         else:
             seconds = time.time() - restart.at
-            logger.info("training goes on %.1f s later (restart %d of %d)", seconds, restart.number, restart.of)
+            logger.info("training continues %.1f s later (restart %d of %d)", seconds, restart.number, restart.of)
 
     def _totals(self, microbatches: Sequence[PackedBatch]) -> StepTotals:
-        """What normalises the loss, and whether any rank was asked to stop: one all-reduce before the forward."""
+        """Return the sums over all ranks, by one all-reduce before the forward."""
         module = self._execution.module
         local = [
             float(sum(self._objective.record_weights(batch).sum() for batch in microbatches)),
@@ -198,15 +194,14 @@ class Trainer:
             float(sum(batch.num_tokens for batch in microbatches if bool((batch.rows >= 0).any()))),
             float(sum(module.computed_tokens(batch) for batch in microbatches)),
         ]
-        once = torch.tensor(local, dtype=torch.float64) * self._ranks.is_data_leader
-        asked = torch.tensor([float(self._stop.requested)], dtype=torch.float64)  # any rank's request counts
-        summed = self._ranks.sum(torch.cat([asked, once]))
-        stop, weight, rows, tokens, computed = summed.tolist()
+        counted = torch.tensor(local, dtype=torch.float64) * self._ranks.is_data_leader
+        stop_requested = torch.tensor([float(self._stop.requested)], dtype=torch.float64)  # of any rank
+        stop, weight, rows, tokens, computed = self._ranks.sum(torch.cat([stop_requested, counted])).tolist()
         normaliser = torch.tensor(weight, device=self._ranks.device)
         return StepTotals(normaliser, stop > 0, int(rows), int(tokens), int(computed))
 
     def _apply(self, norm: float) -> None:
-        """Step the optimizer, or skip a non-finite step; too many in a row end the job on every rank alike."""
+        """Step the optimizer, or skip a non-finite step; too many in a row end the job on every rank."""
         state = self._run.state
         finite, searching = math.isfinite(norm), self._run.scaler.searching
         self._run.scaler.update(finite=finite)
@@ -224,25 +219,21 @@ class Trainer:
                 f"lr: the loss or its gradient was not finite for {state.nonfinite} optimizer steps in a row, "
                 f"the last at step {state.step + 1} (lr {self._run.optimizer.param_groups[0]['lr']:.3g})",
                 "Lower lr, set gradient_clip_val, look for extreme numbers in tab_field_list, or switch fp16 to bf16. "
-                "Then start over with resume=false: checkpoints belong to the settings that made them.",
+                "Then start over with resume=false: a checkpoint resumes only with the settings it was saved with.",
             )
 
-    def _mean_loss(self) -> float:
-        """Mean loss of the steps since the last report, over all ranks."""
-        loss = self._ranks.sum(self._loss).item() / max(1, self._loss_steps)
+    def _report(self, rate: float) -> None:
+        """Report the mean loss, over all ranks, of the steps since the last report."""
+        state = self._run.state
+        values = {"train/loss": self._ranks.sum(self._loss).item() / max(1, self._loss_steps), "lr": rate}
         self._loss.zero_()
         self._loss_steps = 0
-        return loss
-
-    def _report(self, rate: float) -> None:
-        state = self._run.state
-        values = {"train/loss": self._mean_loss(), "lr": rate}
         progress = self._schedule.progress(state)
         rates = self._progress.report(state.step, progress, values)
         state.history.append({"step": state.step, "epoch": progress, **values, **rates})
 
     def _validate(self) -> None:
-        """Validate, note whether it is the best, save a checkpoint."""
+        """Validate, record whether the metric is the best so far, and save a checkpoint."""
         state = self._run.state
         started = time.perf_counter()
         with self._run.average.in_place_of_weights(self._execution):
@@ -253,8 +244,8 @@ class Trainer:
                 num_classes=self._hp.num_classes,
                 between_batches=lambda: raise_if_stopped(self._ranks, self._stop),
             )
-        wanted = dict.fromkeys([*self._hp.metric_choices, self._early.metric.removeprefix("val/")])
-        metrics = classification_metrics(self._val_labels, softmax(logits), [name for name in wanted if name != "loss"])
+        names = dict.fromkeys([*self._hp.metric_choices, self._early.metric.removeprefix("val/")])
+        metrics = classification_metrics(self._val_labels, softmax(logits), [name for name in names if name != "loss"])
         values: dict[str, float | None] = {
             "val/loss": weighted_log_loss(logits, self._val_labels, self._class_weights),
             **{f"val/{name}": value for name, value in metrics.values.items()},
@@ -279,19 +270,17 @@ class Trainer:
 
 
 def raise_if_stopped(ranks: RankMesh, stop: StopFlag) -> None:
-    """Raise StopAgreed on every rank when any of them was asked to stop."""
+    """Raise StopAgreed on every rank if any rank was requested to stop."""
     if ranks.sum(torch.tensor([float(stop.requested)])).item() > 0:
         raise StopAgreed
 
 
 def precision_of(hp: Hyperparameters) -> torch.dtype:
-    """What matrix products compute in."""
+    """Return the dtype of matrix products."""
     return torch.float16 if hp.fp16 else torch.bfloat16 if hp.bf16 else torch.float32
 
 
 def merge_history(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One entry per step: a validation's values beside the progress line's of the same step."""
-    merged = []
-    for _, entries in itertools.groupby(history, key=lambda entry: entry["step"]):
-        merged.append({name: value for entry in entries for name, value in entry.items()})
-    return merged
+    """Merge the entries of each step: the values of a validation and of a progress line."""
+    steps = itertools.groupby(history, key=lambda entry: entry["step"])
+    return [{name: value for entry in entries for name, value in entry.items()} for _, entries in steps]

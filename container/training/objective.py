@@ -1,4 +1,4 @@
-"""The loss: sum(w_y * loss) / sum(w_y) over the global batch."""
+"""Compute the loss: sum(w_y * loss) / sum(w_y) over the global batch."""
 
 import torch
 import torch.nn.functional as F
@@ -9,25 +9,20 @@ from container.models.classifier import Classifier
 
 
 class WeightedCrossEntropy:
-    """Cross entropy with class weights, as sums: whoever calls divides by the global sum of weights.
+    """Cross entropy with class weights, as sums: the caller divides by the global sum of weights.
 
     A record's loss is sum over classes c of q_c * w_c * (1 - p_c)^focal_gamma * -log(p_c), where q is the smoothed
     label: q_c = (1 - label_smoothing) * [c = y] + label_smoothing / K. Without smoothing that is the focal loss of Lin
-    et al. 2017 (equation 4); with focal_gamma 0 it is what torch.nn.functional.cross_entropy computes.
+    et al. 2017 (equation 4); with focal_gamma 0 it equals torch.nn.functional.cross_entropy.
 
     Args:
         class_weights: weight w of each class. [K]
-        focal_gamma: above 0, records that are classified well already count less.
-        label_smoothing: share of the target that is spread evenly over all classes.
+        focal_gamma: above 0, well-classified records count less.
+        label_smoothing: share of the target that all classes get evenly.
     """
 
     def __init__(
-        self,
-        class_weights: list[float],
-        device: torch.device,
-        *,
-        focal_gamma: float = 0.0,
-        label_smoothing: float = 0.0,
+        self, class_weights: list[float], device: torch.device, *, focal_gamma: float = 0.0, label_smoothing: float = 0.0
     ) -> None:
         self._weights = torch.tensor(class_weights)
         self._device_weights = self._weights.to(device)
@@ -35,25 +30,25 @@ class WeightedCrossEntropy:
         self._smoothing = label_smoothing
 
     def __call__(self, logits: Tensor, batch: PackedBatch) -> Tensor:
-        """Sum of the losses of the records that count. Scalar."""
+        """Return the sum of the losses of the counted records. Scalar."""
         if self._gamma or self._smoothing:
             return self._smoothed_focal(logits, batch)
         nll = F.cross_entropy(logits, batch.labels, reduction="none", ignore_index=UNLABELLED)  # [B]
         return (nll * self.record_weights(batch)).sum()
 
     def record_weights(self, batch: PackedBatch) -> Tensor:
-        """w_y of each record, 0 where it has no label or only fills a slot. [B]"""
+        """Return w_y of each record, 0 if it has no label or only fills a slot. [B]"""
         return self._weights_on(batch.labels.device)[batch.labels.clamp(min=0)] * _counts(batch)
 
     def _smoothed_focal(self, logits: Tensor, batch: PackedBatch) -> Tensor:
         log_p = F.log_softmax(logits, dim=1)  # [B, K]
         losses = -log_p * self._weights_on(logits.device)
         if self._gamma:
-            # Kept off 0, where a power below 1 has no derivative.
+            # Above 0, where a power below 1 has a derivative.
             rest = (-torch.expm1(log_p)).clamp(min=torch.finfo(log_p.dtype).tiny)
             losses = losses * rest.pow(self._gamma)
-        own = losses.gather(1, batch.labels.clamp(min=0)[:, None])[:, 0]  # [B]
-        smoothed = (1 - self._smoothing) * own + self._smoothing * losses.mean(1)
+        of_label = losses.gather(1, batch.labels.clamp(min=0)[:, None])[:, 0]  # [B]
+        smoothed = (1 - self._smoothing) * of_label + self._smoothing * losses.mean(1)
         return (smoothed * _counts(batch)).sum()
 
     def _weights_on(self, device: torch.device) -> Tensor:
@@ -61,15 +56,15 @@ class WeightedCrossEntropy:
 
 
 def _counts(batch: PackedBatch) -> Tensor:
-    """1 for a record that counts, else 0. [B]"""
+    """Return 1 for a counted record, else 0. [B]"""
     return (batch.labels != UNLABELLED) * batch.weights
 
 
 class Penalised:
-    """An objective, and what the model's fusion head adds to the loss of each record (FusionHead.penalty).
+    """An objective plus the penalty that the model's fusion head adds to the loss of each record (FusionHead.penalty).
 
     Args:
-        module: this rank's part of the model; where its head is elsewhere, nothing is added here.
+        module: this rank's part of the model; without the head, there is no penalty.
     """
 
     def __init__(self, objective: WeightedCrossEntropy, module: Classifier) -> None:
@@ -77,7 +72,7 @@ class Penalised:
         self._head = module.fusion
 
     def __call__(self, logits: Tensor, batch: PackedBatch) -> Tensor:
-        """Sum over the records that count, weighted as their losses are. Scalar."""
+        """Return the sum over the counted records, weighted as their losses are. Scalar."""
         loss = self._objective(logits, batch)
         penalty = getattr(self._head, "penalty", None)
         if penalty is None:

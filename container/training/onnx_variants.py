@@ -1,4 +1,4 @@
-"""Writes the variants of model.onnx that are asked for, keeps the good ones, and says what each gives up."""
+"""Write the requested variants of model.onnx, and keep those whose AUROC is close enough to the model's."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ from contracts.hyperparameters import Hyperparameters
 logger = logging.getLogger(__name__)
 
 RECORDS = 1000
-# As the Predictor serves them: the scales of int8 depend on all numbers of a batch, so records are computed one by one.
+# As in the Predictor: the scales of int8 depend on all values of a batch, so that each batch has one record.
 _BATCH = {"fused": 16, "int8": 1}
 
 
@@ -29,14 +29,14 @@ def write_variants(
 ) -> tuple[VariantReport, ...]:
     """Write each of hp.onnx_variants beside model.onnx in `folder`, unless its AUROC on val falls too far.
 
-    A variant that cannot be made is no failure of the job: model.onnx is there.
+    A variant that cannot be written does not fail the job: model.onnx is complete.
 
     Args:
         expected: the model's probabilities of every val record. [len(val), K]
     """
     labels = val.column("label").to_numpy()
     sample = even_sample(labels, RECORDS, seed=hp.seed)
-    sample = sample[np.argsort(val.token_counts(sample), kind="stable")]  # records of like length pad little
+    sample = sample[np.argsort(val.token_counts(sample), kind="stable")]  # similar lengths need little padding
     reports = []
     for name in hp.onnx_variants:
         path = folder / artifacts.onnx_file(name)
@@ -44,7 +44,7 @@ def write_variants(
         try:
             WRITERS[name](folder / artifacts.MODEL_ONNX, path, model)
             probabilities = _probabilities(path, model, hp, val=val, positions=sample, batch=_BATCH[name])
-        except Exception as error:  # whatever the tools raise on a graph that they do not expect
+        except Exception as error:  # of any type, from the tools that change the graph
             report = VariantReport(name, False, reason=f"{type(error).__name__}: {first_line(error)}")
         else:
             report = judge(
@@ -70,7 +70,7 @@ def _files(path: Path) -> list[Path]:
 def _probabilities(
     path: Path, model: Classifier, hp: Hyperparameters, *, val: PreparedSplit, positions: np.ndarray, batch: int
 ) -> np.ndarray:
-    """The file's probabilities of the records at `positions`. [len(positions), K]"""
+    """Return the probabilities of the records at `positions`. [len(positions), K]"""
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     parts = [positions[start : start + batch] for start in range(0, len(positions), batch)]
     outputs = [np.asarray(session.run([OUTPUT], feed_of(model, hp, val.pack(part)))[0]) for part in parts]

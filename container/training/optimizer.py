@@ -1,4 +1,4 @@
-"""The optimizer and the learning rate of a step."""
+"""Build the optimizer; compute the learning rate of a step."""
 
 import torch
 from torch import nn
@@ -6,20 +6,21 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from container.training.layer_distances import layer_distances
+from container.models.encoder import TextEncoder
+from container.models.families import encoder_family
+from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 
 
 def build_optimizer(hp: Hyperparameters, module: nn.Module) -> Optimizer:
-    """The optimizer over the trainable parameters.
+    """Build the optimizer over the trainable parameters of a parallelised model.
 
-    Biases and norms (at most one dimension) do not decay. A group's "lr_scale" is what `learning_rate` is multiplied
-    by: 1 for the encoders' backbones, times layer_lr_decay for each layer between a parameter and the top; head_lr / lr
-    for the rest. Built after the model is parallelised: parameters on different meshes cannot be updated in one call,
-    so each mesh has groups of its own.
+    Biases and norms (at most one dimension) do not decay. `learning_rate` is multiplied by a group's "lr_scale": 1 for
+    the encoders' backbones, times layer_lr_decay for each layer between a parameter and the top; head_lr / lr for all
+    other parameters. Each mesh has separate groups, because one call cannot update parameters on different meshes.
 
     Raises:
-        ContractError: layer_lr_decay, and a backbone whose layers are not known.
+        ContractError: layer_lr_decay is set, and the layers of a backbone are not known.
     """
     distances = {} if hp.layer_lr_decay == 1 else layer_distances(module)
     head_scale = (hp.head_lr or hp.lr) / hp.lr
@@ -35,23 +36,25 @@ def build_optimizer(hp: Hyperparameters, module: nn.Module) -> Optimizer:
         for (scale, decay, _), parameters in members.items()
     ]
     if hp.optimizer == "SGD":
-        # torch has no fused SGD over DTensors.
-        fused = all(mesh is None for *_, mesh in members)
+        fused = all(mesh is None for *_, mesh in members)  # torch has no fused SGD over DTensors
         return torch.optim.SGD(groups, lr=hp.lr, momentum=hp.momentum, fused=fused)
-    kind = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}[hp.optimizer]
-    return kind(groups, lr=hp.lr, eps=hp.adam_epsilon, fused=True)
+    optimizer_class = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}[hp.optimizer]
+    return optimizer_class(groups, lr=hp.lr, eps=hp.adam_epsilon, fused=True)
 
 
 def effective_warmup(hp: Hyperparameters, total_steps: int) -> int:
-    """warmup_steps; its default is at most a tenth of the run, so that a short run reaches its peak rate."""
+    """Return warmup_steps; its default is at most a tenth of the run, so that a short run reaches its peak rate."""
     if "warmup_steps" in hp.model_fields_set:
         return hp.warmup_steps
     return min(hp.warmup_steps, total_steps // 10)
 
 
 def learning_rate(step: int, *, hp: Hyperparameters, total_steps: int) -> float:
-    """The rate of optimizer step `step` (from 0): linear warmup to lr, then linear decay to lr * lr_decay at the last
-    step when run_scheduler, else constant. A function of the step alone, so a resumed run needs no scheduler state."""
+    """Return the learning rate of optimizer step `step` (from 0).
+
+    Linear warmup to lr; then, with run_scheduler, linear decay to lr * lr_decay at the last step, else constant. It
+    depends on the step only, so a resumed run needs no scheduler state.
+    """
     warmup = effective_warmup(hp, total_steps)
     if step < warmup:
         return hp.lr * (step + 1) / warmup
@@ -59,3 +62,45 @@ def learning_rate(step: int, *, hp: Hyperparameters, total_steps: int) -> float:
         return hp.lr
     done = (step - warmup) / max(1, total_steps - 1 - warmup)
     return hp.lr * (1 - (1 - hp.lr_decay) * min(1.0, done))
+
+
+def layer_distances(module: nn.Module) -> dict[str, int]:
+    """Return the number of layers between each backbone parameter and the top of its backbone, by parameter name.
+
+    In a backbone of L layers, the last layer and what follows it have distance 0, the first layer L - 1, and the
+    embeddings and parameters shared by all layers L.
+
+    Args:
+        module: a classifier, or a rank's part of it in a pipeline: layers keep their names on every rank.
+
+    Raises:
+        ContractError: the layers of a backbone are not known, or share one set of weights.
+    """
+    distances = {}
+    for path, encoder in module.named_modules():
+        if isinstance(encoder, TextEncoder):
+            for name, distance in _backbone_distances(encoder, path).items():
+                distances[f"{path}.backbone.{name}"] = distance
+    return distances
+
+
+def _backbone_distances(encoder: TextEncoder, path: str) -> dict[str, int]:
+    backbone = encoder.backbone
+    model_type = backbone.config.model_type
+    family = encoder_family(model_type)
+    if family.layers is None or family.shared_layers:
+        reason = "runs one set of weights for every layer" if family.shared_layers else "has layers that are not known"
+        raise ContractError(
+            f"layer_lr_decay: is below 1, but the encoder of {path}, of model_type {model_type!r}, {reason}",
+            "Set layer_lr_decay to 1.0, or use an encoder of another family.",
+        )
+    layers, depth = f"{family.layers}.", backbone.config.num_hidden_layers
+    children = [name for name, _ in backbone.named_children()]
+    middle = children.index(family.layers.partition(".")[0])
+    distances = {}
+    for name, _ in backbone.named_parameters():
+        if name.startswith(layers):
+            distances[name] = depth - 1 - int(name.removeprefix(layers).partition(".")[0])
+        else:
+            distances[name] = 0 if children.index(name.partition(".")[0]) > middle else depth
+    return distances

@@ -1,4 +1,4 @@
-"""All ranks predict a split; every record exactly once, gathered by position."""
+"""Predict a split on all ranks, each record exactly once."""
 
 from collections.abc import Callable
 
@@ -20,11 +20,11 @@ def predict_split(
     num_classes: int,
     between_batches: Callable[[], None],
 ) -> np.ndarray:
-    """Logits of every record of `split`, on every rank, in the split's order. [len(split), K] float32
+    """Return the logits of every record of `split`, on every rank, in the split's order. [len(split), K] float32
 
     Args:
         batch_size: records per rank and pass.
-        between_batches: called before each batch on every rank; may raise to stop all of them.
+        between_batches: called before each batch on every rank; it may raise on all of them to stop.
     """
     ranks = execution.ranks
     row_of = split.column("row").to_numpy()
@@ -50,7 +50,7 @@ def predict_split(
 
 
 def weighted_log_loss(logits: np.ndarray, labels: np.ndarray, class_weights: list[float]) -> float | None:
-    """sum(w_y * nll) / sum(w_y) over the labelled records; None where none is. [N, K], [N] -> scalar"""
+    """Return sum(w_y * nll) / sum(w_y) over the labelled records; None without any. [N, K], [N] -> scalar"""
     known = labels >= 0
     if not known.any():
         return None

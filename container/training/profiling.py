@@ -1,4 +1,4 @@
-"""What a step costs: a trace and a table of a few steps on request, and the memory of every rank."""
+"""Measure what a step costs: a trace and a table of a few steps on request, and the memory of every rank."""
 
 import ctypes
 import logging
@@ -18,14 +18,14 @@ _GIB = 2**30
 
 
 class StepProfiler:
-    """Traces a few steps of a run with torch.profiler; does nothing unless `enabled`.
+    """Trace a few steps of a run with torch.profiler; do nothing unless `enabled`.
 
-    Each rank writes trace.rank{r}.json.gz (chrome://tracing or Perfetto reads it) and costliest.rank{r}.txt, the ten
-    operations with the most time of their own.
+    Each rank writes trace.rank{r}.json.gz (for chrome://tracing or Perfetto) and costliest.rank{r}.txt, the ten
+    operations with the most self time.
 
     Args:
-        steps: steps that this run takes; of a short one fewer are skipped.
-        folder: made when there is something to write.
+        steps: number of steps of this run; fewer are skipped in a short run.
+        folder: created when there is something to write.
     """
 
     def __init__(self, *, enabled: bool, ranks: RankMesh, steps: int, folder: Path) -> None:
@@ -50,7 +50,7 @@ class StepProfiler:
         self._profile.start()
 
     def step(self) -> None:
-        """To be called after every optimizer step."""
+        """Advance after an optimizer step."""
         if self._profile is None:
             return
         self._profile.step()
@@ -59,7 +59,7 @@ class StepProfiler:
             self.close()
 
     def close(self) -> None:
-        """Write what has been traced so far, when the run ends before it is complete."""
+        """Write the trace of the steps so far, if it is not written yet."""
         if self._profile is not None:
             running, self._profile = self._profile, None
             running.stop()
@@ -70,24 +70,24 @@ class StepProfiler:
         order = "self_cuda_time_total" if self._cuda else "self_cpu_time_total"
         table = profiled.key_averages().table(sort_by=order, row_limit=_COSTLIEST)
         (self._folder / f"costliest.rank{self._rank}.txt").write_text(table)
-        logger.info("profile: trace and table are in %s; the costliest operations:\n%s", self._folder, table)
+        logger.info("profile: trace and table are in %s; the most expensive operations:\n%s", self._folder, table)
 
 
 def log_memory(ranks: RankMesh) -> None:
-    """Have rank 0 log the memory of every rank; called by all ranks together."""
-    every = torch.zeros(ranks.world_size, 3, dtype=torch.float64)
-    every[ranks.rank] = torch.tensor(_device_memory(ranks.device), dtype=torch.float64)
-    ranks.sum(every)
+    """Log the memory of every rank, on rank 0; called by all ranks together."""
+    memory = torch.zeros(ranks.world_size, 3, dtype=torch.float64)
+    memory[ranks.rank] = torch.tensor(_device_memory(ranks.device), dtype=torch.float64)
+    ranks.sum(memory)
     names = "allocated, reserved, peak" if ranks.device.type == "cuda" else "resident, reserved, peak"
-    values = "; ".join(f"rank {rank}: {', '.join(f'{v:.2f}' for v in row)}" for rank, row in enumerate(every.tolist()))
+    values = "; ".join(f"rank {rank}: {', '.join(f'{v:.2f}' for v in row)}" for rank, row in enumerate(memory.tolist()))
     logger.info("memory in GiB (%s): %s", names, values)
 
 
 def return_freed_memory() -> None:
-    """Give what the C library keeps of freed memory back to the machine.
+    """Return freed memory from the C library to the operating system (glibc only); takes 0.1 s.
 
-    Packed batches are all of different sizes, and what they leave is rarely of the size that the next one asks for: on
-    the CPU a process grew from 2.8 to 5.4 GiB in half an hour. 0.1 s, between validations; only glibc can.
+    Packed batches differ in size, so that freed blocks rarely fit the next batch: without this, a process grew from 2.8
+    to 5.4 GiB in half an hour on the CPU.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -95,7 +95,7 @@ def return_freed_memory() -> None:
 
 
 def _device_memory(device: torch.device) -> tuple[float, ...]:
-    """Allocated, reserved and peak memory in GiB; on the CPU of the process: resident, virtual data, peak resident."""
+    """Return allocated, reserved and peak memory in GiB; on the CPU: resident, virtual data and peak resident."""
     if device.type == "cuda":
         used = torch.cuda.memory_allocated, torch.cuda.memory_reserved, torch.cuda.max_memory_allocated
         return tuple(count(device) / _GIB for count in used)

@@ -1,4 +1,4 @@
-"""What training says while it runs: plain lines, a bar on a terminal, TensorBoard scalars."""
+"""Report the progress of training: log lines, a bar on a terminal, TensorBoard scalars."""
 
 import json
 import logging
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 
 
 def metric_line(values: Mapping[str, Any]) -> str:
-    """One line that a SageMaker metric definition reads: a value of `name` is matched by `name=([0-9.eE+-]+)`."""
+    """Return a line for SageMaker metric definitions: `name=([0-9.eE+-]+)` matches the value of `name`."""
     return "metrics: " + " ".join(f"{name}={_number(value)};" for name, value in values.items())
 
 
 def duration(seconds: float) -> str:
-    """95 s, 12 min, 3.4 h: as a person says it."""
+    """Return the duration in a readable unit: 95 s, 12 min, 3.4 h."""
     if not math.isfinite(seconds):
         return "unknown"
     if seconds < 120:
@@ -33,10 +33,10 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Counts what is trained on and reports it; does nothing on ranks that do not report.
+    """Count rows and tokens, and report the rates; do nothing on ranks that do not report.
 
     Args:
-        total_steps: optimizer steps of the whole run.
+        total_steps: optimizer steps of the run.
         tensorboard: folder of the scalars.
     """
 
@@ -50,12 +50,12 @@ class Progress:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the rates so far, e.g. after a validation, which is not training time."""
+        """Restart the measurement of rates, e.g. after a validation."""
         self._since = time.perf_counter()
         self._steps = self._rows = self._tokens = self._computed = 0
 
     def step(self, *, rows: int, tokens: int, computed: int) -> None:
-        """Note an optimizer step: real rows, real tokens, tokens computed with padding; over all ranks."""
+        """Count an optimizer step: rows, tokens, and tokens computed with padding, over all ranks."""
         self._steps += 1
         self._rows += rows
         self._tokens += tokens
@@ -64,7 +64,7 @@ class Progress:
             self._bar.update()
 
     def report(self, step: int, epoch: float, values: dict[str, float]) -> dict[str, float]:
-        """A progress line and scalars; returns the rates. `values` has train/loss and lr."""
+        """Log a line, write scalars and return the rates. `values` has train/loss and lr."""
         seconds = time.perf_counter() - self._since
         rates = {
             "rows_per_second": self._rows / seconds,

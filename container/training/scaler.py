@@ -1,6 +1,6 @@
-"""Loss scaling for float16, whose small gradients would vanish."""
+"""Scale the loss for float16, in which small gradients would vanish."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -12,8 +12,8 @@ _GROWTH_INTERVAL = 2000
 class LossScaler:
     """Dynamic loss scaling (Micikevicius et al. 2018): halve after an overflow, double after 2000 steps without one.
 
-    torch.amp.GradScaler looks at each rank's own gradients; here the global norm decides, so that ranks that hold
-    different shards skip the same steps.
+    Unlike in torch.amp.GradScaler, the global gradient norm decides, so that ranks with different shards skip the same
+    steps.
     """
 
     factor: float = 1.0
@@ -28,7 +28,7 @@ class LossScaler:
         return loss * self.factor if self.enabled else loss
 
     def update(self, *, finite: bool) -> None:
-        """Note whether the gradients of a step were finite."""
+        """Adapt the scale to whether the gradients of a step were finite."""
         if not self.enabled:
             return
         self.good_steps = self.good_steps + 1 if finite else 0
@@ -39,11 +39,5 @@ class LossScaler:
 
     @property
     def searching(self) -> bool:
-        """While the scale is above 1, overflows are expected and halve it."""
+        """Whether an overflow is expected: the scale is above 1 and can be halved."""
         return self.enabled and self.factor > 1
-
-    def state_dict(self) -> dict[str, float]:
-        return asdict(self)
-
-    def load_state_dict(self, state: dict[str, float]) -> None:
-        self.factor, self.good_steps = state["factor"], int(state["good_steps"])

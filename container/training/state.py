@@ -1,25 +1,25 @@
-"""Where training stands: everything but weights and optimizer that a resumed run needs."""
+"""Track the progress of training: all state that a resumed run needs, except weights and optimizer."""
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass
 class TrainingState:
-    """Saved with every checkpoint, independent of strategy and world size.
+    """The progress of training; saved in every checkpoint, independent of strategy and world size.
 
     Attributes:
         step: optimizer steps taken.
         epoch: epochs completed.
-        consumed: records of the current epoch that were trained on.
+        consumed: records of the current epoch used so far.
         validated_step: step of the newest validation; None before the first.
-        best_value: early_stop_metric at best_step; None where there is none yet.
+        best_value: early_stop_metric at best_step; None before the first defined value.
         best_progress: epochs (fractional) trained at best_step.
         stopped_early: patience ran out.
         nonfinite: consecutive steps skipped for a non-finite gradient.
-        skipped: all steps skipped so.
-        history: what was logged: {"step", "epoch", "train/loss", ...}.
+        skipped: all steps skipped for that reason.
+        history: logged values: {"step", "epoch", "train/loss", ...}.
     """
 
     step: int = 0
@@ -34,23 +34,15 @@ class TrainingState:
     skipped: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> "TrainingState":
-        return cls(**content)
-
 
 @dataclass(frozen=True)
 class ValidationSchedule:
-    """The shape of a run: its steps, and after which of them to validate.
+    """The number of steps of a run, and the steps after which to validate.
 
     Attributes:
         records: records of an epoch.
         steps_per_epoch: optimizer steps of an epoch.
-        max_epochs: epochs at most.
-        val_check_interval: up to 1 a fraction of an epoch, above 1 a number of steps.
+        val_check_interval: up to 1, a fraction of an epoch; above 1, a number of steps.
     """
 
     records: int
@@ -63,7 +55,7 @@ class ValidationSchedule:
         return self.steps_per_epoch * self.max_epochs
 
     def validation_due(self, step: int) -> bool:
-        """Whether to validate after `step` steps: at even parts of each epoch and at its end, or every n steps."""
+        """Return whether to validate after `step` steps: at even parts of each epoch and its end, or every n steps."""
         if step == 0:
             return False
         if step == self.total_steps:
@@ -76,21 +68,23 @@ class ValidationSchedule:
         return in_epoch == self.steps_per_epoch or int(parts[1] + 1e-9) > int(parts[0] + 1e-9)
 
     def progress(self, state: TrainingState) -> float:
-        """Epochs trained, fractional."""
+        """Return the epochs trained, fractional."""
         return state.epoch + state.consumed / self.records
 
 
 class EarlyStopping:
-    """Watches one metric; val/loss is better when lower, every other when higher."""
+    """Watch one metric: lower is better for val/loss, higher for every other."""
 
     def __init__(self, metric: str, *, patience: int) -> None:
-        self.metric = canonical_metric(metric)
+        self.metric = metric if "/" in metric else metric.replace("val_", "val/", 1)
         self._patience = patience
         self._sign = -1.0 if self.metric == "val/loss" else 1.0
 
     def update(self, state: TrainingState, values: dict[str, float | None], *, progress: float) -> bool:
-        """Note a validation in `state`; returns whether it is the best so far. Sets stopped_early after `patience`
-        epochs without a better one. An undefined metric is never better."""
+        """Record a validation in `state`; return whether it is the best so far.
+
+        Sets stopped_early after `patience` epochs without a better one. An undefined metric is never better.
+        """
         value, best = values.get(self.metric), state.best_value
         better = value is not None and math.isfinite(value) and (best is None or self._sign * (value - best) > 0)
         if better:
@@ -99,10 +93,5 @@ class EarlyStopping:
         return better
 
     def patience_is_out(self, state: TrainingState, *, progress: float) -> bool:
-        """Whether `patience` epochs have passed since the best validation."""
+        """Return whether `patience` epochs have passed since the best validation."""
         return state.best_step is not None and progress - state.best_progress >= self._patience - 1e-9
-
-
-def canonical_metric(name: str) -> str:
-    """val/f1_score for val_f1_score."""
-    return name if "/" in name else name.replace("val_", "val/", 1)

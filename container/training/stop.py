@@ -1,4 +1,4 @@
-"""Stopping on request: SIGTERM sets a flag, and all ranks act on it at the same step."""
+"""Stop on request: SIGTERM sets a flag, and all ranks act on it at the same step."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 LEFT_ALONE = 128 + signal.SIGTERM  # exit code of a worker that ended because another one had failed
-LAST_WORDS = 2.0  # seconds
+_REPORT_GRACE = 2.0  # seconds
 _SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 
@@ -16,30 +16,30 @@ class StopAgreed(Exception):
 
 
 class StopFlag:
-    """Becomes true when this process is asked to end."""
+    """A flag that SIGTERM and Ctrl-C set."""
 
     def __init__(self) -> None:
         self.requested = False
 
     def listen(self, stop_file: Path) -> None:
-        """Hear SIGTERM and Ctrl-C, in a thread: the main thread may be waiting in a collective that a dead rank left.
+        """Handle SIGTERM and Ctrl-C in a thread: the main thread may wait in a collective that a dead rank left.
 
-        When the job is to stop, its supervisor has made `stop_file` first. Without it, torchrun's agent asks, because
-        another rank failed: there is no step to finish, and this process ends, with a moment to say what it failed of.
+        To stop the job, the supervisor first creates `stop_file`. Without this file, torchrun's agent sent the signal
+        because another rank failed: this process ends after a short time to report its own failure.
         """
-        heard, told = os.pipe()
-        os.set_blocking(told, False)
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
         for number in _SIGNALS:
             signal.signal(number, lambda *_: None)
-        # The number is written to the pipe as the signal comes, on whichever thread; handlers wait for the main thread.
-        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+        # The signal number is written to the pipe at once; a Python handler would wait for the main thread.
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
         def wait() -> None:
             while True:
-                if os.read(heard, 1)[0] not in _SIGNALS:
+                if os.read(reader, 1)[0] not in _SIGNALS:
                     continue
                 if not stop_file.exists():
-                    time.sleep(LAST_WORDS)
+                    time.sleep(_REPORT_GRACE)
                     os._exit(LEFT_ALONE)
                 self.requested = True
 

@@ -1,4 +1,4 @@
-"""Train over the mesh and predict val and test: build, resume, loop, choose the weights, predict."""
+"""Train over the mesh, choose the weights, and predict val and test."""
 
 import logging
 from dataclasses import dataclass
@@ -38,8 +38,8 @@ class Trained:
     """The result of training.
 
     Attributes:
-        checkpoint: the one to evaluate and save.
-        weights: which checkpoint that is and why, for the log and the report.
+        checkpoint: the checkpoint to evaluate and save.
+        weights: which checkpoint it is and why, for the log and the report.
         logits: of val and test. [N, K] each
     """
 
@@ -50,11 +50,11 @@ class Trained:
 
 
 def train_and_predict(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> Trained:
-    """Train over the mesh, then predict val and test in float32, as serving does, with the weights to be saved.
+    """Train over the mesh, then predict val and test with the chosen weights, in float32 as serving does.
 
     Raises:
         StopAgreed: the ranks agreed to stop; a complete checkpoint is saved.
-        ContractError: the loss stays non-finite, or the checkpoint to evaluate is gone.
+        ContractError: the loss stays non-finite, or the checkpoint to evaluate is missing.
     """
     store = CheckpointStore(job.paths.checkpoints, keep=job.hp.keep_checkpoints)
     state = _train(job, ranks, store, data=data, stop=stop)
@@ -81,10 +81,10 @@ def train_and_predict(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFla
 
 
 def build_model(hp: Hyperparameters, data: PreparedData, *, pretrained: bool = True) -> Classifier:
-    """Build the plain model on the CPU, with adapters where lora_rank asks for them.
+    """Build the plain model on the CPU, with adapters if lora_rank is set.
 
     Args:
-        pretrained: False: the weights are random, to be loaded from a checkpoint.
+        pretrained: False: random weights, to be replaced by those of a checkpoint.
     """
     encoders = [data.encoders[field.role] for field in hp.text_fields]
     model = build_classifier(
@@ -102,12 +102,12 @@ def _train(job: Job, ranks: RankMesh, store: CheckpointStore, *, data: JobData, 
     hp, train = job.hp, data.splits["train"]
     model = build_model(hp, data.prepared)
     _log_parameters(hp, ranks, model)
-    if ranks.is_first and _is_unproven(model) and not any(job.paths.checkpoints.glob("*.ckpt")):
+    if ranks.is_first and _is_untested(model) and not any(job.paths.checkpoints.glob("*.ckpt")):
         val = data.splits["val"]
         rehearse_export(hp, data.prepared, val.pack(np.arange(min(4, len(val)))))
     execution = parallelize(model, ranks, hp, precision=precision_of(hp), tokens_per_record=data.tokens_per_record)
-    own = identity(hp, data.prepared.fitted.fingerprint, data.prepared.digests)
-    run = TrainingRun.begin(hp, execution, store, identity=own)
+    settings_and_data = identity(hp, data.prepared.fitted.fingerprint, data.prepared.digests)
+    run = TrainingRun.begin(hp, execution, store, identity=settings_and_data)
     run.resume()
     schedule = ValidationSchedule(len(train), run.batch_plan.steps(len(train)), hp.max_epochs, hp.val_check_interval)
     progress = Progress(
@@ -142,15 +142,15 @@ def _train(job: Job, ranks: RankMesh, store: CheckpointStore, *, data: JobData, 
 def _log_parameters(hp: Hyperparameters, ranks: RankMesh, model: Classifier) -> None:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     logger.info(
-        "%s: %s parameters on %d x %s (%s)", hp.architecture.name, f"{parameters:,}", ranks.world_size,
-        ranks.device.type, str(ranks.degrees),
+        "%s: %s parameters on %d x %s (%s)",
+        hp.architecture.name, f"{parameters:,}", ranks.world_size, ranks.device.type, ranks.degrees,
     )  # fmt: skip
     if hp.lora_rank:
         trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         logger.info("lora_rank %d: %s of them are trained", hp.lora_rank, f"{trained:,}")
 
 
-def _is_unproven(model: Classifier) -> bool:
+def _is_untested(model: Classifier) -> bool:
     """Return whether an encoder is of a family that our tests do not export."""
     encoders = [branch.encoder for branch in model.branches.values()]
     return any(isinstance(encoder, TextEncoder) and encoder.kind not in FAMILIES for encoder in encoders)
@@ -171,7 +171,7 @@ def _choose_weights(hp: Hyperparameters, store: CheckpointStore, state: Training
     checkpoint = store.at_step(step)
     if checkpoint is None:
         raise ContractError(
-            f"checkpoints: the one to be evaluated and saved (step {step}) is gone or damaged",
+            f"checkpoints: the checkpoint of step {step}, which is to be evaluated and saved, is missing or damaged",
             "Set load_ckpt=false to save the last weights, or resume=false to train again.",
         )
     if hp.ema_decay:

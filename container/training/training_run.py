@@ -1,7 +1,7 @@
-"""What a checkpoint saves and a resumed run restores, in one place."""
+"""Save and resume a model in training."""
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch.optim import Optimizer
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class TrainingRun:
-    """A model in training: its weights, everything that changes with each step, and its checkpoints.
+    """A model in training: its weights, all state that changes with each step, and its checkpoints.
 
     Attributes:
         execution: the parallelized model.
@@ -43,7 +43,7 @@ class TrainingRun:
     def begin(
         cls, hp: Hyperparameters, execution: Execution, store: CheckpointStore, *, identity: dict[str, Any]
     ) -> "TrainingRun":
-        """Return a run that has taken no step."""
+        """Return a run before its first step."""
         microbatches = execution.num_microbatches
         return cls(
             execution,
@@ -67,8 +67,8 @@ class TrainingRun:
             name=f"epoch={epoch}-step={state.step}.ckpt",
             content={
                 "step": state.step,
-                "state": state.to_dict(),
-                "scaler": self.scaler.state_dict(),
+                "state": asdict(state),
+                "scaler": asdict(self.scaler),
                 "global_batch": self.batch_plan.global_batch,
                 "identity": self.identity,
             },
@@ -77,12 +77,12 @@ class TrainingRun:
         )
 
     def resume(self) -> None:
-        """Restore the newest complete checkpoint; do nothing where there is none. Called by all ranks together.
+        """Restore the newest complete checkpoint, if there is one. Called by all ranks together.
 
-        The global batch stays that of the checkpoint, on however many ranks this run has.
+        The global batch stays that of the checkpoint, on any number of ranks.
 
         Raises:
-            ContractError: the checkpoint is of another training, or its global batch does not fit these ranks.
+            ContractError: the checkpoint has other settings or data, or its global batch does not fit these ranks.
         """
         checkpoint = self.store.newest()
         if checkpoint is None:
@@ -93,6 +93,6 @@ class TrainingRun:
             content["global_batch"], self.batch_plan, per_pass=self.execution.num_microbatches
         )
         self.store.load(checkpoint, self.execution.module, self.optimizer, average=self.average.state)
-        self.scaler.load_state_dict(content["scaler"])
-        self.state = TrainingState.from_dict(content["state"])
-        logger.info("resuming from %s: %d steps are done", checkpoint.folder.name, self.state.step)
+        self.scaler = LossScaler(**content["scaler"])
+        self.state = TrainingState(**content["state"])
+        logger.info("resuming from %s after %d steps", checkpoint.folder.name, self.state.step)

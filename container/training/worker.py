@@ -32,7 +32,7 @@ def run(job: Job, stop: StopFlag) -> None:
     ranks = build_mesh(ParallelDegrees.resolve(job.hp, dist.get_world_size(), per_host=per_host))
     data = JobData.open(job)
     trained = train_and_predict(job, ranks, data=data, stop=stop)
-    dist.destroy_process_group()  # no other rank waits in a collective for the rest, which only rank 0 does
+    dist.destroy_process_group()  # no other rank waits while rank 0 finishes the job
     if ranks.is_first:
         finish(job, ranks, trained, data=data, stop=stop)
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     set_up_logging(rank=rank, all_ranks=job.hp.log_all_ranks)
     stop = StopFlag()
     stop.listen(job.stop_file)
-    write_json(job.pid_file(rank), os.getpid())  # from here on a SIGTERM is heard
+    write_json(job.pid_file(rank), os.getpid())  # SIGTERM is handled from here on
     try:
         run(job, stop)
     except StopAgreed:
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
             write_json(job.error_file(rank), asdict(failure))
             logging.shutdown()
         finally:
-            os._exit(1)  # a collective in flight must not hold up the end of the job
+            os._exit(1)  # does not wait for a collective
     if dist.is_initialized():
         dist.destroy_process_group()
     return 0

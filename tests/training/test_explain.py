@@ -201,13 +201,13 @@ def test_an_error_costs_the_explanation_and_not_the_job(
 
     monkeypatch.setattr(module._Measured, "importance", fail)
     assert by_price.explain().problem == "RuntimeError: out of memory"
-    assert "the job goes on without an explanation" in caplog.text
+    assert "the job continues without an explanation" in caplog.text
 
 
 def test_a_job_that_is_asked_to_stop_gives_the_explanation_up(by_price: Made) -> None:
     answers = iter([False, False, True])
     found = by_price.explain(stopped=lambda: next(answers))
-    assert found.problem == "the job was asked to stop"
+    assert found.problem == "the job was requested to stop"
 
 
 @pytest.mark.parametrize(("label", "problem"), [(1, "all 30 labelled records"), (None, "no val record has a label")])

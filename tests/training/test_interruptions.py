@@ -153,14 +153,14 @@ def test_workers_are_started_again_from_the_newest_checkpoint_when_one_is_killed
     process = start_train(paths, warm=True)
     wait_for(lambda: "step 20/" in log_of(paths))
     pid = kill_rank(process, 1)
-    wait_for(lambda: "training goes on" in log_of(paths))
+    wait_for(lambda: "training continues" in log_of(paths))
     kill_rank(process, 0, signal.SIGSEGV)
     assert process.wait(timeout=120) == 0
     log = log_of(paths)
     assert f"worker rank 1 (pid {pid}) was ended by SIGKILL" in log
     assert "restart 1 of 3, from checkpoint epoch=" in log
     assert "restart 2 of 3, from checkpoint epoch=" in log
-    seconds = [float(value) for value in re.findall(r"training goes on (\S+) s later", log)]
+    seconds = [float(value) for value in re.findall(r"training continues (\S+) s later", log)]
     assert len(seconds) == 2
     assert max(seconds) < 60
     assert_same_weights(paths, uninterrupted_pair)

@@ -4,8 +4,7 @@ import pytest
 
 from container.models.blocks import flatten, restrict
 from container.models.build import build_classifier
-from container.training.layer_distances import layer_distances
-from container.training.optimizer import build_optimizer
+from container.training.optimizer import build_optimizer, layer_distances
 from contracts.errors import ContractError
 from testing.encoder_families import hyperparameters, standard_transform, write_config
 
