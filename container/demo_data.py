@@ -202,7 +202,7 @@ def _decorate(rng: np.random.Generator, message: str) -> str:
 
 
 def _one_of(rng: np.random.Generator, choices: Sequence[_Choice]) -> _Choice:
-    return choices[rng.integers(len(choices))]
+    return choices[int(rng.integers(len(choices)))]
 
 
 def _read(folder: Path) -> pd.DataFrame:

@@ -145,7 +145,7 @@ def _write_results(
     """Write output/data/; return the flat metrics, and the size in bytes of each file by its path in output/data/."""
     out = job.paths.output_data
     out.mkdir(parents=True, exist_ok=True)
-    metrics = {
+    metrics: dict[str, float | None] = {
         name: value
         for name, value in write_evaluation(out, evaluation).items()
         if name.split("/")[0] in evaluation.splits and (value is None or isinstance(value, (int, float)))

@@ -22,7 +22,7 @@ class WeightedCrossEntropy:
     """
 
     def __init__(
-        self, class_weights: list[float], device: torch.device, *, focal_gamma: float = 0.0, label_smoothing: float = 0.0
+        self, class_weights: list[float], device: torch.device, *, focal_gamma: float = 0, label_smoothing: float = 0
     ) -> None:
         self._weights = torch.tensor(class_weights)
         self._device_weights = self._weights.to(device)

@@ -27,7 +27,7 @@ _BATCH = {"fused": 16, "int8": 1}
 def write_variants(
     folder: Path, model: Classifier, hp: Hyperparameters, *, val: PreparedSplit, expected: np.ndarray
 ) -> tuple[VariantReport, ...]:
-    """Write each of hp.onnx_variants beside model.onnx in `folder`, unless its AUROC on val falls too far.
+    """Write each of hp.onnx_variants next to model.onnx in `folder`, unless its AUROC on val falls too far.
 
     A variant that cannot be written does not fail the job: model.onnx is complete.
 
