@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pipeline.config import PipelineConfig
 from pipeline.decision import ConditionOutcome
 
+DOMAIN, TASK = "NATURAL_LANGUAGE_PROCESSING", "CLASSIFICATION"  # of every model package
+
 
 def model_card(
     config: PipelineConfig, hyperparameters: Mapping[str, str], *, image: str | None, decision: ConditionOutcome | None
@@ -16,14 +18,11 @@ def model_card(
         image: the image that trained and serves; None for a local run.
         decision: the outcome of the condition, where it is known when the card is written.
     """
-    own = config.registration
+    registration = config.registration
     card = {
-        "model_overview": {"model_creator": own.creator},
-        "business_details": {"business_problem": own.problem},
-        "intended_uses": {
-            "intended_uses": own.intended_uses,
-            "risk_rating": own.risk_rating,
-        },
+        "model_overview": {"model_creator": registration.creator},
+        "business_details": {"business_problem": registration.problem},
+        "intended_uses": {"intended_uses": registration.intended_uses, "risk_rating": registration.risk_rating},
         "training_details": {
             "objective_function": {"notes": "Weighted cross-entropy over the global batch."},
             "training_observations": f"Model class {hyperparameters['model_class']}, "
@@ -36,20 +35,19 @@ def model_card(
             },
         },
         "evaluation_details": [_evaluation(config, decision)],
-        "additional_information": {"caveats_and_recommendations": own.caveats},
+        "additional_information": {"caveats_and_recommendations": registration.caveats},
     }
     return json.dumps(_without_empty(card), sort_keys=True)
 
 
 def _evaluation(config: PipelineConfig, decision: ConditionOutcome | None) -> dict[str, object]:
     condition = config.condition
-    word = "at least" if condition.higher_is_better else "at most"
-    asked = f"{condition.metric} {word} {condition.threshold:g}"
+    required = f"{condition.metric} {condition.word} {condition.threshold:g}"
     if condition.beat != "nothing":
-        asked += f", and as good as the {condition.beat} registered model (margin {condition.margin:g})"
+        required += f", and as good as the {condition.beat} registered model (margin {condition.margin:g})"
     evaluation: dict[str, object] = {
         "name": "Condition of registration",
-        "evaluation_observation": f"Required: {asked}.",
+        "evaluation_observation": f"Required: {required}.",
     }
     if decision is not None and decision.value is not None:
         measured = {"name": condition.metric, "type": "number", "value": decision.value}

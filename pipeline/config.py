@@ -50,6 +50,11 @@ class Condition(Section):
     def higher_is_better(self) -> bool:
         return self.minimum is not None
 
+    @property
+    def word(self) -> str:
+        """The comparison, for messages."""
+        return "at least" if self.higher_is_better else "at most"
+
 
 class Registration(Section):
     """The model package and its card."""

@@ -1,4 +1,4 @@
-"""Decides whether a model is registered, and says why not."""
+"""Decide whether a model is registered, and give the reason."""
 
 import json
 from dataclasses import dataclass
@@ -13,12 +13,7 @@ VALUE_PATH = "decision.value"  # in evaluation.json
 
 @dataclass(frozen=True)
 class Requirement:
-    """One side of the condition.
-
-    Attributes:
-        limit: what the metric is compared with.
-        because: where the limit comes from, for a person.
-    """
+    """One limit of the condition, and where it comes from."""
 
     limit: float
     because: str
@@ -33,9 +28,8 @@ class ConditionOutcome:
         missed: the requirements that it does not meet; none: the model is registered.
     """
 
-    metric: str
+    condition: Condition
     value: float | None
-    higher_is_better: bool
     requirements: tuple[Requirement, ...]
     missed: tuple[Requirement, ...]
 
@@ -45,24 +39,11 @@ class ConditionOutcome:
 
     def sentence(self) -> str:
         """Return the condition and the metric's value in one sentence."""
-        word = "at least" if self.higher_is_better else "at most"
-        value = "undefined" if self.value is None else f"{self.value:.6g}"
-        asked = " and ".join(f"{word} {each.limit:.6g} ({each.because})" for each in self.requirements)
+        metric, value = self.condition.metric, "undefined" if self.value is None else f"{self.value:.6g}"
+        limits = " and ".join(f"{self.condition.word} {each.limit:.6g} ({each.because})" for each in self.requirements)
         if self.holds:
-            return f"{self.metric} is {value}; required: {asked}."
-        return f"The model was not registered: {self.metric} is {value}, but must be {asked}."
-
-
-def requirements(condition: Condition, registered: float | None) -> tuple[Requirement, ...]:
-    """Return the requirements that the metric must meet.
-
-    Args:
-        registered: the metric of the registered model that must be beaten; None where there is none.
-    """
-    threshold = Requirement(condition.threshold, f"condition.{'minimum' if condition.higher_is_better else 'maximum'}")
-    if condition.beat == "nothing" or registered is None:
-        return (threshold,)
-    return threshold, Requirement(limit_to_beat(condition, registered), f"the {condition.beat} registered model")
+            return f"{metric} is {value}; required: {limits}."
+        return f"The model was not registered: {metric} is {value}, but must be {limits}."
 
 
 def limit_to_beat(condition: Condition, registered: float) -> float:
@@ -71,34 +52,40 @@ def limit_to_beat(condition: Condition, registered: float) -> float:
 
 
 def decide(condition: Condition, value: float | None, registered: float | None) -> ConditionOutcome:
-    """Compare a metric with the condition; an undefined metric meets no requirement."""
-    needed = requirements(condition, registered)
+    """Compare a metric with the condition; an undefined metric meets no requirement.
 
-    def met(requirement: Requirement) -> bool:
+    Args:
+        registered: the metric of the registered model that must be beaten; None where there is none.
+    """
+    threshold = Requirement(condition.threshold, f"condition.{'minimum' if condition.higher_is_better else 'maximum'}")
+    requirements = (threshold,)
+    if condition.beat != "nothing" and registered is not None:
+        because = f"the {condition.beat} registered model"
+        requirements = (threshold, Requirement(limit_to_beat(condition, registered), because))
+
+    def met(limit: float) -> bool:
         if value is None:
             return False
-        return value >= requirement.limit if condition.higher_is_better else value <= requirement.limit
+        return value >= limit if condition.higher_is_better else value <= limit
 
-    return ConditionOutcome(
-        condition.metric, value, condition.higher_is_better, needed, tuple(each for each in needed if not met(each))
-    )
+    return ConditionOutcome(condition, value, requirements, tuple(each for each in requirements if not met(each.limit)))
 
 
 def decision_value(evaluation: str, *, where: str) -> float | None:
-    """Return the metric of the condition, as evaluation.json has it.
+    """Return the metric of the condition in the text of an evaluation.json.
 
     Raises:
-        ContractError: it is not there.
+        ContractError: the metric is missing.
     """
-    found = json.loads(evaluation)
+    content = json.loads(evaluation)
     for key in VALUE_PATH.split("."):
-        if not isinstance(found, dict) or key not in found:
+        if not isinstance(content, dict) or key not in content:
             raise ContractError(f"{where}: has no {VALUE_PATH}", "Run ModelMetricsComputation of this version.")
-        found = found[key]
-    return None if found is None else float(found)
+        content = content[key]
+    return None if content is None else float(content)
 
 
 def read_decision_value(metrics: Path) -> float | None:
-    """Return the same from a metrics_output folder."""
+    """Return the metric of the condition in a metrics_output folder."""
     path = metrics / EVALUATION
     return decision_value(path.read_text(encoding="utf-8"), where=str(path))

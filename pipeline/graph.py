@@ -59,6 +59,7 @@ EDGES: dict[tuple[str, str], Source] = {
 BEFORE_CONDITION = (DATA_LOADING, TABULAR_PREPROCESSING, PYTORCH_TRAINING, MODEL_METRICS)
 AFTER_CONDITION = (PACKAGE, PAYLOAD, REGISTRATION)
 ORDER = (*BEFORE_CONDITION, *AFTER_CONDITION)
+SHOWN = (*(step.name for step in BEFORE_CONDITION), CONDITION, *(step.name for step in AFTER_CONDITION))
 
 SHARDED = {(step.name, folder.name) for step in STEPS for folder in step.inputs if folder.sharded}
 SEVERAL_INSTANCES = (TABULAR_PREPROCESSING.name, PYTORCH_TRAINING.name)

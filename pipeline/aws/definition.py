@@ -25,8 +25,6 @@ from pipeline.decision import VALUE_PATH
 from pipeline.graph import AFTER_CONDITION, BEFORE_CONDITION, CONDITION, FAIL, ORDER, SEVERAL_INSTANCES, upstream
 from pipeline.plan import Plan, StepPlan, make_plan
 
-ONE_INSTANCE = tuple(step.name for step in ORDER if step.name not in SEVERAL_INSTANCES and step is not REGISTRATION)
-
 
 def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
     """Check the configuration for AWS, and return its section `aws` and the plan.
@@ -42,7 +40,7 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
                 f"aws.steps.{name}: is no step that runs on machines",
                 f"Use one of: {', '.join(step.name for step in ORDER if step is not REGISTRATION)}.",
             )
-        if name in ONE_INSTANCE and machine.instance_count != 1:
+        if name not in SEVERAL_INSTANCES and machine.instance_count != 1:
             raise ContractError(
                 f"aws.steps.{name}.instance_count: is {machine.instance_count}, but this step runs on one instance",
                 f"Only {' and '.join(SEVERAL_INSTANCES)} can run on several instances.",
@@ -166,15 +164,15 @@ def _reason(build: Build) -> Any:
     from sagemaker.core.workflow.functions import Join
 
     condition = build.config.condition
-    word = "at least" if condition.higher_is_better else "at most"
     parts = [
         f"The model was not registered: {condition.metric} is ",
         _measured(),
-        f", but must be {word} ",
+        f", but must be {condition.word} ",
         build.parameters[THRESHOLD],
         f" ({THRESHOLD})",
     ]
     if TO_BEAT in build.parameters:
-        parts += [f" and {word} ", build.parameters[TO_BEAT], f" ({TO_BEAT}: the {condition.beat} registered model)"]
+        parts += [f" and {condition.word} ", build.parameters[TO_BEAT]]
+        parts.append(f" ({TO_BEAT}: the {condition.beat} registered model)")
     parts.append(f". {MODEL_METRICS.name}'s metrics_summary.txt has the details.")
     return Join(on="", values=parts)

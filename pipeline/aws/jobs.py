@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from contracts.hyperparameters import METRICS as METRIC_NAMES
+from contracts.hyperparameters import METRICS
 from contracts.step_contract import StepContract, StepFolder
 from contracts.steps import EVALUATION, MODEL_METRICS, PYTORCH_TRAINING
 from pipeline.aws.parameters import (
@@ -23,6 +23,7 @@ from pipeline.plan import Plan, StepPlan
 ENTRYPOINT = ("python", "-m", "container")  # the image's own; local pipelines require it
 DECISION_FILE = "decision"
 _NUMBER = r"([0-9.eE+-]+|nan)"
+_LOGGED_METRICS = ("train/loss", "val/loss", *(f"val/{name}" for name in METRICS))
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def processing_step(build: Build, plan: StepPlan) -> Any:
     from sagemaker.mlops.workflow.steps import ProcessingStep
 
     contract, aws, machine = plan.contract, build.aws, machine_of(build.config, plan.contract.name)
+    decision_file = PropertyFile(name=DECISION_FILE, output_name="metrics_output", path=EVALUATION)
     processor = Processor(
         role=aws.role,
         image_uri=aws.image,
@@ -75,7 +77,6 @@ def processing_step(build: Build, plan: StepPlan) -> Any:
         tags=[{"Key": key, "Value": value} for key, value in sorted(aws.tags.items())],
         network_config=_network(aws),
     )
-    decides = contract is MODEL_METRICS
     return ProcessingStep(
         name=contract.name,
         description=contract.about,
@@ -84,11 +85,9 @@ def processing_step(build: Build, plan: StepPlan) -> Any:
             outputs=[_output(build, contract, folder) for folder in contract.outputs],
             arguments=list(plan.command),
         ),
-        property_files=[PropertyFile(name=DECISION_FILE, output_name="metrics_output", path=EVALUATION)]
-        if decides
-        else None,
+        property_files=[decision_file] if contract is MODEL_METRICS else None,
         cache_config=_cache(aws),
-        retry_policies=_retries(aws),
+        retry_policies=_job_retries(aws),
     )
 
 
@@ -144,16 +143,14 @@ def training_step(build: Build, plan: StepPlan) -> Any:
             for name, value in build.plan.hyperparameters.items()
         },
         tags=[Tag(key=key, value=value) for key, value in sorted(aws.tags.items())] or None,
-    ).with_metric_definitions(
-        [MetricDefinition(name=name, regex=f"{name}={_NUMBER};") for name in ("train/loss", *_validation_metrics())]
-    )
+    ).with_metric_definitions([MetricDefinition(name=name, regex=f"{name}={_NUMBER};") for name in _LOGGED_METRICS])
     channels = [InputData(channel_name=name, data_source=uri) for name, uri in _input_uris(build, plan).items()]
     return TrainingStep(
         name=contract.name,
         description=contract.about,
         step_args=trainer.train(input_data_config=channels),
         cache_config=_cache(aws),
-        retry_policies=_retries(aws),
+        retry_policies=_job_retries(aws),
     )
 
 
@@ -171,10 +168,6 @@ def output_uri(build: Build, contract: StepContract, output: str) -> Any:
     return Join(on="/", values=[*job, "output", "output.tar.gz"])
 
 
-def _validation_metrics() -> list[str]:
-    return ["val/loss", *(f"val/{name}" for name in METRIC_NAMES)]
-
-
 def _instance_count(build: Build, contract: StepContract) -> Any:
     if contract.name in SEVERAL_INSTANCES:
         return build.parameters[instance_count_parameter(contract.name)]
@@ -182,16 +175,11 @@ def _instance_count(build: Build, contract: StepContract) -> Any:
 
 
 def _environment(build: Build, plan: StepPlan) -> dict[str, Any]:
-    """The variables; one that repeats a hyperparameter follows the parameter, so that both change together."""
-    repeated = {
-        variable: build.parameters.get(f"{HYPERPARAMETER_PREFIX}{name}")
-        for variable, name in plan.from_hyperparameters.items()
-    }
-    environment = {
-        variable: value if repeated.get(variable) is None else repeated[variable]
-        for variable, value in plan.environment.items()
-    }
-    # The step cache knows inputs by their URIs alone. A training's checkpoints folder says it already.
+    """Return a step's variables; one that repeats a hyperparameter refers to its parameter, so that both change."""
+    environment: dict[str, Any] = dict(plan.environment)
+    for variable, name in plan.from_hyperparameters.items():
+        environment[variable] = build.parameters.get(f"{HYPERPARAMETER_PREFIX}{name}", environment[variable])
+    # The step cache compares the URIs of inputs alone. A training has its checkpoint folder for the same purpose.
     if plan.outside and plan.contract.kind == "processing":
         environment["DATA_KEY"] = build.parameters[DATA_KEY]
     return environment
@@ -271,26 +259,21 @@ def _cache(aws: Aws) -> Any:
     )
 
 
-def _retries(aws: Aws) -> list[Any]:
-    from sagemaker.mlops.workflow.retry import (
-        SageMakerJobExceptionTypeEnum as Job,
-    )
-    from sagemaker.mlops.workflow.retry import (
-        SageMakerJobStepRetryPolicy,
-        StepExceptionTypeEnum,
-        StepRetryPolicy,
-    )
+def service_retries(aws: Aws) -> Any:
+    """Return the retry policy of every step: for faults and throttling of the service."""
+    from sagemaker.mlops.workflow.retry import StepExceptionTypeEnum, StepRetryPolicy
 
-    often = {
-        "max_attempts": aws.retries.max_attempts,
-        "interval_seconds": aws.retries.interval_seconds,
-        "backoff_rate": aws.retries.backoff_rate,
-    }
-    return [
-        StepRetryPolicy(
-            exception_types=[StepExceptionTypeEnum.SERVICE_FAULT, StepExceptionTypeEnum.THROTTLING], **often
-        ),
-        SageMakerJobStepRetryPolicy(
-            exception_types=[Job.RESOURCE_LIMIT], failure_reason_types=[Job.INTERNAL_ERROR, Job.CAPACITY_ERROR], **often
-        ),
-    ]
+    reasons = [StepExceptionTypeEnum.SERVICE_FAULT, StepExceptionTypeEnum.THROTTLING]
+    return StepRetryPolicy(exception_types=reasons, **aws.retries.model_dump())
+
+
+def _job_retries(aws: Aws) -> list[Any]:
+    from sagemaker.mlops.workflow.retry import SageMakerJobExceptionTypeEnum as Job
+    from sagemaker.mlops.workflow.retry import SageMakerJobStepRetryPolicy
+
+    for_jobs = SageMakerJobStepRetryPolicy(
+        exception_types=[Job.RESOURCE_LIMIT],
+        failure_reason_types=[Job.INTERNAL_ERROR, Job.CAPACITY_ERROR],
+        **aws.retries.model_dump(),
+    )
+    return [service_retries(aws), for_jobs]

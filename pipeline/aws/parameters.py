@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
-from pipeline.config import Machine, PipelineConfig
+from pipeline.config import Approval, Machine, PipelineConfig
 from pipeline.graph import SEVERAL_INSTANCES
 from pipeline.plan import Plan
 
@@ -24,8 +24,8 @@ class ParameterSpec:
 
     Attributes:
         kind: str, int or float.
-        about: one line.
-        choices: the values that it may have; empty: any.
+        about: one line, for error messages.
+        choices: allowed values; empty: any.
     """
 
     name: str
@@ -47,44 +47,37 @@ def instance_count_parameter(step: str) -> str:
 
 def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) -> dict[str, ParameterSpec]:
     """Return every parameter by name, in a fixed order."""
-    assert config.aws is not None
-    specs: list[ParameterSpec] = []
+    specs: dict[str, ParameterSpec] = {}
+
+    def add(name: str, default: str | float, about: str, choices: tuple[str, ...] = ()) -> None:
+        specs[name] = ParameterSpec(name, type(default), default, about, choices)
+
     for step in plan.steps:
         if step.contract.kind == "registration":
             continue
         name, machine = step.contract.name, machine_of(config, step.contract.name)
-        specs.append(
-            ParameterSpec(instance_type_parameter(name), str, machine.instance_type, f"Instance type of {name}.")
-        )
+        add(instance_type_parameter(name), machine.instance_type, f"Instance type of {name}.")
         if name in SEVERAL_INSTANCES:
-            specs.append(
-                ParameterSpec(instance_count_parameter(name), int, machine.instance_count, f"Instances of {name}.")
-            )
-        specs.extend(
-            ParameterSpec(f"{INPUT_PREFIX}{logical}", str, place, f"S3 URI: {step.contract.input(logical).about}")
-            for logical, place in step.outside.items()
-        )
-    better = "at least" if config.condition.higher_is_better else "at most"
-    specs.append(
-        ParameterSpec(THRESHOLD, float, config.condition.threshold, f"{config.condition.metric} must be {better} this.")
+            add(instance_count_parameter(name), machine.instance_count, f"Instances of {name}.")
+        for logical, uri in step.outside.items():
+            add(f"{INPUT_PREFIX}{logical}", uri, f"S3 URI: {step.contract.input(logical).about}")
+    condition = config.condition
+    add(THRESHOLD, float(condition.threshold), f"{condition.metric} must be {condition.word} this.")
+    if condition.beat != "nothing":
+        about = f"And {condition.word} this: the {condition.beat} registered model's, which `start` looks up."
+        add(TO_BEAT, float(condition.threshold), about)
+    about = "Approval status of a new package."
+    add(APPROVAL, config.registration.approval, about, get_args(Approval))
+    about = "Folder of the checkpoints, one for each training, so that a job resumes only from its own checkpoints."
+    add(CHECKPOINT_KEY, checkpoint_key, about)
+    about = (
+        "Digest of the input data, which `start` computes, so that the step cache does not reuse steps for new data."
     )
-    if config.condition.beat != "nothing":
-        about = f"And {better} this: the {config.condition.beat} registered model's, which `start` looks up."
-        specs.append(ParameterSpec(TO_BEAT, float, config.condition.threshold, about))
-    statuses = ("PendingManualApproval", "Approved", "Rejected")
-    specs.append(
-        ParameterSpec(APPROVAL, str, config.registration.approval, "Approval status of a new package.", statuses)
-    )
-    about = "Folder of the checkpoints: one for each training, so that a job finds its own and no other's."
-    specs.append(ParameterSpec(CHECKPOINT_KEY, str, checkpoint_key, about))
-    about = "What lies under the inputs from outside, which `start` looks up: other data is no hit of the step cache."
-    specs.append(ParameterSpec(DATA_KEY, str, "not-looked-up", about))
-    specs.extend(
-        ParameterSpec(f"{HYPERPARAMETER_PREFIX}{name}", str, value, f"Hyperparameter {name}.")
-        for name, value in plan.hyperparameters.items()
-        if 0 < len(value) <= LONGEST_PARAMETER
-    )
-    return {spec.name: spec for spec in specs}
+    add(DATA_KEY, "not-looked-up", about)
+    for name, value in plan.hyperparameters.items():
+        if 0 < len(value) <= LONGEST_PARAMETER:
+            add(f"{HYPERPARAMETER_PREFIX}{name}", value, f"Hyperparameter {name}.")
+    return specs
 
 
 def machine_of(config: PipelineConfig, step: str) -> Machine:
@@ -98,8 +91,8 @@ def sdk_parameters(specs: Mapping[str, ParameterSpec]) -> dict[str, Any]:
     from sagemaker.core.workflow.parameters import ParameterFloat, ParameterInteger, ParameterString
 
     kinds: dict[type, Any] = {str: ParameterString, int: ParameterInteger, float: ParameterFloat}
-    made: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for spec in specs.values():
         choices = {"enum_values": list(spec.choices)} if spec.choices else {}
-        made[spec.name] = kinds[spec.kind](name=spec.name, default_value=spec.default, **choices)
-    return made
+        parameters[spec.name] = kinds[spec.kind](name=spec.name, default_value=spec.default, **choices)
+    return parameters

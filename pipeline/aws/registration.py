@@ -4,10 +4,9 @@ from typing import Any
 
 from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
 from contracts.steps import ARCHIVED_MODEL, EVALUATION, MODEL_METRICS, PACKAGE, PAYLOAD, PAYLOAD_ARCHIVE, REGISTRATION
-from pipeline.aws.jobs import Build, output_uri
+from pipeline.aws.jobs import Build, output_uri, service_retries
 from pipeline.aws.parameters import APPROVAL
-from pipeline.card import model_card
-from pipeline.package import DOMAIN, TASK
+from pipeline.card import DOMAIN, TASK, model_card
 
 
 def registration_step(build: Build) -> Any:
@@ -17,7 +16,6 @@ def registration_step(build: Build) -> Any:
     from sagemaker.core.shapes import ModelPackageModelCard
     from sagemaker.core.workflow.functions import Join
     from sagemaker.mlops.workflow.model_step import ModelStep
-    from sagemaker.mlops.workflow.retry import StepExceptionTypeEnum, StepRetryPolicy
 
     def file(step: Any, output: str, name: str) -> Any:
         return Join(on="/", values=[output_uri(build, step, output), name])
@@ -48,24 +46,16 @@ def registration_step(build: Build) -> Any:
             model_card=ModelPackageModelCard(model_card_content=card, model_card_status="Draft"),
         ),
     )
-    retries = build.aws.retries
     return ModelStep(
         name=REGISTRATION.name,
         description=REGISTRATION.about,
         step_args=build.session.context,
-        retry_policies=[
-            StepRetryPolicy(
-                exception_types=[StepExceptionTypeEnum.SERVICE_FAULT, StepExceptionTypeEnum.THROTTLING],
-                max_attempts=retries.max_attempts,
-                interval_seconds=retries.interval_seconds,
-                backoff_rate=retries.backoff_rate,
-            )
-        ],
+        retry_policies=[service_retries(build.aws)],
     )
 
 
 class _Model:
-    """The attributes that a ModelStep reads from a model whose request exists already."""
+    """The one attribute that a ModelStep reads from a model whose request exists."""
 
     def __init__(self, session: Any) -> None:
         self.sagemaker_session = session

@@ -1,7 +1,7 @@
 """Sessions of the SageMaker SDK: one that makes no AWS calls, for the definition, and one for AWS.
 
-The SDK is used within `sagemaker_sdk()` only: importing it, and building some of its steps, creates sessions of its
-own, which want a region and look for credentials in places that include the network.
+Use the SDK within `sagemaker_sdk()` only. Importing the SDK and building some of its steps creates further sessions,
+which require a region and look for credentials, also over the network.
 """
 
 import logging
@@ -16,12 +16,11 @@ from contracts.errors import ContractError
 
 # No usage reports, and no settings from files of the machine: the definition depends on the configuration alone.
 SDK_CONFIG = {"SchemaVersion": "1.0", "SageMaker": {"PythonSDK": {"Modules": {"TelemetryOptOut": True}}}}
-_NOBODY = {"aws_access_key_id": "offline", "aws_secret_access_key": "offline", "aws_session_token": "offline"}
 
 
 @contextmanager
 def sagemaker_sdk(region: str) -> Iterator[None]:
-    """Within it the SDK can be imported and a pipeline built, without a call to AWS.
+    """Import the SDK, and let a pipeline be built within the context without a call to AWS.
 
     Raises:
         ContractError: the SDK is not installed.
@@ -30,35 +29,31 @@ def sagemaker_sdk(region: str) -> Iterator[None]:
         import boto3
     except ImportError as error:
         raise _not_installed(error) from None
-    told = {
-        **{name.upper(): value for name, value in _NOBODY.items()},
+    variables = {
+        "AWS_ACCESS_KEY_ID": "offline",
+        "AWS_SECRET_ACCESS_KEY": "offline",
+        "AWS_SESSION_TOKEN": "offline",
         "AWS_DEFAULT_REGION": region,
         "AWS_REGION": region,
-        # The role is checked by the jobs that assume it; the SDK's own check calls IAM while a definition is built.
+        # The jobs that assume the role check it; the SDK's own check calls IAM while a definition is built.
         "SAGEMAKER_VALIDATE_ROLE": "false",
     }
-    touched = (*told, "AWS_PROFILE", "AWS_DEFAULT_PROFILE")
-    session, environment = boto3.DEFAULT_SESSION, {name: os.environ.pop(name, None) for name in touched}
-    boto3.DEFAULT_SESSION = None
-    os.environ.update(told)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Running within a PipelineSession")
-            _import_sdk()
-            with _validated_once():
-                yield
-    finally:
-        boto3.DEFAULT_SESSION = session
-        for name, value in environment.items():
+    with patch.object(boto3, "DEFAULT_SESSION", None), patch.dict(os.environ, variables), warnings.catch_warnings():
+        for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
             os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        warnings.filterwarnings("ignore", message="Running within a PipelineSession")
+        _import_sdk()
+        from sagemaker.core.config.config_manager import SageMakerConfig
+
+        # The SDK validates SDK_CONFIG at each lookup, about 90 times a definition; a session validates it once.
+        with patch.object(SageMakerConfig, "validate_sagemaker_config"):
+            yield
 
 
 def _import_sdk() -> None:
-    # sagemaker.config takes a level of its own where it has none: it would say which files it does not read.
-    quiet = {"sagemaker": logging.ERROR, "sagemaker.config": logging.ERROR, "botocore": logging.WARNING}
-    for name, level in quiet.items():
+    # Without a level, sagemaker.config sets INFO and logs which configuration files it does not find.
+    levels = {"sagemaker": logging.ERROR, "sagemaker.config": logging.ERROR, "botocore": logging.WARNING}
+    for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
     try:
         import sagemaker.mlops.workflow.pipeline
@@ -67,32 +62,20 @@ def _import_sdk() -> None:
         raise _not_installed(error) from None
 
 
-@contextmanager
-def _validated_once() -> Iterator[None]:
-    """Skip the SDK's validation of SDK_CONFIG at each lookup, about 90 times a definition; a session validates it."""
-    from sagemaker.core.config.config_manager import SageMakerConfig
-
-    with patch.object(SageMakerConfig, "validate_sagemaker_config"):
-        yield
-
-
 def _not_installed(error: ImportError) -> ContractError:
-    return ContractError(
-        f"the SageMaker SDK is not installed ({error})",
-        "Install it: pip install '.[aws]'",
-    )
+    return ContractError(f"the SageMaker SDK is not installed ({error})", "Install it: pip install '.[aws]'")
 
 
 def offline_session(region: str, bucket: str) -> Any:
-    """A PipelineSession that only builds: it has no credentials and needs none."""
+    """Return a PipelineSession that only builds: it needs no credentials."""
     with sagemaker_sdk(region):
         return _session(region, bucket)
 
 
 def aws_session(region: str, bucket: str) -> Any:
-    """A PipelineSession with the credentials of the environment."""
+    """Return a PipelineSession with the credentials of the environment."""
     with sagemaker_sdk(region):
-        pass  # imported; the session itself is to see the environment as it is
+        pass  # imports the SDK; the session itself must see the unchanged environment
     return _session(region, bucket)
 
 

@@ -1,7 +1,7 @@
-"""A folder per step and content: what a step read decides where it lies, and whether it must run at all."""
+"""Cache the steps of local runs: a folder per step and digest of everything that its outputs depend on."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ KEY_LENGTH = 16
 
 @dataclass(frozen=True)
 class Completed:
-    """A step that ended well, as its record says.
+    """The record of a completed step.
 
     Attributes:
         outputs: digest of each output, by logical name.
-        files: size and time of every output file, relative to the step's folder, as they were written.
-        seconds: how long it ran.
-        result: what a step without output folders leaves, e.g. the version that a registration made.
+        files: size and modification time of every output file at the end of the step, by path in the step's folder.
+        seconds: duration of the step.
+        result: the result of a step without output folders, e.g. the version that a registration made.
     """
 
     outputs: Mapping[str, str]
@@ -34,13 +34,13 @@ class Completed:
 
 @dataclass(frozen=True)
 class StepFolderOnDisk:
-    """Where one step with one content lies."""
+    """The folder of a step with one identity."""
 
     folder: Path
 
     @property
     def ml(self) -> Path:
-        """The root that its program sees instead of /opt/ml."""
+        """The root of the step's program, in place of /opt/ml."""
         return self.folder / "ml"
 
     @property
@@ -51,48 +51,47 @@ class StepFolderOnDisk:
         return contract.output(name).path(self.ml)
 
     def completed(self) -> Completed | None:
-        """The record, if the step completed and its outputs are as it left them."""
+        """Return the record if the step completed and its outputs have not changed since."""
         try:
             record = Completed(**json.loads((self.folder / RECORD).read_text())["completed"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return record if record.files == self._stamps(Path(name) for name in record.files) else None
+        return record if record.files == self._stamps(self.folder / name for name in record.files) else None
 
     def complete(
         self,
         contract: StepContract,
         digests: ContentDigests,
         *,
-        told: Mapping[str, Any],
+        identity: Mapping[str, Any],
         seconds: float,
         result: Mapping[str, Any],
     ) -> Completed:
-        """Write the record, last and at once: a step without one did not complete.
+        """Write the record atomically, as the step's last file: a step without a record is incomplete.
 
         Args:
-            told: what its key was made of, for a person who wonders why it ran.
+            identity: the content of the step's key, which shows why a step ran again.
         """
-        folders = {folder.name: folder.path(self.ml) for folder in contract.outputs}
-        written = [path for folder in folders.values() if folder.is_dir() for path in files_in(folder)]
+        outputs = {folder.name: folder.path(self.ml) for folder in contract.outputs}
+        outputs = {name: folder for name, folder in outputs.items() if folder.is_dir()}
         record = Completed(
-            outputs={name: digests.of(folder) for name, folder in folders.items() if folder.is_dir()},
-            files=self._stamps(path.relative_to(self.folder) for path in written),
+            outputs={name: digests.of(folder) for name, folder in outputs.items()},
+            files=self._stamps(path for folder in outputs.values() for path in files_in(folder)),
             seconds=round(seconds, 3),
             result=result,
         )
-        content = json.dumps({"completed": asdict(record), "told": told}, indent=1, sort_keys=True)
+        content = json.dumps({"completed": asdict(record), "told": identity}, indent=1, sort_keys=True)
         write_text_atomically(self.folder / RECORD, content)
         return record
 
-    def _stamps(self, names: Any) -> dict[str, list[int]]:
+    def _stamps(self, paths: Iterable[Path]) -> dict[str, list[int]]:
         stamps = {}
-        for name in names:
-            path = self.folder / name
+        for path in paths:
             status = path.stat() if path.exists() else None
-            stamps[str(name)] = [status.st_size, status.st_mtime_ns] if status else []
+            stamps[str(path.relative_to(self.folder))] = [status.st_size, status.st_mtime_ns] if status else []
         return stamps
 
 
-def step_folder(root: Path, step: str, told: Mapping[str, Any]) -> StepFolderOnDisk:
-    """The folder of a step that was told `told`."""
-    return StepFolderOnDisk(root / "steps" / step / digest_of(told)[:KEY_LENGTH])
+def step_folder(root: Path, step: str, identity: Mapping[str, Any]) -> StepFolderOnDisk:
+    """Return the folder of a step with this identity."""
+    return StepFolderOnDisk(root / "steps" / step / digest_of(identity)[:KEY_LENGTH])

@@ -1,48 +1,46 @@
-"""Digests of files and folders by content, remembered by size and time so that a second look reads nothing."""
+"""Compute digests of files and folders by content, and save them, so that unchanged files are read once."""
 
 import hashlib
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
-from importlib.util import find_spec
 from pathlib import Path
 from re import match
 from typing import Any
 
+import contracts
 from contracts.atomic_files import write_text_atomically
 
 DISTRIBUTION = "text-table-trainer"
+REPOSITORY = Path(contracts.__file__).parents[1]  # contains the packages contracts and container
 
 
 class ContentDigests:
-    """Digests that outlive the process.
+    """Digests that a JSON file keeps between runs."""
 
-    Args:
-        memory: a JSON file of what was read before; made where there is none.
-    """
-
-    def __init__(self, memory: Path) -> None:
-        self._memory = memory
-        self._known: dict[str, list[Any]] = json.loads(memory.read_text()) if memory.is_file() else {}
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self._known: dict[str, list[Any]] = json.loads(cache.read_text()) if cache.is_file() else {}
         self._seen: dict[str, list[Any]] = {}
 
-    def of(self, place: Path) -> str:
-        """Digest of a file, or of a folder's files with their relative names; links are followed."""
-        if place.is_file():
-            return digest_of([place.name, self._file(place)])
-        return digest_of(sorted([str(path.relative_to(place)), self._file(path)] for path in files_in(place)))
+    def of(self, root: Path) -> str:
+        """Return the digest of a file, or of a folder's files with their relative names; links are followed."""
+        if root.is_file():
+            return digest_of([root.name, self._file(root)])
+        return digest_of(sorted([str(path.relative_to(root)), self._file(path)] for path in files_in(root)))
 
     def save(self) -> None:
         """Save the digests for the next run, without those of deleted files."""
         kept = {**self._known, **self._seen}
         kept = {path: entry for path, entry in kept.items() if path in self._seen or os.path.exists(path)}
-        write_text_atomically(self._memory, json.dumps(kept))
+        write_text_atomically(self._cache, json.dumps(kept))
 
     def _file(self, path: Path) -> str:
         real = path.resolve()
         status = real.stat()
-        # Times of writing are copied along (cp -p, rsync -t), so that they alone do not show another content.
+        # cp -p and rsync -t copy modification times, so the change time and the inode are needed to detect new content.
         stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
         entry = self._seen.get(str(real)) or self._known.get(str(real))
         if entry is None or entry[:-1] != stamp:
@@ -53,7 +51,7 @@ class ContentDigests:
 
 
 def files_in(folder: Path) -> Iterable[Path]:
-    """Every file below a folder, links followed."""
+    """Yield every file below a folder; links are followed."""
     for parent, _, names in os.walk(folder, followlinks=True):
         for name in names:
             yield Path(parent, name)
@@ -66,32 +64,21 @@ def digest_of(value: Any) -> str:
 
 def code_digest() -> str:
     """Return a digest of the code that steps run and the versions of its dependencies; it replaces the image's."""
-    parts: list[list[str]] = []
-    for package in ("contracts", "container"):
-        spec = find_spec(package)
-        assert spec is not None
-        assert spec.submodule_search_locations, f"{package} is a package"
-        folder = Path(next(iter(spec.submodule_search_locations)))
-        parts += [
-            [package, str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()]
-            for path in sorted(folder.rglob("*"))
-            if path.suffix in (".py", ".html", ".json")
-        ]
-    return digest_of([parts, _versions()])
+    files = [
+        [str(path.relative_to(REPOSITORY)), hashlib.sha256(path.read_bytes()).hexdigest()]
+        for package in ("contracts", "container")
+        for path in sorted((REPOSITORY / package).rglob("*"))
+        if path.suffix in (".py", ".html", ".json")
+    ]
+    return digest_of([files, _versions()])
 
 
 def _versions() -> list[list[str]]:
-    try:
-        lines = requires(DISTRIBUTION) or []
-    except PackageNotFoundError:
-        return []
-    found = []
-    for line in lines:
-        name = match(r"[A-Za-z0-9._-]+", line)
-        if "extra ==" in line or name is None:
-            continue
-        try:
-            found.append([name[0], version(name[0])])
-        except PackageNotFoundError:
-            continue
-    return found
+    versions = []
+    with suppress(PackageNotFoundError):
+        for line in requires(DISTRIBUTION) or []:
+            name = match(r"[A-Za-z0-9._-]+", line)
+            if name is not None and "extra ==" not in line:
+                with suppress(PackageNotFoundError):
+                    versions.append([name[0], version(name[0])])
+    return versions

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
+from unittest.mock import patch
 
 import yaml
 
@@ -29,15 +30,13 @@ from pipeline.aws.definition import aws_plan, build_pipeline, specs_of
 from pipeline.aws.parameters import TO_BEAT, instance_type_parameter
 from pipeline.aws.session import SDK_CONFIG, sagemaker_sdk
 from pipeline.config import Aws, PipelineConfig
-from pipeline.decision import decide, limit_to_beat, read_decision_value
-from pipeline.graph import AFTER_CONDITION, BEFORE_CONDITION, CONDITION, ORDER, source
+from pipeline.decision import limit_to_beat
+from pipeline.graph import CONDITION, ORDER, SHOWN
 from pipeline.local.cache import StepFolderOnDisk
 from pipeline.local.digests import ContentDigests
 from pipeline.local.process import last_line
 from pipeline.local.progress import DONE, FAILED, Progress
-from pipeline.local.registry import LocalRegistry
-from pipeline.local.report import write_report
-from pipeline.local.run import COMPLETED, NOT_REGISTERED, STOPPED, alone, require_inputs
+from pipeline.local.run import COMPLETED, NOT_REGISTERED, STOPPED, lock, require_inputs
 from pipeline.local.run_state import Run
 
 REGION, BUCKET = "us-east-1", "local"
@@ -61,11 +60,10 @@ def run_in_docker(config: PipelineConfig, root: Path, *, image: str) -> int:
     require_inputs(config)
     _require_image(image)
     root.mkdir(parents=True, exist_ok=True)
-    with alone(root), sagemaker_sdk(REGION), _service(root) as s3:
+    with lock(root), sagemaker_sdk(REGION), _service(root) as s3:
         home = root / "docker"
         shutil.rmtree(home, ignore_errors=True)
-        names = [*(step.name for step in BEFORE_CONDITION), CONDITION, *(step.name for step in AFTER_CONDITION)]
-        state = Run(config, plan, root, ContentDigests(root / "digests.json"), image, Progress(names))
+        state = Run(config, plan, root, ContentDigests(root / "digests.json"), image, Progress(SHOWN))
         try:
             return _run(state, local, s3, home)
         except KeyboardInterrupt:
@@ -82,52 +80,27 @@ def _nowhere(config: PipelineConfig, image: str) -> Aws:
 
 def _run(state: Run, local: PipelineConfig, s3: Any, home: Path) -> int:
     began = time.monotonic()
-    registry = LocalRegistry(state.root, state.config.group)
-    rival = registry.to_beat(state.config, package_digest=None)
-    for name, place in state.config.inputs.items():
-        _upload(s3, Path(place), f"inputs/{name}")
+    registered = state.registry.to_beat(state.config, package_digest=None)
+    for name, path in state.config.inputs.items():
+        _upload(s3, Path(path), f"inputs/{name}")
     parameters: dict[str, Any] = {
         instance_type_parameter(step.name): "local" for step in ORDER if step is not REGISTRATION
     }
-    if rival is not None and rival.value is not None and TO_BEAT in specs_of(local):
-        parameters[TO_BEAT] = limit_to_beat(state.config.condition, rival.value)
+    if registered is not None and registered.value is not None and TO_BEAT in specs_of(local):
+        parameters[TO_BEAT] = limit_to_beat(state.config.condition, registered.value)
     execution = _execute(state, local, parameters, home)
     for contract in ORDER:
         if contract.name in state.places:
             _fetch(s3, contract, execution.step_execution[contract.name].properties, state.places[contract.name])
     if MODEL_METRICS.name in state.places:
-        metrics = state.places[MODEL_METRICS.name].output(MODEL_METRICS, "metrics_output")
-        measured = read_decision_value(metrics)
-        state.decision = decide(state.config.condition, measured, rival.value if rival else None)
-    failure = execution.failure_reason
-    if failure is None:
-        _register(state, registry)
-    refused = state.decision is not None and not state.decision.holds
-    report = write_report(state, None if refused else failure, seconds=time.monotonic() - began)
-    print(report.text)
-    print(f"Report: {report.path}")
-    if failure and not refused:
-        print(failure, file=sys.stderr)
-    return COMPLETED if failure is None else NOT_REGISTERED
-
-
-def _register(state: Run, registry: LocalRegistry) -> None:
-    inputs = {}
-    for folder in REGISTRATION.inputs:
-        origin = source(REGISTRATION, folder)
-        assert origin is not None
-        inputs[folder.name] = state.places[origin.step.name].output(origin.step, origin.output)
-    assert state.decision is not None
-    package = state.places[PACKAGE.name].output(PACKAGE, "packaged_model")
-    model = registry.register(
-        state.config,
-        state.plan.hyperparameters,
-        inputs=inputs,
-        package_digest=state.digests.of(package),
-        decision=state.decision,
-    )
-    where = model.folder.relative_to(state.root)
-    state.progress.finish(REGISTRATION.name, DONE, note=f"version {model.version} in {where}")
+        state.decide(registered)
+    if execution.failure_reason is None:
+        package = state.places[PACKAGE.name].output(PACKAGE, "packaged_model")
+        model = state.register(state.digests.of(package))
+        note = f"version {model.version} in {model.folder.relative_to(state.root)}"
+        state.progress.finish(REGISTRATION.name, DONE, note=note)
+    state.finish(execution.failure_reason, seconds=time.monotonic() - began)
+    return COMPLETED if execution.failure_reason is None else NOT_REGISTERED
 
 
 @dataclass
@@ -287,20 +260,15 @@ def _service(root: Path) -> Iterator[Any]:
     host, port = server.get_host_and_port()
     settings = root / "sagemaker_sdk.yaml"
     settings.write_text(json.dumps(SDK_CONFIG))
-    told = {
+    variables = {
         "AWS_ENDPOINT_URL": f"http://{host}:{port}",
         "SAGEMAKER_ADMIN_CONFIG_OVERRIDE": str(settings),
         "SAGEMAKER_USER_CONFIG_OVERRIDE": str(settings),
     }
-    before = {name: os.environ.get(name) for name in told}
-    os.environ.update(told)
     try:
-        s3 = boto3.client("s3", region_name=REGION)
-        s3.create_bucket(Bucket=BUCKET)
-        yield s3
+        with patch.dict(os.environ, variables):
+            s3 = boto3.client("s3", region_name=REGION)
+            s3.create_bucket(Bucket=BUCKET)
+            yield s3
     finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
         server.stop()

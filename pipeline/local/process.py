@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
@@ -17,6 +16,7 @@ from contracts.step_contract import StepContract, message_file
 from contracts.steps import STEPS
 from pipeline.local import with_parent
 from pipeline.local.cache import StepFolderOnDisk
+from pipeline.local.digests import REPOSITORY
 from pipeline.plan import StepPlan
 
 GRACE_SECONDS = 110  # a stopped training saves a checkpoint; the service gives 120
@@ -101,11 +101,7 @@ def _environment(plan: StepPlan) -> dict[str, str]:
     """Return this process's variables, with those of every step replaced by this step's."""
     named = {variable for step in STEPS for variable in step.settings.variables()}
     kept = {name: value for name, value in os.environ.items() if name not in named}
-    spec = find_spec("container")
-    assert spec is not None
-    assert spec.submodule_search_locations, "the steps' programs are beside us"
-    repository = str(Path(next(iter(spec.submodule_search_locations))).parent)
-    kept["PYTHONPATH"] = os.pathsep.join(part for part in (repository, kept.get("PYTHONPATH", "")) if part)
+    kept["PYTHONPATH"] = os.pathsep.join(part for part in (str(REPOSITORY), kept.get("PYTHONPATH", "")) if part)
     return {**kept, **plan.environment}
 
 

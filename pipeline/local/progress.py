@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event, Thread
@@ -30,7 +30,7 @@ class Progress:
         stream: where it is shown.
     """
 
-    def __init__(self, names: list[str], stream: TextIO = sys.stderr) -> None:
+    def __init__(self, names: Iterable[str], stream: TextIO = sys.stderr) -> None:
         self.rows = [Row(name) for name in names]
         self._stream = stream
         self._terminal = stream.isatty()

@@ -11,10 +11,9 @@ from pathlib import Path
 from contracts.atomic_files import atomic_folder
 from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
 from contracts.steps import ARCHIVED_MODEL, REGISTRATION
-from pipeline.card import model_card
+from pipeline.card import DOMAIN, TASK, model_card
 from pipeline.config import PipelineConfig
 from pipeline.decision import ConditionOutcome, read_decision_value
-from pipeline.package import DOMAIN, TASK
 
 PACKAGE_FILE = "model_package.json"
 
