@@ -314,7 +314,7 @@ def test_operating_points_are_chosen_on_val_and_held_on_test(tmp_path: Path) -> 
         (three_classes(20).assign(label="x"), {}, "holds the 1 labels ['x']; the scores are of 3 classes"),
         (scored(20), {"CLASS_LABELS": "a,b"}, "is none of the labels ['a', 'b']"),
         (scored(20), {"CLASS_LABELS": "a,b,c"}, "CLASS_LABELS: 3 labels ['a', 'b', 'c'] for 2 classes"),
-        (scored(20), {"AMOUNT_FIELD": "amount"}, "test predictions, and no processed_data is there: column 'amount'"),
+        (scored(20), {"AMOUNT_FIELD": "amount"}, "test predictions, and there is no processed_data: column 'amount'"),
         (scored(20).assign(a=-1), {"AMOUNT_FIELD": "a"}, "column 'a': -1 is below 0"),
         (scored(20), {"DECISION_METRIC": "test/aurok"}, "DECISION_METRIC: 'test/aurok' is none of the metrics"),
         (scored(20), {"DECISION_METRIC": "val/auroc"}, "DECISION_METRIC: 'val/auroc' is none of the metrics"),

@@ -1,5 +1,6 @@
 """Compute metrics for each group of records."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ class Slice:
     Attributes:
         positive_share: labelled records of class 1; None for more than two classes, or without a label.
         mean_score: mean probability of class 1 over the labelled records; likewise.
-        auroc_interval: 95 % interval; None where it says nothing.
+        auroc_interval: 95 % interval; None where AUROC is undefined.
     """
 
     group: str
@@ -51,7 +52,7 @@ def slices(
     *,
     min_rows: int,
     threshold: float | None,
-    class_labels: list[int | str],
+    class_labels: Sequence[int | str],
 ) -> list[Slice]:
     """Return the largest groups first. Those below `min_rows` labelled records, or beyond MOST_GROUPS, form one group.
 
@@ -63,9 +64,9 @@ def slices(
     names, codes = np.unique([MISSING if group is None else group for group in groups], return_inverse=True)
     labelled = np.bincount(codes[labels >= 0], minlength=len(names))
     order = np.argsort(-labelled, kind="stable")
-    own = [int(code) for code in order[:MOST_GROUPS] if labelled[code] >= min_rows]
-    pooled = ~np.isin(codes, own)
-    members = [(str(names[code]), codes == code) for code in own]
+    separate = [int(code) for code in order[:MOST_GROUPS] if labelled[code] >= min_rows]
+    pooled = ~np.isin(codes, separate)
+    members = [(str(names[code]), codes == code) for code in separate]
     if pooled.any():
         members.append((OTHERS, pooled))
     return [
@@ -75,7 +76,12 @@ def slices(
 
 
 def _slice(
-    group: str, labels: np.ndarray, probabilities: np.ndarray, *, threshold: float | None, class_labels: list[int | str]
+    group: str,
+    labels: np.ndarray,
+    probabilities: np.ndarray,
+    *,
+    threshold: float | None,
+    class_labels: Sequence[int | str],
 ) -> Slice:
     known = labels >= 0
     binary = probabilities.shape[1] == 2

@@ -1,9 +1,9 @@
-"""ModelMetricsComputation: predictions in; metrics, a summary, plots and what the pipeline decides by out."""
+"""ModelMetricsComputation: read predictions; write metrics, a summary, plots and the metric of the condition."""
 
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from container.steps.metrics.read_predictions import (
     read_split,
     score_columns,
 )
-from container.steps.metrics.statistics import model_statistics
+from container.steps.metrics.reports import metrics_content, model_statistics, report_content
 from container.steps.metrics.summary import metrics_summary
 from container.steps.program import StepRun
 from container.tables.channel_files import Origin, missing_column
@@ -37,24 +37,12 @@ DEFAULT_THRESHOLD = 0.5
 _PROCESSED = "_processed_data"
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where a split's further columns come from.
-
-    Attributes:
-        processed: the table that the predictions are of; None where it was not handed over.
-    """
-
-    predictions: PartFiles
-    processed: PartFiles | None
-
-
 def run(step: StepRun) -> None:
-    """Compute everything and write it.
+    """Read the predictions, compute their metrics, and write them.
 
     Raises:
-        ContractError: a missing column, a score that is no probability, a label that is none of the classes, a previous
-            model of other records, an unknown decision metric.
+        ContractError: a missing column, a score that is not a probability, a label outside the classes, a previous
+            model that scored other records, an unknown decision metric.
     """
     settings: ModelMetricsSettings = step.settings
     files = find_predictions(step.required_input("eval_output"), scratch=step.scratch)
@@ -69,8 +57,9 @@ def run(step: StepRun) -> None:
         given=settings.class_labels or files.class_labels,
         num_classes=max(len(scores), 2),
     )
-    read = {name: _numbered(split, labels, files.splits[name]) for name, split in read.items()}
-    previous = _previous_files(step)
+    read = {name: _encoded(split, labels, files.splits[name]) for name, split in read.items()}
+    previous_folder = step.input("previous_eval_output")
+    previous = None if previous_folder is None else find_predictions(previous_folder, scratch=step.scratch)
     inputs = {
         name: _split_input(step, split, files.splits[name], previous, num_classes=len(labels.labels))
         for name, split in read.items()
@@ -87,179 +76,154 @@ def run(step: StepRun) -> None:
     _write(step, compute_model_metrics(inputs, options))
 
 
-def _numbered(split: SplitPredictions, labels: LabelMap, parts: PartFiles) -> SplitPredictions:
+def _encoded(split: SplitPredictions, labels: LabelMap, parts: PartFiles) -> SplitPredictions:
     if split.raw_labels is None:
         return split
     try:
         return replace(split, labels=labels.encode(split.raw_labels, origin=Origin(parts.files[0])))
     except ContractError as error:
-        raise ContractError(error.cause, "Correct the row, or CLASS_LABELS so that it lists every label.") from None
+        raise ContractError(error.cause, "Correct the row, or list every label in CLASS_LABELS.") from None
 
 
 def _split_input(
     step: StepRun, split: SplitPredictions, parts: PartFiles, previous: PredictionFiles | None, *, num_classes: int
 ) -> SplitInput:
-    """Bring together what is known of a split's records."""
+    """Collect amounts, groups and previous scores of a split's records."""
     settings: ModelMetricsSettings = step.settings
-    asked = [settings.amount_field, *settings.group_fields, settings.previous_score_field]
-    columns = _columns(step, split, parts, list(dict.fromkeys(name for name in asked if name is not None)))
-    amounts = None
-    if settings.amount_field is not None:
-        amounts = _amounts(columns[settings.amount_field], settings.amount_field, parts)
+    amount, score = settings.amount_field, settings.previous_score_field
+    wanted = [name for name in (amount, *settings.group_fields, score) if name is not None]
+    columns = _columns(step, split, parts, list(dict.fromkeys(wanted)))
+    amounts = None if amount is None else _amounts(columns[amount], amount, parts)
     before = None
-    if settings.previous_score_field is not None:
+    if score is not None:
         if previous is not None:
-            raise ContractError(
-                "PREVIOUS_SCORE_FIELD: is set, but previous_eval_output was handed over too", "Use one of them."
-            )
+            raise ContractError("PREVIOUS_SCORE_FIELD: is set, but previous_eval_output exists too", "Use one of them.")
         if num_classes != 2:
             raise ContractError(
                 f"PREVIOUS_SCORE_FIELD: is a score of class 1, and there are {num_classes} classes",
-                "Hand over the previous model's predictions as previous_eval_output.",
+                "Provide the previous model's predictions as previous_eval_output.",
             )
-        name = settings.previous_score_field
-        score = _previous_scores(columns[name], name, parts)
-        before = np.stack([1 - score, score], axis=1)
+        of_class_1 = _previous_scores(columns[score], score, parts)
+        before = np.stack([1 - of_class_1, of_class_1], axis=1)
     elif previous is not None:
-        before = _previous_probabilities(step, split, previous, num_classes=num_classes)
-    return SplitInput(
-        predictions=split,
-        amounts=amounts,
-        groups={name: keys(columns[name]).to_pylist() for name in settings.group_fields},
-        previous=before,
-    )
+        before = _previous_probabilities(settings, split, previous, num_classes=num_classes)
+    groups = {name: keys(columns[name]).to_pylist() for name in settings.group_fields}
+    return SplitInput(predictions=split, amounts=amounts, groups=groups, previous=before)
 
 
 def _columns(
     step: StepRun, split: SplitPredictions, parts: PartFiles, names: Sequence[str]
 ) -> Mapping[str, pa.ChunkedArray]:
-    """Further columns of a split's records: of the predictions where they have them, else of processed_data."""
-    settings: ModelMetricsSettings = step.settings
-    own = [name for name in names if name in parts.columns]
-    found: dict[str, pa.ChunkedArray] = {}
-    if own:
-        table = pa.concat_tables([part.table for part in parts.iter_tables(own)])
-        found.update({name: table[name] for name in own})
-    lacking = [name for name in names if name not in own]
-    if not lacking:
-        return found
+    """Return further columns of a split's records, from the predictions or else from processed_data."""
+    columns: dict[str, pa.ChunkedArray] = {}
+    present = [name for name in names if name in parts.columns]
+    if present:
+        table = pa.concat_tables([part.table for part in parts.iter_tables(present)])
+        columns |= {name: table[name] for name in present}
+    missing = [name for name in names if name not in present]
+    if not missing:
+        return columns
     processed = _processed_files(step, split.split)
     if processed is None:
-        raise missing_column(lacking[0], parts.columns, f"{split.split} predictions, and no processed_data is there")
-    for name in (settings.id_field, *lacking):
+        raise missing_column(missing[0], parts.columns, f"{split.split} predictions, and there is no processed_data")
+    id_field = step.settings.id_field
+    for name in (id_field, *missing):
         if name not in processed.columns:
             raise missing_column(name, processed.columns, f"processed_data of {split.split}")
-    joined = look_up(split.ids, processed, id_field=settings.id_field, columns=lacking)
-    found.update({name: joined[name] for name in lacking})
-    return found
+    joined = look_up(split.ids, processed, id_field=id_field, columns=missing)
+    return columns | {name: joined[name] for name in missing}
 
 
 def _processed_files(step: StepRun, split: str) -> PartFiles | None:
-    """The tables of a split: its folder where there is one, else all that is there."""
+    """Return the tables in the split's folder if it exists, else all tables of processed_data."""
     folder = step.input("processed_data")
     if folder is None:
         return None
-    own = folder / split if (folder / split).is_dir() else folder
-    files = [path for path in data_files(own) if not path.name.startswith("data_profile")]
+    if (folder / split).is_dir():
+        folder = folder / split
+    files = [path for path in data_files(folder) if not path.name.startswith("data_profile")]
     named = [path for path in files if _PROCESSED in path.name]
-    return open_part_files(named or files, folder=own, scratch=step.scratch / f"processed-{split}")
-
-
-def _previous_files(step: StepRun) -> PredictionFiles | None:
-    folder = step.input("previous_eval_output")
-    return None if folder is None else find_predictions(folder, scratch=step.scratch)
+    return open_part_files(named or files, folder=folder, scratch=step.scratch / f"processed-{split}")
 
 
 def _previous_probabilities(
-    step: StepRun, split: SplitPredictions, previous: PredictionFiles, *, num_classes: int
+    settings: ModelMetricsSettings, split: SplitPredictions, previous: PredictionFiles, *, num_classes: int
 ) -> np.ndarray | None:
-    """The previous model's probabilities of the same records, NaN where it has none; None of another split. [N, K]"""
-    settings: ModelMetricsSettings = step.settings
+    """Return the previous model's probabilities of the same records, NaN for other records [N, K].
+
+    Return None if the previous model has no predictions of this split.
+    """
     parts = previous.splits.get(split.split)
     if parts is None:
         logger.info("The previous model has no predictions of %s; they are not compared.", split.split)
         return None
-    read = read_split(
-        split.split,
-        parts,
-        id_field=settings.id_field,
-        label_field=settings.label_field,
-        scores=score_columns(previous, settings.score_fields),
-    )
+    scores = score_columns(previous, settings.score_fields)
+    read = read_split(split.split, parts, id_field=settings.id_field, label_field=settings.label_field, scores=scores)
     if read.probabilities.shape[1] != num_classes:
         raise ContractError(
             f"{parts.files[0]}: the previous model has {read.probabilities.shape[1]} classes, this one {num_classes}",
             "Compare models of the same classes.",
         )
-    place = positions(split.ids, read.ids)
-    scored = place.is_valid().to_numpy(zero_copy_only=False)
+    rows = positions(split.ids, read.ids)
+    scored = rows.is_valid().to_numpy(zero_copy_only=False)
     if not scored.any():
         raise ContractError(
             f"{parts.files[0]}: the previous model scored none of the records of {split.split}",
-            f"Score the same records with it; they are told by {settings.id_field!r}.",
+            f"Score the same records with it; {settings.id_field!r} identifies them.",
         )
     logger.info("%s: the previous model scored %d of %d records.", split.split, scored.sum(), len(scored))
-    found = read.probabilities[place.fill_null(0).to_numpy(zero_copy_only=False)]
-    found[~scored] = np.nan
-    return found
+    probabilities = read.probabilities[rows.fill_null(0).to_numpy(zero_copy_only=False)]
+    probabilities[~scored] = np.nan
+    return probabilities
 
 
 def _amounts(column: pa.ChunkedArray, name: str, parts: PartFiles) -> np.ndarray:
     amounts = numbers(column, name, origin=Origin(parts.files[0]))
-    wrong = np.flatnonzero(amounts < 0)
-    if len(wrong):
-        raise ContractError(
-            f"record {wrong[0] + 1} of {parts.files[0].name}, column {name!r}: {amounts[wrong[0]]:g} is below 0",
-            "Dollar recall is a share of a sum of amounts; write them as positive numbers.",
-        )
+    fix = "Dollar recall is a share of a sum of amounts; write them as positive numbers."
+    _require(~(amounts < 0), amounts, "below 0", fix, name=name, parts=parts)
     return amounts
 
 
 def _previous_scores(column: pa.ChunkedArray, name: str, parts: PartFiles) -> np.ndarray:
     scores = numbers(column, name, origin=Origin(parts.files[0]))
-    wrong = np.flatnonzero((scores < 0) | (scores > 1))
-    if len(wrong):
-        raise ContractError(
-            f"record {wrong[0] + 1} of {parts.files[0].name}, column {name!r}: {scores[wrong[0]]:g} is no probability",
-            "Scores are numbers from 0 to 1; correct PREVIOUS_SCORE_FIELD.",
-        )
+    fix = "Scores are numbers from 0 to 1; correct PREVIOUS_SCORE_FIELD."
+    _require(~((scores < 0) | (scores > 1)), scores, "not a probability", fix, name=name, parts=parts)
     return scores
 
 
-def _write(step: StepRun, found: ModelMetrics) -> None:
-    settings: ModelMetricsSettings = step.settings
-    metrics = found.to_json()
+def _require(valid: np.ndarray, values: np.ndarray, problem: str, fix: str, *, name: str, parts: PartFiles) -> None:
+    if not valid.all():
+        row = int(valid.argmin())
+        where = f"record {row + 1} of {parts.files[0].name}, column {name!r}"
+        raise ContractError(f"{where}: {values[row]:g} is {problem}", fix)
+
+
+def _write(step: StepRun, metrics: ModelMetrics) -> None:
+    decides: str = step.settings.decision_metric
+    content = metrics_content(metrics)
+    values = {name: value for name, value in content.items() if "/" in name}
+    if decides not in values:
+        raise ContractError(
+            f"DECISION_METRIC: {decides!r} is none of the metrics of these predictions",
+            f"Use one of: {', '.join(values)}.",
+        )
     evaluation = {
-        "decision": {"metric": settings.decision_metric, "value": _decision_value(metrics, settings.decision_metric)},
-        "metrics": {name: value for name, value in metrics.items() if "/" in name},
-        **model_statistics(found, split=settings.decision_metric.partition("/")[0]),
+        "decision": {"metric": decides, "value": values[decides]},
+        "metrics": values,
+        **model_statistics(metrics, split=decides.partition("/")[0]),
     }
-    summary = metrics_summary(found)
+    summary = metrics_summary(metrics)
     folder = step.output("metrics_output")
-    _write_json(folder / artifacts.METRICS, metrics)
-    _write_json(folder / METRICS_REPORT, found.report())
+    _write_json(folder / artifacts.METRICS, content)
+    _write_json(folder / METRICS_REPORT, report_content(metrics))
     _write_json(folder / EVALUATION, evaluation)
     (folder / METRICS_SUMMARY).write_text(summary, encoding="utf-8")
-    if settings.generate_plots:
-        from container.steps.metrics.plots import write_metric_plots  # matplotlib takes a second
+    if step.settings.generate_plots:
+        from container.steps.metrics.plots import write_metric_plots  # importing matplotlib takes a second
 
-        written = write_metric_plots(step.output("plots_output"), found)
+        written = write_metric_plots(step.output("plots_output"), metrics)
         logger.info("%d plots in %s.", len(written), written[0].parent)
     logger.info("Metrics:\n%s", summary)
-
-
-def _decision_value(metrics: Mapping[str, Any], name: str) -> float | None:
-    """The metric that the pipeline decides by; None where it is undefined.
-
-    Raises:
-        ContractError: there is no such metric.
-    """
-    known = [key for key in metrics if "/" in key]
-    if name not in known:
-        raise ContractError(
-            f"DECISION_METRIC: {name!r} is none of the metrics of these predictions", f"Use one of: {', '.join(known)}."
-        )
-    return metrics[name]
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
