@@ -1,1 +1,1 @@
-"""The pipeline around training: the same steps as a SageMaker pipeline, or here as local processes."""
+"""The pipeline around training: the same steps as a SageMaker pipeline or as local processes."""

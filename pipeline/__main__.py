@@ -1,4 +1,4 @@
-"""The commands: python -m pipeline definition|upsert|start|run --config FILE."""
+"""The command line: python -m pipeline definition|upsert|start|run --config FILE."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ from pipeline.config_file import load_config
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the command line and run the command; returns the exit code."""
+    """Parse the command line, run the command, and return the exit code."""
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
@@ -48,7 +48,7 @@ def _run(options: argparse.Namespace) -> int:
 def _pairs(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         if "=" not in text:
-            raise ContractError(f"--set {text}: is not NAME=VALUE", "Write for example --set Threshold=0.8")
+            raise ContractError(f"--set {text}: is not NAME=VALUE", "Write, for example, --set Threshold=0.8")
     return dict(text.split("=", 1) for text in texts)
 
 
@@ -60,9 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, about in (
         ("definition", "print the SageMaker pipeline's definition as JSON; makes no AWS calls"),
-        ("upsert", "create the pipeline on AWS or bring it up to date; prints its ARN"),
+        ("upsert", "create or update the pipeline on AWS; prints its ARN"),
         ("start", "start an execution on AWS; prints its ARN"),
-        ("run", "run the steps on this machine as processes; unchanged steps come from the cache"),
+        ("run", "run the steps as local processes; unchanged steps come from the cache"),
     ):
         command = commands.add_parser(name, help=about, description=about)
         command.add_argument("--config", type=Path, required=True, help="YAML or JSON; docs/pipeline.md lists the keys")

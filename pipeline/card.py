@@ -1,4 +1,4 @@
-"""Writes the model card for reviewers, in the JSON format of SageMaker model cards."""
+"""Write the model card for reviewers, in the JSON format of SageMaker model cards."""
 
 import json
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ def model_card(
     """Return the card as JSON; the same arguments give the same bytes.
 
     Args:
-        image: the image that trained and serves; None for a local run.
-        decision: the outcome of the condition, where it is known when the card is written.
+        image: the image for training and serving; None for a local run.
+        decision: the outcome of the condition; None if it is not known yet.
     """
     registration = config.registration
     card = {

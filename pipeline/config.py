@@ -1,4 +1,4 @@
-"""The configuration of a pipeline. docs/pipeline.md lists its keys; config_file.py reads it."""
+"""The configuration of a pipeline; config_file.py reads it, docs/pipeline.md lists its keys."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -10,27 +10,27 @@ Approval = Literal["PendingManualApproval", "Approved", "Rejected"]
 
 
 class Section(BaseModel):
-    """A part of the configuration: an unknown key is an error."""
+    """A part of the configuration; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
 
 class Condition(Section):
-    """What a model must reach to be registered."""
+    """The requirement that a model must meet to be registered."""
 
     metric: str = Field(
-        default="test/auroc",
-        pattern=r"^[^/]+/[^/]+$",
-        description="The metric that decides: split/metric, as in metrics.json.",
+        default="test/auroc", pattern=r"^[^/]+/[^/]+$", description="The metric, split/metric, as in metrics.json."
     )
     minimum: float | None = Field(default=None, description="The metric must be at least this.")
-    maximum: float | None = Field(default=None, description="Instead of minimum, where lower is better: at most this.")
+    maximum: float | None = Field(
+        default=None, description="Instead of minimum, if lower is better: the metric must be at most this."
+    )
     beat: Literal["nothing", "approved", "newest"] = Field(
         default="nothing",
-        description="Also be at least as good as a registered model of the group: the newest approved one, or the "
-        "newest. Where none is registered yet, the threshold alone decides.",
+        description="The model must also be at least as good as a registered model of the group: the newest approved "
+        "one, or the newest. If none is registered yet, the threshold alone decides.",
     )
-    margin: float = Field(default=0.0, ge=0, description="With beat: by how much it must be better.")
+    margin: float = Field(default=0.0, ge=0, description="With beat: the required improvement.")
 
     @model_validator(mode="after")
     def _one_threshold(self) -> Self:
@@ -61,11 +61,11 @@ class Registration(Section):
 
     group: Name | None = Field(default=None, description="Model package group. Default: the pipeline's name.")
     approval: Approval = Field(default="PendingManualApproval", description="Approval status of a new package.")
-    creator: str = Field(default="", description="Model card: who made the model.")
+    creator: str = Field(default="", description="Model card: the creator of the model.")
     problem: str = Field(default="", description="Model card: the business problem it solves.")
-    intended_uses: str = Field(default="", description="Model card: what it may be used for.")
+    intended_uses: str = Field(default="", description="Model card: the intended uses.")
     risk_rating: Literal["High", "Medium", "Low", "Unknown"] = Field(default="Unknown", description="Model card: risk.")
-    caveats: str = Field(default="", description="Model card: what to know before using it.")
+    caveats: str = Field(default="", description="Model card: caveats and recommendations.")
     inference_instances: tuple[str, ...] = Field(
         default=("ml.m5.large", "ml.m5.xlarge", "ml.c5.xlarge"),
         min_length=1,
@@ -84,28 +84,28 @@ class Machine(Section):
         default=1,
         ge=1,
         le=100,
-        description="Instances; more than one for TabularPreprocessing and PyTorchTraining only.",
+        description="Instances; only TabularPreprocessing and PyTorchTraining can have several.",
     )
     volume_gb: int = Field(default=30, ge=1, le=16384, description="Size of the storage volume, in GiB.")
     max_runtime_seconds: int = Field(
-        default=86_400,
-        ge=60,
-        le=2_419_200,
-        description="The job is stopped after this long (5 days at most but for training).",
+        default=86_400, ge=60, le=2_419_200, description="Maximum duration; at most 5 days except for training."
     )
 
 
 class Spot(Section):
-    """Managed spot training: cheaper, may be interrupted; the job goes on from its checkpoints."""
+    """Managed spot training: cheaper, can be interrupted; the job resumes from its checkpoints."""
 
     enabled: bool = Field(default=False, description="Train on spot instances.")
     max_wait_seconds: int = Field(
-        default=172_800, ge=60, le=2_419_200, description="Waiting and running together; at least max_runtime_seconds."
+        default=172_800,
+        ge=60,
+        le=2_419_200,
+        description="Maximum waiting and running time; at least max_runtime_seconds.",
     )
 
 
 class Retries(Section):
-    """What is tried again: capacity, limits, throttling and faults of the service; never an error of the job's own."""
+    """Retries after missing capacity, limits, throttling and service faults; never after an error of the job."""
 
     max_attempts: int = Field(default=3, ge=1, le=20, description="Attempts.")
     interval_seconds: int = Field(default=30, ge=1, description="Pause before the second attempt.")
@@ -113,33 +113,29 @@ class Retries(Section):
 
 
 class Aws(Section):
-    """Where and how the pipeline runs on AWS; `run` does not need it."""
+    """The pipeline on AWS; `run` does not need this section."""
 
     region: str = Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$", description="Region.")
     role: str = Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:role/.+$", description="ARN of the role that jobs assume.")
     image: str = Field(
         pattern=r"^[^\s@]+@sha256:[0-9a-f]{64}$",
-        description="The image, by digest: REPOSITORY@sha256:..., so that a new image is a new job to the step cache.",
+        description="The image by digest: REPOSITORY@sha256:..., so that the step cache recognizes a new image.",
     )
-    bucket: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", description="Bucket of everything written.")
+    bucket: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", description="Bucket for all outputs.")
     prefix: str = Field(default="pipelines", pattern=r"^[^/].*[^/]$", description="Key prefix in the bucket.")
     inputs: dict[str, S3Folder] = Field(default={}, description="S3 URIs of the inputs from outside, by logical name.")
-    steps: dict[str, Machine] = Field(default={}, description="Machines by step name. Default: one ml.m5.xlarge.")
+    steps: dict[str, Machine] = Field(default={}, description="Instances by step name. Default: one ml.m5.xlarge.")
     spot: Spot = Field(default=Spot(), description="Spot training.")
-    retries: Retries = Field(default=Retries(), description="Attempts of each step.")
+    retries: Retries = Field(default=Retries(), description="Retries of each step.")
     cache_expires: str | None = Field(
         default="P30D",
         pattern=r"^P(\d+D)?(T(\d+H)?(\d+M)?)?$",
-        description="Age at which a cached step is run again; null: no step cache.",
+        description="Age after which a cached step runs again; null: no step cache.",
     )
-    kms_key: str | None = Field(
-        default=None, description="KMS key of volumes and outputs. Default: the services' own keys."
-    )
+    kms_key: str | None = Field(default=None, description="KMS key of volumes and outputs. Default: AWS managed keys.")
     subnets: tuple[str, ...] = Field(default=(), description="VPC subnets; with security_groups.")
     security_groups: tuple[str, ...] = Field(default=(), description="VPC security groups; with subnets.")
-    network_isolation: bool = Field(
-        default=True, description="Jobs have no network; traffic between a job's hosts remains."
-    )
+    network_isolation: bool = Field(default=True, description="Jobs have no network except between a job's hosts.")
     encrypt_traffic: bool = Field(default=False, description="Encrypt traffic between a job's hosts.")
     tags: dict[str, str] = Field(default={}, max_length=50, description="Tags of the pipeline and of its jobs.")
 
@@ -162,14 +158,14 @@ class PipelineConfig(Section):
         default=None, description="A JSON file of hyperparameters, relative to this file, e.g. one of hyperparams/."
     )
     hyperparameters: dict[str, Any] = Field(
-        default={}, description="Hyperparameters; they go before those of hyperparameters_file."
+        default={}, description="Hyperparameters; they override those of hyperparameters_file."
     )
     settings: dict[str, dict[str, Any]] = Field(
         default={}, description="Settings by step name, as in the tables below."
     )
-    condition: Condition = Field(description="What a model must reach to be registered.")
+    condition: Condition = Field(description="The requirement for registration.")
     registration: Registration = Field(default=Registration(), description="The model package and its card.")
-    aws: Aws | None = Field(default=None, description="Where and how it runs on AWS.")
+    aws: Aws | None = Field(default=None, description="The pipeline on AWS.")
 
     @property
     def group(self) -> str:

@@ -1,4 +1,4 @@
-"""Reads a pipeline's configuration, YAML or JSON; an error names the file, the key and the value."""
+"""Read a pipeline's configuration, YAML or JSON; an error names the file, the key and the value."""
 
 import json
 from pathlib import Path
@@ -13,21 +13,22 @@ from pipeline.config import PipelineConfig
 
 
 def load_config(path: Path) -> PipelineConfig:
-    """Read a configuration; relative paths in it start at the file's own folder.
+    """Read a configuration; relative paths start at the file's folder.
 
     Raises:
-        ContractError: the file is missing or no mapping, a key is unknown, a value is refused.
+        ContractError: the file is missing or is not a mapping, a key is unknown, a value is refused.
     """
     content = _read_mapping(path, "configuration")
-    named = content.get("hyperparameters_file")
-    if isinstance(named, str):
-        base = _read_mapping(path.parent / named, "hyperparameters_file")
-        own = content.get("hyperparameters")
-        content["hyperparameters"] = {**base, **own} if isinstance(own, dict) else base if own is None else own
+    file = content.get("hyperparameters_file")
+    if isinstance(file, str):
+        defaults = _read_mapping(path.parent / file, "hyperparameters_file")
+        given = content.get("hyperparameters")
+        if given is None or isinstance(given, dict):
+            content["hyperparameters"] = {**defaults, **(given or {})}
     inputs = content.get("inputs")
     if isinstance(inputs, dict):
         content["inputs"] = {
-            name: _located(path, value) if isinstance(value, str) else value for name, value in inputs.items()
+            name: _absolute(path, value) if isinstance(value, str) else value for name, value in inputs.items()
         }
     try:
         return PipelineConfig.model_validate(content)
@@ -35,29 +36,27 @@ def load_config(path: Path) -> PipelineConfig:
         raise _refused(path, error) from None
 
 
-def _located(path: Path, place: str) -> str:
-    if "://" in place:
+def _absolute(path: Path, folder: str) -> str:
+    if "://" in folder:
         raise ContractError(
-            f"inputs: {place!r} in {path} is no local folder", "Name S3 URIs under aws.inputs; inputs is for `run`."
+            f"inputs: {folder!r} in {path} is no local folder", "Name S3 URIs under aws.inputs; inputs is for `run`."
         )
-    return str((path.parent / place).absolute())
+    return str((path.parent / folder).absolute())
 
 
-def _read_mapping(path: Path, what: str) -> dict[str, Any]:
+def _read_mapping(path: Path, key: str) -> dict[str, Any]:
     if not path.is_file():
-        raise ContractError(
-            f"{what}: {path} does not exist", "Name a YAML or JSON file; docs/pipeline.md has examples."
-        )
+        raise ContractError(f"{key}: {path} does not exist", "Name a YAML or JSON file; docs/pipeline.md has examples.")
     text = path.read_text(encoding="utf-8")
+    kind = "JSON" if path.suffix == ".json" else "YAML"
     try:
-        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        content = json.loads(text) if kind == "JSON" else yaml.safe_load(text)
     except (ValueError, yaml.YAMLError) as error:
-        kind = "JSON" if path.suffix == ".json" else "YAML"
         raise ContractError(
-            f"{what}: {path} is not {kind}: {' '.join(str(error).split())}", "Correct the file."
+            f"{key}: {path} is not {kind}: {' '.join(str(error).split())}", "Correct the file."
         ) from None
     if not isinstance(content, dict):
-        raise ContractError(f"{what}: {path} holds a {type(content).__name__}, not a mapping", "Write name: value.")
+        raise ContractError(f"{key}: {path} holds a {type(content).__name__}, not a mapping", "Write name: value.")
     return content
 
 
@@ -70,18 +69,20 @@ def _refused(path: Path, error: ValidationError) -> ContractError:
         hint = did_you_mean(keys[-1], known)
         return ContractError(f"{key}: unknown key in {path}{hint}", f"Use one of: {', '.join(known)}.")
     if first["type"] == "missing":
-        return ContractError(f"{key}: is missing in {path}", "docs/pipeline.md says what it is.")
+        return ContractError(f"{key}: is missing in {path}", "Add the key; docs/pipeline.md describes it.")
     value = "" if isinstance(first["input"], dict) else f" {first['input']!r}"
     reason = first["msg"].removeprefix("Value error, ")
-    return ContractError(f"{key}:{value} in {path} is refused: {reason}", "docs/pipeline.md says what it is.")
+    return ContractError(
+        f"{key}:{value} in {path} is refused: {reason}", "Correct it; docs/pipeline.md describes the key."
+    )
 
 
 def _fields_at(keys: list[str]) -> list[str]:
-    """Return the fields of the section that a path of keys leads to."""
+    """Return the fields of the section at a path of keys."""
     section: type[BaseModel] = PipelineConfig
     for key in keys:
-        for candidate in _models(section.model_fields[key].annotation) if key in section.model_fields else ():
-            section = candidate
+        if key in section.model_fields:
+            section = next(iter(_models(section.model_fields[key].annotation)), section)
     return list(section.model_fields)
 
 

@@ -1,4 +1,4 @@
-"""The pipeline's graph: the output that each input takes. The definition, the local run and docs/ read it."""
+"""The pipeline's graph: the output that each input reads. The definition, the local run and docs/ use it."""
 
 from dataclasses import dataclass
 
@@ -17,17 +17,17 @@ from contracts.steps import (
 
 CONDITION = "MetricCondition"
 FAIL = "MetricTooLow"
-HYPERPARAMETERS_INPUT = "hyperparameters"  # of training: made from the configuration, never handed over as a folder
+HYPERPARAMETERS_INPUT = "hyperparameters"  # of training: written from the configuration, not a folder of the user
 
 
 @dataclass(frozen=True)
 class Source:
-    """The output that an input takes.
+    """The output that an input reads.
 
     Attributes:
-        step: the contract of the step that writes it.
-        output: its logical name.
-        subfolder: the part of it that is taken; empty for all of it.
+        step: the contract of the step that writes the output.
+        output: the output's logical name.
+        subfolder: the folder of the output that is read; empty: all of it.
     """
 
     step: StepContract
@@ -61,30 +61,29 @@ AFTER_CONDITION = (PACKAGE, PAYLOAD, REGISTRATION)
 ORDER = (*BEFORE_CONDITION, *AFTER_CONDITION)
 SHOWN = (*(step.name for step in BEFORE_CONDITION), CONDITION, *(step.name for step in AFTER_CONDITION))
 
-SHARDED = {(step.name, folder.name) for step in STEPS for folder in step.inputs if folder.sharded}
 SEVERAL_INSTANCES = (TABULAR_PREPROCESSING.name, PYTORCH_TRAINING.name)
 
 
 def source(step: StepContract, folder: StepFolder) -> Source | None:
-    """Return the output that an input takes; None for an input from outside the pipeline."""
+    """Return the output that an input reads; None for an input from outside the pipeline."""
     return EDGES.get((step.name, folder.name))
 
 
 def upstream(step: StepContract) -> set[StepContract]:
-    """Return `step` and every step whose outputs reach it, directly or through others."""
+    """Return `step` and every step that it depends on, directly or indirectly."""
     origins = [origin for folder in step.inputs if (origin := source(step, folder)) is not None]
     return {step}.union(*(upstream(origin.step) for origin in origins))
 
 
 def outside_inputs() -> dict[str, tuple[StepContract, StepFolder]]:
-    """Return the inputs that no step writes and a user may give, by logical name."""
-    found: dict[str, tuple[StepContract, StepFolder]] = {}
+    """Return the inputs that a user may provide and no step writes, by logical name."""
+    inputs: dict[str, tuple[StepContract, StepFolder]] = {}
     for step in ORDER:
         for folder in step.inputs:
             if source(step, folder) is None and folder.name != HYPERPARAMETERS_INPUT:
-                assert folder.name not in found, f"two inputs from outside are called {folder.name}"
-                found[folder.name] = (step, folder)
-    return found
+                assert folder.name not in inputs, f"two inputs from outside are called {folder.name}"
+                inputs[folder.name] = (step, folder)
+    return inputs
 
 
 assert set(ORDER) == set(STEPS), "ORDER has every step of the contract"

@@ -1,4 +1,4 @@
-"""Checks a configuration and derives each step's command line, environment and hyperparameters from it."""
+"""Check a configuration, and derive each step's command line, environment and hyperparameters from it."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -19,26 +19,23 @@ from pipeline.graph import ORDER, outside_inputs, source
 LONGEST_VALUE = 2500  # characters of one hyperparameter; the service's limits
 MOST_HYPERPARAMETERS = 100
 
-# Settings that another part of the configuration decides: each is set in one place only.
+# Settings that follow from hyperparameters, or from the condition, and that cannot be set twice.
 _FROM_HYPERPARAMETERS = {
-    (TABULAR_PREPROCESSING.name, "label_field"): "label_name",
-    (TABULAR_PREPROCESSING.name, "id_field"): "id_name",
-    (MODEL_METRICS.name, "label_field"): "label_name",
-    (MODEL_METRICS.name, "id_field"): "id_name",
+    TABULAR_PREPROCESSING.name: {"label_field": "label_name", "id_field": "id_name"},
+    MODEL_METRICS.name: {"label_field": "label_name", "id_field": "id_name"},
 }
-_FROM_CONDITION = {(MODEL_METRICS.name, "decision_metric"): "metric"}
+_FROM_CONDITION = {MODEL_METRICS.name: {"decision_metric": "metric"}}
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """One step, ready to be run or defined.
+    """One step with everything that a run or a definition needs.
 
     Attributes:
-        contract: what the step promises.
-        command: what follows `python -m container`; empty for a registration.
-        environment: its environment variables.
-        from_hyperparameters: of those, the ones that repeat a hyperparameter, and which.
-        outside: the inputs that come from outside: logical name -> folder or S3 URI.
+        command: the arguments of `python -m container`; empty for a registration.
+        environment: the step's environment variables.
+        from_hyperparameters: the variables that repeat a hyperparameter, with its name.
+        outside: folder or S3 URI of each input from outside, by logical name.
     """
 
     contract: StepContract
@@ -50,7 +47,7 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """All steps in order, and the hyperparameters as the service delivers them: every value a string."""
+    """All steps in order, and the hyperparameters as strings, as SageMaker delivers them."""
 
     steps: tuple[StepPlan, ...]
     hyperparameters: Mapping[str, str]
@@ -66,7 +63,7 @@ def make_plan(config: PipelineConfig, outside: Mapping[str, str]) -> Plan:
         outside: the inputs from outside, local folders or S3 URIs, by logical name.
 
     Raises:
-        ContractError: an unknown step, setting, input or hyperparameter; a required one is missing; a contradiction.
+        ContractError: an unknown step, setting, input or hyperparameter; a missing one; a contradiction.
     """
     hyperparameters = _checked_hyperparameters(config.hyperparameters)
     _require_known("settings", config.settings, (step.name for step in ORDER), "step")
@@ -80,21 +77,19 @@ def _plan_step(
 ) -> StepPlan:
     given = dict(config.settings.get(contract.name, {}))
     _require_known(f"settings.{contract.name}", given, contract.settings.model_fields, "setting")
-    repeated: dict[str, str] = {}
-    for (step, field), name in {**_FROM_HYPERPARAMETERS, **_FROM_CONDITION}.items():
-        if step != contract.name:
-            continue
-        where = "condition" if (step, field) in _FROM_CONDITION else "hyperparameters"
-        if field in given:
-            raise ContractError(
-                f"settings.{step}.{field}: repeats {where}.{name}",
-                f"Remove it, and set {where}.{name}.",
-            )
-        if where == "condition":
-            given[field] = getattr(config.condition, name)
-        else:
-            given[field] = hyperparameters[name]
-            repeated[field.upper()] = name
+    repeated = _FROM_HYPERPARAMETERS.get(contract.name, {})
+    sections = (
+        ("hyperparameters", repeated, hyperparameters),
+        ("condition", _FROM_CONDITION.get(contract.name, {}), config.condition.model_dump()),
+    )
+    for section, fields, values in sections:
+        for field, name in fields.items():
+            if field in given:
+                raise ContractError(
+                    f"settings.{contract.name}.{field}: repeats {section}.{name}",
+                    f"Remove it, and set {section}.{name}.",
+                )
+            given[field] = values[name]
     try:
         settings = contract.settings.model_validate(given)
     except ValidationError as error:
@@ -102,26 +97,27 @@ def _plan_step(
         key = ".".join(["settings", contract.name, *map(str, first["loc"])])
         value = f"{first['input']!r} is refused: " if first["loc"] and first["type"] != "missing" else ""
         raise ContractError(
-            f"{key}: {value}{first['msg'].removeprefix('Value error, ')}", "docs/pipeline.md lists the settings."
+            f"{key}: {value}{first['msg'].removeprefix('Value error, ')}",
+            "Correct it; docs/pipeline.md lists the settings.",
         ) from None
-    own = {name: place for name, place in outside.items() if outside_inputs()[name][0] is contract}
+    inputs = {name: uri for name, uri in outside.items() if outside_inputs()[name][0] is contract}
     for folder in contract.inputs:
-        if folder.required and source(contract, folder) is None and folder.name not in own:
-            raise ContractError(f"inputs.{folder.name}: is missing", f"Hand it over: {folder.about}")
-    if contract is DATA_LOADING and ("input_data" in own) == bool(given.get("generate_rows")):
+        if folder.required and source(contract, folder) is None and folder.name not in inputs:
+            raise ContractError(f"inputs.{folder.name}: is missing", f"Provide it: {folder.about}")
+    if contract is DATA_LOADING and ("input_data" in inputs) == bool(given.get("generate_rows")):
         raise ContractError(
             "inputs.input_data: both it and settings.DataLoading.generate_rows are given"
-            if own
+            if inputs
             else "inputs.input_data: is missing, and so is settings.DataLoading.generate_rows",
-            "Name the folder of your table, or say how many rows of the demo's table to generate.",
+            "Name the folder of your table, or the number of rows of the demo's table to generate.",
         )
     command = tuple(contract.command_line()) if contract.command else ()
-    # The settings of training are switches of its environment; everything else travels as hyperparameters.
-    return StepPlan(contract, command, settings.to_environment(), repeated, own)
+    variables = {field.upper(): name for field, name in repeated.items()}
+    return StepPlan(contract, command, settings.to_environment(), variables, inputs)
 
 
 def _checked_hyperparameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hyperparameters as training reads them, without nulls, comments and aliases."""
+    """Return the hyperparameters as training parses them, without nulls, comments and aliases."""
     values: dict[str, Any] = {}
     for key, value in given.items():
         if key in DROPPED or key.startswith("sagemaker_"):
@@ -134,13 +130,13 @@ def _checked_hyperparameters(given: Mapping[str, Any]) -> dict[str, Any]:
     if len(values) > MOST_HYPERPARAMETERS:
         raise ContractError(
             f"hyperparameters: {len(values)} are set, and a training job takes {MOST_HYPERPARAMETERS}",
-            "Leave out those at their default.",
+            "Remove hyperparameters with default values.",
         )
     for name, value in values.items():
         if len(_text(value)) > LONGEST_VALUE:
             raise ContractError(
                 f"hyperparameters.{name}: has {len(_text(value))} characters, and a training job takes {LONGEST_VALUE}",
-                "Shorten it; risk tables and imputation values can be handed over as model_artifacts_input.",
+                "Shorten it; provide risk tables and imputation values as model_artifacts_input.",
             )
     return values
 
@@ -149,10 +145,10 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
-def _require_known(where: str, given: Iterable[str], known: Iterable[str], what: str) -> None:
+def _require_known(section: str, given: Iterable[str], known: Iterable[str], kind: str) -> None:
     names = list(known)
     for key in given:
         if key not in names:
             raise ContractError(
-                f"{where}.{key}: unknown {what}{did_you_mean(key, names)}", f"Use one of: {', '.join(names)}."
+                f"{section}.{key}: unknown {kind}{did_you_mean(key, names)}", f"Use one of: {', '.join(names)}."
             )

@@ -1,1 +1,1 @@
-"""The pipeline's step programs: each reads its inputs under a root, obeys its contract, and writes its outputs."""
+"""The programs of the pipeline's processing jobs; program.py runs one by its contract."""

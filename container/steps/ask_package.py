@@ -1,9 +1,9 @@
-"""Loads an unpacked package and sends it requests, in a process that can import no project code but the packaged.
+"""Load an unpacked package and send it requests, in a process that can import only the packaged project code.
 
 Run as a script, `python -I ask_package.py TASK`. TASK is a JSON file:
-    package: the folder; guarded: whether training's libraries and the network are out of reach;
+    package: the folder; guarded: whether to block training's libraries and the network;
     requests: [{"file": ..., "content_type": ..., "accept": ...}]; answers: the file to write.
-The answers: {"load_seconds": ..., "answers": [{"body": base64, "content_type": ...}]}, or {"error": ...}.
+The answers: {"load_seconds": ..., "answers": [base64, ...]}, or {"error": ..., "detail": traceback}.
 """
 
 import base64
@@ -20,7 +20,7 @@ TRAINING_ONLY = ("torch", "transformers", "onnx", "onnxscript", "sklearn", "pand
 
 
 class _Blocked:
-    """A finder that refuses the packages that serving has to work without."""
+    """An import finder that refuses the packages that are not installed for serving."""
 
     def find_spec(self, name: str, *_: Any) -> None:
         if name.partition(".")[0] in TRAINING_ONLY:
@@ -46,10 +46,10 @@ def _ask(task: dict[str, Any]) -> dict[str, Any]:
     for request in task["requests"]:
         body = Path(request["file"]).read_bytes()
         records = module.input_fn(body, request["content_type"])
-        found = module.output_fn(module.predict_fn(records, model), request["accept"])
-        text, content_type = found if isinstance(found, tuple) else (found, request["accept"])
+        answer = module.output_fn(module.predict_fn(records, model), request["accept"])
+        text = answer[0] if isinstance(answer, tuple) else answer
         raw = text.encode() if isinstance(text, str) else bytes(text)
-        answers.append({"body": base64.b64encode(raw).decode(), "content_type": content_type})
+        answers.append(base64.b64encode(raw).decode())
     return {"load_seconds": loaded, "answers": answers}
 
 

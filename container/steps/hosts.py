@@ -1,4 +1,4 @@
-"""The hosts of a processing job, and how its input files are divided among them."""
+"""Read the hosts of a processing job, and how its input files are divided among them."""
 
 import json
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from contracts.step_contract import processing_config, processing_resources
 
 @dataclass(frozen=True)
 class Hosts:
-    """The hosts of this job, in an order that they agree on."""
+    """The hosts of this job, in the same order on every host."""
 
     names: tuple[str, ...]
     current: str
@@ -25,15 +25,15 @@ class Hosts:
 
 
 def read_hosts(root: Path) -> Hosts:
-    """Return the hosts that SageMaker names, or one where it names none, as in a local run."""
+    """Return the hosts that SageMaker lists; a local run has one host."""
     path = processing_resources(root)
     if not path.is_file():
         return Hosts(("localhost",), "localhost")
-    found = json.loads(path.read_text(encoding="utf-8"))
-    names = tuple(sorted(found["hosts"]))
-    if found["current_host"] not in names:
-        raise ContractError(f"{path}: current_host {found['current_host']!r} is none of {list(names)}")
-    return Hosts(names, found["current_host"])
+    resources = json.loads(path.read_text(encoding="utf-8"))
+    names, current = tuple(sorted(resources["hosts"])), resources["current_host"]
+    if current not in names:
+        raise ContractError(f"{path}: current_host {current!r} is none of {list(names)}", "Correct the file.")
+    return Hosts(names, current)
 
 
 def is_sharded(root: Path, input_name: str) -> bool:
@@ -41,8 +41,6 @@ def is_sharded(root: Path, input_name: str) -> bool:
     path = processing_config(root)
     if not path.is_file():
         return False
-    found = json.loads(path.read_text(encoding="utf-8"))
-    for entry in found.get("ProcessingInputs", []):
-        if entry.get("InputName") == input_name:
-            return entry.get("S3Input", {}).get("S3DataDistributionType") == "ShardedByS3Key"
-    return False
+    inputs = json.loads(path.read_text(encoding="utf-8")).get("ProcessingInputs", [])
+    by_name = {entry.get("InputName"): entry.get("S3Input", {}) for entry in inputs}
+    return by_name.get(input_name, {}).get("S3DataDistributionType") == "ShardedByS3Key"

@@ -1,9 +1,10 @@
-"""DataLoading: a user's table in, or a generated one; part files of one format, column names and metadata out."""
+"""DataLoading: read a table or generate one; write part files of one format, the column names and metadata."""
 
 import json
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from contracts.steps import SIGNATURE, TABLE_METADATA, DataLoadingSettings
 
 logger = logging.getLogger(__name__)
 
-GENERATED_AT_ONCE = 50_000
+ROWS_PER_BLOCK = 50_000
 
 
 def run(step: StepRun) -> None:
@@ -30,12 +31,12 @@ def run(step: StepRun) -> None:
     settings: DataLoadingSettings = step.settings
     folder = step.input("input_data")
     if (folder is None) == (settings.generate_rows == 0):
-        where = step.contract.input("input_data").path(step.root)
+        missing = step.contract.input("input_data").path(step.root)
         raise ContractError(
-            f"{step.contract.name}: input input_data is missing: {where} holds no table, and GENERATE_ROWS is not set"
+            f"{step.contract.name}: input input_data is missing: {missing} holds no table, and GENERATE_ROWS is not set"
             if folder is None
             else f"GENERATE_ROWS: is {settings.generate_rows}, but there is a table in {folder}",
-            "Hand over a table, or set GENERATE_ROWS to generate one.",
+            "Provide a table, or set GENERATE_ROWS to generate one.",
         )
     if folder is None:
         source, tables = "generated", _generated(settings.generate_rows, settings.seed)
@@ -43,27 +44,27 @@ def run(step: StepRun) -> None:
         parts = find_part_files(folder, scratch=step.scratch)
         source, tables = f"{len(parts.files)} {parts.format} file(s)", (part.table for part in parts.iter_tables())
     written, schema = _write(tables, step.output("DATA"), settings)
-    if schema is None or not sum(written.values()):
-        raise ContractError(f"{folder}: holds no rows", "Hand over a table with rows.")
-    signature = step.output("SIGNATURE") / SIGNATURE
-    signature.write_text(json.dumps(schema.names, ensure_ascii=False), encoding="utf-8")
+    if schema is None or not written:
+        raise ContractError(f"{folder}: holds no rows", "Provide a table with rows.")
+    names = json.dumps(schema.names, ensure_ascii=False)
+    (step.output("SIGNATURE") / SIGNATURE).write_text(names, encoding="utf-8")
+    rows = sum(written.values())
     metadata = {
         "source": source,
-        "rows": sum(written.values()),
+        "rows": rows,
         "format": settings.output_format,
         "files": written,
         "columns": {field.name: str(field.type) for field in schema},
     }
     text = json.dumps(metadata, indent=1, ensure_ascii=False)
     (step.output("METADATA") / TABLE_METADATA).write_text(text, encoding="utf-8")
-    seconds = time.monotonic() - began
-    logger.info("%d rows, %s, into %d file(s) in %.1f s.", metadata["rows"], source, len(written), seconds)
+    logger.info("%d rows, %s, into %d file(s) in %.1f s.", rows, source, len(written), time.monotonic() - began)
 
 
 def _generated(rows: int, seed: int) -> Iterator[pa.Table]:
-    """Yield the demo's claims in blocks with consecutive ids."""
-    for block, start in enumerate(range(0, rows, GENERATED_AT_ONCE)):
-        frame = demo_table(min(GENERATED_AT_ONCE, rows - start), seed=seed + block)
+    """Yield the demo's records in blocks with consecutive ids."""
+    for block, start in enumerate(range(0, rows, ROWS_PER_BLOCK)):
+        frame = demo_table(min(ROWS_PER_BLOCK, rows - start), seed=seed + block)
         frame["order_id"] = [f"A-{row:06d}" for row in range(start, start + len(frame))]
         yield pa.Table.from_pandas(frame, preserve_index=False)
 
@@ -71,29 +72,21 @@ def _generated(rows: int, seed: int) -> Iterator[pa.Table]:
 def _write(
     tables: Iterator[pa.Table], folder: Path, settings: DataLoadingSettings
 ) -> tuple[dict[str, int], pa.Schema | None]:
-    """Return the number of rows by file name, and the schema; None where there was no table."""
+    """Write the part files. Return the number of rows by file name, and the schema: None without a table."""
     written: dict[str, int] = {}
     schema: pa.Schema | None = None
     writer: TableWriter | None = None
-    try:
-        for whole in tables:
-            table = whole
+    with ExitStack() as current:
+        for table in tables:
             schema = schema or table.schema.remove_metadata()
-            while table.num_rows:
-                if writer is None:
+            start = 0
+            while start < table.num_rows:
+                if writer is None or writer.rows == settings.rows_per_file:
+                    current.close()  # completes the previous file
                     name = f"part-{len(written):05d}.{settings.output_format.lower()}"
-                    writer = TableWriter(folder / name, schema)
-                taken = min(table.num_rows, settings.rows_per_file - writer.rows)
-                writer.write(table.slice(0, taken).cast(schema))
-                table = table.slice(taken)
+                    writer = current.enter_context(TableWriter(folder / name, schema))
+                rows = table.slice(start, settings.rows_per_file - writer.rows)
+                writer.write(rows.cast(schema))
+                start += rows.num_rows
                 written[writer.path.name] = writer.rows
-                if writer.rows == settings.rows_per_file:
-                    writer.close()
-                    writer = None
-        if writer is not None:
-            writer.close()
-    except BaseException:
-        if writer is not None:
-            writer.abandon()
-        raise
     return written, schema

@@ -1,4 +1,4 @@
-"""code/ of a package: the entry point, every project module that it imports, and the versions of other packages."""
+"""Find the content of a package's code/: the entry point, the project modules it imports, and other distributions."""
 
 import ast
 import sys
@@ -14,18 +14,18 @@ from contracts.serving import ENTRY_POINT
 
 _PROJECT = {package.__name__: Path(str(package.__file__)).parent.parent for package in (container, contracts)}
 _ENTRY_MODULE = "container.serving.handler"
-# Imported when the model is loaded; whatever else is imported only inside of functions serves training.
+# Imported when the model is loaded. Other imports inside functions are for training only.
 _IMPORTED_LATER = ("onnxruntime",)
-_INSTALLED_BY_OTHERS = ("pydantic_core",)  # pinned by a package that is itself pinned
+_INSTALLED_BY_OTHERS = ("pydantic_core",)  # pinned by a pinned package
 
 
 @dataclass(frozen=True)
 class ServingCode:
-    """What answers requests.
+    """The code of a package.
 
     Attributes:
-        files: path inside code/ -> file.
-        requirements: distributions that the files import, with their versions here.
+        files: the files by path in code/.
+        requirements: distributions that the files import, with the installed versions.
     """
 
     files: dict[str, Path]
@@ -33,7 +33,7 @@ class ServingCode:
 
 
 def serving_code() -> ServingCode:
-    """The entry point and every project module that it imports, directly or not."""
+    """Return the entry point and every project module that it imports, directly or indirectly."""
     files = {ENTRY_POINT: Path(inference.__file__)}
     others: set[str] = set(_IMPORTED_LATER)
     waiting, seen = [_ENTRY_MODULE], set[str]()
@@ -58,7 +58,7 @@ def serving_code() -> ServingCode:
 
 
 def bound_names(tree: ast.Module) -> set[str]:
-    """The names that a module's top level defines, assigns or imports; "*" for an import of all of another one's."""
+    """Return the names that a module's top level defines, assigns or imports; "*" for a star import."""
     names: set[str] = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -77,7 +77,7 @@ def _file(module: str) -> Path | None:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    """What a module imports when it is imported itself; of `from a import b` both a and a.b."""
+    """Yield the modules that importing a module imports; for `from a import b` both a and a.b."""
     for node in ast.parse(path.read_text("utf-8")).body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,4 +1,4 @@
-"""Package: a trained model in, a model.tar.gz for SageMaker hosting out."""
+"""Package: read a trained model; write a model.tar.gz for SageMaker hosting."""
 
 import ast
 import logging
@@ -22,26 +22,25 @@ REQUIREMENTS = "requirements.txt"
 
 
 def run(step: StepRun) -> None:
-    """Pack model_input, code/ and what else was handed over; the same inputs give the same bytes.
+    """Pack the model, its code and optional inputs; the same inputs give the same bytes.
 
     Raises:
-        ContractError: an artifact is missing or does not load, a script or the calibration is refused.
+        ContractError: an artifact is missing or does not load, or a script or the calibration is invalid.
     """
     source, model = _model_folder(step)
     members: dict[str, Path | bytes] = dict(_artifacts(source, model, include_weights=step.settings.include_weights))
     calibration = step.input("calibration_model")
     if calibration is not None:
         members[CALIBRATION] = calibration / CALIBRATION
-    # What does not load here would not load on an endpoint, an hour later.
+    # Load the model here, as an endpoint would load it an hour later.
     served = ServedModel.load(model, ServingSettings())
     if calibration is not None:
         served.calibrate(CalibrationMap.read(calibration / CALIBRATION))
     code = serving_code()
-    members |= {f"{CODE_FOLDER}/{name}": path for name, path in code.files.items()}
     members[f"{CODE_FOLDER}/{REQUIREMENTS}"] = "".join(f"{line}\n" for line in code.requirements).encode()
     scripts = step.input("inference_scripts_input")
-    if scripts is not None:
-        members |= {f"{CODE_FOLDER}/{name}": path for name, path in _scripts(scripts).items()}
+    files = code.files | ({} if scripts is None else _scripts(scripts))
+    members |= {f"{CODE_FOLDER}/{name}": path for name, path in files.items()}
     package = step.output("packaged_model") / ARCHIVED_MODEL
     write_archive(package, members)
     logger.info(
@@ -51,27 +50,28 @@ def run(step: StepRun) -> None:
 
 
 def _model_folder(step: StepRun) -> tuple[Path, Path]:
-    """What was handed over, for messages, and the folder of the model's files."""
+    """Return the input's folder or archive, for messages, and the folder of the model's files."""
     folder = step.required_input("model_input")
     archive = folder / ARCHIVED_MODEL
     if not archive.is_file():
         return folder, folder
     if (folder / artifacts.MODEL_ONNX).exists():
         raise ContractError(
-            f"input model_input: {folder} holds both {ARCHIVED_MODEL} and {artifacts.MODEL_ONNX}", "Hand over one."
+            f"input model_input: {folder} holds both {ARCHIVED_MODEL} and {artifacts.MODEL_ONNX}", "Remove one."
         )
     extract_archive(archive, step.scratch / "model")
     return archive, step.scratch / "model"
 
 
 def _artifacts(source: Path, model: Path, *, include_weights: bool) -> dict[str, Path]:
-    """Name in the package -> file, of everything that serving reads."""
+    """Return the files that serving reads, by name in the package."""
     required = [*artifacts.SERVING_FILES, *(artifacts.TRAINED_WEIGHTS if include_weights else ())]
     for name in required:
         if not (model / name).is_file():
-            found = ", ".join(sorted(entry.name for entry in model.iterdir()))
+            present = ", ".join(sorted(entry.name for entry in model.iterdir()))
             raise ContractError(
-                f"{source}: has no {name}; it holds {found}", "Hand over model/ of a completed training job, whole."
+                f"{source}: has no {name}; it holds {present}",
+                "Provide the complete model/ of a completed training job.",
             )
     graphs = {*model.glob("model.*.onnx"), *model.glob("model*.onnx.data")}  # variants, and weights beyond 2 GiB
     tokenizers = {path for path in (model / artifacts.TOKENIZER).rglob("*") if path.is_file()}
@@ -80,18 +80,18 @@ def _artifacts(source: Path, model: Path, *, include_weights: bool) -> dict[str,
 
 
 def _scripts(folder: Path) -> dict[str, Path]:
-    """Path inside code/ -> a file that was handed over.
+    """Return the user's scripts by path in code/.
 
     Raises:
-        ContractError: no Python, a name that hides the code of the package, or an inference.py without the functions
+        ContractError: a script is not Python, hides the package's code, or is an inference.py without the functions
             that hosting calls.
     """
-    found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
-    for name, path in found.items():
+    scripts = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
+    for name, path in scripts.items():
         if Path(name).parts[0].removesuffix(".py") in _OURS:
             raise ContractError(
-                f"input inference_scripts_input: {name} would hide the package's own {'/ and '.join(_OURS)}/",
-                "Give it another name.",
+                f"input inference_scripts_input: {name} would hide the package's {'/ and '.join(_OURS)}/",
+                "Rename the script.",
             )
         try:
             tree = ast.parse(path.read_text("utf-8"))
@@ -102,6 +102,6 @@ def _scripts(folder: Path) -> dict[str, Path]:
         if name == ENTRY_POINT and missing and "*" not in names:
             raise ContractError(
                 f"input inference_scripts_input: {ENTRY_POINT} has no {', '.join(missing)}",
-                f"Define {', '.join(_FUNCTIONS)}; `from container.serving.handler import ...` takes ours.",
+                f"Define {', '.join(_FUNCTIONS)}; `from container.serving.handler import ...` provides them.",
             )
-    return found
+    return scripts

@@ -1,4 +1,4 @@
-"""Payload: the package in; sample requests out, after the package was loaded and asked in a fresh process."""
+"""Payload: load the package in a fresh process, send it requests, and write the sample requests."""
 
 import base64
 import hashlib
@@ -7,7 +7,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from contracts.steps import ARCHIVED_MODEL, PAYLOAD_ARCHIVE, PAYLOAD_CHECK, Payl
 
 logger = logging.getLogger(__name__)
 
-_SPLITS = ("test", "val")  # whose predictions are compared: the first that is there
+_SPLITS = ("test", "val")  # the first of them that exists is compared
 _TRAINING_OUTPUT = "output.tar.gz"
 _SUM_TOLERANCE = 1e-3
 
@@ -52,8 +52,8 @@ class Package:
     """An unpacked package.
 
     Attributes:
-        archive: the file it came in, for error messages.
-        is_ours: whether code/inference.py is this project's, so that the form of its answers is known.
+        archive: the packed file, for error messages.
+        is_ours: whether code/inference.py is this project's, so that the answers' form is known.
     """
 
     archive: Path
@@ -64,12 +64,12 @@ class Package:
 
 @dataclass(frozen=True)
 class Expected:
-    """Records of a split and what the training job predicted of them.
+    """Records of a split and the training job's predictions for them.
 
     Attributes:
         ids: [N]
-        records: what is sent. [N]
-        probabilities: None where no predictions were handed over. [N, K]
+        records: sent to the package. [N]
+        probabilities: None without predictions. [N, K]
     """
 
     split: str
@@ -83,11 +83,11 @@ class Question:
     """A request, its expected answer and its result.
 
     Attributes:
-        file: holds the request's body.
-        records: number of records in it.
-        expected: the records of a split that are sent; None for a sample request.
-        answer: the body that came back.
-        max_difference: of the answer's probabilities from the expected ones; None where they were not compared.
+        file: contains the request's body.
+        records: number of records in the request.
+        expected: records and predictions to compare with; None for a sample request.
+        answer: the body of the response.
+        max_difference: between the answer's and the expected probabilities; None if they were not compared.
     """
 
     content_type: str
@@ -106,23 +106,23 @@ class Question:
 def run(step: StepRun) -> None:
     """Write payload.tar.gz with a sample request of each content type, and payload_check.json.
 
-    Samples are made of defaults, never of the data: they end up in a registry, for many to read. What is compared with
-    the training job are rows of processed_data.
+    Samples consist of default values, never of data, because many people can read the registry. Rows of processed_data
+    are compared with the training job's predictions.
 
     Raises:
-        ContractError: no package, an unknown content type or column, inputs that do not go together, a package that
-            does not answer, or answers that differ from the training job's predictions.
+        ContractError: no package, an unknown content type or column, inconsistent inputs, a package that fails, or
+            answers that differ from the training job's predictions.
     """
     settings: PayloadSettings = step.settings
     media_types = _media_types(settings.content_types)
     package = _unpack(step.required_input("model_input") / ARCHIVED_MODEL, step.scratch / "package")
-    sample = _sample(package.fitted, settings)
+    record = _sample_record(package.fitted, settings)
     expected = _expected(step, package)
     samples: list[Question] = []
     checks: list[Question] = []
     for number, (content_type, media_type) in enumerate(media_types.items()):
         file = step.scratch / sample_name(content_type, media_type, number)
-        file.write_bytes(request_body([sample], media_type))
+        file.write_bytes(request_body([record], media_type))
         samples.append(Question(content_type, media_type, file, 1))
         if expected is not None:
             file = step.scratch / f"check_{number}"
@@ -133,18 +133,18 @@ def run(step: StepRun) -> None:
         for question in (*samples, *checks):
             _check(question, package, settings.tolerance)
     else:
-        logger.info("code/%s was handed over: its answers came, and are not compared", ENTRY_POINT)
+        logger.info("code/%s is a user's script: its answers are not compared.", ENTRY_POINT)
     output = step.output("payload_sample")
     write_archive(output / PAYLOAD_ARCHIVE, {question.file.name: question.file for question in samples})
     report = {
         "package_sha256": _digest(package.archive),
         "samples": [
             {
-                "file": question.file.name,
-                "content_type": question.content_type,
-                "answer": question.answer.decode(errors="replace"),
+                "file": sample.file.name,
+                "content_type": sample.content_type,
+                "answer": sample.answer.decode(errors="replace"),
             }
-            for question in samples
+            for sample in samples
         ],
         "compared": [
             {
@@ -160,17 +160,19 @@ def run(step: StepRun) -> None:
     (output / PAYLOAD_CHECK).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
     logger.info("answered: %s", ", ".join(question.file.name for question in samples))
     for question in checks:
-        _log(question)
+        assert question.expected is not None
+        difference = question.max_difference
+        result = "answered" if difference is None else f"differ from the training job's by at most {difference:.1e}"
+        logger.info(
+            "%d records of %s as %s: %s", question.records, question.expected.split, question.content_type, result
+        )
 
 
 def _media_types(content_types: Sequence[str]) -> dict[str, str]:
-    if not content_types:
-        raise ContractError("CONTENT_TYPES: names none", f"Name one or more of {', '.join(REQUEST_TYPES)}.")
-    for name in content_types:
-        if name not in MEDIA_TYPES:
-            raise ContractError(
-                f"CONTENT_TYPES: {name!r} is not served", f"Name one or more of {', '.join(REQUEST_TYPES)}."
-            )
+    unknown = [name for name in content_types if name not in MEDIA_TYPES]
+    if unknown or not content_types:
+        problem = f"{unknown[0]!r} is not served" if unknown else "is empty"
+        raise ContractError(f"CONTENT_TYPES: {problem}", f"Name one or more of {', '.join(REQUEST_TYPES)}.")
     return {name: MEDIA_TYPES[name] for name in content_types}
 
 
@@ -179,19 +181,19 @@ def _unpack(archive: Path, folder: Path) -> Package:
     entry = f"{CODE_FOLDER}/{ENTRY_POINT}"
     for needed in (entry, artifacts.MODEL_ONNX, artifacts.PREPROCESSING):
         if needed not in names:
-            raise ContractError(f"{archive}: has no {needed}", "Hand over what the step Package wrote.")
+            raise ContractError(f"{archive}: has no {needed}", "Provide the output of the step Package.")
     ours = (folder / entry).read_bytes() == Path(inference.__file__).read_bytes()
     return Package(archive, folder, FittedPreprocessing.load(folder), ours)
 
 
-def _sample(fitted: FittedPreprocessing, settings: PayloadSettings) -> Record:
+def _sample_record(fitted: FittedPreprocessing, settings: PayloadSettings) -> Record:
     """Return one record with every column that the model needs."""
     for name in settings.field_defaults:
         if name not in fitted.feature_inputs:
             raise ContractError(
                 f"FIELD_DEFAULTS: {name!r} is no column that the model needs"
                 + did_you_mean(name, fitted.feature_inputs),
-                f"Those are {', '.join(fitted.feature_inputs)}.",
+                f"Use one of: {', '.join(fitted.feature_inputs)}.",
             )
     numeric = set(fitted.numeric_columns)
     defaults = {
@@ -202,12 +204,12 @@ def _sample(fitted: FittedPreprocessing, settings: PayloadSettings) -> Record:
 
 
 def _expected(step: StepRun, package: Package) -> Expected | None:
-    """Return the first rows of a split; None where processed_data was not given."""
+    """Return the first rows of a split; None without processed_data."""
     data = step.input("processed_data")
     predictions = _predictions_folder(step)
     if data is None:
         if predictions is not None:
-            logger.info("eval_output is not compared: processed_data, the records that it is of, was not handed over")
+            logger.info("eval_output is not compared, because the input processed_data is missing.")
         return None
     for split in _SPLITS:
         files = sorted(predictions.glob(f"{split}_predictions.*")) if predictions else []
@@ -218,13 +220,13 @@ def _expected(step: StepRun, package: Package) -> Expected | None:
                 continue
             raise ContractError(
                 f"input processed_data: has no folder {split}, and eval_output has predictions of {split}",
-                "Hand over the splits that the model was trained and evaluated on.",
+                "Provide the splits that the model was trained and evaluated on.",
             )
         return _first_rows(split, data / split, files, package, step.settings.check_rows)
-    looked = " and ".join(f"{split}_predictions" if predictions else f"folder {split}" for split in _SPLITS)
+    names = " nor ".join(f"{split}_predictions" if predictions else f"folder {split}" for split in _SPLITS)
     raise ContractError(
-        f"input {'eval_output' if predictions else 'processed_data'}: has neither {looked.replace(' and ', ' nor ')}",
-        "Hand over the outputs of the same pipeline's training and preprocessing.",
+        f"input {'eval_output' if predictions else 'processed_data'}: has neither {names}",
+        "Provide the outputs of the same pipeline's training and preprocessing.",
     )
 
 
@@ -234,7 +236,7 @@ def _predictions_folder(step: StepRun) -> Path | None:
         return folder
     unpacked = step.scratch / "eval"
     extract_archive(folder / _TRAINING_OUTPUT, unpacked)
-    # The service packs what is in output/data, the SDK's local mode what is in output.
+    # The service packs the content of output/data, the SDK's local mode the content of output.
     return next((path.parent for path in sorted(unpacked.rglob("*_predictions.*"))), unpacked)
 
 
@@ -248,33 +250,30 @@ def _first_rows(split: str, data: Path, predictions: Sequence[Path], package: Pa
         return Expected(split, ids, records, None)
     names = [f"prob_class_{k}" for k in range(len(fitted.class_labels))]
     predicted, file = _head(predictions[:1], [fitted.id_name, *names], count)
+    fix = "Provide the records that the predictions belong to."
     for row, (here, there) in enumerate(zip(ids, keys(predicted[fitted.id_name]).to_pylist()), start=1):
         if here != there:
-            raise ContractError(
-                f"{file}: row {row} has the {fitted.id_name} {there!r}, but the row of {first_file} has {here!r}",
-                "Hand over the records that the predictions are of.",
-            )
+            problem = f"has the {fitted.id_name} {there!r}, but the row of {first_file} has {here!r}"
+            raise ContractError(f"{file}: row {row} {problem}", fix)
     if predicted.num_rows != rows.num_rows:
-        raise ContractError(
-            f"{file}: has fewer rows than {first_file}", "Hand over the records that the predictions are of."
-        )
-    found = np.stack([numbers(predicted[name], name, origin=Origin(file)) for name in names], axis=1)  # [N, K]
+        raise ContractError(f"{file}: has fewer rows than {first_file}", fix)
+    probabilities = np.stack([numbers(predicted[name], name, origin=Origin(file)) for name in names], axis=1)  # [N, K]
     calibration = package.folder / CALIBRATION
     if calibration.is_file():
-        found = CalibrationMap.read(calibration).apply(found)
-    return Expected(split, ids, records, found)
+        probabilities = CalibrationMap.read(calibration).apply(probabilities)
+    return Expected(split, ids, records, probabilities)
 
 
 def _head(files: Sequence[Path], columns: Sequence[str], count: int) -> tuple[pa.Table, Path]:
-    """Return the first rows, at most `count`, and the file of the first one."""
+    """Return at most `count` first rows, and the file of the first row."""
     for part in iter_tables(files, columns, rows_per_batch=count):
         if part.table.num_rows:
             return part.table, part.file
-    raise ContractError(f"{files[0]}: holds no row", "Hand over a table with rows.")
+    raise ContractError(f"{files[0]}: holds no row", "Provide a table with rows.")
 
 
 def _records(table: pa.Table, fitted: FittedPreprocessing, origin: Origin) -> list[Record]:
-    """Return rows as a client sends them: numbers as numbers, missing values as null."""
+    """Return rows as a client sends them: numbers unquoted, missing values null."""
     columns: dict[str, list[Any]] = {}
     for name in fitted.feature_inputs:
         if name in fitted.numeric_columns:
@@ -288,73 +287,65 @@ def _records(table: pa.Table, fitted: FittedPreprocessing, origin: Origin) -> li
 
 
 def _ask(package: Package, questions: Sequence[Question], scratch: Path) -> None:
-    """Fill in the answers, from a process that can import none of this project's code but the package's own."""
+    """Store the answers of a process that can import only the package's project code."""
     task, answers = scratch / "task.json", scratch / "answers.json"
-    content: Mapping[str, Any] = {
-        "package": str(package.folder),
-        "guarded": package.is_ours,
-        "requests": [
-            {"file": str(question.file), "content_type": question.content_type, "accept": question.accept}
-            for question in questions
-        ],
-        "answers": str(answers),
-    }
+    requests = [
+        {"file": str(question.file), "content_type": question.content_type, "accept": question.accept}
+        for question in questions
+    ]
+    content = {
+        "package": str(package.folder), "guarded": package.is_ours, "requests": requests, "answers": str(answers)
+    }  # fmt: skip
     task.write_text(json.dumps(content), "utf-8")
-    unlimited = {name: value for name, value in os.environ.items() if name not in ServingSettings.variables()}
-    done = subprocess.run(
-        [sys.executable, "-I", ask_package.__file__, str(task)],
-        cwd=scratch,
-        env=unlimited,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    without_limits = {name: value for name, value in os.environ.items() if name not in ServingSettings.variables()}
+    command = [sys.executable, "-I", ask_package.__file__, str(task)]
+    done = subprocess.run(command, cwd=scratch, env=without_limits, capture_output=True, text=True, check=False)
     if done.returncode != 0 or not answers.is_file():
         last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
         raise ContractError(
             f"{package.archive}: the process that loads it ended with {done.returncode}: {last}", "Package it again."
         )
-    found = json.loads(answers.read_text("utf-8"))
-    if "error" in found:
-        logger.error("%s", found["detail"])
-        raise ContractError(f"{package.archive}: does not answer: {found['error']}", "The log has the whole traceback.")
-    logger.info("the package was loaded in %.1f s in a fresh process", found["load_seconds"])
-    for question, answer in zip(questions, found["answers"], strict=True):
-        question.answer = base64.b64decode(answer["body"])
+    result = json.loads(answers.read_text("utf-8"))
+    if "error" in result:
+        logger.error("%s", result["detail"])
+        raise ContractError(f"{package.archive}: does not answer: {result['error']}", "See the traceback in the log.")
+    logger.info("the package was loaded in %.1f s in a fresh process", result["load_seconds"])
+    for question, answer in zip(questions, result["answers"], strict=True):
+        question.answer = base64.b64decode(answer)
 
 
 def _probabilities(question: Question, package: Package) -> np.ndarray:
-    """Return an answer's probabilities, after a check of its form. [N, K]"""
+    """Return an answer's probabilities, and check their form. [N, K]"""
     if question.accept == CSV:
         rows = [line.split(",")[-len(package.fitted.class_labels) :] for line in question.answer.decode().splitlines()]
     else:
         rows = [entry[PROBABILITIES] for entry in json.loads(question.answer)["predictions"]]
-    found = np.array(rows, np.float64)
+    probabilities = np.array(rows, np.float64)
     shape = (question.records, len(package.fitted.class_labels))
-    if found.shape != shape or not np.all(np.abs(found.sum(axis=1) - 1) < _SUM_TOLERANCE):
+    if probabilities.shape != shape or not np.all(np.abs(probabilities.sum(axis=1) - 1) < _SUM_TOLERANCE):
         raise ContractError(
-            f"{package.archive}: answers {question.content_type} with {found.shape[0]} rows that are not probabilities "
+            f"{package.archive}: answers {question.content_type} with {len(rows)} rows that are not probabilities "
             f"of {shape[0]} records and {shape[1]} classes",
             "Package the model again.",
         )
-    return found
+    return probabilities
 
 
 def _check(question: Question, package: Package, tolerance: float) -> None:
-    """Check an answer's form, and its difference from the training job's probabilities where they are known."""
-    found, expected = _probabilities(question, package), question.expected
+    """Check an answer's form, and compare it with the training job's probabilities if they are known."""
+    served, expected = _probabilities(question, package), question.expected
     if expected is None or expected.probabilities is None:
         return
-    apart = np.abs(found - expected.probabilities).max(axis=1)  # [N]
-    worst = int(apart.argmax())
-    if not apart[worst] <= tolerance:  # NaN is no agreement
+    differences = np.abs(served - expected.probabilities).max(axis=1)  # [N]
+    worst = int(differences.argmax())
+    if not differences[worst] <= tolerance:  # true for NaN
         raise ContractError(
             f"the package answers record {expected.ids[worst]!r} of {expected.split}, sent as {question.content_type}, "
-            f"with {_figures(found[worst])}; the training job predicted {_figures(expected.probabilities[worst])}; "
-            f"they differ by {apart[worst]:.2g}, more than TOLERANCE={tolerance:g}",
-            "Hand over the package of the model that made the predictions, and the data that they are of.",
+            f"with {_figures(served[worst])}; the training job predicted {_figures(expected.probabilities[worst])}; "
+            f"they differ by {differences[worst]:.2g}, more than TOLERANCE={tolerance:g}",
+            "Provide the package of the model that made the predictions, and the data that it scored.",
         )
-    question.max_difference = float(apart[worst])
+    question.max_difference = float(differences[worst])
 
 
 def _figures(probabilities: np.ndarray) -> str:
@@ -364,11 +355,3 @@ def _figures(probabilities: np.ndarray) -> str:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _log(check: Question) -> None:
-    assert check.expected is not None
-    agreed = "answered"
-    if check.max_difference is not None:
-        agreed = f"differ from the training job's by at most {check.max_difference:.1e}"
-    logger.info("%d records of %s as %s: %s", check.records, check.expected.split, check.content_type, agreed)

@@ -1,6 +1,6 @@
-"""Runs a step's program by its contract: checks inputs before and outputs after, and reports the cause of a failure.
+"""Run a step's program by its contract: check inputs before and outputs after, and report the cause of a failure.
 
-A program is a module of this package with a function `run(step: StepRun) -> None`, named in PROGRAMS.
+A program is a module with a function `run(step: StepRun) -> None`; PROGRAMS lists them.
 """
 
 import logging
@@ -36,7 +36,7 @@ PROGRAMS = {
 }
 COMPLETED, FAILED, STOPPED = 0, 1, 128 + signal.SIGTERM
 LISTED_FILES = 10
-assert PROGRAMS.keys() == PROCESSING_STEPS.keys(), "every step that is a processing job has a program"
+assert PROGRAMS.keys() == PROCESSING_STEPS.keys(), "every processing job has a program"
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class StepRun:
 
     Attributes:
         settings: of the contract's type.
-        arguments: its command line arguments by name.
-        scratch: an empty folder beside the data, removed when the program ends.
+        arguments: command line arguments by name.
+        scratch: an empty folder on the job's volume, removed when the program ends.
     """
 
     contract: StepContract
@@ -56,7 +56,7 @@ class StepRun:
     scratch: Path
 
     def input(self, name: str) -> Path | None:
-        """Return the folder of an input that holds at least one of its files; None for a missing optional one."""
+        """Return the folder of an input; None for an optional input without files."""
         return _input_folder(self.contract, self.contract.input(name), self.root)
 
     def required_input(self, name: str) -> Path:
@@ -75,8 +75,8 @@ class StepRun:
 def run_step(command: str, root: Path, arguments: Mapping[str, str], environment: Mapping[str, str]) -> int:
     """Run the program of `command` under `root`.
 
-    A failure's cause is the first line of output/message; files of the outputs that an earlier run left are removed
-    first, and those of a run that fails afterwards, so that no other step reads incomplete outputs.
+    The first line of output/message is the cause of a failure. Outputs of an earlier run are removed first, and outputs
+    of a failed run last, so that no other step reads incomplete outputs.
 
     Returns:
         0 completed, 1 failed, 143 stopped by SIGTERM.
@@ -105,7 +105,7 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
     except Exception as error:
         failure = Failure.from_exception(error)
         if isinstance(error, ContractError):
-            failure = replace(failure, detail="")  # a traceback does not help whoever corrects the input
+            failure = replace(failure, detail="")  # a traceback does not help to correct the input
         _report(message, failure)
         _remove_outputs(contract, root)
         return FAILED
@@ -116,7 +116,7 @@ def _run(command: str, root: Path, settings: StepSettings, arguments: Mapping[st
     contract = PROCESSING_STEPS[command]
     for folder in contract.inputs:
         _input_folder(contract, folder, root)
-    volume = root / "processing"  # the job's storage; what is outside of it may be small
+    volume = root / "processing"  # the job's storage; the container's other file systems may be small
     volume.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".scratch-", dir=volume) as scratch:
         program = import_module(PROGRAMS[command])
@@ -124,65 +124,53 @@ def _run(command: str, root: Path, settings: StepSettings, arguments: Mapping[st
 
 
 def _input_folder(contract: StepContract, folder: StepFolder, root: Path) -> Path | None:
-    """Return the input's folder where it holds one of its files; None for an optional one without files.
+    """Return the input's folder; None for an optional input without files.
 
     Raises:
-        ContractError: a required input is missing, or the files of an input are all of other kinds, or all empty.
+        ContractError: a required input is missing, or an input has no file of its kind, or only empty files.
     """
     path = folder.path(root)
-    found = [] if not path.is_dir() else [entry for entry in _walk(path) if entry.is_file()]
-    if not found:
+    files = _files(path)
+    matching = [file for file in files if any(fnmatch(file.name.lower(), pattern) for pattern in folder.files)]
+    if not files:
         if not folder.required:
             return None
-        state = "is empty" if path.is_dir() else "does not exist"
-        raise ContractError(
-            f"{contract.name}: input {folder.name} is missing: the folder {path} {state}",
-            f"Hand over {folder.name}: {folder.about}",
-        )
-    fitting = [entry for entry in found if any(fnmatch(entry.name.lower(), each) for each in folder.files)]
-    if not fitting:
-        names = [str(entry.relative_to(path)) for entry in found[:LISTED_FILES]]
-        more = f" and {len(found) - LISTED_FILES} more" if len(found) > LISTED_FILES else ""
-        raise ContractError(
-            f"{contract.name}: input {folder.name} has no file that is named {' or '.join(folder.files)}; "
-            f"{path} holds {', '.join(names)}{more}",
-            f"Hand over {folder.name}: {folder.about}",
-        )
-    if all(entry.stat().st_size == 0 for entry in fitting):
-        raise ContractError(
-            f"{contract.name}: input {folder.name} is empty: {fitting[0]} has 0 bytes",
-            f"Hand over {folder.name}: {folder.about}",
-        )
-    return path
+        problem = f"is missing: the folder {path} {'is empty' if path.is_dir() else 'does not exist'}"
+    elif not matching:
+        names = ", ".join(str(file.relative_to(path)) for file in files[:LISTED_FILES])
+        more = f" and {len(files) - LISTED_FILES} more" if len(files) > LISTED_FILES else ""
+        problem = f"has no file that is named {' or '.join(folder.files)}; {path} holds {names}{more}"
+    elif all(file.stat().st_size == 0 for file in matching):
+        problem = f"is empty: {matching[0]} has 0 bytes"
+    else:
+        return path
+    raise ContractError(f"{contract.name}: input {folder.name} {problem}", f"Provide {folder.name}: {folder.about}")
 
 
-def _walk(folder: Path) -> list[Path]:
-    """Return all entries below a folder except hidden ones, sorted."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )  # fmt: skip
+def _files(folder: Path) -> list[Path]:
+    """Return all files below a folder, sorted, without hidden ones."""
+    entries = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(path for path in entries if not any(part[0] == "." for part in path.relative_to(folder).parts))
 
 
 def _all_files_are_elsewhere(contract: StepContract, root: Path) -> bool:
-    """Return whether this is one of several hosts and received no file, as there were fewer files than hosts."""
+    """Return whether this host received no file because there are fewer files than hosts."""
     sharded = [folder for folder in contract.inputs if folder.sharded and is_sharded(root, folder.name)]
     if not sharded or not read_hosts(root).several:
         return False
-    return not any(path.is_file() for folder in sharded for path in _walk(folder.path(root)))
+    return not any(_files(folder.path(root)) for folder in sharded)
 
 
 def _check_outputs(contract: StepContract, root: Path) -> None:
     if any(folder.sharded for folder in contract.inputs) and read_hosts(root).several:
-        return  # another host may have written what is missing here
+        return  # another host may have written the missing files
     for folder in contract.outputs:
         for pattern in folder.files if folder.required else ():
             assert any(folder.path(root).glob(pattern)), f"{contract.name} wrote no {pattern} into {folder.name}"
 
 
 def _remove_outputs(contract: StepContract, root: Path) -> None:
-    """Remove what fits an output, and what is not yet complete; nothing else in its folder."""
+    """Remove complete and incomplete files of the outputs, and no other file in their folders."""
     for folder in contract.outputs:
         for pattern in folder.files:
             incomplete = str(temporary_path(PurePath(pattern)))

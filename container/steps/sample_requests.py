@@ -1,4 +1,4 @@
-"""Records as the bodies of requests, in every format that serving reads."""
+"""Write records as request bodies, in every format that serving reads."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ _SUFFIXES = {CSV: "csv", JSON: "json", JSON_LINES: "jsonl", PARQUET: "parquet"}
 
 
 def request_body(records: Sequence[Record], media_type: str) -> bytes:
-    """The body that asks about `records`, all of which have the same columns.
+    """Return the body of a request for `records`, which have the same columns.
 
     JSON: an object for one record, an array for several; CSV: with a header line, missing values empty.
     """
@@ -38,6 +38,6 @@ def request_body(records: Sequence[Record], media_type: str) -> bytes:
 
 
 def sample_name(content_type: str, media_type: str, number: int) -> str:
-    """Name of a sample's file, e.g. payload_application_json_0.json."""
+    """Return the name of a sample's file, e.g. payload_application_json_0.json."""
     words = "".join(character if character.isalnum() else "_" for character in content_type)
     return f"payload_{words}_{number}.{_SUFFIXES[media_type]}"

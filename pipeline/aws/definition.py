@@ -1,4 +1,4 @@
-"""Builds the SageMaker pipeline. Offline, and byte-stable: the same configuration gives the same text."""
+"""Build the SageMaker pipeline's definition, without AWS calls; the same configuration gives the same bytes."""
 
 import hashlib
 import json
@@ -23,7 +23,9 @@ from pipeline.aws.session import offline_session, sagemaker_sdk
 from pipeline.config import Aws, PipelineConfig
 from pipeline.decision import VALUE_PATH
 from pipeline.graph import AFTER_CONDITION, BEFORE_CONDITION, CONDITION, FAIL, ORDER, SEVERAL_INSTANCES, upstream
-from pipeline.plan import Plan, StepPlan, make_plan
+from pipeline.plan import Plan, make_plan
+
+_STEPS = {"processing": processing_step, "training": training_step, "registration": registration_step}
 
 
 def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
@@ -37,7 +39,7 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
     for name, machine in config.aws.steps.items():
         if name not in {step.name for step in ORDER} or name == REGISTRATION.name:
             raise ContractError(
-                f"aws.steps.{name}: is no step that runs on machines",
+                f"aws.steps.{name}: is no step with instances",
                 f"Use one of: {', '.join(step.name for step in ORDER if step is not REGISTRATION)}.",
             )
         if name not in SEVERAL_INSTANCES and machine.instance_count != 1:
@@ -48,8 +50,7 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
     runtime = machine_of(config, PYTORCH_TRAINING.name).max_runtime_seconds
     if config.aws.spot.enabled and config.aws.spot.max_wait_seconds < runtime:
         raise ContractError(
-            f"aws.spot.max_wait_seconds: is {config.aws.spot.max_wait_seconds}, less than the {runtime} seconds that "
-            "training may run",
+            f"aws.spot.max_wait_seconds: is {config.aws.spot.max_wait_seconds}, less than training's {runtime} seconds",
             "Raise it, or lower aws.steps.PyTorchTraining.max_runtime_seconds.",
         )
     return config.aws, make_plan(config, config.aws.inputs)
@@ -93,7 +94,7 @@ def _build(config: PipelineConfig, plan: Plan, session: Any, *, local: bool) -> 
     build = Build(config, plan, session, parameters, {}, local)
     afterwards = [step for step in AFTER_CONDITION if not (local and step is REGISTRATION)]
     for contract in (*BEFORE_CONDITION, *afterwards):
-        build.steps[contract.name] = _step(build, plan.step(contract))
+        build.steps[contract.name] = _STEPS[contract.kind](build, plan.step(contract))
     decide = ConditionStep(
         name=CONDITION,
         description="Whether the model is registered.",
@@ -115,12 +116,12 @@ def checkpoint_key(
 ) -> str:
     """Return the name of a training's checkpoint folder, a digest of its settings, image and data.
 
-    The folder takes part in the step cache's key, so it must not change with each execution; and a training refuses
-    the checkpoints of another one, so it must change with what is trained.
+    The folder is part of the step cache's key, so it must not change with each execution. A training refuses the
+    checkpoints of another training, so the folder must change with settings, image and data.
 
     Args:
         overrides: parameters given to an execution.
-        data: what identifies the data beyond its URI, e.g. entity tags.
+        data: identifies the data in addition to its URI, e.g. by entity tags.
     """
     assert config.aws is not None
     trained_from = [plan.step(contract) for contract in upstream(PYTORCH_TRAINING)]
@@ -129,7 +130,7 @@ def checkpoint_key(
         "hyperparameters": dict(plan.hyperparameters),
         "steps": {step.contract.name: [dict(step.environment), dict(step.outside)] for step in trained_from},
         "overrides": {
-            # Of the parameters these alone say what is trained: a job goes on, on other machines too.
+            # Other parameters, such as instance types, do not change the training: a job can resume with new values.
             name: str(value)
             for name, value in sorted(overrides.items())
             if name.startswith((HYPERPARAMETER_PREFIX, INPUT_PREFIX))
@@ -137,12 +138,6 @@ def checkpoint_key(
         "data": sorted(data),
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _step(build: Build, step: StepPlan) -> Any:
-    if step.contract.kind == "registration":
-        return registration_step(build)
-    return training_step(build, step) if step.contract.kind == "training" else processing_step(build, step)
 
 
 def _conditions(build: Build) -> list[Any]:

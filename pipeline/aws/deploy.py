@@ -1,4 +1,4 @@
-"""Creates or updates the pipeline on AWS, and starts it."""
+"""Create or update the pipeline on AWS, and start it."""
 
 import hashlib
 import sys
@@ -23,7 +23,7 @@ from pipeline.plan import make_plan
 
 
 def upsert(config: PipelineConfig) -> str:
-    """Create the pipeline or bring it up to date; returns its ARN."""
+    """Create or update the pipeline, and return its ARN."""
     aws, _ = aws_plan(config)
     session = aws_session(aws.region, aws.bucket)
     tags = [{"Key": key, "Value": value} for key, value in sorted(aws.tags.items())]
@@ -33,23 +33,24 @@ def upsert(config: PipelineConfig) -> str:
 
 
 def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
-    """Start an execution of the pipeline as it is on AWS; returns its ARN.
+    """Start an execution of the pipeline on AWS, and return its ARN.
 
     Args:
         overrides: values of parameters, as text.
 
     Raises:
-        ContractError: an unknown parameter or a value that is refused; the pipeline does not exist.
+        ContractError: an unknown parameter, an invalid value, or the pipeline does not exist.
     """
     aws, plan = aws_plan(config)
-    values = parse_overrides(config, specs_of(config), overrides)
+    specs = specs_of(config)
+    values = parse_overrides(config, specs, overrides)
     session = aws_session(aws.region, aws.bucket)
-    client = session.sagemaker_client
-    if TO_BEAT in specs_of(config) and TO_BEAT not in values:
-        registered = registered_metric(config, client, session.boto_session.client("s3"))
+    client, s3 = session.sagemaker_client, session.boto_session.client("s3")
+    if TO_BEAT in specs and TO_BEAT not in values:
+        registered = registered_metric(config, client, s3)
         if registered is not None:
             values[TO_BEAT] = limit_to_beat(config.condition, registered)
-    data = _entity_tags(session.boto_session.client("s3"), config, values)
+    data = _entity_tags(s3, config, values)
     values.setdefault(DATA_KEY, hashlib.sha256("\n".join(sorted(data)).encode()).hexdigest()[:16])
     values.setdefault(CHECKPOINT_KEY, checkpoint_key(config, plan, values, data=data))
     try:
@@ -58,9 +59,8 @@ def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
             PipelineParameters=[{"Name": name, "Value": str(value)} for name, value in sorted(values.items())],
         )
     except client.exceptions.ClientError as error:
-        if error.response["Error"]["Code"] not in ("ResourceNotFound", "ValidationException"):
-            raise
-        if config.name not in error.response["Error"]["Message"]:
+        code, text = error.response["Error"]["Code"], error.response["Error"]["Message"]
+        if code not in ("ResourceNotFound", "ValidationException") or config.name not in text:
             raise
         raise ContractError(
             f"pipeline {config.name!r}: does not exist in {aws.region}", "Create it: python -m pipeline upsert"
@@ -71,7 +71,7 @@ def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
 def parse_overrides(
     config: PipelineConfig, specs: Mapping[str, ParameterSpec], overrides: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Values of parameters, typed and checked like the configuration's own."""
+    """Return the values of parameters, parsed and checked like the configuration's values."""
     values: dict[str, Any] = {}
     for name, text in overrides.items():
         spec = specs.get(name)
@@ -99,24 +99,24 @@ def parse_overrides(
 
 def registered_metric(config: PipelineConfig, sagemaker: Any, s3: Any) -> float | None:
     """Return the metric of the registered model to beat; print a line and return None where there is none."""
-    asked = {"ModelApprovalStatus": "Approved"} if config.condition.beat == "approved" else {}
-    found = sagemaker.list_model_packages(
-        ModelPackageGroupName=config.group, SortBy="CreationTime", SortOrder="Descending", **asked
+    only = {"ModelApprovalStatus": "Approved"} if config.condition.beat == "approved" else {}
+    packages = sagemaker.list_model_packages(
+        ModelPackageGroupName=config.group, SortBy="CreationTime", SortOrder="Descending", **only
     )["ModelPackageSummaryList"]
-    for summary in found:
-        package = sagemaker.describe_model_package(ModelPackageName=summary["ModelPackageArn"])
-        measured_by = package.get("CustomerMetadataProperties", {}).get("condition_metric")
+    for arn in (summary["ModelPackageArn"] for summary in packages):
+        package = sagemaker.describe_model_package(ModelPackageName=arn)
+        metric = package.get("CustomerMetadataProperties", {}).get("condition_metric")
         uri = package.get("ModelMetrics", {}).get("ModelQuality", {}).get("Statistics", {}).get("S3Uri")
-        if uri is None or measured_by != config.condition.metric:
-            _print(f"{summary['ModelPackageArn']} was not decided by {config.condition.metric}; looking further back.")
+        if uri is None or metric != config.condition.metric:
+            print(f"{arn} was not decided by {config.condition.metric}; skipping it.", file=sys.stderr)
             continue
         bucket, key = uri.removeprefix("s3://").split("/", 1)
         text = s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode()
         value = decision_value(text, where=uri)
         if value is not None:
-            _print(f"To beat: {config.condition.metric} {value:.6g} of {summary['ModelPackageArn']}.")
+            print(f"To beat: {config.condition.metric} {value:.6g} of {arn}.", file=sys.stderr)
             return value
-    _print(f"No {config.condition.beat} model to beat in {config.group}: the threshold alone decides.")
+    print(f"No {config.condition.beat} model to beat in {config.group}: the threshold alone decides.", file=sys.stderr)
     return None
 
 
@@ -129,7 +129,3 @@ def _entity_tags(s3: Any, config: PipelineConfig, values: Mapping[str, Any]) -> 
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
             tags += [f"{entry['Key']} {entry['ETag']} {entry['Size']}" for entry in page.get("Contents", [])]
     return tuple(tags)
-
-
-def _print(line: str) -> None:
-    print(line, file=sys.stderr)

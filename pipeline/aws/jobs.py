@@ -1,4 +1,4 @@
-"""Builds the SDK's ProcessingStep or TrainingStep from a step's contract and plan."""
+"""Build the SDK's ProcessingStep or TrainingStep from a step's contract and plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from pipeline.aws.parameters import (
     machine_of,
 )
 from pipeline.config import Aws, PipelineConfig
-from pipeline.graph import SEVERAL_INSTANCES, SHARDED, source
+from pipeline.graph import SEVERAL_INSTANCES, source
 from pipeline.plan import Plan, StepPlan
 
-ENTRYPOINT = ("python", "-m", "container")  # the image's own; local pipelines require it
+ENTRYPOINT = ("python", "-m", "container")  # the image's entry point; local pipelines require it
 DECISION_FILE = "decision"
 _NUMBER = r"([0-9.eE+-]+|nan)"
 _LOGGED_METRICS = ("train/loss", "val/loss", *(f"val/{name}" for name in METRICS))
@@ -28,12 +28,12 @@ _LOGGED_METRICS = ("train/loss", "val/loss", *(f"val/{name}" for name in METRICS
 
 @dataclass(frozen=True)
 class Build:
-    """What every step is built from.
+    """The state of building a pipeline.
 
     Attributes:
         parameters: the SDK's parameters by name.
-        steps: the SDK's steps built so far, by contract name.
-        local: whether it is for the SDK's local pipelines.
+        steps: the SDK's steps so far, by contract name.
+        local: whether to build for the SDK's local pipelines.
     """
 
     config: PipelineConfig
@@ -56,6 +56,7 @@ class Build:
 
 def processing_step(build: Build, plan: StepPlan) -> Any:
     """Return the processing step of a contract."""
+    from sagemaker.core.network import NetworkConfig
     from sagemaker.core.processing import Processor
     from sagemaker.core.workflow.properties import PropertyFile
     from sagemaker.mlops.workflow.steps import ProcessingStep
@@ -75,7 +76,12 @@ def processing_step(build: Build, plan: StepPlan) -> Any:
         sagemaker_session=build.session,
         env=_environment(build, plan) or None,
         tags=[{"Key": key, "Value": value} for key, value in sorted(aws.tags.items())],
-        network_config=_network(aws),
+        network_config=NetworkConfig(
+            enable_network_isolation=aws.network_isolation,
+            encrypt_inter_container_traffic=aws.encrypt_traffic,
+            subnets=list(aws.subnets) or None,
+            security_group_ids=list(aws.security_groups) or None,
+        ),
     )
     return ProcessingStep(
         name=contract.name,
@@ -107,7 +113,6 @@ def training_step(build: Build, plan: StepPlan) -> Any:
     from sagemaker.train.model_trainer import ModelTrainer
 
     contract, aws, machine = plan.contract, build.aws, machine_of(build.config, plan.contract.name)
-    kms = {"volume_kms_key_id": aws.kms_key} if aws.kms_key else {}
     wait = {"max_wait_time_in_seconds": aws.spot.max_wait_seconds} if aws.spot.enabled else {}
     vpc = {"subnets": list(aws.subnets), "security_group_ids": list(aws.security_groups)} if aws.subnets else {}
     trainer = ModelTrainer(
@@ -120,7 +125,7 @@ def training_step(build: Build, plan: StepPlan) -> Any:
             instance_count=_instance_count(build, contract),
             volume_size_in_gb=machine.volume_gb,
             enable_managed_spot_training=aws.spot.enabled,
-            **kms,
+            **({"volume_kms_key_id": aws.kms_key} if aws.kms_key else {}),
         ),
         networking=Networking(
             enable_network_isolation=aws.network_isolation,
@@ -155,7 +160,7 @@ def training_step(build: Build, plan: StepPlan) -> Any:
 
 
 def output_uri(build: Build, contract: StepContract, output: str) -> Any:
-    """Where a built step's output lies: of a cached step, where the earlier execution wrote it."""
+    """Return the URI of a step's output; for a cached step, the earlier execution's URI."""
     from sagemaker.core.workflow.functions import Join
 
     properties = build.steps[contract.name].properties
@@ -163,7 +168,7 @@ def output_uri(build: Build, contract: StepContract, output: str) -> Any:
         return properties.ProcessingOutputConfig.Outputs[output].S3Output.S3Uri
     if output == "model_output":
         return properties.ModelArtifacts.S3ModelArtifacts
-    # output/data has no property of its own, but lies beside the job's other output.
+    # output/data has no property; the service writes it next to the model.
     job = [properties.OutputDataConfig.S3OutputPath, properties.TrainingJobName]
     return Join(on="/", values=[*job, "output", "output.tar.gz"])
 
@@ -203,6 +208,8 @@ def _input_uris(build: Build, plan: StepPlan) -> dict[str, Any]:
 def _inputs(build: Build, plan: StepPlan) -> list[Any]:
     from sagemaker.core.shapes import ProcessingInput, ProcessingS3Input
 
+    settings = plan.contract.settings.from_environment(plan.environment)
+    may_shard = not build.local and not settings.whole_inputs
     return [
         ProcessingInput(
             input_name=name,
@@ -211,16 +218,13 @@ def _inputs(build: Build, plan: StepPlan) -> list[Any]:
                 local_path=plan.contract.input(name).container_path,
                 s3_data_type="S3Prefix",
                 s3_input_mode="File",
-                s3_data_distribution_type="ShardedByS3Key" if _is_sharded(build, plan, name) else "FullyReplicated",
+                s3_data_distribution_type="ShardedByS3Key"
+                if may_shard and plan.contract.input(name).sharded
+                else "FullyReplicated",
             ),
         )
         for name, uri in _input_uris(build, plan).items()
     ]
-
-
-def _is_sharded(build: Build, plan: StepPlan, name: str) -> bool:
-    settings = plan.contract.settings.from_environment(plan.environment)
-    return (plan.contract.name, name) in SHARDED and not settings.whole_inputs and not build.local
 
 
 def _output(build: Build, contract: StepContract, folder: StepFolder) -> Any:
@@ -236,17 +240,6 @@ def _output(build: Build, contract: StepContract, folder: StepFolder) -> Any:
             local_path=folder.container_path,
             s3_upload_mode="EndOfJob",
         ),
-    )
-
-
-def _network(aws: Aws) -> Any:
-    from sagemaker.core.network import NetworkConfig
-
-    return NetworkConfig(
-        enable_network_isolation=aws.network_isolation,
-        encrypt_inter_container_traffic=aws.encrypt_traffic,
-        subnets=list(aws.subnets) or None,
-        security_group_ids=list(aws.security_groups) or None,
     )
 
 

@@ -1,4 +1,4 @@
-"""The pipeline's parameters, which each execution may set; the configuration gives their defaults."""
+"""The pipeline's parameters. Each execution may set them; the configuration has their defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

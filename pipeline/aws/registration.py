@@ -1,16 +1,18 @@
-"""The step that registers: a model package with its metrics, sample requests and model card."""
+"""Build the step that registers a model package with its metrics, sample requests and model card."""
 
+from types import SimpleNamespace
 from typing import Any
 
 from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
-from contracts.steps import ARCHIVED_MODEL, EVALUATION, MODEL_METRICS, PACKAGE, PAYLOAD, PAYLOAD_ARCHIVE, REGISTRATION
+from contracts.steps import ARCHIVED_MODEL, EVALUATION, MODEL_METRICS, PACKAGE, PAYLOAD, PAYLOAD_ARCHIVE
 from pipeline.aws.jobs import Build, output_uri, service_retries
 from pipeline.aws.parameters import APPROVAL
 from pipeline.card import DOMAIN, TASK, model_card
+from pipeline.plan import StepPlan
 
 
-def registration_step(build: Build) -> Any:
-    """Return the step. The SDK's register() is not used: it calls S3 while the definition is built."""
+def registration_step(build: Build, plan: StepPlan) -> Any:
+    """Return the step. The SDK's register() is not used because it calls S3 while the definition is built."""
     from sagemaker.core.model_metrics import MetricsSource, ModelMetrics
     from sagemaker.core.model_registry import create_model_package_from_containers, get_model_package_args
     from sagemaker.core.shapes import ModelPackageModelCard
@@ -24,7 +26,8 @@ def registration_step(build: Build) -> Any:
         content_type="application/json", s3_uri=file(MODEL_METRICS, "metrics_output", EVALUATION)
     )
     card = model_card(build.config, build.plan.hyperparameters, image=build.aws.image, decision=None)
-    build.session.init_model_step_arguments(_Model(build.session))
+    # A ModelStep reads only the session from the model.
+    build.session.init_model_step_arguments(SimpleNamespace(sagemaker_session=build.session))
     create_model_package_from_containers(
         build.session,
         **get_model_package_args(
@@ -47,15 +50,8 @@ def registration_step(build: Build) -> Any:
         ),
     )
     return ModelStep(
-        name=REGISTRATION.name,
-        description=REGISTRATION.about,
+        name=plan.contract.name,
+        description=plan.contract.about,
         step_args=build.session.context,
         retry_policies=[service_retries(build.aws)],
     )
-
-
-class _Model:
-    """The one attribute that a ModelStep reads from a model whose request exists."""
-
-    def __init__(self, session: Any) -> None:
-        self.sagemaker_session = session

@@ -1,7 +1,7 @@
-"""python -m pipeline run --docker: the pipeline in containers, by the SageMaker SDK's own local pipelines.
+"""Run the pipeline in containers, with the SageMaker SDK's local pipelines (python -m pipeline run --docker).
 
-What runs is the definition for AWS, with local instances; S3 is moto's server on loopback, whose contents are gone with
-the process. Local pipelines cache nothing and register nothing: every step runs, and the registry is the local one.
+The definition for AWS runs with local instances. moto's server on loopback replaces S3; its content is lost when the
+process ends. Local pipelines have no cache and no registration: every step runs, and the local registry is used.
 """
 
 import json
@@ -41,21 +41,21 @@ from pipeline.local.run_state import Run
 
 REGION, BUCKET = "us-east-1", "local"
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
-_CONTAINER = re.compile(r"^\S+-algo-\d+-\w+ +\| ?")  # what Docker Compose puts before each line
+_CONTAINER = re.compile(r"^\S+-algo-\d+-\w+ +\| ?")  # Docker Compose's prefix of each line
 _FIX = "What to change: "
 
 
 def run_in_docker(config: PipelineConfig, root: Path, *, image: str) -> int:
-    """Run the whole pipeline in containers of `image`; steps and registry lie under `root`.
+    """Run the whole pipeline in containers of `image`, with steps and registry under `root`.
 
     Returns:
         0 registered, 1 a step failed or the condition does not hold, 130 stopped.
 
     Raises:
-        ContractError: the configuration is refused, an input, the image, the SDK or moto is missing, or another run is
-            under way in `root`.
+        ContractError: the configuration is refused, an input, the image, the SDK or moto is missing, or another run
+            uses `root`.
     """
-    local = config.model_copy(update={"aws": _nowhere(config, image)})
+    local = config.model_copy(update={"aws": _local_aws(config, image)})
     _, plan = aws_plan(local)
     require_inputs(config)
     _require_image(image)
@@ -71,8 +71,8 @@ def run_in_docker(config: PipelineConfig, root: Path, *, image: str) -> int:
             return STOPPED
 
 
-def _nowhere(config: PipelineConfig, image: str) -> Aws:
-    """Return a section aws for the local service, with the image as the engine names it."""
+def _local_aws(config: PipelineConfig, image: str) -> Aws:
+    """Return a section `aws` for the local service, with the image's local name."""
     inputs = {name: f"s3://{BUCKET}/inputs/{name}" for name in config.inputs}
     role = "arn:aws:iam::123456789012:role/local"
     return Aws.model_construct(region=REGION, role=role, image=image, bucket=BUCKET, inputs=inputs, cache_expires=None)
@@ -105,10 +105,10 @@ def _run(state: Run, local: PipelineConfig, s3: Any, home: Path) -> int:
 
 @dataclass
 class _Watch:
-    """Shows the steps of an execution, and gives each its log.
+    """Show the steps of an execution, and write a log for each.
 
     Attributes:
-        log: of the step that runs; what the SDK prints of its containers goes there.
+        log: the log of the running step; it receives what the SDK prints of the containers.
     """
 
     state: Run
@@ -144,11 +144,11 @@ class _Watch:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: `write` flushes."""
 
 
 def _execute(state: Run, local: PipelineConfig, parameters: dict[str, Any], home: Path) -> Any:
-    """Run the SDK's local pipeline; a step that fails ends it."""
+    """Run the SDK's local pipeline, until its end or a failed step."""
     import boto3
     from sagemaker.core.workflow.pipeline_context import LocalPipelineSession
     from sagemaker.mlops.local.pipeline import LocalPipelineExecutor
@@ -186,7 +186,7 @@ def _execute(state: Run, local: PipelineConfig, parameters: dict[str, Any], home
 
 
 def _remove_containers(folder: Path) -> None:
-    """Local mode leaves its containers behind, and those of a run that is interrupted running."""
+    """Remove the containers that local mode leaves, which still run after an interrupt."""
     services = [yaml.safe_load(path.read_text())["services"] for path in folder.glob("*/docker-compose.yaml")]
     names = [service["container_name"] for each in services for service in each.values()]
     if names:
@@ -204,7 +204,7 @@ def _cause(log: Path) -> str | None:
 
 
 def _fetch(s3: Any, contract: StepContract, properties: Any, place: StepFolderOnDisk) -> None:
-    """Lay the outputs of a step out as the other way to run does."""
+    """Download the outputs of a step to the folders that a run without containers uses."""
     if contract is PYTORCH_TRAINING:
         paths = JobPaths(place.ml)
         home, _, model = properties["ModelArtifacts"]["S3ModelArtifacts"].rpartition("/")
@@ -218,7 +218,7 @@ def _fetch(s3: Any, contract: StepContract, properties: Any, place: StepFolderOn
 
 
 def _download(s3: Any, uri: str, folder: Path) -> None:
-    """One object, or all under a prefix."""
+    """Download one object, or all objects under a prefix."""
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
     for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
         for entry in page.get("Contents", []):
@@ -227,31 +227,29 @@ def _download(s3: Any, uri: str, folder: Path) -> None:
             s3.download_file(bucket, entry["Key"], str(target))
 
 
-def _upload(s3: Any, place: Path, key: str) -> None:
-    files = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
+def _upload(s3: Any, source: Path, key: str) -> None:
+    files = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
     for path in files:
-        name = path.name if place.is_file() else path.relative_to(place).as_posix()
+        name = path.name if source.is_file() else path.relative_to(source).as_posix()
         s3.upload_file(str(path), BUCKET, f"{key}/{name}")
 
 
 def _require_image(image: str) -> None:
     try:
-        found = subprocess.run(["docker", "image", "inspect", image], capture_output=True, text=True, check=False)
+        done = subprocess.run(["docker", "image", "inspect", image], capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise ContractError("docker: is not installed", "Install it, or leave --docker out.") from None
-    if found.returncode:
-        raise ContractError(f"--docker {image}: {found.stderr.strip()}", "Build it: make image")
+        raise ContractError("docker: is not installed", "Install it, or remove --docker.") from None
+    if done.returncode:
+        raise ContractError(f"--docker {image}: {done.stderr.strip()}", "Build it: make image")
 
 
 @contextmanager
 def _service(root: Path) -> Iterator[Any]:
-    """An S3 with one bucket on loopback, to which the environment points; yields a client."""
+    """Serve S3 with one bucket on loopback, set the environment to it, and yield a client."""
     try:
         from moto.server import ThreadedMotoServer
     except ImportError:
-        raise ContractError(
-            "moto is not installed", "It serves S3 on this machine. Install it: pip install 'moto[server]'"
-        ) from None
+        raise ContractError("moto is not installed", "Install it: pip install 'moto[server]'") from None
     import boto3
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)

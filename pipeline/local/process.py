@@ -1,4 +1,4 @@
-"""Runs one step's program, `python -m container ...`, over its own root, and reports why it failed."""
+"""Run one step's program, `python -m container ...`, with its own root, and report the cause of a failure."""
 
 import json
 import os
@@ -23,39 +23,30 @@ GRACE_SECONDS = 110  # a stopped training saves a checkpoint; the service gives 
 
 
 class StepFailed(Exception):
-    """A step's program ended badly."""
+    """A step's program failed."""
 
     def __init__(self, step: str, cause: str, log: Path) -> None:
         super().__init__(f"{step} failed: {cause}\nIts log: {log}")
 
 
 def run_step(
-    plan: StepPlan,
-    place: StepFolderOnDisk,
-    inputs: Mapping[str, Path],
-    hyperparameters: Mapping[str, str],
+    plan: StepPlan, place: StepFolderOnDisk, inputs: Mapping[str, Path], hyperparameters: Mapping[str, str]
 ) -> None:
-    """Lay the step's root out as SageMaker would, run its program, check that it wrote what it promised.
+    """Create the step's root as SageMaker does, and run its program, which checks its outputs.
 
     Args:
-        inputs: where each input lies, by logical name; a folder or one file.
+        inputs: folder or file of each input, by logical name.
         hyperparameters: as the service delivers them; for a training.
 
     Raises:
-        StepFailed: the program ended with another code than 0, or a promised file is missing.
+        StepFailed: the program's exit code is not 0.
     """
-    contract = plan.contract
-    _lay_out(plan, place, inputs, hyperparameters)
+    _create_root(plan, place, inputs, hyperparameters)
     command = [sys.executable, "-m", "container", *plan.command, "--root", str(place.ml)]
     with place.log.open("ab") as log:
         exit_code = _run(command, _environment(plan), log)
     if exit_code != 0:
-        raise StepFailed(contract.name, _cause(contract, place, exit_code), place.log)
-    for folder in contract.outputs:
-        for pattern in folder.files if folder.required else ():
-            if not any(folder.path(place.ml).glob(pattern)):
-                cause = f"it ended with 0 but wrote no {pattern} into {folder.name} ({folder.path(place.ml)})"
-                raise StepFailed(contract.name, cause, place.log)
+        raise StepFailed(plan.contract.name, _cause(plan.contract, place, exit_code), place.log)
 
 
 def last_line(log: Path) -> str:
@@ -69,11 +60,11 @@ def last_line(log: Path) -> str:
     return lines[-1] if lines else ""
 
 
-def _lay_out(
+def _create_root(
     plan: StepPlan, place: StepFolderOnDisk, inputs: Mapping[str, Path], hyperparameters: Mapping[str, str]
 ) -> None:
     contract, training = plan.contract, plan.contract.kind == "training"
-    if not training:  # a training goes on from its checkpoints; the others start afresh
+    if not training:  # a training resumes from its checkpoints; other steps start again
         shutil.rmtree(place.ml, ignore_errors=True)
     for name, origin in inputs.items():
         link = contract.input(name).path(place.ml)
@@ -106,14 +97,14 @@ def _environment(plan: StepPlan) -> dict[str, str]:
 
 
 def _run(command: list[str], environment: Mapping[str, str], log: object) -> int:
-    """Run to the end; being stopped stops the program first, with the time to save what it has."""
+    """Run the program to its end, and return its exit code; an interrupt stops it, with time to save its state."""
     process = subprocess.Popen(
         [sys.executable, with_parent.__file__, str(os.getpid()), *command],
         env=dict(environment),
         stdin=subprocess.DEVNULL,
         stdout=log,  # type: ignore[call-overload]
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # so that a Ctrl-C reaches it once, from us
+        start_new_session=True,  # so that a Ctrl-C reaches it once, from this process
     )
     try:
         with _terminating_raises():
@@ -141,8 +132,8 @@ def _terminating_raises() -> Iterator[None]:
 
 
 def _cause(contract: StepContract, place: StepFolderOnDisk, exit_code: int) -> str:
-    """Return the cause that the program wrote, as the service would show it."""
-    spoken = JobPaths(place.ml).failure_files[0] if contract.kind == "training" else message_file(place.ml)
-    if spoken.is_file() and (text := spoken.read_text(encoding="utf-8", errors="replace").strip()):
+    """Return the cause that the program wrote, as the service shows it."""
+    message = JobPaths(place.ml).failure_files[0] if contract.kind == "training" else message_file(place.ml)
+    if message.is_file() and (text := message.read_text(encoding="utf-8", errors="replace").strip()):
         return "\n".join(text.splitlines()[:2])
-    return f"exit code {exit_code}; it left no message. The last line of its log: {last_line(place.log)}"
+    return f"exit code {exit_code}, without a message. The last line of its log: {last_line(place.log)}"

@@ -1,4 +1,4 @@
-"""The table of steps that a person watches: redrawn on a terminal, a line per event elsewhere."""
+"""Show the table of steps: redrawn on a terminal, one line per event elsewhere."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ _REDRAW_SECONDS = 0.5
 
 @dataclass
 class Row:
-    """A step as the table shows it."""
+    """A step in the table."""
 
     name: str
     state: str = WAITING
@@ -23,12 +23,7 @@ class Row:
 
 
 class Progress:
-    """The table.
-
-    Args:
-        names: the steps, in order.
-        stream: where it is shown.
-    """
+    """The table of steps, in the order of `names`."""
 
     def __init__(self, names: Iterable[str], stream: TextIO = sys.stderr) -> None:
         self.rows = [Row(name) for name in names]
@@ -39,20 +34,20 @@ class Progress:
             self._draw()
 
     def finish(self, name: str, state: str, *, seconds: float = 0.0, note: str = "") -> None:
-        """Say how a step ended."""
+        """Show how a step ended."""
         row = self._row(name)
         row.state, row.seconds, row.note = state, seconds, note
         self._show(row)
 
     @contextmanager
     def running(self, name: str, note: Callable[[], str]) -> Iterator[None]:
-        """Show a step as running; `note` says how far it is."""
-        row, began, over = self._row(name), time.monotonic(), Event()
+        """Show a step as running, with the current text of `note`."""
+        row, began, ended = self._row(name), time.monotonic(), Event()
         row.state = RUNNING
         self._show(row)
 
         def watch() -> None:
-            while not over.wait(_REDRAW_SECONDS):
+            while not ended.wait(_REDRAW_SECONDS):
                 row.seconds, row.note = time.monotonic() - began, note()
                 self._draw()
 
@@ -62,12 +57,12 @@ class Progress:
         try:
             yield
         finally:
-            over.set()
+            ended.set()
             if self._terminal:
                 watcher.join()
 
     def lines(self) -> list[str]:
-        """The table as text."""
+        """Return the table as text."""
         return [f"{'step':26s} {'state':8s} {'time':>8s}  note", *(_line(row) for row in self.rows)]
 
     def _row(self, name: str) -> Row:

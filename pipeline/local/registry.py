@@ -1,4 +1,4 @@
-"""A model registry in a folder: registry/GROUP/VERSION/, whole versions only."""
+"""A model registry in a folder: registry/GROUP/VERSION/, complete versions only."""
 
 import json
 import os
@@ -30,7 +30,7 @@ class RegisteredModel:
 
     @property
     def value(self) -> float | None:
-        """The metric that it was registered by."""
+        """The metric of the condition."""
         return read_decision_value(self.folder)
 
 
@@ -41,34 +41,28 @@ class LocalRegistry:
         self.folder = root / "registry" / group
 
     def versions(self) -> list[RegisteredModel]:
-        """All versions, the newest first."""
-        found = []
+        """Return all versions, the newest first."""
+        models = []
         for folder in self.folder.glob("[0-9]*"):
             package = json.loads((folder / PACKAGE_FILE).read_text())
-            told = package["CustomerMetadataProperties"]
-            found.append(
-                RegisteredModel(
-                    folder,
-                    package["ModelPackageVersion"],
-                    package["ModelApprovalStatus"],
-                    told["condition_metric"],
-                    told["package_digest"],
-                )
-            )
-        return sorted(found, key=lambda model: -model.version)
+            version, approval = package["ModelPackageVersion"], package["ModelApprovalStatus"]
+            properties = package["CustomerMetadataProperties"]
+            metric, digest = properties["condition_metric"], properties["package_digest"]
+            models.append(RegisteredModel(folder, version, approval, metric, digest))
+        return sorted(models, key=lambda model: -model.version)
 
     def to_beat(self, config: PipelineConfig, *, package_digest: str | None) -> RegisteredModel | None:
-        """The version that a new model is held against; a model is no rival of itself.
+        """Return the version that a new model must beat; a model need not beat itself.
 
         Args:
-            package_digest: what is to be registered, where it is packaged already.
+            package_digest: of the new model's package; None if it is not packaged yet.
         """
         if config.condition.beat == "nothing":
             return None
         for model in self.versions():
-            same = model.metric == config.condition.metric and model.package_digest != package_digest
+            comparable = model.metric == config.condition.metric and model.package_digest != package_digest
             approved = config.condition.beat == "newest" or model.approval == "Approved"
-            if same and approved and model.value is not None:
+            if comparable and approved and model.value is not None:
                 return model
         return None
 
@@ -81,22 +75,22 @@ class LocalRegistry:
         package_digest: str,
         decision: ConditionOutcome,
     ) -> RegisteredModel:
-        """Add a version, which appears complete or not at all."""
+        """Add a version atomically."""
         version = max((model.version for model in self.versions()), default=0) + 1
-        own = config.registration
+        registration = config.registration
         package = {
             "ModelPackageGroupName": config.group,
             "ModelPackageVersion": version,
             "CreationTime": datetime.now(UTC).isoformat(timespec="seconds"),
-            "ModelApprovalStatus": own.approval,
+            "ModelApprovalStatus": registration.approval,
             "Domain": DOMAIN,
             "Task": TASK,
             "InferenceSpecification": {
                 "Containers": [{"ModelDataUrl": ARCHIVED_MODEL}],
                 "SupportedContentTypes": list(REQUEST_TYPES),
                 "SupportedResponseMIMETypes": list(RESPONSE_TYPES),
-                "SupportedRealtimeInferenceInstanceTypes": list(own.inference_instances),
-                "SupportedTransformInstanceTypes": list(own.transform_instances),
+                "SupportedRealtimeInferenceInstanceTypes": list(registration.inference_instances),
+                "SupportedTransformInstanceTypes": list(registration.transform_instances),
             },
             "CustomerMetadataProperties": {
                 "condition_metric": config.condition.metric,
@@ -113,7 +107,7 @@ class LocalRegistry:
                     if path.is_file():
                         _link_or_copy(path, temporary / path.name)
             (temporary / PACKAGE_FILE).write_text(json.dumps(package, indent=1))
-        return RegisteredModel(target, version, own.approval, config.condition.metric, package_digest)
+        return RegisteredModel(target, version, registration.approval, config.condition.metric, package_digest)
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

@@ -1,8 +1,8 @@
-"""Becomes another program that the kernel kills when its parent dies, so that no orphan writes beside the next run.
+"""Replace this process by a program that the kernel kills when its parent dies, so that no orphan disturbs a new run.
 
     python with_parent.py PARENT_PID PROGRAM [ARGUMENT ...]
 
-A program of its own, as code between fork and exec is not safe where there are threads.
+This is a separate program because code between fork and exec is unsafe in a process with threads.
 """
 
 import ctypes

@@ -11,8 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from container.steps.preprocess.row_hash import key_hashes, row_hashes, unit_interval
-from container.steps.preprocess.row_split import TEST, TRAIN, VAL, HashSplit, Shares, StratifiedSplit, TimeSplit
+from container.steps.preprocess.row_split import (
+    TEST,
+    TRAIN,
+    VAL,
+    HashSplit,
+    Shares,
+    StratifiedSplit,
+    TimeSplit,
+    key_hashes,
+    row_hashes,
+    unit_interval,
+)
 from container.steps.preprocess.times import TimeColumn
 from container.tables.channel_files import Origin
 from contracts.errors import ContractError
@@ -273,8 +283,8 @@ def test_a_row_without_an_id_is_named(tmp_path: Path) -> None:
         ({"SPLIT_BY": "time", "TIME_FIELD": "chat"}, "column 'chat': "),
         ({"SPLIT_BY": "time"}, "SPLIT_BY=time and TIME_FIELD go together"),
         ({"SPLIT_BY": "stratified", "GROUP_FIELD": "seller"}, "SPLIT_BY=stratified and GROUP_FIELD exclude each other"),
-        ({"LABEL_MAP": {"1": "a", "1.0": "b"}}, "LABEL_MAP: '1' is there twice"),
-        ({"TRAIN_RATIO": 0.999}, "split val has no rows: 60 rows, TRAIN_RATIO=0.999 and TEST_VAL_RATIO=0.5"),
+        ({"LABEL_MAP": {"1": "a", "1.0": "b"}}, "LABEL_MAP: lists '1' twice"),
+        ({"TRAIN_RATIO": 0.999}, "split val has no rows: there are 60 rows, TRAIN_RATIO=0.999 and TEST_VAL_RATIO=0.5"),
     ],
 )
 def test_settings_that_do_not_fit_the_table_are_named(tmp_path: Path, settings: dict[str, Any], said: str) -> None:

@@ -1,1 +1,1 @@
-"""The step that computes metrics, slices and plots from predictions."""
+"""Compute metrics, slices and plots from predictions."""

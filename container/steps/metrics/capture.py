@@ -1,6 +1,6 @@
-"""Measure recall when only the records with the highest scores are reviewed.
+"""Measure recall if only the records with the highest scores are reviewed.
 
-Count recall is the share of the positives that is flagged, dollar recall the share of the positives' amounts.
+Count recall is the flagged share of the positives, dollar recall the flagged share of the positives' amounts.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class CapturePoint:
     Attributes:
         flagged_share: of the records. false_positive_rate: of the negatives.
         precision: None if nothing is flagged.
-        dollar_recall: None without amounts, or where the positives' are 0.
+        dollar_recall: None without amounts, or if the positives' amounts are 0.
     """
 
     threshold: float
@@ -56,7 +56,7 @@ def capture(
     flagged_shares: Sequence[float],
     false_positive_rate: float,
 ) -> Capture:
-    """Measure recall under budgets; records of equal score are flagged together, so a budget may be used in part.
+    """Measure recall under budgets. Records of equal score are flagged together, within the budget.
 
     Args:
         ranking: of all labelled records.

@@ -26,11 +26,10 @@ class Comparison:
     Attributes:
         values, previous: metrics by name, None where undefined.
         differences: value minus previous; None where either is undefined.
-        auroc_interval: 95 % interval of the difference in AUROC; None for more than two classes, or where the two order
-            the records alike.
+        auroc_interval: 95 % interval of the difference in AUROC; None for more than two classes, or equal orders.
         score_correlation: Spearman's, of class 1's probability; None for more than two classes, or constant scores.
-        newly_flagged, no_longer_flagged: two classes: whose decision changed; None for more.
         changed_decisions: records whose decided class changed.
+        newly_flagged, no_longer_flagged: for two classes, the changed records by label; None for more.
     """
 
     records: int
@@ -45,7 +44,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """better, worse, or what sampling may explain: by AUROC."""
+        """better, worse or not told apart, by the interval of the difference in AUROC."""
         if self.auroc_interval is None:
             return "not told apart"
         low, high = self.auroc_interval
@@ -60,12 +59,12 @@ def compare(
     threshold: float | None,
     previous_threshold: float | None,
 ) -> Comparison:
-    """Compare on records that all have a label.
+    """Compare two models on labelled records.
 
     Args:
         labels: class ids. [N]
         probabilities, previous: [N, K] each
-        threshold, previous_threshold: of two classes.
+        threshold, previous_threshold: for two classes.
     """
     values = classification_metrics(labels, probabilities, METRICS, threshold=threshold).values
     values_before = classification_metrics(labels, previous, METRICS, threshold=previous_threshold).values
@@ -87,8 +86,8 @@ def compare(
         values=values,
         previous=values_before,
         differences={
-            name: None if value is None or old is None else value - old
-            for name, value, old in ((name, values[name], values_before[name]) for name in METRICS)
+            name: None if value is None or (old := values_before[name]) is None else value - old
+            for name, value in values.items()
         },
         auroc_interval=interval,
         score_correlation=correlation,
@@ -101,16 +100,15 @@ def compare(
 def auroc_difference_interval(
     is_positive: np.ndarray, scores: np.ndarray, previous: np.ndarray
 ) -> tuple[float, float] | None:
-    """95 % interval of the difference of two areas under the ROC curve over the same records.
+    """Return the 95 % interval of the difference of two areas under the ROC curve over the same records.
 
     DeLong's covariance (DeLong et al., 1988, Biometrics 44), by midranks (Sun & Xu, 2014, IEEE Signal Processing
-    Letters 21). None with fewer than two records of a kind, or without variance.
+    Letters 21). None with fewer than two positives or negatives, or without variance.
     """
     if min(is_positive.sum(), (~is_positive).sum()) < 2:
         return None
-    (of_positives, of_negatives), (before_positives, before_negatives) = (
-        _placements(is_positive, each) for each in (scores, previous)
-    )
+    of_positives, of_negatives = _placements(is_positive, scores)
+    before_positives, before_negatives = _placements(is_positive, previous)
     difference = float(of_positives.mean() - before_positives.mean())
     variance = float(
         np.var(of_positives - before_positives, ddof=1) / len(of_positives)
@@ -118,12 +116,12 @@ def auroc_difference_interval(
     )
     if variance <= 0:
         return None
-    reach = _NORMAL_95 * math.sqrt(variance)
-    return difference - reach, difference + reach
+    margin = _NORMAL_95 * math.sqrt(variance)
+    return difference - margin, difference + margin
 
 
 def _placements(is_positive: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each positive, the share of the negatives below it [P]; of each negative, of the positives above it [M]."""
+    """Return each positive's share of negatives below it [P], and each negative's share of positives above it [M]."""
     ranks = stats.rankdata(scores)
     positives, negatives = int(is_positive.sum()), int((~is_positive).sum())
     of_positives = (ranks[is_positive] - stats.rankdata(scores[is_positive])) / negatives

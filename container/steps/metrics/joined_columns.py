@@ -1,4 +1,4 @@
-"""Look up columns that predictions lack, by id in the tables that were scored."""
+"""Look up columns that are not in the predictions, by id in the scored tables."""
 
 from collections.abc import Sequence
 
@@ -14,24 +14,24 @@ from contracts.errors import ContractError
 def look_up(ids: pa.ChunkedArray, parts: PartFiles, *, id_field: str, columns: Sequence[str]) -> pa.Table:
     """Return the columns of each id's row; null where an id has no row. [N rows]
 
-    Tables with the same ids in the same order are joined row by row; otherwise the first row of an id counts.
+    Tables with the same ids in the same order are joined row by row; otherwise the first row of an id is used.
 
     Raises:
-        ContractError: none of the ids is there.
+        ContractError: the tables have none of the ids.
     """
     wanted = keys(ids)
     distinct = wanted.unique()
     rows, kept_ids = [], []
     for part in parts.iter_tables(list(dict.fromkeys([id_field, *columns]))):
-        own = keys(part.table[id_field])
-        known = pc.call_function("is_in", [own], pc.SetLookupOptions(distinct))
+        part_ids = keys(part.table[id_field])
+        known = pc.call_function("is_in", [part_ids], pc.SetLookupOptions(distinct))
         rows.append(part.table.select(list(columns)).filter(known))
-        kept_ids.append(own.filter(known))
+        kept_ids.append(part_ids.filter(known))
     known_ids = pa.chunked_array(kept_ids, pa.string())
     if not len(known_ids):
         raise ContractError(
             f"{parts.files[0].parent}: has none of the {len(wanted)} ids of the predictions in {id_field!r}",
-            "Hand over the tables that the predictions are of.",
+            "Provide the tables that were scored.",
         )
     return pa.concat_tables(rows).take(positions(wanted, known_ids))
 

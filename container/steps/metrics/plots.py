@@ -15,7 +15,7 @@ from container.evaluation.plots import write_curves
 from container.steps.metrics.computation import ModelMetrics, SplitMetrics
 from contracts.atomic_files import AtomicFile
 
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # Okabe and Ito's
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # Okabe and Ito's palette
 _SHOWN_GROUPS = 15
 
 

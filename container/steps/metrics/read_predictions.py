@@ -1,4 +1,4 @@
-"""Reads predictions files back: of a training job's output/data, loose or as output.tar.gz, or of any other scorer."""
+"""Read predictions of a training job (output/data, or packed as output.tar.gz) or of another scorer."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from contracts import artifacts
 from contracts.errors import ContractError
 
 ARCHIVE = "output.tar.gz"
-ONLY_SPLIT = "test"  # the split of predictions whose file names name none
+ONLY_SPLIT = "test"  # the split of predictions whose file names have no split
 _PREDICTIONS = re.compile(r"(?P<split>[^/]+?)_predictions[^/]*")
 _SCORE = re.compile(r"prob_class_([0-9]+)")
 _SUM_TOLERANCE = 1e-3
@@ -32,7 +32,7 @@ class PredictionFiles:
     """Predictions by split.
 
     Attributes:
-        job_metrics: the training job's metrics.json, if it lies beside them.
+        job_metrics: the training job's metrics.json, if it is in the same folder.
     """
 
     folder: Path
@@ -41,22 +41,22 @@ class PredictionFiles:
 
     @property
     def class_labels(self) -> tuple[Label, ...] | None:
-        """The labels in the order of the classes, as the training job states them."""
+        """The labels in the order of the classes, from the training job's metrics.json."""
         classes = (self.job_metrics or {}).get("classes") or {}
         return next((tuple(each["label"] for each in of_split) for of_split in classes.values()), None)
 
     @property
     def threshold(self) -> float | None:
-        """The threshold that the training job decides by."""
+        """The training job's decision threshold."""
         threshold = ((self.job_metrics or {}).get("decision") or {}).get("threshold")
         return threshold["value"] if threshold else None
 
 
 def find_predictions(folder: Path, *, scratch: Path) -> PredictionFiles:
-    """Files named {split}_predictions..., else every table in the folder as one split.
+    """Return the files named {split}_predictions..., or every table in the folder as one split.
 
     Args:
-        scratch: where archives are unpacked.
+        scratch: folder for unpacked archives.
 
     Raises:
         ContractError: no predictions.
@@ -68,9 +68,8 @@ def find_predictions(folder: Path, *, scratch: Path) -> PredictionFiles:
         paths = data_files(folder)
     by_split: dict[str, list[Path]] = {}
     for path in paths:
-        named = _PREDICTIONS.fullmatch(path.name)
-        if named:
-            by_split.setdefault(named["split"], []).append(path)
+        if match := _PREDICTIONS.fullmatch(path.name):
+            by_split.setdefault(match["split"], []).append(path)
     if not by_split:
         by_split = {ONLY_SPLIT: [path for path in paths if path.name not in (artifacts.METRICS, ARCHIVE)]}
     metrics = next((path for path in paths if path.name == artifacts.METRICS), None)
@@ -81,31 +80,26 @@ def find_predictions(folder: Path, *, scratch: Path) -> PredictionFiles:
     return PredictionFiles(folder, splits, None if metrics is None else json.loads(metrics.read_text("utf-8")))
 
 
-def score_columns(files: PredictionFiles, asked: Sequence[str]) -> tuple[str, ...]:
-    """The columns of class probabilities, the same in every split: those asked for, else prob_class_0, 1, ...
+def score_columns(files: PredictionFiles, configured: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of class probabilities in every split: the configured ones, or prob_class_0, 1, ...
 
     Raises:
-        ContractError: one of them is missing.
+        ContractError: a column is missing.
     """
+    if configured:
+        for split, parts in files.splits.items():
+            _require_columns(configured, split, parts)
+        return tuple(configured)
+    counts = set()
     for split, parts in files.splits.items():
-        for name in asked:
-            if name not in parts.columns:
-                raise missing_column(name, parts.columns, f"{split} predictions ({parts.files[0]})")
-    if asked:
-        return tuple(asked)
-    class_ids = {
-        split: sorted(int(match[1]) for name in parts.columns if (match := _SCORE.fullmatch(name)))
-        for split, parts in files.splits.items()
-    }
-    for split, classes in class_ids.items():
+        classes = sorted(int(match[1]) for name in parts.columns if (match := _SCORE.fullmatch(name)))
+        counts.add(len(classes))
         if classes != list(range(len(classes))) or len(classes) < 2:
-            parts = files.splits[split]
             raise ContractError(
                 f"{split} predictions ({parts.files[0]}): have no columns prob_class_0, prob_class_1, ...; they have "
                 f"{', '.join(map(repr, parts.columns))}",
                 "Name the columns of class probabilities in SCORE_FIELDS.",
             )
-    counts = {len(classes) for classes in class_ids.values()}
     if len(counts) > 1:
         raise ContractError(f"{files.folder}: the splits have {sorted(counts)} classes", "Score them with one model.")
     return tuple(f"prob_class_{k}" for k in range(counts.pop()))
@@ -114,17 +108,15 @@ def score_columns(files: PredictionFiles, asked: Sequence[str]) -> tuple[str, ..
 def read_split(
     split: str, parts: PartFiles, *, id_field: str, label_field: str, scores: Sequence[str]
 ) -> SplitPredictions:
-    """A split's predictions, labels not yet numbered.
+    """Return a split's predictions, without encoded labels.
 
     Args:
-        scores: columns of class probabilities; one: class 1's.
+        scores: columns of class probabilities; one column: class 1's.
 
     Raises:
-        ContractError: a missing column, no rows, a score that is no probability.
+        ContractError: a missing column, no rows, a score that is not a probability.
     """
-    for name in (id_field, *scores):
-        if name not in parts.columns:
-            raise missing_column(name, parts.columns, f"{split} predictions ({parts.files[0]})")
+    _require_columns((id_field, *scores), split, parts)
     has_label = label_field in parts.columns
     wanted = (id_field, label_field, *scores) if has_label else (id_field, *scores)
     ids, labels, probabilities = [], [], []
@@ -133,21 +125,23 @@ def read_split(
         labels.extend(part.table[label_field].chunks if has_label else [])
         probabilities.append(_probabilities(part, scores))
     if not ids or not sum(map(len, ids)):
-        raise ContractError(f"{split} predictions ({parts.files[0]}): hold no rows", "Hand over predictions with rows.")
-    of_rows = np.concatenate(probabilities)
-    return SplitPredictions(
-        split,
-        pa.chunked_array(ids),
-        pa.chunked_array(labels) if has_label else None,
-        np.full(len(of_rows), UNLABELLED, np.int64),
-        of_rows,
-    )
+        raise ContractError(f"{split} predictions ({parts.files[0]}): hold no rows", "Provide predictions with rows.")
+    raw_labels = pa.chunked_array(labels) if has_label else None
+    stacked = np.concatenate(probabilities)  # [N, K]
+    encoded = np.full(len(stacked), UNLABELLED, np.int64)
+    return SplitPredictions(split, pa.chunked_array(ids), raw_labels, encoded, stacked)
+
+
+def _require_columns(names: Sequence[str], split: str, parts: PartFiles) -> None:
+    for name in names:
+        if name not in parts.columns:
+            raise missing_column(name, parts.columns, f"{split} predictions ({parts.files[0]})")
 
 
 def find_labels(
     splits: Sequence[SplitPredictions], *, label_field: str, given: Sequence[Label] | None, num_classes: int
 ) -> LabelMap:
-    """The labels in the order of the classes: those given, else as many as there are classes, found in the data.
+    """Return the labels in the order of the classes: the given ones, or the labels in the data.
 
     Raises:
         ContractError: the labels and the classes do not match.
@@ -163,33 +157,32 @@ def find_labels(
     for split in splits:
         for key in keys(split.raw_labels).drop_null().unique().to_pylist() if split.raw_labels is not None else []:
             counts[key] = counts.get(key, 0) + 1
-    numbered = {str(k) for k in range(num_classes)}
-    if counts.keys() <= numbered:
+    if counts.keys() <= {str(k) for k in range(num_classes)}:
         return LabelMap(label_field, tuple(range(num_classes)))
     if len(counts) != num_classes:
-        shown = sorted(counts)[:10]
         raise ContractError(
-            f"column {label_field!r}: holds the {len(counts)} labels {shown}; the scores are of {num_classes} classes",
+            f"column {label_field!r}: holds the {len(counts)} labels {sorted(counts)[:10]}; "
+            f"the scores are of {num_classes} classes",
             "Set CLASS_LABELS to the label of each class, in the order of the score columns.",
         )
     return learned_labels(label_field, counts)
 
 
 def _probabilities(part: TableSlice, scores: Sequence[str]) -> np.ndarray:
-    """[R, K]; of one score, its complement goes first."""
+    """Return the checked probabilities; for one score, its complement comes first. [R, K]"""
     columns = []
     for name in scores:
         try:
             columns.append(numbers(part.table[name], name, origin=part.origin))
         except ContractError as error:
-            raise ContractError(error.cause, "Scores are numbers from 0 to 1; correct SCORE_FIELDS.") from None
+            raise ContractError(error.cause, "Write numbers from 0 to 1, or correct SCORE_FIELDS.") from None
     for name, column in zip(scores, columns):
         wrong = np.flatnonzero(~((column >= -_ROUNDING) & (column <= 1 + _ROUNDING)))  # NaN too
         if len(wrong):
             index = int(wrong[0])
             raise ContractError(
                 f"{part.origin.row(index)}, column {name!r}: {part.table[name][index].as_py()!r} is no probability",
-                "Scores are numbers from 0 to 1; correct SCORE_FIELDS if this is another column.",
+                "Write numbers from 0 to 1, or correct SCORE_FIELDS.",
             )
     if len(columns) == 1:
         return np.stack([1 - columns[0], columns[0]], axis=1)
@@ -199,7 +192,7 @@ def _probabilities(part: TableSlice, scores: Sequence[str]) -> np.ndarray:
     if len(off):
         raise ContractError(
             f"{part.origin.row(off[0])}: the probabilities {', '.join(scores)} sum to {sums[off[0]]:.6g}, not 1",
-            "Name one column per class in SCORE_FIELDS, or class 1's alone.",
+            "Name one column per class in SCORE_FIELDS, or only class 1's column.",
         )
     return stacked
 
@@ -213,5 +206,5 @@ def _unpack(archive: Path, scratch: Path) -> Path:
         return bool(_PREDICTIONS.fullmatch(name)) or name == artifacts.METRICS
 
     if not extract_archive(archive, target, wanted=wanted):
-        raise ContractError(f"{archive}: holds no predictions", "Hand over the output of a completed training job.")
+        raise ContractError(f"{archive}: holds no predictions", "Provide the output of a completed training job.")
     return target

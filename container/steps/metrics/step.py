@@ -93,7 +93,10 @@ def _split_input(
     amount, score = settings.amount_field, settings.previous_score_field
     wanted = [name for name in (amount, *settings.group_fields, score) if name is not None]
     columns = _columns(step, split, parts, list(dict.fromkeys(wanted)))
-    amounts = None if amount is None else _amounts(columns[amount], amount, parts)
+    amounts = None
+    if amount is not None:
+        fix = "Dollar recall is a share of a sum of amounts; write them as positive numbers."
+        amounts = _bounded(columns[amount], amount, parts, highest=np.inf, problem="below 0", fix=fix)
     before = None
     if score is not None:
         if previous is not None:
@@ -103,7 +106,8 @@ def _split_input(
                 f"PREVIOUS_SCORE_FIELD: is a score of class 1, and there are {num_classes} classes",
                 "Provide the previous model's predictions as previous_eval_output.",
             )
-        of_class_1 = _previous_scores(columns[score], score, parts)
+        fix = "Write numbers from 0 to 1, or correct PREVIOUS_SCORE_FIELD."
+        of_class_1 = _bounded(columns[score], score, parts, highest=1.0, problem="not a probability", fix=fix)
         before = np.stack([1 - of_class_1, of_class_1], axis=1)
     elif previous is not None:
         before = _previous_probabilities(settings, split, previous, num_classes=num_classes)
@@ -177,25 +181,16 @@ def _previous_probabilities(
     return probabilities
 
 
-def _amounts(column: pa.ChunkedArray, name: str, parts: PartFiles) -> np.ndarray:
-    amounts = numbers(column, name, origin=Origin(parts.files[0]))
-    fix = "Dollar recall is a share of a sum of amounts; write them as positive numbers."
-    _require(~(amounts < 0), amounts, "below 0", fix, name=name, parts=parts)
-    return amounts
-
-
-def _previous_scores(column: pa.ChunkedArray, name: str, parts: PartFiles) -> np.ndarray:
-    scores = numbers(column, name, origin=Origin(parts.files[0]))
-    fix = "Scores are numbers from 0 to 1; correct PREVIOUS_SCORE_FIELD."
-    _require(~((scores < 0) | (scores > 1)), scores, "not a probability", fix, name=name, parts=parts)
-    return scores
-
-
-def _require(valid: np.ndarray, values: np.ndarray, problem: str, fix: str, *, name: str, parts: PartFiles) -> None:
-    if not valid.all():
-        row = int(valid.argmin())
-        where = f"record {row + 1} of {parts.files[0].name}, column {name!r}"
-        raise ContractError(f"{where}: {values[row]:g} is {problem}", fix)
+def _bounded(
+    column: pa.ChunkedArray, name: str, parts: PartFiles, *, highest: float, problem: str, fix: str
+) -> np.ndarray:
+    """Return a column's numbers, after a check that they are between 0 and `highest`. [N]"""
+    values = numbers(column, name, origin=Origin(parts.files[0]))
+    invalid = np.flatnonzero((values < 0) | (values > highest))
+    if len(invalid):
+        where = f"record {invalid[0] + 1} of {parts.files[0].name}, column {name!r}"
+        raise ContractError(f"{where}: {values[invalid[0]]:g} is {problem}", fix)
+    return values
 
 
 def _write(step: StepRun, metrics: ModelMetrics) -> None:

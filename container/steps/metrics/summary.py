@@ -1,4 +1,4 @@
-"""Write metrics_summary.txt, the metrics on one page of text."""
+"""Write metrics_summary.txt: the metrics on one page of text."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,7 @@ _SHOWN_GROUPS = 12
 
 
 def metrics_summary(metrics: ModelMetrics) -> str:
-    """Return the page; it ends with a line break."""
+    """Return the page, with a final line break."""
     return "\n".join(line.rstrip() for line in _lines(metrics)) + "\n"
 
 
@@ -21,8 +21,8 @@ def _lines(metrics: ModelMetrics) -> Iterator[str]:
             ["records", *(f"{split.analysis.rows:,}" for split in splits.values())],
             ["with a label", *(f"{split.analysis.labelled:,}" for split in splits.values())],
             *(
-                [called, *(_figure(split.analysis.metrics.values[name]) for split in splits.values())]
-                for name, called in METRIC_NAMES.items()
+                [label, *(_figure(split.analysis.metrics.values[name]) for split in splits.values())]
+                for name, label in METRIC_NAMES.items()
             ),
             ["Calibration error", *(_figure(_calibration_error(split)) for split in splits.values())],
         ],
@@ -45,16 +45,14 @@ def _lines(metrics: ModelMetrics) -> Iterator[str]:
 def _operating_points(metrics: ModelMetrics) -> Iterator[str]:
     if not metrics.operating_points:
         return
-    yield ""
-    yield f"Thresholds, chosen on {metrics.chosen_on}"
+    yield from ("", f"Thresholds, chosen on {metrics.chosen_on}")
     rows = []
     for target, point in metrics.operating_points.items():
-        called = target if point.met else f"{target} (not reached)"
         reached = [
             f"{_figure(at['precision'])} / {_figure(at['recall'])} / {_share(at['flagged_share'])}"
             for at in point.reached.values()
         ]
-        rows.append([called, f"{point.value:.4f}", *reached])
+        rows.append([target if point.met else f"{target} (not reached)", f"{point.value:.4f}", *reached])
     columns = [f"{name}: precision / recall / flagged" for name in metrics.splits]
     yield from _table(["for", "threshold", *columns], rows)
 
@@ -62,24 +60,23 @@ def _operating_points(metrics: ModelMetrics) -> Iterator[str]:
 def _capture(name: str, split: SplitMetrics) -> Iterator[str]:
     if split.capture is None:
         return
-    yield ""
-    amounts = split.capture.positive_amount
-    of = "" if amounts is None else f"; positives amount to {amounts:,.2f}"
-    yield f"Recall under a budget, {name}{of}"
+    amount = split.capture.positive_amount
+    total = "" if amount is None else f"; positives amount to {amount:,.2f}"
+    yield from ("", f"Recall under a budget, {name}{total}")
     points = [(f"{share:g} of the records", point) for share, point in split.capture.at_shares.items()]
     points += [(f"{rate:g} of the negatives", point) for rate, point in split.capture.at_false_positive_rate.items()]
     yield from _table(
         ["flagged at most", "threshold", "flagged", "precision", "count recall", "dollar recall"],
         [
             [
-                called,
+                budget,
                 f"{point.threshold:.4f}",
                 f"{point.flagged:,} ({point.flagged_share:.2%})",
                 _figure(point.precision),
                 _figure(point.count_recall),
                 "-" if point.dollar_recall is None else _figure(point.dollar_recall),
             ]
-            for called, point in points
+            for budget, point in points
         ],
     )
     if split.missing_amounts:
@@ -90,8 +87,7 @@ def _comparison(name: str, split: SplitMetrics) -> Iterator[str]:
     comparison = split.comparison
     if comparison is None:
         return
-    yield ""
-    yield f"Beside the previous model, {name}: {comparison.records:,} records that both scored"
+    yield from ("", f"Compared with the previous model, {name}: {comparison.records:,} records that both scored")
     yield from _table(
         ["", "new", "previous", "difference"],
         [
@@ -99,7 +95,7 @@ def _comparison(name: str, split: SplitMetrics) -> Iterator[str]:
                 METRIC_NAMES[metric],
                 _figure(value),
                 _figure(comparison.previous[metric]),
-                _signed(comparison.differences[metric]),
+                _figure(comparison.differences[metric], sign="+"),
             ]
             for metric, value in comparison.values.items()
         ],
@@ -119,8 +115,7 @@ def _comparison(name: str, split: SplitMetrics) -> Iterator[str]:
 
 def _slices(name: str, split: SplitMetrics) -> Iterator[str]:
     for field, groups in split.slices.items():
-        yield ""
-        yield f"By {field}, {name}"
+        yield from ("", f"By {field}, {name}")
         shown = ["auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"]
         yield from _table(
             ["group", "labelled", "positives", *(METRIC_NAMES[metric] for metric in shown)],
@@ -150,12 +145,8 @@ def _calibration_error(split: SplitMetrics) -> float | None:
     return split.analysis.calibration and split.analysis.calibration.expected_calibration_error
 
 
-def _figure(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.4f}"
-
-
-def _signed(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:+.4f}"
+def _figure(value: float | None, *, sign: str = "") -> str:
+    return "undefined" if value is None else f"{value:{sign}.4f}"
 
 
 def _share(value: float | None) -> str:

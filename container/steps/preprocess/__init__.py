@@ -1,1 +1,1 @@
-"""The step that splits a raw table into train, val and test, with a profile of the data."""
+"""Split a raw table into train, val and test, and profile it."""

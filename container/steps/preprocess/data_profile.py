@@ -1,10 +1,11 @@
-"""A profile of a raw table while it streams past: what a person wants to know before a model learns from it.
+"""Profile a raw table in one streaming pass, for a person who checks the data before training.
 
-Rows, labels and missing cells are counted over all rows. Kinds, spreads and frequent values come from a sample of at
-most SAMPLE_ROWS rows, chosen by their hash: the same rows however the table is cut into files.
+Rows, labels and missing cells are counted over all rows. Kinds, quantiles and frequent values come from a sample of at
+most SAMPLE_ROWS rows. The rows' hashes determine the sample, so it does not depend on the files.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,16 @@ from contracts.errors import ContractError
 
 SAMPLE_ROWS = 50_000
 SAMPLE_BYTES = 16 << 20
-IDS_WATCHED = 1 << 16  # distinct ids up to which duplicates are counted exactly; beyond, by a sample of the ids
+EXACT_IDS = 1 << 16  # up to this many distinct ids, duplicates are counted exactly; beyond, in a sample of the ids
 FREQUENT_VALUES = 10
-FEW_VALUES = 50  # distinct values up to which a column of numbers or texts may be a category
+FEW_VALUES = 50  # a column with at most this many distinct values can be a category
 SHOWN_CHARACTERS = 60
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
-_MIX = np.uint64(0x9E3779B97F4A7C15)  # so that the sample is not one end of the order in which rows are split
+_MIX = np.uint64(0x9E3779B97F4A7C15)  # the split uses the order of the hashes, so the sample uses another order
 
 
 class DataProfile:
-    """The profile under way."""
+    """Counts and a sample of the rows so far."""
 
     def __init__(self, columns: Sequence[str], *, splits: Sequence[str], id_column: str | None) -> None:
         self.rows = 0
@@ -36,60 +37,54 @@ class DataProfile:
         self._missing = dict.fromkeys(columns, 0)
         self._counts = np.zeros((len(splits), 1), np.int64)  # [split, label + 1]; column 0: without a label
         self._id_column = id_column
-        self._ids = DuplicateIds(limit=IDS_WATCHED)
+        self._ids = DuplicateIds(limit=EXACT_IDS)
         self._sample: list[pa.Table] = []
-        self._places: list[np.ndarray] = []
+        self._sample_keys: list[np.ndarray] = []
         self._sampled_rows = 0
         self._sampled_bytes = 0
         self._limit = np.iinfo(np.uint64).max
 
     def add(self, table: pa.Table, *, hashes: np.ndarray, splits: np.ndarray, labels: np.ndarray) -> None:
-        """Take in rows that are written.
+        """Add written rows.
 
         Args:
-            table: their raw cells. [R rows]
+            table: raw cells. [R rows]
             hashes: [R] uint64
             splits: index of each row's split. [R]
-            labels: code of each row's label, -1 where there is none. [R]
+            labels: code of each row's label, -1 without a label. [R]
         """
         self.rows += table.num_rows
-        wide = max(int(labels.max(initial=-1)) + 2, self._counts.shape[1])
-        self._counts = np.pad(self._counts, ((0, 0), (0, wide - self._counts.shape[1])))
-        flat = np.bincount(splits.astype(np.int64) * wide + labels + 1, minlength=len(self._splits) * wide)
-        self._counts += flat.reshape(-1, wide)
+        width = max(int(labels.max(initial=-1)) + 2, self._counts.shape[1])
+        self._counts = np.pad(self._counts, ((0, 0), (0, width - self._counts.shape[1])))
+        flat = np.bincount(splits.astype(np.int64) * width + labels + 1, minlength=len(self._splits) * width)
+        self._counts += flat.reshape(-1, width)
         for name in self._missing:
             self._missing[name] += _missing_cells(table[name])
         if self._id_column is not None:
             self._ids.add(table[self._id_column])
-        self._take(table, hashes * _MIX)
-
-    def _take(self, table: pa.Table, places: np.ndarray) -> None:
-        chosen = places <= self._limit
-        if not chosen.any():
-            return
-        self._keep(table.filter(pa.array(chosen)), places[chosen])
+        self._add_to_sample(table, hashes * _MIX)
         while self._sampled_rows > SAMPLE_ROWS or self._sampled_bytes > SAMPLE_BYTES:
             self._limit = self._limit // 2
             sample, self._sample = pa.concat_tables(self._sample), []
-            all_places, self._places = np.concatenate(self._places), []
+            sample_keys, self._sample_keys = np.concatenate(self._sample_keys), []
             self._sampled_rows = self._sampled_bytes = 0
-            kept = all_places <= self._limit
-            if not kept.any():
-                break  # a single row beyond the limit of bytes
-            self._keep(sample.filter(pa.array(kept)).combine_chunks(), all_places[kept])
+            self._add_to_sample(sample, sample_keys)
 
-    def _keep(self, rows: pa.Table, places: np.ndarray) -> None:
-        self._sample.append(rows)
-        self._places.append(places)
-        self._sampled_rows += rows.num_rows
-        self._sampled_bytes += rows.nbytes
+    def _add_to_sample(self, table: pa.Table, sample_keys: np.ndarray) -> None:
+        chosen = sample_keys <= self._limit
+        if chosen.any():
+            rows = table.filter(pa.array(chosen)).combine_chunks()
+            self._sample.append(rows)
+            self._sample_keys.append(sample_keys[chosen])
+            self._sampled_rows += rows.num_rows
+            self._sampled_bytes += rows.nbytes
 
     def to_json(self, labels: Sequence[str], *, about: Mapping[str, Any]) -> dict[str, Any]:
-        """The profile as plain JSON values; None where there is nothing to describe.
+        """Return the profile as JSON values; None where there is no value.
 
         Args:
             labels: by code.
-            about: what else is known of the table; goes first.
+            about: further facts, which come first.
         """
         sample = pa.concat_tables(self._sample) if self._sample else None
         order = sorted(range(len(labels)), key=lambda code: labels[code])
@@ -118,44 +113,41 @@ class DataProfile:
 
 
 def describe(column: pa.ChunkedArray, name: str) -> dict[str, Any]:
-    """What a sample of a column holds: its kind, then what goes with the kind."""
-    found = keys(column)
-    present = found.drop_null()
+    """Return the kind of a column's sample, and the facts for this kind."""
+    present = keys(column).drop_null()
     distinct = present.dictionary_encode()
-    known = {"distinct": len(distinct.dictionary)}
+    count = {"distinct": len(distinct.dictionary)}
     if not len(present):
-        return {"kind": "empty", **known}
+        return {"kind": "empty", **count}
     try:
         values = numbers(column, name, origin=Origin())
     except ContractError:
         values = None
     if values is not None and np.isfinite(values).any():
-        return {"kind": "number", **known, **_spread(values[np.isfinite(values)])}
+        return {"kind": "number", **count, **_distribution(values[np.isfinite(values)])}
     times = _times(present)
     if times is not None:
-        return {"kind": "time", **known, "first": times[0], "last": times[1]}
+        return {"kind": "time", **count, "first": times[0], "last": times[1]}
     counts = np.bincount(distinct.indices.to_numpy(zero_copy_only=False))
     if len(counts) == len(present) > FEW_VALUES and " " not in "".join(distinct.dictionary[:100].to_pylist()):
-        return {"kind": "identifier", **known, "example": _shown(distinct.dictionary[0].as_py())}
+        return {"kind": "identifier", **count, "example": _shown(distinct.dictionary[0].as_py())}
     characters = pc.utf8_length(present).to_numpy(zero_copy_only=False)
     if len(counts) > FEW_VALUES and (characters.mean() > 20 or len(counts) > len(present) / 2):
         lengths = {"mean": round(float(characters.mean()), 1), "max": int(characters.max())}
-        return {"kind": "text", **known, "characters": lengths, "example": _shown(distinct.dictionary[0].as_py())}
+        return {"kind": "text", **count, "characters": lengths, "example": _shown(distinct.dictionary[0].as_py())}
     frequent = np.argsort(-counts, kind="stable")[:FREQUENT_VALUES]
     shares = {_shown(distinct.dictionary[int(i)].as_py()): round(float(counts[i]) / len(present), 4) for i in frequent}
-    return {"kind": "category", **known, "frequent": shares}
+    return {"kind": "category", **count, "frequent": shares}
 
 
 def profile_text(profile: Mapping[str, Any]) -> str:
-    """The profile for a person."""
+    """Return the profile as a page of text."""
     lines = [f"{profile['rows']:,} rows with {len(profile['columns'])} columns, from {profile['files']} file(s)."]
     if profile["dropped_unlabelled"]:
-        lines.append(f"{profile['dropped_unlabelled']:,} rows without a label were left out.")
+        lines.append(f"{profile['dropped_unlabelled']:,} rows without a label were dropped.")
     if profile["duplicate_ids"]:
-        lines.append(
-            f"{profile['duplicate_ids']:,} rows have an id that an earlier row has, e.g. "
-            f"{profile['duplicate_id_example']}; they are in one split."
-        )
+        example = profile["duplicate_id_example"]
+        lines.append(f"{profile['duplicate_ids']:,} rows repeat an earlier id, e.g. {example}; they are in one split.")
     lines += ["", f"Splits ({profile['split_by']}):"]
     for name, split in profile["splits"].items():
         total = max(split["rows"], 1)
@@ -163,14 +155,14 @@ def profile_text(profile: Mapping[str, Any]) -> str:
         without = f"; {split['unlabelled']:,} without a label" if split["unlabelled"] else ""
         lines.append(f"  {name:12s}{split['rows']:>12,} rows   {shares}{without}")
     sampled = "" if profile["sampled_rows"] == profile["rows"] else f" of a sample of {profile['sampled_rows']:,} rows"
-    lines += ["", f"Columns (missing cells of all rows; what else is said{sampled}):"]
+    lines += ["", f"Columns (missing cells of all rows; other facts{sampled}):"]
     for name, column in profile["columns"].items():
         missing = f"{column['missing'] / max(profile['rows'], 1):.1%} missing" if column["missing"] else "complete"
-        lines.append(f"  {name:24s}{column.get('kind', 'empty'):12s}{missing:>15s}   {_said(column)}".rstrip())
+        lines.append(f"  {name:24s}{column.get('kind', 'empty'):12s}{missing:>15s}   {_facts(column)}".rstrip())
     return "\n".join(lines) + "\n"
 
 
-def _said(column: Mapping[str, Any]) -> str:
+def _facts(column: Mapping[str, Any]) -> str:
     match column.get("kind"):
         case "number":
             return (
@@ -189,7 +181,7 @@ def _said(column: Mapping[str, Any]) -> str:
     return ""
 
 
-def _spread(values: np.ndarray) -> dict[str, Any]:
+def _distribution(values: np.ndarray) -> dict[str, Any]:
     quantiles = np.quantile(values, QUANTILES)
     return {
         "min": float(values.min()),
@@ -201,13 +193,11 @@ def _spread(values: np.ndarray) -> dict[str, Any]:
 
 
 def _times(present: pa.Array) -> tuple[str, str] | None:
-    """The first and the last, where every cell is a time; else None."""
+    """Return the first and the last time; None unless every cell is a time."""
     for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
-        try:
-            found = pc.min_max(present.cast(kind)).as_py()
-        except pa.ArrowInvalid:
-            continue
-        return found["min"].isoformat(), found["max"].isoformat()
+        with suppress(pa.ArrowInvalid):
+            ends = pc.min_max(present.cast(kind)).as_py()
+            return ends["min"].isoformat(), ends["max"].isoformat()
     return None
 
 

@@ -1,4 +1,4 @@
-"""TabularPreprocessing: part files in; train, val and test, or one split of the job type's name, and a profile out."""
+"""TabularPreprocessing: split a table into train, val and test, or one split by job type, and write its profile."""
 
 import json
 import logging
@@ -15,8 +15,15 @@ import pyarrow as pa
 from container.steps.hosts import Hosts, is_sharded, read_hosts
 from container.steps.preprocess.data_profile import DataProfile, profile_text
 from container.steps.preprocess.label_reader import NO_LABEL, LabelReader
-from container.steps.preprocess.row_hash import key_hashes, row_hashes
-from container.steps.preprocess.row_split import HashSplit, RowSplit, Shares, StratifiedSplit, TimeSplit, concatenated
+from container.steps.preprocess.row_split import (
+    HashSplit,
+    RowSplit,
+    Shares,
+    StratifiedSplit,
+    TimeSplit,
+    key_hashes,
+    row_hashes,
+)
 from container.steps.preprocess.times import TimeColumn
 from container.steps.program import StepRun
 from container.tables.channel_files import Origin, TableSlice, missing_column
@@ -33,14 +40,14 @@ ROWS_PER_LOG_LINE = 1_000_000
 
 @dataclass(frozen=True)
 class Rows:
-    """A slice of the raw table, read.
+    """Parsed rows of the raw table.
 
     Attributes:
-        table: as it is to be written.
-        hashes: what decides a row's split. [R] uint64
-        labels: codes, NO_LABEL where there is none. [R] int64
+        table: the rows to write.
+        hashes: of the group, the id or the whole row. [R] uint64
+        labels: codes, NO_LABEL without a label. [R] int64
         times: [R] float64, or None.
-        dropped: rows without a label that are left out.
+        dropped: number of rows without a label that were removed.
     """
 
     table: pa.Table
@@ -51,12 +58,12 @@ class Rows:
 
     @property
     def strata(self) -> np.ndarray:
-        """Index of a row's label from 1 on, 0 for none. [R] int64"""
+        """Index of each row's label from 1, 0 without a label. [R] int64"""
         return self.labels + 1
 
 
 class RowReader:
-    """Reads labels, hashes and times of raw rows as the settings say."""
+    """Parse labels, hashes and times of raw rows."""
 
     def __init__(self, settings: TabularPreprocessingSettings, columns: Sequence[str], *, unlabelled: Any) -> None:
         self.settings = settings
@@ -65,15 +72,15 @@ class RowReader:
         self.times = None if settings.time_field is None else TimeColumn(settings.time_field)
 
     def read(self, part: TableSlice) -> Rows:
-        """The rows of a slice that are not left out."""
+        """Return the rows of a slice, without dropped rows."""
         table, origin = part.table, part.origin
         codes = np.full(table.num_rows, NO_LABEL, np.int64)
         hashes = self._hashes(table, origin)
         times = None if self.times is None else self.times.parse(table[self.times.name], origin=origin)
         if self.has_label:
             codes, written = self.labels.read(table[self.settings.label_field], origin=origin)
-            place = table.column_names.index(self.settings.label_field)
-            table = table.set_column(place, self.settings.label_field, written)
+            index = table.column_names.index(self.settings.label_field)
+            table = table.set_column(index, self.settings.label_field, written)
         kept = codes != NO_LABEL
         if self.labels.unlabelled != "drop" or kept.all():
             return Rows(table, hashes, codes, times, 0)
@@ -81,7 +88,7 @@ class RowReader:
         return Rows(table.filter(pa.array(kept)), hashes[kept], codes[kept], times, int((~kept).sum()))
 
     def deciding_columns(self, columns: Sequence[str]) -> list[str]:
-        """The columns that a row's split follows from."""
+        """Return the columns that determine a row's split."""
         settings = self.settings
         if settings.id_field is None:
             return list(columns)
@@ -89,40 +96,41 @@ class RowReader:
         return [name for name in columns if name in wanted]
 
     def _hashes(self, table: pa.Table, origin: Origin) -> np.ndarray:
-        """Of the group where the row has one, else of the id, else of the whole row. [R] uint64"""
+        """Return the hash of the group if the row has one, else of the id, else of the whole row. [R] uint64"""
         settings, seed = self.settings, self.settings.split_seed
         if settings.id_field is None:
-            own = row_hashes(table, seed=seed)
+            hashes = row_hashes(table, seed=seed)
         else:
             missing = np.flatnonzero(keys(table[settings.id_field]).is_null().to_numpy(zero_copy_only=False))
             if len(missing):
                 raise ContractError(
                     f"{origin.row(missing[0])}, column {settings.id_field!r}: has no id",
-                    "Give every row an id, or leave ID_FIELD out: the whole row decides its split then.",
+                    "Give every row an id, or remove ID_FIELD: then the whole row determines its split.",
                 )
-            own = key_hashes(table[settings.id_field], seed=seed)
+            hashes = key_hashes(table[settings.id_field], seed=seed)
         if settings.group_field is None:
-            return own
+            return hashes
         grouped = keys(table[settings.group_field]).is_valid().to_numpy(zero_copy_only=False)
-        return np.where(grouped, key_hashes(table[settings.group_field], seed=seed), own)
+        return np.where(grouped, key_hashes(table[settings.group_field], seed=seed), hashes)
 
 
 def run(step: StepRun) -> None:
-    """Split the table, in one pass by hash, in two by label or time; memory does not grow with it (by label or time: 24
-    bytes a row).
+    """Split the table, in one pass by hash, in two passes by label or time.
+
+    Memory does not grow with the table by hash, and by 24 bytes a row by label or time.
 
     Raises:
-        ContractError: a missing column, a damaged file, a cell that is not what its column is, a split without rows.
+        ContractError: a missing column, a damaged file, an invalid cell, a split without rows.
     """
     began = time.monotonic()
     settings: TabularPreprocessingSettings = step.settings
     job_type = step.arguments["job_type"]
     hosts = read_hosts(step.root)
-    parts, own = _parts(step, hosts)
+    parts, assigned = _parts(step, hosts)
     unlabelled = settings.unlabelled or ("error" if job_type == "training" else "keep")
     _check_columns(settings, parts, label_required=unlabelled != "keep")
     if settings.label_field not in parts.columns:
-        logger.warning("There is no column %r: no row has a label.", settings.label_field)
+        logger.warning("There is no column %r, so no row has a label.", settings.label_field)
     reader = RowReader(settings, parts.columns, unlabelled=unlabelled)
     split = _rule(settings, parts, reader) if job_type == "training" else None
     names = splits_of(job_type)
@@ -132,15 +140,31 @@ def run(step: StepRun) -> None:
         / processed_file(name, settings.output_format, hosts.current if hosts.several else None)
         for name in names
     ]
-    written = _write(own, reader, split, profile, paths)
-    _finish(step, hosts, profile, reader, parts=own, job_type=job_type, written=dict(zip(names, written)))
+    written = _write(assigned, reader, split, profile, paths)
+    if not hosts.several:
+        _check_rows(step, profile, dict(zip(names, written)))
+    about = {
+        "files": len(assigned.files),
+        "format": assigned.format,
+        "job_type": job_type,
+        "split_by": settings.split_by if job_type == "training" else "one split",
+        "label": settings.label_field if reader.has_label else None,
+        "host": hosts.current if hosts.several else None,
+    }
+    content = profile.to_json(reader.labels.labels, about=about)
+    text = profile_text(content)
+    name = f"data_profile-{hosts.current}" if hosts.rank else "data_profile"
+    folder = step.output("processed_data")
+    (folder / f"{name}.json").write_text(json.dumps(content, indent=1, allow_nan=False), encoding="utf-8")
+    (folder / f"{name}.txt").write_text(text, encoding="utf-8")
+    logger.info("Profile of the data:\n%s", text)
     seconds = time.monotonic() - began
     rows = profile.rows + profile.dropped
     logger.info("%d rows in %.1f s: %.0f rows/s.", rows, seconds, rows / max(seconds, 1e-9))
 
 
 def _parts(step: StepRun, hosts: Hosts) -> tuple[PartFiles, PartFiles]:
-    """All files that are here, and those of them that this host writes."""
+    """Return all files on this host, and the files that this host processes."""
     signature_folder = step.input("SIGNATURE")
     signature = None if signature_folder is None else read_signature(signature_folder)
     parts = find_part_files(step.required_input("DATA"), signature=signature, scratch=step.scratch)
@@ -150,8 +174,8 @@ def _parts(step: StepRun, hosts: Hosts) -> tuple[PartFiles, PartFiles]:
     if is_sharded(step.root, "DATA"):
         if step.arguments["job_type"] == "training" and step.settings.whole_inputs:
             raise ContractError(
-                f"SPLIT_BY={step.settings.split_by}: needs all rows, and this host has its share of the files only",
-                "Run it on one instance, or hand DATA to each instance whole (FullyReplicated), or split by hash.",
+                f"SPLIT_BY={step.settings.split_by}: needs all rows, but this host has only a part of the files",
+                "Use one instance, or set DATA to FullyReplicated, or split by hash.",
             )
         return parts, parts
     return parts, replace(parts, files=parts.files[hosts.rank :: len(hosts.names)])
@@ -167,11 +191,11 @@ def _check_columns(settings: TabularPreprocessingSettings, parts: PartFiles, *, 
 
 
 def _rule(settings: TabularPreprocessingSettings, parts: PartFiles, reader: RowReader) -> RowSplit:
-    """What decides the split; by label and time it takes a pass over the rows."""
+    """Return the split's rule; by label and by time this takes a pass over the rows."""
     shares = Shares.of(train_ratio=settings.train_ratio, test_val_ratio=settings.test_val_ratio)
     if settings.split_by == "hash":
         return HashSplit(shares)
-    hashes, strata, times = [], [], []
+    hashes, strata, times = [np.empty(0, np.uint64)], [np.empty(0, np.int16)], [np.empty(0)]
     for part in parts.iter_tables(reader.deciding_columns(parts.columns)):
         rows = reader.read(part)
         if rows.times is None:
@@ -180,14 +204,14 @@ def _rule(settings: TabularPreprocessingSettings, parts: PartFiles, reader: RowR
         else:
             times.append(rows.times)
     if settings.split_by == "time":
-        return TimeSplit.fit(shares, concatenated(times, np.float64))
-    return StratifiedSplit.fit(shares, concatenated(hashes, np.uint64), concatenated(strata, np.int16))
+        return TimeSplit.fit(shares, np.concatenate(times))
+    return StratifiedSplit.fit(shares, np.concatenate(hashes), np.concatenate(strata))
 
 
 def _write(
     parts: PartFiles, reader: RowReader, split: RowSplit | None, profile: DataProfile, paths: Sequence[Path]
 ) -> list[int]:
-    """Stream the rows into the files of their splits; returns the rows of each, and leaves none without rows."""
+    """Write the rows to the files of their splits, remove files without rows, and return the rows of each split."""
     writers: list[TableWriter] = []
     with ExitStack() as files:
         for rows in _logged(parts, reader):
@@ -215,45 +239,17 @@ def _logged(parts: PartFiles, reader: RowReader) -> Iterator[Rows]:
             logger.info("%d rows, %.0f rows/s.", seen, seen / (time.monotonic() - began))
 
 
-def _finish(
-    step: StepRun,
-    hosts: Hosts,
-    profile: DataProfile,
-    reader: RowReader,
-    *,
-    parts: PartFiles,
-    job_type: str,
-    written: dict[str, int],
-) -> None:
-    """Check that every split has rows, and write the profile."""
+def _check_rows(step: StepRun, profile: DataProfile, written: dict[str, int]) -> None:
+    """Raise ContractError unless every split has rows."""
     settings: TabularPreprocessingSettings = step.settings
-    folder = step.required_input("DATA")
-    if not hosts.several:
-        if not profile.rows:
-            left_out = f": all {profile.dropped} have no label" if profile.dropped else ""
-            raise ContractError(f"{folder}: holds no rows{left_out}", "Hand over a table with rows.")
-        empty = [name for name, rows in written.items() if not rows]
-        if empty:
-            raise ContractError(
-                f"split {empty[0]} has no rows: {profile.rows} rows, TRAIN_RATIO={settings.train_ratio:g} and "
-                f"TEST_VAL_RATIO={settings.test_val_ratio:g} leave it none",
-                "Hand over more rows, or change the ratios"
-                + (
-                    "; rows of one group or time stay together." if settings.group_field or settings.time_field else "."
-                ),
-            )
-    about = {
-        "files": len(parts.files),
-        "format": parts.format,
-        "job_type": job_type,
-        "split_by": settings.split_by if job_type == "training" else "one split",
-        "label": settings.label_field if reader.has_label else None,
-        "host": hosts.current if hosts.several else None,
-    }
-    found = profile.to_json(reader.labels.labels, about=about)
-    text = profile_text(found)
-    suffix = f"-{hosts.current}" if hosts.several and hosts.rank else ""
-    out = step.output("processed_data")
-    (out / f"data_profile{suffix}.json").write_text(json.dumps(found, indent=1, allow_nan=False), encoding="utf-8")
-    (out / f"data_profile{suffix}.txt").write_text(text, encoding="utf-8")
-    logger.info("Profile of the data:\n%s", text)
+    if not profile.rows:
+        dropped = f": all {profile.dropped} have no label" if profile.dropped else ""
+        raise ContractError(f"{step.required_input('DATA')}: holds no rows{dropped}", "Provide a table with rows.")
+    empty = [name for name, rows in written.items() if not rows]
+    if empty:
+        together = "; rows of one group or time stay together" if settings.group_field or settings.time_field else ""
+        raise ContractError(
+            f"split {empty[0]} has no rows: there are {profile.rows} rows, TRAIN_RATIO={settings.train_ratio:g} and "
+            f"TEST_VAL_RATIO={settings.test_val_ratio:g}",
+            f"Provide more rows, or change the ratios{together}.",
+        )

@@ -1,4 +1,4 @@
-"""A column of times, or of numbers that grow, as numbers in their order."""
+"""Parse a column of times, or of increasing numbers, as numbers in the same order."""
 
 from typing import Literal
 
@@ -19,14 +19,14 @@ _TYPES: dict[_Kind, pa.DataType] = {
 
 
 class TimeColumn:
-    """Reads cells of one kind: the kind of the first cells read. Texts are numbers or ISO 8601."""
+    """Parse cells of one kind: the kind of the first cells. Texts are numbers or ISO 8601."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.kind: _Kind | None = None
 
     def parse(self, column: pa.Array | pa.ChunkedArray, *, origin: Origin) -> np.ndarray:
-        """Numbers as they are, times as microseconds. [R] float64
+        """Return numbers unchanged, and times as microseconds. [R] float64
 
         Raises:
             ContractError: a cell that is empty, or of another kind.
@@ -34,10 +34,10 @@ class TimeColumn:
         cells = plain_array(column)
         if pa.types.is_date(cells.type) or pa.types.is_timestamp(cells.type):
             cells = cells.cast(pa.timestamp("us"), safe=False)
-            self._hold("time", origin)
+            self._check_kind("time", origin)
         elif pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type) or pa.types.is_decimal(cells.type):
             cells = cells.cast(pa.float64(), safe=False)
-            self._hold("number", origin)
+            self._check_kind("number", origin)
         else:
             cells = self._from_text(pc.utf8_trim_whitespace(cells.cast(pa.string())), origin)
         missing = pc.or_kleene(pc.is_null(cells, nan_is_null=True), False)
@@ -47,26 +47,26 @@ class TimeColumn:
         return numbers.to_numpy(zero_copy_only=False).astype(np.float64)
 
     def _from_text(self, texts: pa.Array, origin: Origin) -> pa.Array:
-        for kind in _TYPES if self.kind is None else (self.kind,):
-            try:
-                found = texts.cast(_TYPES[kind])
-            except pa.ArrowInvalid:
-                continue
-            if len(texts):
-                self.kind = kind
-            return found
         kinds = tuple(_TYPES) if self.kind is None else (self.kind,)
-        for index in range(len(texts)):  # find the cell that is to blame
-            if not any(_reads(texts[index : index + 1], kind) for kind in kinds):
+        for kind in kinds:
+            times = _cast(texts, kind)
+            if times is not None:
+                self.kind = kind if len(texts) else self.kind
+                return times
+        for index in range(len(texts)):  # find the first invalid cell
+            if all(_cast(texts[index : index + 1], kind) is None for kind in kinds):
                 raise self._refused(texts, index, origin)
         raise ContractError(
             f"{origin.row(0)} and after, column {self.name!r}: mixes numbers, times and times with a zone",
-            "Write the column in one way.",
+            "Write all cells of the column in the same form.",
         )
 
-    def _hold(self, kind: _Kind, origin: Origin) -> None:
+    def _check_kind(self, kind: _Kind, origin: Origin) -> None:
         if self.kind not in (None, kind):
-            raise ContractError(f"{origin.row(0)}, column {self.name!r}: holds a {kind}, after a {self.kind}", "")
+            raise ContractError(
+                f"{origin.row(0)}, column {self.name!r}: holds a {kind}, but earlier rows hold a {self.kind}",
+                "Write all cells of the column in the same form.",
+            )
         self.kind = kind
 
     def _refused(self, column: pa.Array | pa.ChunkedArray, index: int, origin: Origin) -> ContractError:
@@ -77,9 +77,8 @@ class TimeColumn:
         )
 
 
-def _reads(texts: pa.Array, kind: _Kind) -> bool:
+def _cast(texts: pa.Array, kind: _Kind) -> pa.Array | None:
     try:
-        texts.cast(_TYPES[kind])
+        return texts.cast(_TYPES[kind])
     except pa.ArrowInvalid:
-        return False
-    return True
+        return None
