@@ -1,4 +1,4 @@
-"""Pipelines for the tests: configurations, definitions with their variables filled in, a service on loopback."""
+"""Configurations of pipelines for the tests, and helpers to read definitions."""
 
 import copy
 import json
@@ -67,34 +67,34 @@ CONFIG: dict[str, Any] = {
 
 
 def configuration(**changes: Any) -> PipelineConfig:
-    """CONFIG with AWS, and changes by key; `None` takes a key away."""
+    """Return CONFIG with AWS, and changes by key; `None` removes a key."""
     content = {**copy.deepcopy(CONFIG), "aws": AWS, **changes}
     return PipelineConfig.model_validate({key: value for key, value in content.items() if value is not None})
 
 
 def everything() -> PipelineConfig:
-    """Every key of the section aws in use, and a model to beat."""
+    """Return a configuration with every key of the section aws, and a model to beat."""
     condition = {"metric": "test/auroc", "minimum": 0.8, "beat": "approved", "margin": 0.01}
     return configuration(aws=EVERYTHING, settings={}, condition=condition)
 
 
 def all_steps(definition: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Every step of a definition by name, those of conditions too."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return every step of a definition by name, with those of conditions."""
+    by_name: dict[str, dict[str, Any]] = {}
 
     def walk(steps: list[dict[str, Any]]) -> None:
         for step in steps:
-            found[step["Name"]] = step
+            by_name[step["Name"]] = step
             if step["Type"] == "Condition":
                 walk(step["Arguments"]["IfSteps"])
                 walk(step["Arguments"]["ElseSteps"])
 
     walk(definition["Steps"])
-    return found
+    return by_name
 
 
 def filled_in(value: Any, parameters: Mapping[str, Any]) -> Any:
-    """The arguments as the service sees them when a step starts: parameters by default, the rest by samples."""
+    """Return the arguments with parameters replaced by their defaults, and other references by sample values."""
     if isinstance(value, list):
         return [filled_in(part, parameters) for part in value]
     if not isinstance(value, dict):
@@ -119,7 +119,7 @@ def write_config(folder: Path, config: Mapping[str, Any]) -> Path:
 
 @contextmanager
 def loopback_only() -> Iterator[None]:
-    """Within it a socket reaches this machine alone; anything else is an error."""
+    """Raise an error if a socket connects to, or resolves, another host than this machine."""
     connect, resolve = socket.socket.connect, socket.getaddrinfo
 
     def local(host: Any) -> None:

@@ -1,4 +1,4 @@
-"""Runs of a pipeline step's program as a process of its own, over a root laid out as a processing job's."""
+"""Run a pipeline step's program as a separate process, with the root of a processing job."""
 
 import json
 import os
@@ -17,7 +17,7 @@ VARIABLES = {name for step in PROCESSING_STEPS.values() for name in step.setting
 
 
 def run_step(root: Path, command: str, *arguments: str, expect: int = 0, **settings: Any) -> str:
-    """`python -m container COMMAND` with the settings as environment variables; returns its log."""
+    """Run `python -m container COMMAND` with the settings as environment variables, and return its log."""
     code, log = warm.run(
         ["-m", "container", command, "--root", str(root), *arguments], environment=environment(**settings), timeout=120
     )
@@ -26,25 +26,25 @@ def run_step(root: Path, command: str, *arguments: str, expect: int = 0, **setti
 
 
 def failure_of(root: Path, command: str, **settings: Any) -> str:
-    """Run a step that must fail; returns the first line of its message."""
+    """Run a step that must fail, and return the first line of its message."""
     run_step(root, command, expect=1, **settings)
     return message(root)
 
 
 def environment(**settings: Any) -> dict[str, str]:
-    """Ours without any step's variables, and with these."""
+    """Return this process's variables, with those of every step replaced by `settings`."""
     kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     written = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
     return {**kept, "OMP_NUM_THREADS": "1", **written}
 
 
 def message(root: Path) -> str:
-    """The first line that SageMaker would show of a failed step."""
+    """Return the first line that SageMaker shows of a failed step."""
     return message_file(root).read_text().splitlines()[0]
 
 
 def give(root: Path, contract: StepContract, **inputs: Path | dict[str, bytes | str]) -> Path:
-    """Lay inputs out by logical name: copies of a folder or file, or files by name; returns the root."""
+    """Create inputs by logical name, as copies of a folder or file, or as files by name, and return the root."""
     for name, content in inputs.items():
         folder = contract.input(name).path(root)
         if isinstance(content, dict):
@@ -61,7 +61,7 @@ def give(root: Path, contract: StepContract, **inputs: Path | dict[str, bytes | 
 
 
 def input_folder(root: Path, command: str, name: str) -> Path:
-    """The folder of an input, made."""
+    """Create and return the folder of an input."""
     folder = PROCESSING_STEPS[command].input(name).path(root)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -72,7 +72,7 @@ def output_folder(root: Path, command: str, name: str) -> Path:
 
 
 def orders(rows: int, *, seed: int = 0) -> pd.DataFrame:
-    """A raw table: text ids with leading zeros, a time, a text with commas and line breaks, a number, a label."""
+    """Return a raw table: ids with leading zeros, a time, a text with commas and line breaks, a number, a label."""
     rng = np.random.default_rng(seed)
     texts = ["hello, world", 'he said "no"', "two\nlines", "tab\there", "", "plain"]
     return pd.DataFrame(

@@ -31,13 +31,13 @@ def run(step: StepRun) -> None:
     settings: DataLoadingSettings = step.settings
     folder = step.input("input_data")
     if (folder is None) == (settings.generate_rows == 0):
-        missing = step.contract.input("input_data").path(step.root)
-        raise ContractError(
-            f"{step.contract.name}: input input_data is missing: {missing} holds no table, and GENERATE_ROWS is not set"
-            if folder is None
-            else f"GENERATE_ROWS: is {settings.generate_rows}, but there is a table in {folder}",
-            "Provide a table, or set GENERATE_ROWS to generate one.",
-        )
+        cause = f"GENERATE_ROWS: is {settings.generate_rows}, but there is a table in {folder}"
+        if folder is None:
+            missing = (
+                f"{step.contract.input('input_data').path(step.root)} holds no table, and GENERATE_ROWS is not set"
+            )
+            cause = f"{step.contract.name}: input input_data is missing: {missing}"
+        raise ContractError(cause, "Either provide a table, or set GENERATE_ROWS to generate one.")
     if folder is None:
         source, tables = "generated", _generated(settings.generate_rows, settings.seed)
     else:

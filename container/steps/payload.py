@@ -136,8 +136,10 @@ def run(step: StepRun) -> None:
         logger.info("code/%s is a user's script: its answers are not compared.", ENTRY_POINT)
     output = step.output("payload_sample")
     write_archive(output / PAYLOAD_ARCHIVE, {question.file.name: question.file for question in samples})
+    with package.archive.open("rb") as archive:
+        digest = hashlib.file_digest(archive, "sha256").hexdigest()
     report = {
-        "package_sha256": _digest(package.archive),
+        "package_sha256": digest,
         "samples": [
             {
                 "file": sample.file.name,
@@ -350,8 +352,3 @@ def _check(question: Question, package: Package, tolerance: float) -> None:
 
 def _figures(probabilities: np.ndarray) -> str:
     return f"[{', '.join(f'{value:.6f}' for value in probabilities)}]"
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

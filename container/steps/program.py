@@ -73,13 +73,10 @@ class StepRun:
 
 
 def run_step(command: str, root: Path, arguments: Mapping[str, str], environment: Mapping[str, str]) -> int:
-    """Run the program of `command` under `root`.
+    """Run the program of `command` under `root`; return 0 (completed), 1 (failed) or 143 (stopped by SIGTERM).
 
     The first line of output/message is the cause of a failure. Outputs of an earlier run are removed first, and outputs
     of a failed run last, so that no other step reads incomplete outputs.
-
-    Returns:
-        0 completed, 1 failed, 143 stopped by SIGTERM.
     """
     set_up_logging()
     if os.getuid() == 0:

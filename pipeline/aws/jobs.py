@@ -17,7 +17,7 @@ from pipeline.aws.parameters import (
     machine_of,
 )
 from pipeline.config import Aws, PipelineConfig
-from pipeline.graph import SEVERAL_INSTANCES, source
+from pipeline.graph import source
 from pipeline.plan import Plan, StepPlan
 
 ENTRYPOINT = ("python", "-m", "container")  # the image's entry point; local pipelines require it
@@ -67,7 +67,7 @@ def processing_step(build: Build, plan: StepPlan) -> Any:
         role=aws.role,
         image_uri=aws.image,
         entrypoint=list(ENTRYPOINT),
-        instance_count=_instance_count(build, contract),
+        instance_count=build.parameters.get(instance_count_parameter(contract.name), 1),
         instance_type=build.parameters[instance_type_parameter(contract.name)],
         volume_size_in_gb=machine.volume_gb,
         volume_kms_key=aws.kms_key,
@@ -122,7 +122,7 @@ def training_step(build: Build, plan: StepPlan) -> Any:
         training_image=aws.image,
         compute=Compute(
             instance_type=build.parameters[instance_type_parameter(contract.name)],
-            instance_count=_instance_count(build, contract),
+            instance_count=build.parameters.get(instance_count_parameter(contract.name), 1),
             volume_size_in_gb=machine.volume_gb,
             enable_managed_spot_training=aws.spot.enabled,
             **({"volume_kms_key_id": aws.kms_key} if aws.kms_key else {}),
@@ -171,12 +171,6 @@ def output_uri(build: Build, contract: StepContract, output: str) -> Any:
     # output/data has no property; the service writes it next to the model.
     job = [properties.OutputDataConfig.S3OutputPath, properties.TrainingJobName]
     return Join(on="/", values=[*job, "output", "output.tar.gz"])
-
-
-def _instance_count(build: Build, contract: StepContract) -> Any:
-    if contract.name in SEVERAL_INSTANCES:
-        return build.parameters[instance_count_parameter(contract.name)]
-    return 1
 
 
 def _environment(build: Build, plan: StepPlan) -> dict[str, Any]:

@@ -33,14 +33,14 @@ class Completed:
 
 
 @dataclass(frozen=True)
-class StepFolderOnDisk:
+class StepDirectory:
     """The folder of a step with one identity."""
 
     folder: Path
 
     @property
     def ml(self) -> Path:
-        """The root of the step's program, in place of /opt/ml."""
+        """The root of the step's program, instead of /opt/ml."""
         return self.folder / "ml"
 
     @property
@@ -92,6 +92,6 @@ class StepFolderOnDisk:
         return stamps
 
 
-def step_folder(root: Path, step: str, identity: Mapping[str, Any]) -> StepFolderOnDisk:
+def step_folder(root: Path, step: str, identity: Mapping[str, Any]) -> StepDirectory:
     """Return the folder of a step with this identity."""
-    return StepFolderOnDisk(root / "steps" / step / digest_of(identity)[:KEY_LENGTH])
+    return StepDirectory(root / "steps" / step / digest_of(identity)[:KEY_LENGTH])

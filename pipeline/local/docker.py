@@ -32,7 +32,7 @@ from pipeline.aws.session import SDK_CONFIG, sagemaker_sdk
 from pipeline.config import Aws, PipelineConfig
 from pipeline.decision import limit_to_beat
 from pipeline.graph import CONDITION, ORDER, SHOWN
-from pipeline.local.cache import StepFolderOnDisk
+from pipeline.local.cache import StepDirectory
 from pipeline.local.digests import ContentDigests
 from pipeline.local.process import last_line
 from pipeline.local.progress import DONE, FAILED, Progress
@@ -83,20 +83,18 @@ def _run(state: Run, local: PipelineConfig, s3: Any, home: Path) -> int:
     registered = state.registry.to_beat(state.config, package_digest=None)
     for name, path in state.config.inputs.items():
         _upload(s3, Path(path), f"inputs/{name}")
-    parameters: dict[str, Any] = {
-        instance_type_parameter(step.name): "local" for step in ORDER if step is not REGISTRATION
-    }
+    names = [instance_type_parameter(step.name) for step in ORDER if step is not REGISTRATION]
+    parameters: dict[str, Any] = dict.fromkeys(names, "local")
     if registered is not None and registered.value is not None and TO_BEAT in specs_of(local):
         parameters[TO_BEAT] = limit_to_beat(state.config.condition, registered.value)
     execution = _execute(state, local, parameters, home)
     for contract in ORDER:
-        if contract.name in state.places:
-            _fetch(s3, contract, execution.step_execution[contract.name].properties, state.places[contract.name])
-    if MODEL_METRICS.name in state.places:
+        if contract.name in state.directories:
+            _fetch(s3, contract, execution.step_execution[contract.name].properties, state.directories[contract.name])
+    if MODEL_METRICS.name in state.directories:
         state.decide(registered)
     if execution.failure_reason is None:
-        package = state.places[PACKAGE.name].output(PACKAGE, "packaged_model")
-        model = state.register(state.digests.of(package))
+        model = state.register(state.digests.of(state.output(PACKAGE, "packaged_model")))
         note = f"version {model.version} in {model.folder.relative_to(state.root)}"
         state.progress.finish(REGISTRATION.name, DONE, note=note)
     state.finish(execution.failure_reason, seconds=time.monotonic() - began)
@@ -120,12 +118,12 @@ class _Watch:
     def begin(self, name: str) -> None:
         if name not in {step.name for step in ORDER}:
             return
-        place = StepFolderOnDisk(self.home / name)
-        place.folder.mkdir(parents=True)
-        self.log, self.began = place.log.open("w"), time.monotonic()
+        directory = StepDirectory(self.home / name)
+        directory.folder.mkdir(parents=True)
+        self.log, self.began = directory.log.open("w"), time.monotonic()
         self.running = ExitStack()
         self.running.callback(self.log.close)
-        self.running.enter_context(self.state.progress.running(name, lambda: last_line(place.log)))
+        self.running.enter_context(self.state.progress.running(name, lambda: last_line(directory.log)))
 
     def end(self, name: str, outcome: str, note: str = "") -> None:
         self.running.close()
@@ -134,7 +132,7 @@ class _Watch:
             self.state.progress.finish(name, outcome)
         elif name in {step.name for step in ORDER}:
             if outcome == DONE:
-                self.state.places[name] = StepFolderOnDisk(self.home / name)
+                self.state.directories[name] = StepDirectory(self.home / name)
             self.state.progress.finish(name, outcome, seconds=time.monotonic() - self.began, note=note)
 
     def write(self, text: str) -> int:
@@ -167,7 +165,7 @@ def _execute(state: Run, local: PipelineConfig, parameters: dict[str, Any], home
             watch.end(step_name, FAILED if refused else DONE)
 
         def update_step_failure(self, step_name: str, failure_message: str) -> None:
-            log = StepFolderOnDisk(home / step_name).log
+            log = StepDirectory(home / step_name).log
             watch.end(step_name, FAILED, str(log))
             super().update_step_failure(step_name, _cause(log) or failure_message)
 
@@ -203,10 +201,10 @@ def _cause(log: Path) -> str | None:
     return None
 
 
-def _fetch(s3: Any, contract: StepContract, properties: Any, place: StepFolderOnDisk) -> None:
+def _fetch(s3: Any, contract: StepContract, properties: Any, directory: StepDirectory) -> None:
     """Download the outputs of a step to the folders that a run without containers uses."""
     if contract is PYTORCH_TRAINING:
-        paths = JobPaths(place.ml)
+        paths = JobPaths(directory.ml)
         home, _, model = properties["ModelArtifacts"]["S3ModelArtifacts"].rpartition("/")
         for name, folder in ((model, paths.model), ("output.tar.gz", paths.output_data.parent)):
             _download(s3, f"{home}/{name}", folder)
@@ -214,7 +212,7 @@ def _fetch(s3: Any, contract: StepContract, properties: Any, place: StepFolderOn
                 archive.extractall(folder, filter="data")
         return
     for name, output in properties["ProcessingOutputConfig"]["Outputs"].items():
-        _download(s3, output["S3Output"]["S3Uri"], place.output(contract, name))
+        _download(s3, output["S3Output"]["S3Uri"], directory.output(contract, name))
 
 
 def _download(s3: Any, uri: str, folder: Path) -> None:

@@ -15,7 +15,7 @@ from contracts.paths import JobPaths
 from contracts.step_contract import StepContract, message_file
 from contracts.steps import STEPS
 from pipeline.local import with_parent
-from pipeline.local.cache import StepFolderOnDisk
+from pipeline.local.cache import StepDirectory
 from pipeline.local.digests import REPOSITORY
 from pipeline.plan import StepPlan
 
@@ -30,7 +30,7 @@ class StepFailed(Exception):
 
 
 def run_step(
-    plan: StepPlan, place: StepFolderOnDisk, inputs: Mapping[str, Path], hyperparameters: Mapping[str, str]
+    plan: StepPlan, directory: StepDirectory, inputs: Mapping[str, Path], hyperparameters: Mapping[str, str]
 ) -> None:
     """Create the step's root as SageMaker does, and run its program, which checks its outputs.
 
@@ -41,12 +41,12 @@ def run_step(
     Raises:
         StepFailed: the program's exit code is not 0.
     """
-    _create_root(plan, place, inputs, hyperparameters)
-    command = [sys.executable, "-m", "container", *plan.command, "--root", str(place.ml)]
-    with place.log.open("ab") as log:
+    _create_root(plan, directory, inputs, hyperparameters)
+    command = [sys.executable, "-m", "container", *plan.command, "--root", str(directory.ml)]
+    with directory.log.open("ab") as log:
         exit_code = _run(command, _environment(plan), log)
     if exit_code != 0:
-        raise StepFailed(plan.contract.name, _cause(plan.contract, place, exit_code), place.log)
+        raise StepFailed(plan.contract.name, _cause(plan.contract, directory, exit_code), directory.log)
 
 
 def last_line(log: Path) -> str:
@@ -61,13 +61,13 @@ def last_line(log: Path) -> str:
 
 
 def _create_root(
-    plan: StepPlan, place: StepFolderOnDisk, inputs: Mapping[str, Path], hyperparameters: Mapping[str, str]
+    plan: StepPlan, directory: StepDirectory, inputs: Mapping[str, Path], hyperparameters: Mapping[str, str]
 ) -> None:
     contract, training = plan.contract, plan.contract.kind == "training"
     if not training:  # a training resumes from its checkpoints; other steps start again
-        shutil.rmtree(place.ml, ignore_errors=True)
+        shutil.rmtree(directory.ml, ignore_errors=True)
     for name, origin in inputs.items():
-        link = contract.input(name).path(place.ml)
+        link = contract.input(name).path(directory.ml)
         link.parent.mkdir(parents=True, exist_ok=True)
         if link.is_symlink():
             link.unlink()
@@ -78,18 +78,18 @@ def _create_root(
         else:
             link.symlink_to(origin.absolute(), target_is_directory=True)
     if training:
-        paths = JobPaths(place.ml)
+        paths = JobPaths(directory.ml)
         paths.config.mkdir(parents=True, exist_ok=True)
         (paths.config / "hyperparameters.json").write_text(json.dumps(dict(hyperparameters), indent=1))
         for failure in paths.failure_files:
             failure.unlink(missing_ok=True)
     else:
         for folder in contract.outputs:
-            folder.path(place.ml).mkdir(parents=True, exist_ok=True)
+            folder.path(directory.ml).mkdir(parents=True, exist_ok=True)
 
 
 def _environment(plan: StepPlan) -> dict[str, str]:
-    """Return this process's variables, with those of every step replaced by this step's."""
+    """Return this process's variables, with every step's variables replaced by those of this step."""
     named = {variable for step in STEPS for variable in step.settings.variables()}
     kept = {name: value for name, value in os.environ.items() if name not in named}
     kept["PYTHONPATH"] = os.pathsep.join(part for part in (str(REPOSITORY), kept.get("PYTHONPATH", "")) if part)
@@ -131,9 +131,9 @@ def _terminating_raises() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _cause(contract: StepContract, place: StepFolderOnDisk, exit_code: int) -> str:
+def _cause(contract: StepContract, directory: StepDirectory, exit_code: int) -> str:
     """Return the cause that the program wrote, as the service shows it."""
-    message = JobPaths(place.ml).failure_files[0] if contract.kind == "training" else message_file(place.ml)
+    message = JobPaths(directory.ml).failure_files[0] if contract.kind == "training" else message_file(directory.ml)
     if message.is_file() and (text := message.read_text(encoding="utf-8", errors="replace").strip()):
         return "\n".join(text.splitlines()[:2])
-    return f"exit code {exit_code}, without a message. The last line of its log: {last_line(place.log)}"
+    return f"exit code {exit_code}, without a message. The last line of its log: {last_line(directory.log)}"

@@ -26,7 +26,7 @@ class Progress:
     """The table of steps, in the order of `names`."""
 
     def __init__(self, names: Iterable[str], stream: TextIO = sys.stderr) -> None:
-        self.rows = [Row(name) for name in names]
+        self._rows = {name: Row(name) for name in names}
         self._stream = stream
         self._terminal = stream.isatty()
         self._drawn = 0
@@ -35,14 +35,14 @@ class Progress:
 
     def finish(self, name: str, state: str, *, seconds: float = 0.0, note: str = "") -> None:
         """Show how a step ended."""
-        row = self._row(name)
+        row = self._rows[name]
         row.state, row.seconds, row.note = state, seconds, note
         self._show(row)
 
     @contextmanager
     def running(self, name: str, note: Callable[[], str]) -> Iterator[None]:
         """Show a step as running, with the current text of `note`."""
-        row, began, ended = self._row(name), time.monotonic(), Event()
+        row, began, ended = self._rows[name], time.monotonic(), Event()
         row.state = RUNNING
         self._show(row)
 
@@ -63,10 +63,7 @@ class Progress:
 
     def lines(self) -> list[str]:
         """Return the table as text."""
-        return [f"{'step':26s} {'state':8s} {'time':>8s}  note", *(_line(row) for row in self.rows)]
-
-    def _row(self, name: str) -> Row:
-        return next(row for row in self.rows if row.name == name)
+        return [f"{'step':26s} {'state':8s} {'time':>8s}  note", *(_line(row) for row in self._rows.values())]
 
     def _show(self, row: Row) -> None:
         if self._terminal:

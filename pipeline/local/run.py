@@ -78,29 +78,29 @@ def _step(state: Run, contract: StepContract) -> None:
     """Take a step from the cache, or run it."""
     inputs = state.inputs(contract)
     identity = _identity(state, contract, inputs)
-    place = step_folder(state.root, contract.name, identity)
-    record = place.completed()
+    directory = step_folder(state.root, contract.name, identity)
+    record = directory.completed()
     if record is not None and _is_registered(record):
         state.progress.finish(contract.name, CACHED, note=_note(contract, record))
     else:
-        place.folder.mkdir(parents=True, exist_ok=True)
+        directory.folder.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
         result: dict[str, Any] = {}
         try:
-            with state.progress.running(contract.name, lambda: last_line(place.log)):
+            with state.progress.running(contract.name, lambda: last_line(directory.log)):
                 if contract is REGISTRATION:
                     model = state.register(state.records[PACKAGE.name].outputs["packaged_model"])
                     folder = str(model.folder.relative_to(state.root))
                     result = {"version": model.version, "folder": folder, "root": str(state.root)}
                 else:
-                    run_step(state.plan.step(contract), place, inputs, state.plan.hyperparameters)
+                    run_step(state.plan.step(contract), directory, inputs, state.plan.hyperparameters)
         except StepFailed:
-            state.progress.finish(contract.name, FAILED, seconds=time.monotonic() - began, note=str(place.log))
+            state.progress.finish(contract.name, FAILED, seconds=time.monotonic() - began, note=str(directory.log))
             raise
         seconds = time.monotonic() - began
-        record = place.complete(contract, state.digests, identity=identity, seconds=seconds, result=result)
+        record = directory.complete(contract, state.digests, identity=identity, seconds=seconds, result=result)
         state.progress.finish(contract.name, DONE, seconds=seconds, note=_note(contract, record))
-    state.places[contract.name], state.records[contract.name] = place, record
+    state.directories[contract.name], state.records[contract.name] = directory, record
 
 
 def _identity(state: Run, contract: StepContract, inputs: Mapping[str, Path]) -> dict[str, Any]:

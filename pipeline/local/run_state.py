@@ -17,7 +17,7 @@ from contracts.steps import (
 from pipeline.config import PipelineConfig
 from pipeline.decision import ConditionOutcome, decide, read_decision_value
 from pipeline.graph import source
-from pipeline.local.cache import Completed, StepFolderOnDisk
+from pipeline.local.cache import Completed, StepDirectory
 from pipeline.local.digests import ContentDigests
 from pipeline.local.progress import Progress
 from pipeline.local.registry import LocalRegistry, RegisteredModel
@@ -32,7 +32,7 @@ class Run:
 
     Attributes:
         code: digest of the steps' code, or the image.
-        places: the folder of each completed step, by name.
+        directories: the folder of each completed step, by name.
         records: the record of each completed step, by name.
     """
 
@@ -42,13 +42,16 @@ class Run:
     digests: ContentDigests
     code: str
     progress: Progress
-    places: dict[str, StepFolderOnDisk] = field(default_factory=dict)
+    directories: dict[str, StepDirectory] = field(default_factory=dict)
     records: dict[str, Completed] = field(default_factory=dict)
     decision: ConditionOutcome | None = None
 
     @property
     def registry(self) -> LocalRegistry:
         return LocalRegistry(self.root, self.config.group)
+
+    def output(self, contract: StepContract, name: str) -> Path:
+        return self.directories[contract.name].output(contract, name)
 
     def inputs(self, contract: StepContract) -> dict[str, Path]:
         """Return the folder or file of each input of a step that exists."""
@@ -57,15 +60,15 @@ class Run:
         for folder in contract.inputs:
             origin = source(contract, folder)
             if origin is not None:
-                paths[folder.name] = self.places[origin.step.name].output(origin.step, origin.output) / origin.subfolder
+                paths[folder.name] = self.output(origin.step, origin.output) / origin.subfolder
             elif folder.name in outside:
                 paths[folder.name] = Path(outside[folder.name])
         return paths
 
     def decide(self, registered: RegisteredModel | None) -> ConditionOutcome:
         """Compare the metric with the condition."""
-        metrics = self.places[MODEL_METRICS.name].output(MODEL_METRICS, "metrics_output")
-        self.decision = decide(self.config.condition, read_decision_value(metrics), registered and registered.value)
+        value = read_decision_value(self.output(MODEL_METRICS, "metrics_output"))
+        self.decision = decide(self.config.condition, value, registered and registered.value)
         return self.decision
 
     def register(self, package_digest: str) -> RegisteredModel:
@@ -83,20 +86,19 @@ class Run:
         """Print how the run ended, and write report.md under the root."""
         table = "\n".join(line.rstrip() for line in self.progress.lines())
         refused = self.decision is not None and not self.decision.holds
-        if self.decision is not None and (refused or failure is None):
+        outcome = failure or ""
+        if self.decision is not None and (refused or not failure):
             outcome = self.decision.sentence()
-        else:
-            outcome = failure or ""
         summary = self._file(MODEL_METRICS, "metrics_output", METRICS_SUMMARY)
         links: dict[str, Path | None] = {
             "profile of the data": self._file(TABULAR_PREPROCESSING, "processed_data", DATA_PROFILE_TEXT),
             "evaluation": self._file(PYTORCH_TRAINING, "evaluation_output", artifacts.REPORT),
             "metrics": summary,
             "plots": self._file(MODEL_METRICS, "plots_output", ""),
-            **{f"log of {name}": place.log for name, place in self.places.items() if place.log.is_file()},
         }
+        logs = {f"log of {name}": directory.log for name, directory in self.directories.items()}
         page = [f"# {self.config.name}\n", f"```\n{table}\n```\n", f"{outcome}\n", "## Where to look\n"]
-        page += [f"* {name}: {path}" for name, path in links.items() if path is not None]
+        page += [f"* {name}: {path}" for name, path in (links | logs).items() if path is not None and path.exists()]
         if summary is not None:
             page += ["\n## Metrics\n", f"```\n{summary.read_text(encoding='utf-8').rstrip()}\n```"]
         report = self.root / REPORT
@@ -106,7 +108,6 @@ class Run:
             print(failure, file=sys.stderr)
 
     def _file(self, contract: StepContract, output: str, name: str) -> Path | None:
-        if contract.name not in self.places:
-            return None
-        path = self.places[contract.name].output(contract, output) / name
-        return path if path.exists() else None
+        if contract.name in self.directories and (path := self.output(contract, output) / name).exists():
+            return path
+        return None

@@ -1,4 +1,4 @@
-"""Tests of the built image. They need a Docker engine and are run by `make test-docker` alone."""
+"""Tests of the built image. They need a Docker engine; only `make test-docker` runs them."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def image() -> str:
-    """The image of this working tree, built (from the cache, where nothing changed)."""
+    """Build the image of this working tree, from the cache where possible, and return its name."""
     reason = why_no_engine()
     if reason:
         pytest.fail(f"{reason}; these tests build and run the image", pytrace=False)
@@ -27,7 +27,7 @@ def image() -> str:
 
 @pytest.fixture
 def containers():
-    """Starts containers that are gone when the test ends."""
+    """Start containers, and remove them when the test ends."""
     started = []
 
     def start(*arguments):

@@ -1,4 +1,4 @@
-"""The Docker engine as the tests use it: the real one, by its command line."""
+"""Use the Docker engine by its command line."""
 
 import json
 import os
@@ -13,7 +13,7 @@ IMAGE = os.environ.get("IMAGE", "text-table-trainer:test")
 
 
 def why_no_engine() -> str | None:
-    """Why nothing can be built or run here; None where an engine answers."""
+    """Return why no engine can be used; None if one is available."""
     if shutil.which("docker") is None:
         return "there is no docker command"
     answer = subprocess.run(["docker", "info"], capture_output=True, text=True, check=False)
@@ -21,7 +21,7 @@ def why_no_engine() -> str | None:
 
 
 def docker(*arguments: str | Path, expect: int | None = 0, timeout: float = 600) -> str:
-    """Run `docker ...`; returns stdout and stderr together."""
+    """Run `docker ...`, and return stdout and stderr together."""
     done = subprocess.run(
         ["docker", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout
     )
@@ -32,13 +32,13 @@ def docker(*arguments: str | Path, expect: int | None = 0, timeout: float = 600)
 
 @dataclass(frozen=True)
 class Container:
-    """A container that was started in the background."""
+    """A container in the background."""
 
     name: str
 
     @classmethod
     def start(cls, *arguments: str | Path) -> "Container":
-        """`docker run --detach ARGUMENTS`, which end with the image and its command."""
+        """Run `docker run --detach ARGUMENTS`, which end with the image and its command."""
         name = f"trainer-test-{uuid.uuid4().hex[:8]}"
         docker("run", "--detach", "--name", name, *arguments)
         return cls(name)
@@ -48,7 +48,7 @@ class Container:
         return docker("logs", self.name)
 
     def wait_for(self, text: str, *, seconds: float = 180) -> str:
-        """Wait until the log has `text`; a container that ends without it is an error."""
+        """Wait until the log contains `text`; raise AssertionError if the container ends without it."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             running = self.inspect()["State"]["Running"]
@@ -59,8 +59,8 @@ class Container:
             time.sleep(0.05)
         raise AssertionError(f"{text!r} did not come within {seconds} s:\n{self.log[-4000:]}")
 
-    def wait_until_it_hears(self, number: int, *, seconds: float = 30) -> None:
-        """Wait until process 1 has a handler for signal `number`, which it has as soon as Python runs."""
+    def wait_for_handler(self, number: int, *, seconds: float = 30) -> None:
+        """Wait until process 1 has a handler for signal `number`, which Python installs when it starts."""
         status = Path(f"/proc/{self.inspect()['State']['Pid']}/status")
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -71,11 +71,11 @@ class Container:
         raise AssertionError(f"signal {number} has no handler after {seconds} s")
 
     def stop(self) -> None:
-        """`docker stop` with the service's grace."""
+        """Run `docker stop` with the service's grace period."""
         docker("stop", "--time", "120", self.name)
 
     def wait(self, *, seconds: float = 300) -> int:
-        """The exit code."""
+        """Wait for the end, and return the exit code."""
         return int(docker("wait", self.name, timeout=seconds).strip())
 
     def inspect(self) -> dict:

@@ -1,4 +1,4 @@
-"""buildspec.yml: CodeBuild's phases, of which the one that builds is run here, `docker push` replaced by a save."""
+"""buildspec.yml: CodeBuild's phases. The build phase runs with `docker push` replaced by `docker save`."""
 
 import hashlib
 import json
@@ -40,11 +40,11 @@ def test_it_tests_and_scans_before_it_builds_and_keeps_what_a_deployment_needs(s
 
 def test_its_make_targets_exist(spec):
     targets = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
-    commands = [one for phase in spec["phases"].values() for one in phase["commands"]]
-    assert {one.removeprefix("make ") for one in commands if one.startswith("make ")} <= set(targets)
+    commands = [command for phase in spec["phases"].values() for command in phase["commands"]]
+    assert {command.removeprefix("make ") for command in commands if command.startswith("make ")} <= set(targets)
 
 
-def test_no_secret_stands_in_it(spec):
+def test_it_contains_no_secret(spec):
     assert "secret" not in (REPOSITORY / "buildspec.yml").read_text().lower()
     assert set(spec["env"]["variables"]) == {"BASE_IMAGE", "ACCELERATOR"}
 

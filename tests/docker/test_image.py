@@ -1,4 +1,4 @@
-"""What is in the image, and what is not."""
+"""The content of the image."""
 
 import json
 import re
@@ -39,16 +39,16 @@ def test_the_service_can_append_train_and_a_local_run_can_leave_it_out(image):
 
 
 @pytest.mark.parametrize("tool", ["gcc", "cc", "g++", "clang", "make", "git", "pytest", "ruff", "uv"])
-def test_no_compiler_and_no_development_tool_is_there(image, tool):
+def test_it_has_no_compiler_and_no_development_tool(image, tool):
     assert inside(image, "sh", "-c", f"command -v {tool} || echo none").strip() == "none"
 
 
 @pytest.mark.parametrize("module", ["sagemaker", "boto3", "pytest", "hypothesis", "cyclonedx_py", "pip"])
-def test_no_module_is_there_that_only_development_needs(image, module):
+def test_it_has_no_module_that_only_development_needs(image, module):
     assert "ModuleNotFoundError" in inside(image, "python", "-c", f"import {module}", expect=1)
 
 
-def test_nothing_lies_under_opt_ml_where_the_service_mounts_over_it(image):
+def test_opt_ml_is_empty_because_the_service_mounts_over_it(image):
     assert inside(image, "sh", "-c", "ls -A /opt/ml 2>/dev/null || true").strip() == ""
 
 
@@ -61,7 +61,7 @@ def test_the_bill_of_materials_names_every_package_at_its_installed_version(imag
     bill = json.loads(inside(image, "cat", "/usr/share/sbom/python.cdx.json"))
     assert bill["bomFormat"] == "CycloneDX"
     listed = {(part["name"].lower(), part["version"]) for part in bill["components"]}
-    code = "import importlib.metadata as m; [print(one.name.lower(), one.version) for one in m.distributions()]"
+    code = "import importlib.metadata as m; [print(each.name.lower(), each.version) for each in m.distributions()]"
     installed = {tuple(line.split()) for line in inside(image, "python", "-c", code).splitlines()}
     assert installed <= listed
     assert any(name == "torch" for name, _ in installed)
@@ -69,9 +69,9 @@ def test_the_bill_of_materials_names_every_package_at_its_installed_version(imag
 
 def test_packages_are_those_that_the_tests_ran_with(image):
     code = "import importlib.metadata as m; print(m.version('pyarrow'), m.version('transformers'), m.version('torch'))"
-    own = [version(name) for name in ("pyarrow", "transformers", "torch")]
+    installed = [version(name) for name in ("pyarrow", "transformers", "torch")]
     shown = inside(image, "python", "-c", code).split()
-    assert [one.partition("+")[0] for one in shown] == [one.partition("+")[0] for one in own]
+    assert [text.partition("+")[0] for text in shown] == [text.partition("+")[0] for text in installed]
 
 
 def test_no_layer_was_made_with_a_credential(image):

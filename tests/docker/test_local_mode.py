@@ -1,4 +1,4 @@
-"""The SageMaker SDK's local mode over the image, by the example that users start from; on one host and on two."""
+"""The SageMaker SDK's local mode with the image and examples/local_mode.py, on one host and on two."""
 
 import json
 import os
@@ -19,7 +19,7 @@ GLOBAL_BATCH = 8
 
 
 def run_local_mode(image: str, work: Path, *, instances: int) -> tuple[str, dict[str, torch.Tensor], list[str]]:
-    """Run the example; returns its log, the weights of its model.tar.gz, and the names in that archive."""
+    """Run the example, and return its log, the weights of its model.tar.gz, and the names in that archive."""
     paths = write_job(work / "job")
     settings = work / "hyperparameters.json"
     settings.write_text(json.dumps({**SETTINGS, "batch_size": GLOBAL_BATCH // instances}))
@@ -28,7 +28,7 @@ def run_local_mode(image: str, work: Path, *, instances: int) -> tuple[str, dict
         "--data", paths.channel("train").parent, "--hyperparameters", settings, "--instances", instances,
     ]  # fmt: skip
     done = subprocess.run(
-        [str(one) for one in command], cwd=REPOSITORY, timeout=900, text=True,
+        [str(part) for part in command], cwd=REPOSITORY, timeout=900, text=True,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-6000:]
@@ -49,7 +49,7 @@ def two_hosts(image, tmp_path_factory):
     return run_local_mode(image, tmp_path_factory.mktemp("two"), instances=2)
 
 
-def test_a_model_trainer_job_in_a_local_container_leaves_a_model_archive(one_host):
+def test_a_model_trainer_job_in_a_local_container_writes_a_model_archive(one_host):
     log, _, names = one_host
     assert "completed in" in log
     assert set(artifacts.REQUIRED_MODEL_FILES) <= set(names)
@@ -61,7 +61,7 @@ def test_two_hosts_train_together(two_hosts):
     assert re.search(r"parameters on 2 x cpu", log)
 
 
-def test_two_hosts_leave_together_and_leave_one_model(two_hosts):
+def test_two_hosts_end_together_and_write_one_model(two_hosts):
     log, _, names = two_hosts
     assert log.count("completed in") == 2
     assert sorted(names) == sorted(set(names))

@@ -1,4 +1,4 @@
-"""python -m pipeline run --docker: the SDK's own local pipeline over the image; S3 is moto's server on loopback."""
+"""python -m pipeline run --docker: the SDK's local pipeline with the image; moto's server replaces S3."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def test_a_raw_table_becomes_a_registered_model_in_containers(ran):
     assert (root / "registry/demo/1/model.tar.gz").stat().st_size > 100_000
 
 
-def test_the_outputs_of_every_step_lie_beside_its_log(ran):
+def test_every_step_has_its_outputs_and_its_log_in_one_folder(ran):
     root, _ = ran
     for step, file in {
         "DataLoading": "processing/output/data/part-00000.csv",
@@ -63,4 +63,4 @@ def test_a_step_that_fails_in_its_container_is_named_with_its_cause(image, tmp_p
     assert not (tmp_path / "root/docker/containers").exists()
     log = (tmp_path / "root/docker/TabularPreprocessing/log.txt").read_text()
     (container,) = re.findall(r"^Attaching to (\S+)", log, flags=re.MULTILINE)
-    docker("inspect", container, expect=1)  # gone, as local mode would not have it
+    docker("inspect", container, expect=1)  # removed, although local mode leaves it

@@ -26,7 +26,7 @@ ALL_RIGHTS = stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IWGRP | stat.S_
 
 
 def mounts(paths: JobPaths) -> tuple[str, ...]:
-    """The job's folder, with its input as the service mounts it where it is read by FastFile: read-only."""
+    """Return the job's folder with its input read-only, as the service mounts FastFile inputs."""
     return ("--volume", f"{paths.root}:/opt/ml", "--volume", f"{paths.root / 'input'}:/opt/ml/input:ro")
 
 
@@ -41,7 +41,7 @@ def write_demo_job(root: Path, *, rows: int) -> JobPaths:
 
 @pytest.fixture(scope="module")
 def trained(image, tmp_path_factory):
-    """The demo, trained by `docker run IMAGE` without a command; its paths and its log."""
+    """Train the demo by `docker run IMAGE` without a command, and return its paths and its log."""
     paths = write_demo_job(tmp_path_factory.mktemp("demo"), rows=1000)
     log = docker("run", "--rm", *ISOLATED, *mounts(paths), image)
     return paths, log
@@ -116,7 +116,7 @@ def test_the_first_optimizer_step_on_the_demo_comes_in_docker_and_outside(image,
     print(f"start to the first optimizer step: {', '.join(f'{value:.1f} s {key}' for key, value in seconds.items())}")
 
 
-def test_a_failure_leaves_exit_code_1_and_files_that_say_why(image, tmp_path):
+def test_a_failure_has_exit_code_1_and_files_with_the_cause(image, tmp_path):
     paths = write_job(tmp_path / "job", overrides={"label_name": "lable"})
     docker("run", "--rm", *ISOLATED, *mounts(paths), image, expect=1)
     assert "lable" in failure_line(paths)
@@ -143,13 +143,13 @@ def uninterrupted(image, tmp_path_factory):
         "evaluating and saving",
     ],
 )
-def test_docker_stop_ends_the_job_and_the_next_run_on_the_same_mounts_goes_on(
+def test_docker_stop_ends_the_job_and_the_next_run_on_the_same_mounts_resumes(
     image, containers, uninterrupted, tmp_path, phase
 ):
     paths = write_job(tmp_path / "job", overrides=LONG)
     stopped = containers(*ISOLATED, *mounts(paths), image)
     if phase == "starting":
-        stopped.wait_until_it_hears(signal.SIGTERM)
+        stopped.wait_for_handler(signal.SIGTERM)
     else:
         stopped.wait_for(phase)
     started = time.monotonic()

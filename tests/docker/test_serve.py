@@ -1,4 +1,4 @@
-"""`docker run IMAGE serve`, as the service starts an endpoint: a model mounted read-only, requests over the port."""
+"""`docker run IMAGE serve` with a model mounted read-only, as the service starts an endpoint."""
 
 import http.client
 import io
@@ -15,7 +15,7 @@ from tests.docker.engine import docker
 
 @pytest.fixture
 def endpoint(image, containers, trained_job):
-    """The container, and the port of this machine that leads to it."""
+    """Start the container, and return it with its port on this machine."""
     model = ("--volume", f"{trained_job.model}:/opt/ml/model:ro")
     container = containers("--publish", "127.0.0.1::8080", *model, image, "serve")
     container.wait_for("on port 8080")
@@ -30,7 +30,7 @@ def request(port, body=b"", content_type=None, **options):
         connection.close()
 
 
-def test_the_image_answers_what_the_job_predicted_in_every_format_and_stops_when_told(endpoint, trained_job):
+def test_the_image_returns_the_jobs_predictions_in_every_format_and_stops_on_sigterm(endpoint, trained_job):
     container, port = endpoint
     assert request(port, method="GET", path="/ping").status == 200
     table = pd.read_csv(trained_job.channel("test") / "data.csv", dtype={"order_id": str})

@@ -1,4 +1,4 @@
-"""Two containers on a network of their own, as the hosts of a job: stopped, killed, and gone on."""
+"""Two containers on a separate network, as the hosts of a job: stopped, killed and resumed."""
 
 import json
 import re
@@ -18,7 +18,7 @@ LONG |= {"load_ckpt": False, "early_stop_patience": 100}
 
 
 class Pair:
-    """A job's two hosts: a folder and a container each, joined by a network that reaches nothing else."""
+    """A job's two hosts: a folder and a container each, on an internal network."""
 
     def __init__(self, image: str, folder, overrides, **job) -> None:
         self.image = image
@@ -61,7 +61,7 @@ def pair(image, tmp_path):
     made.close()
 
 
-def test_docker_stop_of_one_host_stops_both_and_the_next_run_of_both_goes_on(pair):
+def test_docker_stop_of_one_host_stops_both_and_the_next_run_of_both_resumes(pair):
     pair.start()
     pair.containers["algo-1"].wait_for("step 10/")
     pair.containers["algo-2"].stop()
@@ -74,13 +74,13 @@ def test_docker_stop_of_one_host_stops_both_and_the_next_run_of_both_goes_on(pai
     assert (pair.paths["algo-1"].model / "model.pth").is_file()
     assert not (pair.paths["algo-2"].model / "model.pth").exists()
     first, second = (
-        {file.relative_to(own.checkpoints): file.read_bytes() for file in own.checkpoints.rglob("*") if file.is_file()}
-        for own in pair.paths.values()
+        {file.relative_to(job.checkpoints): file.read_bytes() for file in job.checkpoints.rglob("*") if file.is_file()}
+        for job in pair.paths.values()
     )
     assert first == second
 
 
-def test_two_hosts_train_beside_one_with_as_many_processes(image, tmp_path):
+def test_two_hosts_reach_the_loss_of_one_host_with_as_many_processes(image, tmp_path):
     settings = {**NO_DROPOUT, "nproc_per_node": 1, "batch_size": 8, "max_epochs": 1, "load_ckpt": False}
     rows = (2400, 60, 60)
     pair = Pair(image, tmp_path, settings, rows=rows)
@@ -126,13 +126,13 @@ def test_a_worker_that_is_killed_is_restarted_with_those_of_the_other_host(pair,
     )
     docker("exec", pair.containers[host].name, "python", "/opt/ml/kill")
     assert pair.end() == {"algo-1": 0, "algo-2": 0}
-    for one in HOSTS:
-        log = pair.containers[one].log
+    for name in HOSTS:
+        log = pair.containers[name].log
         assert re.search(rf"was ended by SIGKILL.*\[host {host}\]; restart 1 of 3, from checkpoint epoch=", log), log
 
 
 @pytest.mark.parametrize("missing", HOSTS)
-def test_a_host_that_never_comes_is_named_by_the_other(pair, missing):
+def test_a_host_that_never_starts_is_named_by_the_other(pair, missing):
     (other,) = set(HOSTS) - {missing}
     pair.start(other, HOST_WAIT_SECONDS="5")
     assert pair.end() == {other: 1}

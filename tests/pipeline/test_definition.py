@@ -1,4 +1,4 @@
-"""The SageMaker pipeline's definition: built offline, byte-stable, valid, and what the contracts say."""
+"""The SageMaker pipeline's definition: built offline, byte-stable, valid, and consistent with the contracts."""
 
 import json
 import os
@@ -57,7 +57,7 @@ COLUMNS = [f"column_{number:03d}" for number in range(120)]
 
 @pytest.fixture(scope="module")
 def small():
-    """Built in an environment of a user's own, which is looked at afterwards."""
+    """Build with a user's AWS variables, and record whether the environment changed."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
@@ -69,7 +69,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def other():
-    """Lower is better, all rows decide the split, no step cache, and a hyperparameter of 1800 characters."""
+    """Build with a maximum, a stratified split, no step cache, and a hyperparameter of 1800 characters."""
     return built(
         configuration(
             settings=split_by("stratified"),
@@ -100,7 +100,7 @@ def arguments(pipeline, step):
 
 @pytest.mark.parametrize("which", ["small", "full", "other"])
 @pytest.mark.parametrize("contract", STEPS, ids=lambda step: step.name)
-def test_the_arguments_of_a_step_are_what_the_service_takes(which, contract, request, service):
+def test_the_service_accepts_the_arguments_of_a_step(which, contract, request, service):
     pipeline = request.getfixturevalue(which)
     step = all_steps(pipeline)[contract.name]
     sent = filled_in(step["Arguments"], defaults(pipeline))
@@ -111,7 +111,7 @@ def test_the_arguments_of_a_step_are_what_the_service_takes(which, contract, req
 
 
 @pytest.mark.parametrize(("which", "expected"), [("small", "ShardedByS3Key"), ("other", "FullyReplicated")])
-def test_instances_share_the_part_files_out_unless_all_rows_decide_the_split(which, expected, request):
+def test_part_files_are_sharded_over_instances_unless_the_split_needs_all_rows(which, expected, request):
     sent = arguments(request.getfixturevalue(which), TABULAR_PREPROCESSING.name)
     found = {each["InputName"]: each["S3Input"] for each in sent["ProcessingInputs"]}
     assert found["DATA"]["S3DataDistributionType"] == expected
@@ -178,7 +178,7 @@ def test_a_step_inserted_before_training_is_defined_and_joined(monkeypatch):
         ({"Payload": {"check_rows": 7}}, False),
     ],
 )
-def test_a_training_behind_an_inserted_step_has_checkpoints_by_what_it_follows_from(step, changes_it, monkeypatch):
+def test_the_checkpoint_key_of_a_training_depends_on_the_steps_before_it(step, changes_it, monkeypatch):
     insert_a_step_before_training(monkeypatch)
     settings = CONFIG["settings"]
     first, other = (
@@ -192,7 +192,7 @@ def test_building_a_definition_leaves_the_environment_as_it_was(small):
 
 
 @pytest.mark.parametrize("contract", PROCESSING_STEPS.values(), ids=lambda step: step.name)
-def test_a_processing_job_is_laid_out_as_its_contract_says(contract, full):
+def test_a_processing_job_has_the_paths_of_its_contract(contract, full):
     sent = arguments(full, contract.name)
     assert sent["AppSpecification"]["ContainerEntrypoint"] == ["python", "-m", "container"]
     assert sent["AppSpecification"]["ContainerArguments"] == contract.command_line()
@@ -211,7 +211,7 @@ def test_the_environment_of_a_step_is_read_by_its_contract(contract, full):
     contract.settings.from_environment(sent)
 
 
-def test_training_gets_its_channels_and_no_command_of_its_own(full):
+def test_training_gets_its_channels_and_no_command(full):
     sent = arguments(full, PYTORCH_TRAINING.name)
     channels = [each["ChannelName"] for each in sent["InputDataConfig"]]
     assert channels == [folder.name for folder in PYTORCH_TRAINING.inputs if folder.name != "hyperparameters"]
@@ -256,7 +256,7 @@ def test_all_of_the_section_aws_reaches_the_jobs(full):
         assert {policy["BackoffRate"] for policy in policies} == {1.5}
 
 
-def test_no_execution_id_takes_part_in_the_key_of_the_step_cache(full):
+def test_the_key_of_the_step_cache_has_no_execution_id(full):
     keys = {
         "Processing": ("AppSpecification", "Environment", "ProcessingInputs"),
         "Training": ("AlgorithmSpecification", "CheckpointConfig", "Environment", "HyperParameters", "InputDataConfig"),
@@ -268,7 +268,7 @@ def test_no_execution_id_takes_part_in_the_key_of_the_step_cache(full):
             assert step["CacheConfig"] == {"Enabled": True, "ExpireAfter": "P30D"}
 
 
-def test_other_data_under_the_same_uri_is_no_hit_of_the_step_cache(full):
+def test_new_data_under_the_same_uri_misses_the_step_cache(full):
     given = [name for name in defaults(full) if name.startswith("Input_")]
     for contract in PROCESSING_STEPS.values():
         sent = arguments(full, contract.name)
@@ -329,7 +329,7 @@ def test_the_condition_and_the_reason_carry_metric_and_limits(full):
     )
 
 
-def test_where_lower_is_better_the_condition_is_turned_round(other):
+def test_a_maximum_reverses_the_condition(other):
     (condition,) = arguments(other, "MetricCondition")["Conditions"]
     assert condition["Type"] == "LessThanOrEqualTo"
     assert arguments(other, "ModelMetricsComputation")["Environment"]["DECISION_METRIC"] == "test/loss"
@@ -370,7 +370,7 @@ REFUSED = {
         {"settings": {**CONFIG["settings"], "TabularPreprocessing": {"train_ratio": 2}}},
         "settings.TabularPreprocessing.train_ratio: 2 is refused",
     ),
-    "a setting said twice": (
+    "a duplicate setting": (
         {"settings": {**CONFIG["settings"], "TabularPreprocessing": {"label_field": "label"}}},
         "settings.TabularPreprocessing.label_field: repeats hyperparameters.label_name",
     ),

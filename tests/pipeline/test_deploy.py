@@ -22,7 +22,7 @@ VARIABLES = {
 
 @pytest.fixture(scope="module")
 def service():
-    """The URL of the service, with the environment set to it; a bucket with a table."""
+    """Set the environment to a local service with a table in a bucket, and yield its URL."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
@@ -56,10 +56,10 @@ def sent_parameters(client, arn):
 
 
 def test_upsert_creates_the_pipeline_with_its_definition_and_tags(client, deployed):
-    told = client.describe_pipeline(PipelineName="demo")
-    assert told["PipelineArn"] == deployed
-    assert told["RoleArn"] == everything().aws.role
-    assert [step["Name"] for step in json.loads(told["PipelineDefinition"])["Steps"]][-1] == "MetricCondition"
+    pipeline = client.describe_pipeline(PipelineName="demo")
+    assert pipeline["PipelineArn"] == deployed
+    assert pipeline["RoleArn"] == everything().aws.role
+    assert [step["Name"] for step in json.loads(pipeline["PipelineDefinition"])["Steps"]][-1] == "MetricCondition"
     assert {"Key": "team", "Value": "risk"} in client.list_tags(ResourceArn=deployed)["Tags"]
 
 
@@ -71,7 +71,7 @@ def test_a_second_upsert_updates_the_same_pipeline(client, deployed, tmp_path, c
     assert "test/f1_score" in client.describe_pipeline(PipelineName="demo")["PipelineDefinition"]
 
 
-def test_start_hands_over_parameters_and_a_folder_for_checkpoints(client, deployed):
+def test_start_sends_parameters_and_a_folder_for_checkpoints(client, deployed):
     first = sent_parameters(client, start(everything(), {"Threshold": "0.9", "Hp_lr": "0.01"}))
     assert (first["Threshold"], first["Hp_lr"]) == ("0.9", "0.01")
     other_threshold = sent_parameters(client, start(everything(), {"Threshold": "0.5", "Hp_lr": "0.01"}))
@@ -87,7 +87,7 @@ def test_start_hands_over_parameters_and_a_folder_for_checkpoints(client, deploy
 @pytest.mark.parametrize(
     ("name", "value"), [("PyTorchTrainingInstanceType", "ml.g5.12xlarge"), ("ApprovalStatus", "Approved")]
 )
-def test_a_training_goes_on_where_what_is_trained_stays_the_same(client, deployed, name, value):
+def test_a_training_resumes_where_only_instances_or_the_approval_change(client, deployed, name, value):
     first, other = (sent_parameters(client, start(everything(), given)) for given in ({}, {name: value}))
     assert other["CheckpointKey"] == first["CheckpointKey"]
 
@@ -116,7 +116,7 @@ def register(client, *, value, status):
     )
 
 
-def test_a_model_decided_by_another_metric_is_no_rival(client, service, capsys):
+def test_a_model_decided_by_another_metric_need_not_be_beaten(client, service, capsys):
     config = configuration(condition={"metric": "test/f1_score", "minimum": 0.5, "beat": "newest"}, name="elsewhere")
     client.create_model_package_group(ModelPackageGroupName="elsewhere")
     client.create_model_package(
@@ -126,7 +126,7 @@ def test_a_model_decided_by_another_metric_is_no_rival(client, service, capsys):
     assert "was not decided by test/f1_score" in capsys.readouterr().err
 
 
-def test_starting_what_does_not_exist_says_how_to_create_it(service):
+def test_starting_a_missing_pipeline_names_the_command_that_creates_it(service):
     with pytest.raises(ContractError) as error:
         start(configuration(name="nowhere"), {})
     assert error.value.cause == "pipeline 'nowhere': does not exist in eu-west-1"

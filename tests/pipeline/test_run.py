@@ -1,4 +1,4 @@
-"""python -m pipeline run, as its user runs it: from a raw table to a registered model, stopped, resumed, cached."""
+"""python -m pipeline run, from a raw table to a registered model: stopped, resumed and cached."""
 
 import json
 import os
@@ -21,7 +21,7 @@ OUT_OF_REACH = {"metric": "test/auroc", "minimum": 1.01}
 
 @dataclass(frozen=True)
 class Ran:
-    """A run that ended."""
+    """A finished run."""
 
     exit_code: int
     printed: str
@@ -29,13 +29,13 @@ class Ran:
     seconds: float
 
     def states(self) -> dict[str, str]:
-        """{step: state} of the table that it printed last; a step that was not reached is not there."""
+        """Return {step: state} of the last printed table, without steps that were not reached."""
         lines = re.findall(r"^(\w+) +(done|cached|failed)\b", self.printed, flags=re.MULTILINE)
         return dict(lines)
 
 
 def start(folder: Path, **changes) -> WarmProcess:
-    """Start the run; what it prints is in folder/printed.txt, its errors in folder/errors.txt."""
+    """Start the run, with its output in folder/printed.txt and its errors in folder/errors.txt."""
     config = write_config(folder, {**CONFIG, **changes})
     return WarmProcess(
         ["-m", "pipeline", "run", "--config", str(config), "--root", str(folder / "root")],
@@ -45,8 +45,8 @@ def start(folder: Path, **changes) -> WarmProcess:
     )
 
 
-def said(folder: Path) -> tuple[str, str]:
-    """What a run printed and its errors; removes them."""
+def read_output(folder: Path) -> tuple[str, str]:
+    """Return the output and the errors of a run, and remove their files."""
     files = [folder / "printed.txt", folder / "errors.txt"]
     texts = [file.read_text() for file in files]
     for file in files:
@@ -61,22 +61,22 @@ def run(folder: Path, **changes) -> Ran:
         exit_code = process.wait(timeout=300)
     finally:
         process.kill()
-    return Ran(exit_code, *said(folder), time.monotonic() - began)
+    return Ran(exit_code, *read_output(folder), time.monotonic() - began)
 
 
 def kill_in_training(folder: Path, **changes) -> None:
-    """SIGKILL, once training has said something; a SIGKILL leaves no time to clean anything up."""
+    """Send SIGKILL after the first log line of training, which leaves no time to clean up."""
     process = start(folder, **changes)
     try:
         deadline = time.monotonic() + 120
         while not any(path.stat().st_size for path in (folder / "root/steps/PyTorchTraining").glob("*/log.txt")):
-            assert process.poll() is None, said(folder)
+            assert process.poll() is None, read_output(folder)
             assert time.monotonic() < deadline
             time.sleep(0.1)
     finally:
         process.kill()
         process.wait()
-        said(folder)
+        read_output(folder)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def story(tmp_path_factory):
     return Story(folder / "root", refused, run(folder), run(folder), run(folder, condition=OUT_OF_REACH))
 
 
-def test_a_killed_run_goes_on_where_it_was(story):
+def test_a_killed_run_continues_after_its_completed_steps(story):
     assert story.refused.states() == {
         "DataLoading": "cached",
         "TabularPreprocessing": "cached",

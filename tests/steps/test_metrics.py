@@ -302,7 +302,7 @@ def test_operating_points_are_chosen_on_val_and_held_on_test(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("frame", "settings", "said"),
+    ("frame", "settings", "cause"),
     [
         (scored(20).drop(columns="id"), {}, "column 'id' is missing"),
         (scored(20).drop(columns="prob_class_1"), {}, "have no columns prob_class_0, prob_class_1, ..."),
@@ -321,11 +321,11 @@ def test_operating_points_are_chosen_on_val_and_held_on_test(tmp_path: Path) -> 
     ],
 )  # fmt: skip
 def test_predictions_that_do_not_fit_are_named(
-    tmp_path: Path, frame: pd.DataFrame, settings: dict[str, Any], said: str
+    tmp_path: Path, frame: pd.DataFrame, settings: dict[str, Any], cause: str
 ) -> None:
     lay_out(tmp_path, test=frame)
     compute(tmp_path, expect=1, **settings)
-    assert said in message(tmp_path)
+    assert cause in message(tmp_path)
 
 
 def test_a_previous_model_of_other_records_is_refused(tmp_path: Path) -> None:

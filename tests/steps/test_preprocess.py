@@ -275,7 +275,7 @@ def test_a_row_without_an_id_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "cause"),
     [
         ({"LABEL_FIELD": "lable"}, "column 'lable' is missing; did you mean 'label'"),
         ({"ID_FIELD": "id"}, "column 'id' is missing"),
@@ -287,10 +287,10 @@ def test_a_row_without_an_id_is_named(tmp_path: Path) -> None:
         ({"TRAIN_RATIO": 0.999}, "split val has no rows: there are 60 rows, TRAIN_RATIO=0.999 and TEST_VAL_RATIO=0.5"),
     ],
 )
-def test_settings_that_do_not_fit_the_table_are_named(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
+def test_settings_that_do_not_fit_the_table_are_named(tmp_path: Path, settings: dict[str, Any], cause: str) -> None:
     lay_out(tmp_path, orders(60))
     preprocess(tmp_path, expect=1, **settings)
-    assert said in message(tmp_path)
+    assert cause in message(tmp_path)
 
 
 def test_a_table_of_headers_alone_is_refused(tmp_path: Path) -> None:

@@ -173,10 +173,10 @@ def _probabilities(part: TableSlice, scores: Sequence[str]) -> np.ndarray:
     columns = []
     for name in scores:
         try:
-            columns.append(numbers(part.table[name], name, origin=part.origin))
+            column = numbers(part.table[name], name, origin=part.origin)
         except ContractError as error:
             raise ContractError(error.cause, "Write numbers from 0 to 1, or correct SCORE_FIELDS.") from None
-    for name, column in zip(scores, columns):
+        columns.append(column)
         wrong = np.flatnonzero(~((column >= -_ROUNDING) & (column <= 1 + _ROUNDING)))  # NaN too
         if len(wrong):
             index = int(wrong[0])

@@ -83,8 +83,7 @@ def _slice(
     threshold: float | None,
     class_labels: Sequence[int | str],
 ) -> Slice:
-    known = labels >= 0
-    binary = probabilities.shape[1] == 2
+    known, binary = labels >= 0, probabilities.shape[1] == 2
     positives = labels[known] == 1
     interval = None
     if binary and 0 < positives.sum() < len(positives):

@@ -15,6 +15,8 @@ def metrics_summary(metrics: ModelMetrics) -> str:
 
 def _lines(metrics: ModelMetrics) -> Iterator[str]:
     splits = metrics.splits
+    calibrations = [split.analysis.calibration for split in splits.values()]
+    errors = [calibration and calibration.expected_calibration_error for calibration in calibrations]
     yield from _table(
         ["", *splits],
         [
@@ -24,7 +26,7 @@ def _lines(metrics: ModelMetrics) -> Iterator[str]:
                 [label, *(_figure(split.analysis.metrics.values[name]) for split in splits.values())]
                 for name, label in METRIC_NAMES.items()
             ),
-            ["Calibration error", *(_figure(_calibration_error(split)) for split in splits.values())],
+            ["Calibration error", *(_figure(error) for error in errors)],
         ],
     )
     if metrics.threshold is not None:
@@ -139,10 +141,6 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str
         yield "  ".join(
             cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))
         )
-
-
-def _calibration_error(split: SplitMetrics) -> float | None:
-    return split.analysis.calibration and split.analysis.calibration.expected_calibration_error
 
 
 def _figure(value: float | None, *, sign: str = "") -> str:

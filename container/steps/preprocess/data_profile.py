@@ -119,12 +119,12 @@ def describe(column: pa.ChunkedArray, name: str) -> dict[str, Any]:
     count = {"distinct": len(distinct.dictionary)}
     if not len(present):
         return {"kind": "empty", **count}
-    try:
+    values = np.empty(0)
+    with suppress(ContractError):
         values = numbers(column, name, origin=Origin())
-    except ContractError:
-        values = None
-    if values is not None and np.isfinite(values).any():
-        return {"kind": "number", **count, **_distribution(values[np.isfinite(values)])}
+    values = values[np.isfinite(values)]
+    if len(values):
+        return {"kind": "number", **count, **_distribution(values)}
     times = _times(present)
     if times is not None:
         return {"kind": "time", **count, "first": times[0], "last": times[1]}
