@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
@@ -264,8 +265,7 @@ def _as_plain(column: pa.ChunkedArray, field: pa.Field, path: Path) -> pa.Chunke
     column = decode(column)
     try:
         if pa.types.is_floating(column.type) and pa.types.is_floating(field.type):
-            # By what is written, so that the 8.1 of a narrower float is the category 8.1 in every file.
-            return column if column.type == field.type else column.cast(pa.string()).cast(field.type)
+            return column if column.type == field.type else pa.chunked_array([widen_floats(column).cast(field.type)])
         return column.cast(field.type)
     except pa.ArrowException as error:
         if is_binary(column.type):
@@ -290,6 +290,20 @@ def decode(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
         return decode(column.cast(column.type.value_type))
     return column
+
+
+def widen_floats(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return floats of any width as float64 with the same digits: whole numbers exact, a narrow 8.1 as 8.1."""
+    narrow = column.to_numpy(zero_copy_only=False)
+    values = narrow.astype(np.float64)
+    if column.type != pa.float64():
+        values = np.where(exact_integers(values), values, narrow.astype(str).astype(np.float64))
+    return pa.array(values, mask=column.is_null().to_numpy(zero_copy_only=False))
+
+
+def exact_integers(values: np.ndarray) -> np.ndarray:
+    """Return which float64 values are whole numbers that int64 represents exactly. [R] -> [R] bool"""
+    return np.isfinite(values) & (values == np.round(values)) & (np.abs(values) <= 2.0**62)
 
 
 def is_binary(kind: pa.DataType) -> bool:

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from container.tables.channel_files import Origin, decode, is_binary
+from container.tables.channel_files import Origin, decode, exact_integers, is_binary, widen_floats
 from contracts.errors import ContractError
 
 MISSING_NUMBERS = ("", "na", "n/a", "null", "none", "nan")
@@ -13,7 +13,6 @@ _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _INTEGRAL = r"^(-?(?:0|[1-9][0-9]*))\.0*$"
 _ZONE = r"(Z|[+-][0-9]{2}:?[0-9]{2})?$"
 _FRACTION = r"(\.[0-9]*?)0+" + _ZONE
-_EXACT_INTEGERS = 2.0**62  # every whole float64 below is an int64, exactly
 
 
 def replace_surrogates(text: str) -> str:
@@ -68,8 +67,9 @@ def keys(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     column = plain_array(column)
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), pa.string())
-    distinct = column.dictionary_encode()
-    return _canonical(distinct.dictionary).take(distinct.indices)
+    # Arrow 25 has no dictionary of float16; each is exact as a float32.
+    distinct = (column.cast(pa.float32()) if pa.types.is_float16(column.type) else column).dictionary_encode()
+    return _canonical(distinct.dictionary.cast(column.type)).take(distinct.indices)
 
 
 def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> np.ndarray:
@@ -132,12 +132,9 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _canonical(values: pa.Array) -> pa.Array:
     if pa.types.is_floating(values.type):
-        numbers = pc.cast(values, pa.float64(), safe=False)
-        found = numbers.to_numpy(zero_copy_only=False)
-        whole = np.isfinite(found) & (found == np.round(found)) & (np.abs(found) <= _EXACT_INTEGERS)
+        found = widen_floats(values).to_numpy(zero_copy_only=False)
+        whole = exact_integers(found)
         integers = pa.array(np.where(whole, found, 0).astype(np.int64)).cast(pa.string())
-        if values.type != pa.float64():  # 8.1 of a float32, not 8.100000381469727
-            found = values.to_numpy(zero_copy_only=False).astype(str).astype(np.float64)
         written = pc.if_else(pa.array(whole), integers, pa.array(list(map(repr, found.tolist())), pa.string()))
         return pc.if_else(pa.array(np.isnan(found)), pa.scalar(None, pa.string()), written)
     if pa.types.is_boolean(values.type):

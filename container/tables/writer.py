@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from container.tables.channel_files import DELIMITERS
+from container.tables.channel_files import DELIMITERS, widen_floats
 from contracts.atomic_files import AtomicFile
 from contracts.errors import ContractError
 
@@ -38,13 +38,19 @@ class TableWriter:
         self._pending_bytes = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = AtomicFile(path)
+        # Arrow writes all digits of a float16 as text: 8.1015625, where a float32 is 8.1.
+        fields = [
+            field.with_type(pa.float32()) if pa.types.is_float16(field.type) and path.suffix != ".parquet" else field
+            for field in schema
+        ]
+        self._schema = pa.schema(fields, metadata=schema.metadata)
         file_format = path.suffix[1:]
         try:
             if file_format == "parquet":
-                self._writer: pq.ParquetWriter | pa_csv.CSVWriter = pq.ParquetWriter(self._file.temporary, schema)
+                self._writer: pq.ParquetWriter | pa_csv.CSVWriter = pq.ParquetWriter(self._file.temporary, self._schema)
             else:
                 options = pa_csv.WriteOptions(delimiter=DELIMITERS[file_format], quoting_style="needed")
-                self._writer = pa_csv.CSVWriter(self._file.temporary, schema, write_options=options)
+                self._writer = pa_csv.CSVWriter(self._file.temporary, self._schema, write_options=options)
         except pa.ArrowException as error:
             raise ContractError(
                 f"{path.name}: cannot hold the columns as {file_format.upper()}: {error}",
@@ -84,6 +90,11 @@ class TableWriter:
 
     def _flush(self) -> None:
         if self._pending:
-            self._writer.write_table(pa.concat_tables(self._pending).combine_chunks())
+            table = pa.concat_tables(self._pending).combine_chunks()
+            columns = [
+                column if column.type == field.type else widen_floats(column).cast(field.type)
+                for column, field in zip(table.columns, self._schema)
+            ]
+            self._writer.write_table(pa.table(columns, schema=self._schema))
             self._pending = []
             self._pending_rows = self._pending_bytes = 0

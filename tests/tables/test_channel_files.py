@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from container.tables.channel_files import Origin, find_data_files, input_format, iter_tables
 from container.tables.records import records_to_table
 from container.tables.values import check_single_values, keys, numbers, texts
+from container.tables.writer import TableWriter
 from contracts.errors import ContractError
 from testing.table_jobs import table, write_table
 
@@ -216,7 +217,7 @@ def test_floats_are_named_as_python_and_pandas_write_them() -> None:
     values = [8.1, 1e-05, 123456789012.5, 1e30]
     assert floats_written(values, pa.float64()) == [repr(value) for value in values]
     assert floats_written([8.1, 0.25, 3, 0.0001], pa.float32()) == ["8.1", "0.25", "3", "0.0001"]
-    assert floats_written([8.1], pa.float16()) == ["8.1"]
+    assert floats_written([8.1, 65504, 1e-05], pa.float16()) == ["8.1", "65504", "1e-05"]
     written = pd.DataFrame({"c": values}).to_csv(index=False).split()[1:]
     assert keys(pa.array(written)).to_pylist() == [repr(value) for value in values]
 
@@ -270,11 +271,25 @@ def test_a_column_that_is_there_twice_is_refused() -> None:
             records_to_table(records)
 
 
-def test_one_category_of_narrow_and_wide_floats_is_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("narrow", "wide", "whole"),
+    [("float16", "float32", 65504), ("float16", "float64", 65504), ("float32", "float64", 123456792)],
+)
+def test_one_category_of_narrow_and_wide_floats_is_one(tmp_path: Path, narrow: str, wide: str, whole: int) -> None:
     files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
-    for path, kind in zip(files, (pa.float32(), pa.float64())):
-        pq.write_table(pa.table({"c": pa.array([8.1, 9.3, None], kind)}), path)
-    assert set(keys(read(files, ["c"])["c"]).to_pylist()) == {"8.1", "9.3", None}
+    for path, kind in zip(files, (narrow, wide)):
+        values = pa.array(np.array([8.1, 9.3, whole, 0], kind), mask=np.array([False, False, False, True]))
+        pq.write_table(pa.table({"c": values}), path)
+    assert set(keys(read(files, ["c"])["c"]).to_pylist()) == {"8.1", "9.3", str(whole), None}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+def test_a_written_float_keeps_its_key(tmp_path: Path, suffix: str, kind: str) -> None:
+    written = pa.table({"c": np.array([8.1, 0.1, 2048], kind)})
+    with TableWriter(tmp_path / f"a{suffix}", written.schema) as writer:
+        writer.write(written)
+    assert keys(read([tmp_path / f"a{suffix}"], ["c"])["c"]).to_pylist() == ["8.1", "0.1", "2048"]
 
 
 def test_an_id_of_uuids_is_their_text(tmp_path: Path) -> None:
