@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from container.serving.errors import RequestError, bad_request
 from container.serving.media_types import request_type
-from container.tables.channel_files import missing_column
+from container.tables.channel_files import check_unique_names, missing_column
 from container.tables.records import records_to_table
 from container.tables.values import written_float
 from contracts.errors import ContractError, first_line
@@ -216,7 +216,7 @@ def _read_parquet(body: bytes, limits: ServingSettings) -> pa.Table:
         table.validate(full=True)  # checks that strings are UTF-8
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise bad_request(f"the request is not Parquet: {first_line(error)}", "Write the table again.") from error
-    _check_unique(names)
+    check_unique_names(names, "the request")
     num_bytes = sum(_decoded_bytes(column) for column in table.columns)
     check_limit(num_bytes, decompressed, limits.serving_max_decoded_bytes)
     return table

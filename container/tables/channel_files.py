@@ -1,13 +1,13 @@
-"""Reads a channel's CSV, TSV and Parquet files as a stream of slices."""
+"""Read a channel's CSV, TSV and Parquet files as a stream of slices."""
 
 import csv
 import gzip
 import io
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -24,25 +24,25 @@ SUFFIXES: dict[str, DataFormat] = {
     ".csv": "csv", ".csv.gz": "csv", ".tsv": "tsv", ".tsv.gz": "tsv", ".parquet": "parquet",
 }  # fmt: skip
 DELIMITERS = {"csv": ",", "tsv": "\t"}
-CSV_BLOCK_BYTES = 4 << 20  # a record has to fit into one; several are read ahead
+CSV_BLOCK_BYTES = 4 << 20  # the largest row; Arrow reads several blocks ahead
 HEADER_BYTES = 1 << 20
 LISTED_FILES = 10
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the rows of a slice come from, for messages.
+    """The source of a slice's rows, for messages.
 
     Attributes:
-        file: the file, or None for records handed over in memory.
-        first_row: number of the slice's first row in it, from 0.
+        file: the file, or None for records in memory.
+        first_row: position of the slice's first row in the file, from 0.
     """
 
     file: Path | None = None
     first_row: int = 0
 
     def row(self, index: int) -> str:
-        """Row `index` of the slice in a person's words; rows count from 1 and a header is not a row."""
+        """Return the name of row `index` of the slice for messages; rows count from 1, without the header."""
         number = self.first_row + int(index) + 1
         return f"{self.file}: row {number}" if self.file else f"record {number}"
 
@@ -52,9 +52,9 @@ class TableSlice:
     """Consecutive rows of one file.
 
     Attributes:
-        table: the requested columns, R rows.
-        first_row: number of the first row in the split, from 0, over all files.
-        first_row_in_file: its number in `file`, from 0.
+        table: the requested columns. [R rows]
+        first_row: position of the first row among the rows of all files, from 0.
+        first_row_in_file: its position in `file`, from 0.
     """
 
     table: pa.Table
@@ -67,48 +67,54 @@ class TableSlice:
         return Origin(self.file, self.first_row_in_file)
 
 
+def data_files(folder: Path) -> list[Path]:
+    """Return the files below a folder, sorted by path, except those with a name that starts with . or _."""
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
+    ]
+
+
 def find_data_files(folder: Path, filename: str | None = None) -> list[Path]:
-    """The data files of a channel, sorted by path; names that start with . or _ are not data.
+    """Return the data files of a channel, sorted by path.
 
     Args:
         filename: read only this file, relative to the folder.
 
     Raises:
-        ContractError: the channel or the named file is missing, or the channel holds no data file.
+        ContractError: the channel or the named file is missing, or the channel has no data file.
     """
     if not folder.is_dir():
         raise ContractError(
             f"channel {folder.name}: the folder {folder} does not exist",
             f"Give the job a channel named {folder.name!r}, or put its files into that folder.",
         )
-    entries = sorted(path for path in folder.rglob("*") if path.is_file())
     if filename is not None:
         path = folder / filename
         if not path.is_file():
             raise ContractError(
-                f"{folder.name}_filename: {path} does not exist; {_listing(folder, entries)}",
+                f"{folder.name}_filename: {path} does not exist; {_listing(folder)}",
                 f"Correct {folder.name}_filename, or leave it out to read every data file of the channel.",
             )
         format_of(path)
         return [path]
-    found = []
-    for path in entries:
-        if any(part.startswith((".", "_")) for part in path.relative_to(folder).parts):
-            continue
+    files = []
+    for path in data_files(folder):
         if _suffix(path) in SUFFIXES:
-            found.append(path)
+            files.append(path)
         else:
             logger.info("%s is not read: its name ends with none of %s.", path, ", ".join(SUFFIXES))
-    if not found:
+    if not files:
         raise ContractError(
-            f"channel {folder.name}: no data file in {folder}; {_listing(folder, entries)}",
+            f"channel {folder.name}: no data file in {folder}; {_listing(folder)}",
             f"Put files there whose names end with one of {', '.join(SUFFIXES)}.",
         )
-    return found
+    return files
 
 
 def format_of(path: Path) -> DataFormat:
-    """The format that a file's name claims."""
+    """Return the format that a file's name indicates."""
     data_format = SUFFIXES.get(_suffix(path))
     if data_format is None:
         raise ContractError(
@@ -119,31 +125,35 @@ def format_of(path: Path) -> DataFormat:
 
 
 def input_format(files: Sequence[Path]) -> DataFormat:
-    """The one format of `files`.
+    """Return the format of all `files`; raise ContractError where they differ."""
+    formats = {path: format_of(path) for path in files}
+    check_one_format(files[0].parent, formats)
+    return formats[files[0]]
 
-    Raises:
-        ContractError: they are of several formats.
-    """
-    formats: dict[DataFormat, Path] = {format_of(path): path for path in files}
-    if len(formats) != 1:
-        raise ContractError(
-            f"{files[0].parent}: holds files of several formats: "
-            + ", ".join(f"{path.name} ({name})" for name, path in sorted(formats.items())),
-            "Keep one format per channel, or name the file to read.",
-        )
-    return next(iter(formats))
+
+def check_one_format(folder: Path, formats: Mapping[Path, str]) -> None:
+    """Raise ContractError where the files of `folder` have several formats."""
+    examples = {data_format: path.name for path, data_format in formats.items()}
+    if len(examples) > 1:
+        listed = ", ".join(f"{name} ({data_format})" for data_format, name in sorted(examples.items()))
+        raise ContractError(f"{folder}: holds files of several formats: {listed}", "Keep the files of one format.")
+
+
+def check_unique_names(names: Sequence[str], place: Path | str) -> None:
+    """Raise ContractError where a column name of the table in `place` occurs twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ContractError(f"{place}: the column {name!r} occurs twice", "Give each column a different name.")
 
 
 def column_names(path: Path) -> list[str]:
-    """The columns of one file, in its order.
+    """Return the columns of one file, in its order.
 
     Raises:
-        ContractError: the file is empty, is not what its name says, or names a column twice.
+        ContractError: the file is empty or not of its name's format, or a column name occurs twice.
     """
     names = _parquet_file(path).schema_arrow.names if format_of(path) == "parquet" else text_header(path)
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ContractError(f"{path}: the column {twice[0]!r} is there twice", "Give each column a name of its own.")
+    check_unique_names(names, path)
     return names
 
 
@@ -157,6 +167,7 @@ def check_columns(files: Iterable[Path], columns: Sequence[str]) -> None:
 
 
 def missing_column(column: str, present: Sequence[str], where: str) -> ContractError:
+    """Return the error for a column that is not among those `present`."""
     return ContractError(
         f"{where}: column {column!r} is missing{did_you_mean(column, present)}",
         f"The columns there are {', '.join(map(repr, present))}. Add it, or correct the setting that names it.",
@@ -166,49 +177,67 @@ def missing_column(column: str, present: Sequence[str], where: str) -> ContractE
 def iter_tables(files: Sequence[Path], columns: Sequence[str], *, rows_per_batch: int) -> Iterator[TableSlice]:
     """Stream the rows of `files` in order, at most `rows_per_batch` at a time, in bounded memory.
 
-    CSV and TSV columns are strings whatever they hold, so that an id 007 survives and a type never depends on
-    which rows were read first; an empty field is "". Parquet columns keep their types, widened where files differ.
+    CSV and TSV columns are strings, so that an id 007 is kept and the types do not depend on the first rows; an empty
+    field is "". Parquet columns keep their types, widened where files differ.
 
     Raises:
-        ContractError: a missing column, a file that is not what its name says, types that do not go together.
+        ContractError: a missing column, a file that is not of its name's format, types that cannot be combined.
     """
     check_columns(files, columns)
     schema = _common_schema(files, columns) if input_format(files) == "parquet" else None
-    first_row = 0
-    for path in files:
-        in_file = 0
-        batches = _parquet_batches(path, columns, rows_per_batch) if schema else text_batches(path, columns)
-        for batch in batches:
-            table = pa.Table.from_batches([batch]).select(list(columns))
+
+    def tables(path: Path) -> Iterator[pa.Table]:
+        for batch in _parquet_batches(path, columns, rows_per_batch) if schema else text_batches(path, columns):
+            table = pa.Table.from_batches([batch])
             if schema:
                 table = pa.table([_as_plain(table[field.name], field, path) for field in schema], schema=schema)
             for start in range(0, table.num_rows, rows_per_batch):
-                part = table.slice(start, rows_per_batch)
-                yield TableSlice(part, first_row, path, in_file)
-                first_row += part.num_rows
-                in_file += part.num_rows
+                yield table.slice(start, rows_per_batch)
+
+    yield from number_slices(files, tables)
+
+
+def number_slices(files: Iterable[Path], tables: Callable[[Path], Iterable[pa.Table]]) -> Iterator[TableSlice]:
+    """Yield the tables of each file with their positions; `tables` reads a file."""
+    first_row = 0
+    for path in files:
+        in_file = 0
+        for table in tables(path):
+            yield TableSlice(table, first_row, path, in_file)
+            first_row += table.num_rows
+            in_file += table.num_rows
+
+
+def is_gzip(path: Path) -> bool:
+    """Return whether a file's name says that it is gzipped."""
+    return path.name.lower().endswith(".gz")
+
+
+def open_plain(path: Path) -> IO[bytes]:
+    """Open a file for reading, decompressed where its name ends with .gz."""
+    return gzip.open(path) if is_gzip(path) else path.open("rb")
 
 
 def _suffix(path: Path) -> str:
-    return "".join(part.lower() for part in path.suffixes[-2 if path.name.lower().endswith(".gz") else -1 :])
+    return "".join(path.suffixes[-2 if is_gzip(path) else -1 :]).lower()
 
 
-def _listing(folder: Path, entries: Sequence[Path]) -> str:
-    if not entries:
+def _listing(folder: Path) -> str:
+    names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
+    if not names:
         return "the folder is empty"
-    names = [str(path.relative_to(folder)) for path in entries[:LISTED_FILES]]
-    more = f" and {len(entries) - LISTED_FILES} more" if len(entries) > LISTED_FILES else ""
-    return f"it holds {', '.join(names)}{more}"
+    more = f" and {len(names) - LISTED_FILES} more" if len(names) > LISTED_FILES else ""
+    return f"it holds {', '.join(names[:LISTED_FILES])}{more}"
 
 
 def _parquet_file(path: Path) -> pq.ParquetFile:
     try:
-        # Column chunks are read through a small buffer: a row group may be as large as the file.
+        # A small buffer for column chunks: a row group may be as large as the file.
         return pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
     except (pa.ArrowException, OSError) as error:
         raise ContractError(
             f"{path}: cannot be read as Parquet: {first_line(error)}",
-            "Write it again, or name it for the format that it has.",
+            "Write it again, or name it after its format.",
         ) from error
 
 
@@ -221,44 +250,33 @@ def _parquet_batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[
 
 
 def _common_schema(files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
-    merged: pa.Schema | None = None
+    merged = pa.schema([])
     for path in files:
-        found = _parquet_file(path).schema_arrow
-        plain = pa.schema([(name, _plain_type(found.field(name).type, name, path)) for name in columns])
-        if merged is None:
-            merged = plain
-            continue
+        schema = _parquet_file(path).schema_arrow
         for name in columns:
+            kind = _plain_type(schema.field(name).type, name, path)
             try:
-                pa.unify_schemas(
-                    [pa.schema([merged.field(name)]), pa.schema([plain.field(name)])], promote_options="permissive"
-                )
+                merged = pa.unify_schemas([merged, pa.schema([(name, kind)])], promote_options="permissive")
             except pa.ArrowException as error:
                 raise ContractError(
-                    f"{path}: column {name!r} is {plain.field(name).type}, but {merged.field(name).type} in {files[0]}",
+                    f"{path}: column {name!r} is {kind}, but {merged.field(name).type} in {files[0]}",
                     "Write the column with one type in every file.",
                 ) from error
-        merged = pa.unify_schemas([merged, plain], promote_options="permissive")
-    assert merged is not None, "find_data_files returns at least one file"
     return merged
 
 
 def _plain_type(kind: pa.DataType, name: str, path: Path) -> pa.DataType:
-    """The type in which values are handed on.
-
-    Raises:
-        ContractError: lists or the like.
-    """
+    """Return the type of the decoded values; raise ContractError for nested types."""
     if pa.types.is_dictionary(kind):
         return _plain_type(kind.value_type, name, path)
     if isinstance(kind, pa.BaseExtensionType):
         return _plain_type(kind.storage_type, name, path)
     if pa.types.is_nested(kind):
         raise ContractError(
-            f"{path}: column {name!r} is of type {kind}, which holds no single values",
+            f"{path}: column {name!r} is of type {kind}, which does not hold single values",
             "Write one text or number per row, or leave the column out of the configuration.",
         )
-    return pa.string() if is_binary(kind) else kind
+    return pa.string() if is_binary(kind) or pa.types.is_string_view(kind) else kind
 
 
 def _as_plain(column: pa.ChunkedArray, field: pa.Field, path: Path) -> pa.ChunkedArray:
@@ -274,14 +292,14 @@ def _as_plain(column: pa.ChunkedArray, field: pa.Field, path: Path) -> pa.Chunke
                 "Write the column as strings.",
             ) from error
         raise ContractError(
-            f"{path}: column {field.name!r} is {column.type} and cannot be read as {field.type}, as the column's types "
-            f"over all files are taken: {first_line(error)}",
-            "Write the column with one type in every file; as text if these are names.",
+            f"{path}: column {field.name!r} is {column.type} and cannot be read as {field.type}, "
+            f"the common type of all files: {first_line(error)}",
+            "Write the column with one type in every file, as text if it holds names.",
         ) from error
 
 
 def decode(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The values that a dictionary or an extension type stands for; a UUID as it is written."""
+    """Return the values of a dictionary or extension array; UUIDs as text."""
     if isinstance(column.type, pa.UuidType):
         texts = [None if value is None else str(value) for value in column.to_pylist()]
         return pa.array(texts, pa.string()) if isinstance(column, pa.Array) else pa.chunked_array([texts], pa.string())
@@ -307,7 +325,7 @@ def exact_integers(values: np.ndarray) -> np.ndarray:
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Bytes of any layout, which may hold text and may not."""
+    """Return whether a type is bytes in any layout."""
     return (
         pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
@@ -317,44 +335,41 @@ def is_binary(kind: pa.DataType) -> bool:
 
 
 def text_header(path: Path) -> list[str]:
-    """The fields of the first line of a CSV or TSV file.
+    """Return the fields of the first line of a CSV or TSV file.
 
     Raises:
-        ContractError: the file is empty, cannot be read, or is no text.
+        ContractError: the file is empty, cannot be read, or is not text.
     """
-    compressed = path.name.lower().endswith(".gz")
     try:
-        with gzip.open(path) if compressed else path.open("rb") as stream:
+        with open_plain(path) as stream:
             head = stream.read(HEADER_BYTES)
     except (OSError, EOFError) as error:
         raise ContractError(f"{path}: cannot be read: {error}", "Write the file again.") from error
-    if not head.strip():
-        raise ContractError(f"{path}: the file is empty", "A table starts with a line of column names.")
     if head[:4] == b"PAR1" or head[:2] == b"\x1f\x8b" or b"\0" in head:
         raise ContractError(
-            f"{path}: holds binary data, not {format_of(path).upper()} text", "Name it for the format that it has."
+            f"{path}: holds binary data, not {format_of(path).upper()} text", "Name it after the format that it has."
         )
     text = head.decode("utf-8-sig", errors="replace")
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=DELIMITERS[format_of(path)])
     names = next((line for line in lines if line), None)  # Arrow skips empty lines too
-    if names is None:
-        raise ContractError(f"{path}: the file is empty", "A table starts with a line of column names.")
+    if names is None or not text.strip():
+        raise ContractError(f"{path}: the file is empty", "Begin the table with a line of column names.")
     return names
 
 
 def text_batches(
     path: Path, columns: Sequence[str], *, header: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Columns of a CSV or TSV file as strings, a few MiB at a time.
+    """Yield columns of a CSV or TSV file as strings, a few MiB at a time, in the order of `columns`.
 
     Args:
-        header: the names of all columns, of a file that has no line of them.
+        header: the names of all columns, for a file without a header line.
 
     Raises:
         ContractError: the file is damaged.
     """
     try:
-        stream = pa.input_stream(str(path), compression="gzip" if path.name.lower().endswith(".gz") else None)
+        stream = pa.input_stream(str(path), compression="gzip" if is_gzip(path) else None)
         with (
             stream,
             pa_csv.open_csv(
@@ -375,7 +390,7 @@ def text_batches(
         if "straddl" in str(error):
             raise ContractError(
                 f"{path}: a quote that opens a field is never closed, or a row exceeds {CSV_BLOCK_BYTES >> 20} MiB",
-                "Write quotes inside of a field twice; hand over larger rows as Parquet.",
+                "Double the quotes inside a field; write larger rows as Parquet.",
             ) from error
         raise ContractError(
             f"{path}: cannot be read as {format_of(path).upper()}: {first_line(error)}",

@@ -1,4 +1,4 @@
-"""Counts ids that occur more than once, in bounded memory and in one pass."""
+"""Count ids that occur more than once, in bounded memory and in one pass."""
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +11,10 @@ PENDING_LIMIT = 1 << 16
 
 
 class DuplicateIds:
-    """Distinct ids of a split by their hash.
+    """Count repeated ids of a split by their hash.
 
-    Exact up to `limit` distinct ids; beyond, only ids whose hash ends in `skipped_bits` zero bits are watched, and the
-    count is scaled up.
+    The count is exact up to `limit` distinct ids. Beyond, only ids whose hash ends in `skipped_bits` zero bits count,
+    and the result is scaled up.
     """
 
     def __init__(self, *, limit: int = SAMPLE_LIMIT) -> None:
@@ -27,7 +27,7 @@ class DuplicateIds:
         self._num_pending = 0
 
     def add(self, column: pa.Array | pa.ChunkedArray) -> None:
-        """Count a batch of ids; empty ones do not count. [R]"""
+        """Count a batch of ids; null is not an id. [R]"""
         ids = plain_array(column).cast(pa.string()).drop_null()
         if not len(ids):
             return
@@ -40,12 +40,12 @@ class DuplicateIds:
 
     @property
     def count(self) -> int:
-        """Rows whose id an earlier row has already."""
+        """Return the number of rows whose id an earlier row has."""
         self._settle()
         return self._repeats << self.skipped_bits
 
     def merge(self, other: "DuplicateIds") -> None:
-        """Become the count over both."""
+        """Add the ids of `other`."""
         self._settle()
         other._settle()
         bits = max(self.skipped_bits, other.skipped_bits)
@@ -65,16 +65,14 @@ class DuplicateIds:
         self._take(hashes)
 
     def _take(self, hashes: np.ndarray) -> None:
-        merged = self._watched(np.concatenate([self._seen, hashes]))
+        merged = np.concatenate([self._seen, hashes])
+        merged = merged[self._is_watched(merged)]
         self._seen = np.unique(merged)
         self._repeats += len(merged) - len(self._seen)
         while len(self._seen) > self.limit:
             self.skipped_bits += 1
             self._repeats //= 2
-            self._seen = self._watched(self._seen)
-
-    def _watched(self, hashes: np.ndarray) -> np.ndarray:
-        return hashes[self._is_watched(hashes)]
+            self._seen = self._seen[self._is_watched(self._seen)]
 
     def _is_watched(self, hashes: np.ndarray) -> np.ndarray:
         return hashes & np.uint64((1 << self.skipped_bits) - 1) == 0
@@ -82,10 +80,6 @@ class DuplicateIds:
     def _find_example(self, hashes: np.ndarray) -> None:
         watched = np.flatnonzero(self._is_watched(hashes))
         distinct, first, counts = np.unique(hashes[watched], return_index=True, return_counts=True)
-        position = np.searchsorted(self._seen, distinct)
-        known = np.zeros(len(distinct), bool)
-        inside = position < len(self._seen)
-        known[inside] = self._seen[position[inside]] == distinct[inside]
-        repeated = watched[first[(counts > 1) | known]]
+        repeated = watched[first[(counts > 1) | np.isin(distinct, self._seen)]]
         if len(repeated):
             self.example = pa.chunked_array([ids for _, ids in self._pending])[int(repeated.min())].as_py()

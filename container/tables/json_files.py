@@ -1,15 +1,14 @@
-"""Reads JSON files, an array of objects or one object after another, as a stream of string columns, like a CSV's."""
+"""Read JSON files, an array of objects or a sequence of objects, as a stream of string columns, as from CSV."""
 
 import codecs
-import gzip
-import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 
+from container.tables.channel_files import open_plain
 from container.tables.values import written_float
 from contracts.errors import ContractError
 
@@ -17,32 +16,32 @@ HEAD_ROWS = 1000  # rows that name the columns
 BLOCK_BYTES = 1 << 20
 ROW_BYTES = 4 << 20
 _BETWEEN = " \t\r\n,"
-# Numbers stay as they are written: 1.10 is no 1.1 where it is a category.
+# Numbers keep their digits: as categories, 1.10 and 1.1 differ.
 _DECODER = json.JSONDecoder(parse_float=written_float, parse_int=str, parse_constant=str)
 
 
 def json_column_names(path: Path) -> list[str]:
-    """The keys of the first HEAD_ROWS rows, in order of appearance."""
+    """Return the keys of the first HEAD_ROWS rows, in order of appearance."""
     names: dict[str, None] = {}
     for number, row in enumerate(_rows(path)):
         if number == HEAD_ROWS:
             break
         names.update(dict.fromkeys(row))
     if not names:
-        raise ContractError(f"{path}: the file holds no rows", "Write an array of objects, or an object per line.")
+        raise ContractError(f"{path}: the file holds no rows", "Write an array of objects, or one object per line.")
     return list(names)
 
 
 def json_batches(
     path: Path, columns: Sequence[str], known: Sequence[str], *, rows_per_batch: int
 ) -> Iterator[pa.RecordBatch]:
-    """The rows as string columns; a key that is absent is null.
+    """Yield the rows as string columns; an absent key is null.
 
     Args:
         known: every key that a row may have.
 
     Raises:
-        ContractError: damaged JSON, a row that is no object, an unknown key, a cell that is no single value.
+        ContractError: damaged JSON, a row that is not an object, an unknown key, a nested cell.
     """
     schema = pa.schema([(name, pa.string()) for name in columns])
     allowed = set(known)
@@ -52,9 +51,9 @@ def json_batches(
         if not row.keys() <= allowed:
             extra = next(key for key in row if key not in allowed)
             raise ContractError(
-                f"{path}: row {number} has the key {extra!r}, which is no column of the table",
-                f"The columns are {', '.join(map(repr, known))}; name every column in the signature, or in each of the "
-                f"first {HEAD_ROWS} rows.",
+                f"{path}: row {number} has the key {extra!r}, which is not a column of the table",
+                f"The columns are {', '.join(map(repr, known))}. Name every column in the signature, or in one of "
+                f"the first {HEAD_ROWS} rows.",
             )
         pending.append(row)
         if len(pending) == rows_per_batch:
@@ -70,7 +69,7 @@ def _batch(rows: Sequence[dict[str, Any]], schema: pa.Schema, path: Path, first:
         values = [row.get(name) for row in rows]
         try:
             arrays.append(pa.array(values, pa.string()))
-        except pa.ArrowException:  # not every one is a text
+        except pa.ArrowException:  # some are not strings
             cells = [_cell(value, name, path, number) for number, value in enumerate(values, start=first)]
             arrays.append(pa.array(cells, pa.string()))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -88,7 +87,7 @@ def _cell(value: Any, name: str, path: Path, number: int) -> str | None:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as stream:
+    with open_plain(path) as stream:
         try:
             yield from _objects(stream, path)
         except (OSError, EOFError, UnicodeDecodeError) as error:
@@ -97,10 +96,10 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
             ) from error
 
 
-def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
+def _objects(stream: IO[bytes], path: Path) -> Iterator[dict[str, Any]]:
     text = codecs.getreader("utf-8-sig")(stream)
     buffer, at, number, in_array, ended = "", 0, 0, False, False
-    one_a_line = True  # until a line is no object
+    one_per_line = True  # until a line is not an object
     while True:
         while at < len(buffer) and buffer[at] in _BETWEEN:
             at += 1
@@ -112,15 +111,15 @@ def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
         if number == 0 and not in_array and buffer[at] == "[":
             in_array, at = True, at + 1
             continue
-        if ended or (in_array and buffer[at] == "]"):
-            if ended:
-                raise ContractError(f"{path}: something follows the end of the array", "Write one array, or lines.")
+        if ended:
+            raise ContractError(f"{path}: something follows the end of the array", "Write one array, or no brackets.")
+        if in_array and buffer[at] == "]":
             ended, at = True, at + 1
             continue
         end = buffer.rfind("\n", at)
-        if one_a_line and not in_array and end > at:
+        if one_per_line and not in_array and end > at:
             rows = _objects_of_lines(buffer[at:end])
-            one_a_line = rows is not None
+            one_per_line = rows is not None
             if rows is not None:
                 number, at = number + len(rows), end
                 yield from rows
@@ -134,7 +133,7 @@ def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
                 continue
             raise ContractError(
                 f"{path}: row {number + 1} is not JSON, or exceeds {ROW_BYTES >> 20} MiB: {error.msg}",
-                "Write an array of objects, or an object per line.",
+                "Write an array of objects, or one object per line.",
             ) from None
         number += 1
         if not isinstance(row, dict):
@@ -147,7 +146,7 @@ def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _objects_of_lines(text: str) -> list[dict[str, Any]] | None:
-    """The objects of lines that hold one each, by one call of the decoder; None where they do not."""
+    """Decode lines of one object each in one call; return None where a line is not an object."""
     lines = [line for line in text.split("\n") if line.strip()]
     try:
         rows = _DECODER.decode(f"[{','.join(lines)}]")

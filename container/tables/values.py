@@ -1,4 +1,4 @@
-"""What a cell means: a number, a category or label key, or a text. The same for every file format and for records."""
+"""Interpret a cell as a number, a category or label key, or a text, in the same way for files and records."""
 
 import numpy as np
 import pyarrow as pa
@@ -27,19 +27,17 @@ def replace_surrogates(text: str) -> str:
 
 
 def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One contiguous array, dictionaries and extension types decoded."""
+    """Return one contiguous array with dictionaries and extension types decoded."""
     if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    if isinstance(column, pa.ChunkedArray):  # an empty one stays chunked in some versions
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return decode(column)
 
 
 def check_single_values(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> None:
-    """Raise ContractError where a column holds lists, dicts, or bytes that are no text."""
+    """Raise ContractError where a column holds lists, dicts, or bytes that are not UTF-8 text."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_nested(kind) or is_binary(kind)):
-        return  # what nearly every column is: nothing is decoded for it
+        return  # usual, and needs no decoding
     column = plain_array(column)
     if pa.types.is_nested(kind):
         index = pc.index(column.is_valid(), True).as_py()
@@ -58,25 +56,25 @@ def check_single_values(column: pa.Array | pa.ChunkedArray, name: str, *, origin
 
 
 def keys(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The key under which a label or a category is known; null where there is none.
+    """Return the key that identifies each label or category; null where the cell is empty.
 
-    1, 1.0, "1", "1.0" and true are one key ("1"), false and 0 likewise; "007" stays "007". Surrounding blanks do not
-    count; null, NaN and "" are null. Other floats are written as Python and pandas write them, at their own precision
-    (8.1, 1e-05), times without trailing zeros of their fraction. [R] string
+    1, 1.0, "1", "1.0" and true have the key "1"; false and 0 have the key "0"; "007" stays "007". Surrounding white
+    space is removed; null, NaN and "" are null. Other floats are written as Python and pandas write them, with the
+    digits of their precision (8.1, 1e-05). Times have no trailing zeros in their fraction. [R] string
     """
     column = plain_array(column)
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), pa.string())
-    # Arrow 25 has no dictionary of float16; each is exact as a float32.
+    # Arrow 25 cannot dictionary-encode float16; float32 represents each exactly.
     distinct = (column.cast(pa.float32()) if pa.types.is_float16(column.type) else column).dictionary_encode()
     return _canonical(distinct.dictionary.cast(column.type)).take(distinct.indices)
 
 
 def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> np.ndarray:
-    """A numeric column as float64, NaN where it is missing. [R]
+    """Return a numeric column as float64, NaN where a value is missing. [R]
 
     Raises:
-        ContractError: a value that is no number, or is infinite, or too large for a 32-bit float.
+        ContractError: a value that is not a number, is infinite, or is too large for float32.
     """
     column = plain_array(column)
     kind = column.type
@@ -102,13 +100,13 @@ def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) ->
         index = int(wrong[0])
         raise ContractError(
             f"{origin.row(index)}, column {name!r}: {column[index].as_py()!r} is not a finite 32-bit number",
-            "Write a finite number, or leave the field empty: it is imputed then.",
+            "Write a finite number, or leave the field empty for imputation.",
         )
     return values
 
 
 def texts(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> list[str | None]:
-    """A text column as strings, None where it is missing; numbers are written out."""
+    """Return a text column as strings, None where a text is missing; other values have the text of their key."""
     column = plain_array(column)
     if _is_text(column.type):
         return column.to_pylist()
@@ -121,8 +119,7 @@ def texts(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> l
 
 
 def written_float(text: str) -> str:
-    """A fraction of a JSON text as it is written, 1.10 no 1.1 where it is a category, but with an exponent as Python
-    writes it: how those are written says nothing but which program did."""
+    """Return the digits of a JSON fraction (1.10, not 1.1); with an exponent, as Python writes it."""
     return repr(float(text)) if "e" in text or "E" in text else text
 
 
@@ -132,11 +129,11 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _canonical(values: pa.Array) -> pa.Array:
     if pa.types.is_floating(values.type):
-        found = widen_floats(values).to_numpy(zero_copy_only=False)
-        whole = exact_integers(found)
-        integers = pa.array(np.where(whole, found, 0).astype(np.int64)).cast(pa.string())
-        written = pc.if_else(pa.array(whole), integers, pa.array(list(map(repr, found.tolist())), pa.string()))
-        return pc.if_else(pa.array(np.isnan(found)), pa.scalar(None, pa.string()), written)
+        wide = widen_floats(values).to_numpy(zero_copy_only=False)
+        whole = exact_integers(wide)
+        integers = pa.array(np.where(whole, wide, 0).astype(np.int64)).cast(pa.string())
+        written = pc.if_else(pa.array(whole), integers, pa.array(list(map(repr, wide.tolist())), pa.string()))
+        return pc.if_else(pa.array(np.isnan(wide)), pa.scalar(None, pa.string()), written)
     if pa.types.is_boolean(values.type):
         values = pc.cast(values, pa.int8())
     if pa.types.is_timestamp(values.type) or pa.types.is_time(values.type):

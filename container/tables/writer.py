@@ -1,4 +1,4 @@
-"""Writes a table piece by piece as CSV, TSV or Parquet: complete under its name, or not at all."""
+"""Write a table piece by piece as CSV, TSV or Parquet; the file appears under its name when it is complete."""
 
 from pathlib import Path
 from typing import Self
@@ -16,20 +16,20 @@ BYTES_PER_GROUP = 16 << 20
 
 
 class TableWriter:
-    """A file under way; `close` puts it in its place.
+    """A table file that `close` completes.
 
     Attributes:
-        rows: written so far.
+        rows: number of rows written.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        """Begin.
+        """Open the file.
 
         Args:
             path: ends with .csv, .tsv or .parquet.
 
         Raises:
-            ContractError: a column whose type the format cannot hold.
+            ContractError: the format does not support the type of a column.
         """
         self.path = path
         self.rows = 0
@@ -58,7 +58,7 @@ class TableWriter:
             ) from error
 
     def write(self, table: pa.Table) -> None:
-        """Append rows; small pieces are written together."""
+        """Append rows; small pieces are buffered."""
         if not table.num_rows:
             return
         self.rows += table.num_rows
@@ -69,13 +69,13 @@ class TableWriter:
             self._flush()
 
     def close(self) -> None:
-        """Finish the file."""
+        """Write the buffered rows and rename the file to its path."""
         self._flush()
         self._writer.close()
         self._file.commit()
 
     def abandon(self) -> None:
-        """Leave nothing behind."""
+        """Remove the incomplete file."""
         self._writer.close()
         self._file.discard()
 

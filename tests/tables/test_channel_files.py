@@ -101,7 +101,7 @@ def test_a_missing_column_is_named_with_its_file_and_the_nearest(tmp_path: Path)
         ("a.csv", b"id,text\n1,2\n3\n", "cannot be read as CSV: .*Expected 2 columns, got 1"),
         ("a.csv", b"id,text\n1,\xff\xfe\n", "cannot be read as CSV: .*UTF8"),
         ("a.csv", b'id,text\n1,"' + b"2,3\n" * 3_000_000, "a quote that opens a field is never closed"),
-        ("a.csv", b"id,text,id\n1,2,3\n", "column 'id' is there twice"),
+        ("a.csv", b"id,text,id\n1,2,3\n", "column 'id' occurs twice"),
         ("a.tsv", b"id,text\n1,2\n", "column 'id' is missing"),
     ],
 )
@@ -267,7 +267,7 @@ def test_names_that_are_no_strings_are_read_by_their_text() -> None:
 
 def test_a_column_that_is_there_twice_is_refused() -> None:
     for records in (pd.DataFrame([[1, 2]], columns=["x", "x"]), pa.table([[1], [2]], names=["x", "x"])):
-        with pytest.raises(ContractError, match="column 'x' is there twice"):
+        with pytest.raises(ContractError, match="column 'x' occurs twice"):
             records_to_table(records)
 
 
@@ -301,7 +301,7 @@ def test_an_id_of_uuids_is_their_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (pa.array([[1], [2]]), r"a\.parquet: column 'c' is of type list<.*>, which holds no single values"),
+        (pa.array([[1], [2]]), r"a\.parquet: column 'c' is of type list<.*>, which does not hold single values"),
         (pa.array([{"x": 1}]), r"a\.parquet: column 'c' is of type struct<.*>"),
         (pa.array([b"\xff\xfe"]), r"a\.parquet: column 'c' is binary and holds no UTF-8 text"),
     ],
