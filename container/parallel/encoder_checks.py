@@ -8,8 +8,8 @@ from typing import Any
 
 from container.models.families import encoder_family, tensor_parallel_families
 from container.parallel.degrees import ParallelDegrees
-from container.text.encoder_config import config_value, scratch_config
-from container.text.encoder_source import find_encoder, read_config
+from container.text.encoder_config import config_value, read_config, scratch_config
+from container.text.encoder_source import find_encoder
 from contracts.errors import ContractError
 from contracts.hyperparameters import FROM_SCRATCH, TWO_STAGE_SCHEDULES, Hyperparameters
 from contracts.paths import JobPaths

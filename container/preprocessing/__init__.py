@@ -1,1 +1,1 @@
-"""Fit on train and transform tables to prepared splits: one code path for files, batches and records. No torch."""
+"""Fit preprocessing on train, and transform files, batches and records to prepared splits. Imports no torch."""

@@ -1,4 +1,4 @@
-"""What a person wants to know about the data: for the log, and for the report of the evaluation."""
+"""Summarize the data for the log and for the evaluation report."""
 
 import logging
 import math
@@ -18,7 +18,7 @@ LENGTH_PERCENTILES = (50, 90, 95, 99)
 
 
 def summarize_split(statistics: SplitStatistics, written: WrittenSplit, fitted: FittedPreprocessing) -> dict[str, Any]:
-    """One split as plain JSON values; None where there is nothing to describe."""
+    """Return the summary of one split as JSON values; None for statistics of no values."""
     counts = written.counts
     return {
         "rows": counts.rows,
@@ -35,8 +35,8 @@ def summarize_split(statistics: SplitStatistics, written: WrittenSplit, fitted: 
             for name, summary in statistics.numeric.items()
         },
         "categories": {
-            name: {"distinct": len(found.index), "missing": found.missing, "unseen_rows": counts.unseen[name]}
-            for name, found in statistics.categories.items()
+            name: {"distinct": len(category.index), "missing": category.missing, "unseen_rows": counts.unseen[name]}
+            for name, category in statistics.categories.items()
         },
         "texts": {
             field.role: {
@@ -52,53 +52,29 @@ def summarize_split(statistics: SplitStatistics, written: WrittenSplit, fitted: 
 
 
 def log_split(split: str, summary: Mapping[str, Any]) -> None:
-    """Lines about what came in, and what was imputed, unseen and cut."""
+    """Log the rows and classes of a split, and its imputed, unseen and cut values."""
+    rows = summary["rows"]
     classes = ", ".join(f"{label!r}: {count}" for label, count in summary["classes"].items())
-    logger.info("%s: %d rows; classes {%s}.", split, summary["rows"], classes)
+    logger.info("%s: %d rows; classes {%s}.", split, rows, classes)
     for name, numeric in summary["numeric"].items():
         if numeric["imputed"]:
-            logger.info(
-                "%s: column %r: %d of %d values imputed with %.6g.",
-                split,
-                name,
-                numeric["imputed"],
-                summary["rows"],
-                numeric["imputed_with"],
-            )
+            imputed = f"{numeric['imputed']} of {rows} values imputed with {numeric['imputed_with']:.6g}"
+            logger.info("%s: column %r: %s.", split, name, imputed)
     for name, category in summary["categories"].items():
-        if category["unseen_rows"]:
+        if unseen := category["unseen_rows"]:
+            share = f"{unseen} of {rows} rows ({unseen / rows:.1%})"
             logger.info(
-                "%s: column %r: %d of %d rows (%.1f%%) have a category that the risk table lacks and get its default.",
-                split,
-                name,
-                category["unseen_rows"],
-                summary["rows"],
-                100 * category["unseen_rows"] / summary["rows"],
+                "%s: column %r: %s have a category that the risk table lacks and get its default.", split, name, share
             )
     for text in summary["texts"].values():
         length = text["tokens_per_record"]
-        logger.info(
-            "%s: text %r: %d records, %d chunks, %d tokens (median %s, 99%% at most %s, longest %s), %d empty.",
-            split,
-            text["column"],
-            text["records"],
-            text["chunks"],
-            text["tokens"],
-            length["p50"],
-            length["p99"],
-            length["max"],
-            text["empty_records"],
-        )
+        counts = f"{text['records']} records, {text['chunks']} chunks, {text['tokens']} tokens"
+        lengths = f"median {length['p50']}, 99% at most {length['p99']}, longest {length['max']}"
+        logger.info("%s: text %r: %s (%s), %d empty.", split, text["column"], counts, lengths, text["empty_records"])
         if text["truncated_records"]:
-            logger.warning(
-                "%s: text %r: %d of %d records were cut; %d chunks, %d tokens lost.",
-                split,
-                text["column"],
-                text["truncated_records"],
-                text["records"],
-                text["cut_chunks"],
-                text["cut_tokens"],
-            )
+            cut = f"{text['truncated_records']} of {text['records']} records were cut"
+            lost = f"{text['cut_chunks']} chunks, {text['cut_tokens']} tokens lost"
+            logger.warning("%s: text %r: %s; %s.", split, text["column"], cut, lost)
 
 
 def _lengths(summary: NumericSummary) -> dict[str, float | None]:

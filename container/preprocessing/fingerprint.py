@@ -1,4 +1,4 @@
-"""Names prepared data after everything that it depends on, so that a second run over the same inputs finds it."""
+"""Hash everything that prepared data depends on, so that a second run with the same inputs reuses the data."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from contracts.paths import JobPaths
 FORMAT_VERSION = 4
 EDGE_BYTES = 1 << 16
 TOKENIZER_SUFFIXES = (".json", ".txt", ".model")
-# Settings that enter the hash as facts resolved from them, so that only what the data depend on counts.
+# Settings that enter the hash through values derived from them, such as the data files or the text fields.
 RESOLVED = frozenset(
     {
         "train_filename", "val_filename", "model_class", "seed", "chunk_trancate", "max_total_chunks",
@@ -34,13 +34,12 @@ def input_fingerprint(
     encoders: Mapping[str, Path | None],
     contents: Mapping[Path, str],
 ) -> str:
-    """Hash of the input files (path, size, time, head and tail), the settings that matter here, the tokenizers, the
-    precomputed artifacts and the format version.
+    """Return the hash of the input files, preprocessing settings, tokenizers, precomputed artifacts and format version.
 
     Args:
-        files: data files by split.
+        files: data files by split; their path, size, time, head and tail enter the hash.
         encoders: folder of each role's encoder; None for from_scratch.
-        contents: hash of the whole content of files of which it is known; it stands for size, time, head and tail.
+        contents: known hashes of whole files, which replace their size, time, head and tail.
     """
     random = any(field.tokenizer == FROM_SCRATCH for field in hp.text_fields) or (
         hp.architecture.uses_table and hp.risk_table_folds > 1 and bool(hp.encoded_categories)
@@ -48,8 +47,8 @@ def input_fingerprint(
     described: dict[str, Any] = {
         "format": FORMAT_VERSION,
         "files": {
-            split: [_describe(path, paths.channel(split), content=contents.get(path)) for path in found]
-            for split, found in files.items()
+            split: [_describe(path, paths.channel(split), content=contents.get(path)) for path in paths_of_split]
+            for split, paths_of_split in files.items()
         },
         "settings": {name: getattr(hp, name) for name in hp.names_of("prepare") if name not in RESOLVED},
         "seed": hp.seed if random else None,
@@ -64,7 +63,7 @@ def input_fingerprint(
 
 
 def tokenizer_digest(folder: Path) -> str:
-    """Hash of the tokenizer and configuration files of an encoder folder; weights do not count."""
+    """Return the hash of the tokenizer and configuration files of an encoder folder, without the weights."""
     return file_digest([path for path in _files(folder) if path.suffix in TOKENIZER_SUFFIXES])
 
 

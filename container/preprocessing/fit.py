@@ -1,4 +1,4 @@
-"""One streaming pass over a split yields mergeable statistics; those of train yield everything that is fitted."""
+"""Collect mergeable statistics in one pass over each split, and fit the preprocessing on those of train."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,9 @@ from container.preprocessing.risk_tables import (
     fit_risk_table,
     fold_of,
     parse_risk_table,
+    select_labels,
 )
-from container.tables.channel_files import TableSlice, iter_tables
+from container.tables.channel_files import TableSlice, check_unique_names, iter_tables
 from container.tables.duplicate_ids import DuplicateIds
 from container.tables.values import numbers
 from contracts import artifacts
@@ -38,7 +39,7 @@ NAMED_ROWS = 5
 
 @dataclass(frozen=True)
 class TableColumns:
-    """The columns a job reads, by role."""
+    """The columns that a job reads, by role."""
 
     id_name: str
     label_name: str
@@ -48,7 +49,7 @@ class TableColumns:
 
     @classmethod
     def of(cls, hp: Hyperparameters, selected: Sequence[str] | None = None) -> "TableColumns":
-        """Without table columns for a model class that reads none; `selected` restricts them."""
+        """Return the columns of the configuration; `selected` restricts those of the table, if the model reads any."""
         table = hp.architecture.uses_table
         numeric, categorical = (hp.tab_field_list, hp.encoded_categories) if table else ([], [])
         return cls(
@@ -61,7 +62,7 @@ class TableColumns:
 
     @property
     def scanned(self) -> list[str]:
-        """What the fit pass reads: all but the texts."""
+        """Return the columns of the fit pass: all but the texts."""
         return [self.id_name, self.label_name, *self.numeric, *self.categorical]
 
     @property
@@ -69,18 +70,13 @@ class TableColumns:
         return list(dict.fromkeys([*self.scanned, *self.texts]))
 
 
-def fold_count(hp: Hyperparameters) -> int:
-    """Folds of the risk tables; 0 and 1 both mean one."""
-    return max(1, hp.risk_table_folds)
-
-
 class SplitStatistics:
-    """What one pass over (a part of) a split counts.
+    """Statistics of one pass over a split or a part of it.
 
     Attributes:
-        rows: all rows. unlabelled: those without a label. unlabelled_rows: the first of them, in words.
+        rows: all rows. unlabelled: rows without a label. unlabelled_rows: names of the first of them, for messages.
         totals: labelled rows by fold and label index. [F, L] int64
-        labelled_only: numbers of unlabelled rows stay out, as in train.
+        labelled_only: whether numeric statistics exclude unlabelled rows, as in train.
     """
 
     def __init__(
@@ -112,12 +108,13 @@ class SplitStatistics:
         """Count a slice.
 
         Raises:
-            ContractError: a value that is no number, a label that is none of ours.
+            ContractError: a value that is not a number, or a label that is not among the classes.
         """
         table, origin = part.table, part.origin
         label_index = self.labels.add(table[self.columns.label_name], origin=origin)  # [R]
         labelled = label_index >= 0
-        folds = self._folds(part)
+        rows = np.arange(part.first_row, part.first_row + table.num_rows)
+        folds = fold_of(rows, seed=self.seed, num_folds=self.num_folds)  # [R]
         self.rows += table.num_rows
         self.unlabelled += int(np.count_nonzero(~labelled))
         for index in np.flatnonzero(~labelled)[: NAMED_ROWS - len(self.unlabelled_rows)]:
@@ -131,35 +128,29 @@ class SplitStatistics:
         self.ids.add(table[self.columns.id_name])
 
     def merge(self, other: "SplitStatistics") -> None:
-        """Become the statistics of both parts; the same whichever way the rows were dealt."""
-        moved = self.labels.merge(other.labels)
-        for there, here in enumerate(moved):
-            self.totals[:, here] += other.totals[:, there]
+        """Add the statistics of another part; the result does not depend on how the rows were divided."""
+        label_index = self.labels.merge(other.labels)
+        self.totals[:, label_index] += other.totals[:, : len(label_index)]
         self.rows += other.rows
         self.unlabelled += other.unlabelled
         self.unlabelled_rows = (self.unlabelled_rows + other.unlabelled_rows)[:NAMED_ROWS]
         for name, summary in self.numeric.items():
             summary.merge(other.numeric[name])
         for name, counts in self.categories.items():
-            counts.merge(other.categories[name], moved)
+            counts.merge(other.categories[name], label_index)
         self.ids.merge(other.ids)
-
-    def _folds(self, part: TableSlice) -> np.ndarray:
-        rows = np.arange(part.first_row, part.first_row + part.table.num_rows)
-        if self.num_folds == 1:
-            return np.zeros(len(rows), np.int64)
-        return fold_of(rows, seed=self.seed, num_folds=self.num_folds)
 
 
 def scan_train(files: Sequence[Path], hp: Hyperparameters, columns: TableColumns) -> SplitStatistics:
-    """Statistics of train.
+    """Return the statistics of train.
 
     Raises:
-        ContractError: no rows, unlabelled rows (unless drop_unlabelled), a wrong value.
+        ContractError: no rows, unlabelled rows (unless drop_unlabelled), an invalid value.
     """
     known = given_labels(hp.label_name, hp.multiclass_categories) if hp.multiclass_categories else None
+    num_folds = max(1, hp.risk_table_folds)
     statistics = SplitStatistics(
-        columns, num_classes=hp.num_classes, num_folds=fold_count(hp), seed=hp.seed, known=known, labelled_only=True
+        columns, num_classes=hp.num_classes, num_folds=num_folds, seed=hp.seed, known=known, labelled_only=True
     )
     _scan(files, statistics, channel="train")
     if statistics.unlabelled and not hp.drop_unlabelled:
@@ -167,41 +158,34 @@ def scan_train(files: Sequence[Path], hp: Hyperparameters, columns: TableColumns
             f"{statistics.unlabelled_rows[0]}, column {hp.label_name!r}: has no label, as have "
             f"{statistics.unlabelled} of {statistics.rows} training rows ({'; '.join(statistics.unlabelled_rows)}"
             f"{'; ...' if statistics.unlabelled > len(statistics.unlabelled_rows) else ''})",
-            "Label them or take them out; drop_unlabelled true leaves them out.",
+            "Label the rows or remove them, or set drop_unlabelled to true.",
         )
     if statistics.unlabelled:
-        logger.warning(
-            "train: %d of %d rows have no label and are left out (drop_unlabelled).",
-            statistics.unlabelled,
-            statistics.rows,
-        )
+        unlabelled = f"{statistics.unlabelled} of {statistics.rows} rows"
+        logger.warning("train: %s have no label and are left out (drop_unlabelled).", unlabelled)
     return statistics
 
 
 def scan_held_out(
     files: Sequence[Path], hp: Hyperparameters, columns: TableColumns, *, labels: LabelMap, channel: str
 ) -> SplitStatistics:
-    """Statistics of val or test; unlabelled rows stay and are counted.
+    """Return the statistics of val or test, which keep unlabelled rows.
 
     Raises:
-        ContractError: no rows, or none with a label, or a wrong value.
+        ContractError: no rows, or an invalid value.
     """
     statistics = SplitStatistics(
         columns, num_classes=hp.num_classes, num_folds=1, seed=hp.seed, known=labels, labelled_only=False
     )
     _scan(files, statistics, channel=channel)
     if statistics.unlabelled:
-        logger.warning(
-            "%s: %d of %d rows have no label; they are predicted, and left out of the metrics.",
-            channel,
-            statistics.unlabelled,
-            statistics.rows,
-        )
+        unlabelled = f"{statistics.unlabelled} of {statistics.rows} rows"
+        logger.warning("%s: %s have no label; they have predictions but do not enter metrics.", channel, unlabelled)
     return statistics
 
 
 def learn_label_map(statistics: SplitStatistics, hp: Hyperparameters, *, where: str) -> LabelMap:
-    """The classes: as configured, else the labels of train in order.
+    """Return the classes: as configured, else the labels of train in order.
 
     Raises:
         ContractError: train has fewer than two of them.
@@ -216,7 +200,7 @@ def learn_label_map(statistics: SplitStatistics, hp: Hyperparameters, *, where: 
 def fit_preprocessing(
     statistics: SplitStatistics, hp: Hyperparameters, *, labels: LabelMap, precomputed: Precomputed, where: str
 ) -> tuple[FittedPreprocessing, FoldedRisks | None]:
-    """Everything fitted on train (tokenizer digests are still to be filled in), and the out-of-fold values."""
+    """Return the rules fitted on train, without tokenizer digests, and the out-of-fold risk values."""
     columns = statistics.columns
     imputation = fit_imputation(
         statistics.numeric,
@@ -250,9 +234,7 @@ def fit_preprocessing(
             for name in (columns.categorical if hp.category_embedding_dim else ())
         },
     )
-    twice = {name for name in fitted.feature_columns if fitted.feature_columns.count(name) > 1}
-    if twice:
-        raise ContractError(f"tabular inputs: {sorted(twice)[0]!r} names two of them", "Rename one of the columns.")
+    check_unique_names(fitted.feature_columns, "tabular inputs")
     return fitted, FoldedRisks(hp.seed, statistics.num_folds, folds) if folds else None
 
 
@@ -265,13 +247,9 @@ def _scan(files: Sequence[Path], statistics: SplitStatistics, *, channel: str) -
             f"Give the channel {channel} at least one row.",
         )
     if statistics.ids.count:
-        logger.warning(
-            "%s: %s%d rows repeat an id of an earlier row, e.g. %r; they are kept.",
-            channel,
-            "about " if statistics.ids.skipped_bits else "",
-            statistics.ids.count,
-            statistics.ids.example,
-        )
+        rows = f"{'about ' if statistics.ids.skipped_bits else ''}{statistics.ids.count} rows"
+        example = statistics.ids.example
+        logger.warning("%s: %s repeat an id of an earlier row, e.g. %r; they are kept.", channel, rows, example)
 
 
 def _label_indices(statistics: SplitStatistics, labels: LabelMap) -> list[int]:
@@ -283,13 +261,13 @@ def _risk_tables(
 ) -> tuple[dict[str, RiskTable], dict[str, np.ndarray]]:
     num_values = 1 if hp.is_binary else len(labels.labels)
     order = _label_indices(statistics, labels)
-    totals = np.stack([statistics.totals[:, i] if i >= 0 else 0 * statistics.totals[:, 0] for i in order], axis=-1)
+    totals = select_labels(statistics.totals, order)
     tables, folds = {}, {}
-    by_hand = hp.risk_tables or {}
+    given = hp.risk_tables or {}
     for name, counts in statistics.categories.items():
-        if name in by_hand:
-            source, fix = "risk_tables", "take the column out of risk_tables"
-            tables[name] = parse_risk_table(name, by_hand[name], num_values=num_values, source=source)
+        if name in given:
+            source, fix = "risk_tables", "remove the column from risk_tables"
+            tables[name] = parse_risk_table(name, given[name], num_values=num_values, source=source)
         elif name in precomputed:
             source, fix = artifacts.RISK_TABLE_MAP, f"set {artifacts.USE_PRECOMPUTED_RISK_TABLES} to false"
             tables[name] = precomputed[name]
@@ -305,27 +283,26 @@ def _risk_tables(
                 folds[name] = values
             continue
         tables[name].check_matches(name, counts.index, source=source, fix=fix)
-        logger.info(
-            "Risk table of column %r: %d categories, given; no out-of-fold values.", name, len(tables[name].risk)
-        )
+        size = len(tables[name].risk)
+        logger.info("Risk table of column %r: %d categories, given; no out-of-fold values.", name, size)
     return tables, folds
 
 
 def _risk_inputs(
     statistics: SplitStatistics, labels: LabelMap, table: RiskTable, folds: np.ndarray | None, name: str
 ) -> list[InputDistribution]:
-    """Distribution of each risk value over the training rows, from the tables and counts alone."""
+    """Return the distribution of each risk value over the training rows, from the tables and counts."""
     categories, counts = statistics.categories[name].sorted(_label_indices(statistics, labels))
     rows = counts.sum(-1)  # [C, F]
-    place = {category: i for i, category in enumerate(table.risk)}
-    codes = [place.get(category, len(place)) for category in categories]
+    position = {category: i for i, category in enumerate(table.risk)}
+    codes = [position.get(category, len(position)) for category in categories]
     values = table.values[None] if folds is None else folds  # [F or 1, C + 1, V]
     values = np.broadcast_to(values[:, codes], (rows.shape[1], len(codes), values.shape[-1]))  # [F, C, V]
     return [InputDistribution.of_risks(values[..., v].T.ravel(), rows.ravel()) for v in range(values.shape[-1])]
 
 
 def _name_unused(hp: Hyperparameters, columns: TableColumns, precomputed: Precomputed) -> None:
-    """Log what was given and has no effect: values of columns that are not read, settings of fits that are not made."""
+    """Log given values of columns that the model does not read, and settings that precomputed values replace."""
     for setting, read in (("imputation_dict", columns.numeric), ("risk_tables", columns.categorical)):
         unread = sorted(set(getattr(hp, setting) or {}) - set(read))
         if unread:

@@ -1,4 +1,4 @@
-"""Everything fitted on train, and what is needed to apply it; written beside the prepared data and beside the model."""
+"""The rules fitted on train, stored with the prepared data and with the model."""
 
 import hashlib
 import json
@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,8 +18,7 @@ from contracts.errors import ContractError
 from contracts.hyperparameters import TextField
 
 FORMAT_VERSION = 1
-
-__all__ = ["FittedPreprocessing", "NumericTransformParameters", "file_digest", "risk_feature_names"]
+_FIX = "Use a folder that a job wrote completely."
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class FittedPreprocessing:
     """The rules that turn a raw row into a prepared one.
 
     Attributes:
-        numeric_columns: in order; with `categorical_columns` they make the K tabular inputs.
-        imputation: value of a missing number, by column.
+        numeric_columns: in order; with `categorical_columns` they yield the K tabular inputs.
+        imputation: value that replaces a missing number, by column.
         risk_tables: by categorical column.
-        embedded_categories: by categorical column, those that have a vector of their own; empty where none has.
+        embedded_categories: by categorical column, the categories with an embedding vector; empty without embeddings.
         class_labels: label of each class id.
         tokenizer_digests: hash of each text field's tokenizer files, by role.
     """
@@ -49,26 +49,28 @@ class FittedPreprocessing:
 
     @cached_property
     def feature_columns(self) -> list[str]:
-        """Names of the K tabular inputs: numbers, then risk values, then codes of embedded categories."""
+        """Return the names of the K tabular inputs: numbers, then risk values, then codes of embedded categories."""
         risks = (risk_feature_names(column, self.class_labels, self.is_binary) for column in self.categorical_columns)
         codes = (f"{column}_code" for column in self.embedded_categories)
         return [*self.numeric_columns, *(name for names in risks for name in names), *codes]
 
     @property
     def num_codes(self) -> tuple[int, ...]:
-        """How many codes each embedded column has: one per category, and one for all others."""
+        """Return the number of codes of each embedded column: one per category, and one for all others."""
         return tuple(1 + len(categories) for categories in self.embedded_categories.values())
 
     @cached_property
     def tabular_places(self) -> dict[str, tuple[int, ...]]:
-        """Which of the K tabular inputs each raw column became."""
-        places: dict[str, tuple[int, ...]] = {column: (i,) for i, column in enumerate(self.numeric_columns)}
+        """Return the positions among the K tabular inputs of each raw column's values."""
+        num_risks = 1 if self.is_binary else len(self.class_labels)
+        places: dict[str, tuple[int, ...]] = {}
+        free = count()
+        for column in self.numeric_columns:
+            places[column] = (next(free),)
         for column in self.categorical_columns:
-            first = sum(map(len, places.values()))
-            names = risk_feature_names(column, self.class_labels, self.is_binary)
-            places[column] = tuple(range(first, first + len(names)))
-        for i, column in enumerate(self.embedded_categories):
-            places[column] = (*places[column], len(self.feature_columns) - len(self.embedded_categories) + i)
+            places[column] = tuple(islice(free, num_risks))
+        for column in self.embedded_categories:
+            places[column] += (next(free),)
         return places
 
     @cached_property
@@ -77,12 +79,12 @@ class FittedPreprocessing:
 
     @property
     def feature_inputs(self) -> tuple[str, ...]:
-        """The raw columns that a row needs to be scored."""
+        """Return the raw columns that a prediction needs."""
         return (*(field.column for field in self.text_fields), *self.numeric_columns, *self.categorical_columns)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of all rules, tokenizers included; equal rules have equal fingerprints wherever they lie."""
+        """Return the hash of all rules, tokenizers included; it does not depend on the folder."""
         described = {
             "rules": self._to_json(),
             "imputation": dict(self.imputation),
@@ -102,41 +104,41 @@ class FittedPreprocessing:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote, from the JSON files alone.
+        """Read the JSON files that `save` wrote.
 
         Raises:
-            ContractError: a file is missing, is no JSON, or of another format version.
+            ContractError: a file is missing, is not JSON, or has another format version.
         """
         path = folder / artifacts.PREPROCESSING
-        found = _read_json(path)
-        if found.get("format_version") != FORMAT_VERSION:
+        rules = read_json(path, _FIX)
+        if rules.get("format_version") != FORMAT_VERSION:
             raise ContractError(
-                f"{path}: format_version is {found.get('format_version')!r}, but this code reads {FORMAT_VERSION}",
+                f"{path}: format_version is {rules.get('format_version')!r}, but this code reads {FORMAT_VERSION}",
                 "Use the version of this project that wrote the folder.",
             )
-        labels = tuple(found["class_labels"])
-        is_binary = found["is_binary"]
-        imputation = _read_json(folder / f"{artifacts.IMPUTE_DICT}.json")
+        labels = tuple(rules["class_labels"])
+        is_binary = rules["is_binary"]
+        imputation = read_json(folder / f"{artifacts.IMPUTE_DICT}.json", _FIX)
         tables_path = folder / f"{artifacts.RISK_TABLE_MAP}.json"
-        tables = _read_json(tables_path)
+        tables = read_json(tables_path, _FIX)
         num_values = 1 if is_binary else len(labels)
         return cls(
-            text_fields=tuple(_text_field(entry) for entry in found["text_fields"]),
-            id_name=found["id_name"],
-            label_name=found["label_name"],
-            numeric_columns=tuple(found["numeric_columns"]),
-            imputation={column: imputation[column] for column in found["numeric_columns"]},
-            categorical_columns=tuple(found["categorical_columns"]),
+            text_fields=tuple(_text_field(entry) for entry in rules["text_fields"]),
+            id_name=rules["id_name"],
+            label_name=rules["label_name"],
+            numeric_columns=tuple(rules["numeric_columns"]),
+            imputation={column: imputation[column] for column in rules["numeric_columns"]},
+            categorical_columns=tuple(rules["categorical_columns"]),
             risk_tables={
                 column: parse_risk_table(column, tables.get(column), num_values=num_values, source=str(tables_path))
-                for column in found["categorical_columns"]
+                for column in rules["categorical_columns"]
             },
-            numeric_transform=NumericTransformParameters.from_json(found["numeric_transform"]),
+            numeric_transform=NumericTransformParameters.from_json(rules["numeric_transform"]),
             class_labels=labels,
             is_binary=is_binary,
-            tokenizer_digests=found["tokenizer_digests"],
+            tokenizer_digests=rules["tokenizer_digests"],
             embedded_categories={
-                column: tuple(categories) for column, categories in found.get("embedded_categories", {}).items()
+                column: tuple(categories) for column, categories in rules.get("embedded_categories", {}).items()
             },
         )
 
@@ -158,12 +160,12 @@ class FittedPreprocessing:
 
 
 def risk_feature_names(column: str, class_labels: tuple[Label, ...], is_binary: bool) -> list[str]:
-    """Names of a categorical column's risk values: its own, or one per class."""
+    """Return the names of a categorical column's risk values: the column's name, or one name per class."""
     return [column] if is_binary else [f"{column}_{label}" for label in class_labels]
 
 
 def file_digest(paths: list[Path]) -> str:
-    """Hash of the names and contents of small files."""
+    """Return the hash of the names and contents of small files."""
     digest = hashlib.sha256()
     for path in sorted(paths, key=lambda path: path.name):
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
@@ -172,8 +174,7 @@ def file_digest(paths: list[Path]) -> str:
 
 
 def _text_field(entry: Mapping[str, Any]) -> TextField:
-    known = {field.name for field in fields(TextField)}
-    values = {name: value for name, value in entry.items() if name in known}
+    values = {field.name: entry[field.name] for field in fields(TextField) if field.name in entry}
     return TextField(**{**values, "steps": tuple(values["steps"])})
 
 
@@ -181,8 +182,9 @@ def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, fix: str) -> Any:
+    """Return the content of a JSON file; raise ContractError with `fix` where it cannot be read."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise ContractError(f"{path}: cannot be read: {error}", "Use a folder that a job wrote completely.") from error
+        raise ContractError(f"{path}: cannot be read: {error}", fix) from error

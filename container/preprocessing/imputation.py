@@ -1,4 +1,4 @@
-"""What a missing number becomes: given by hand, or the mean, median or mode of train."""
+"""Impute missing numbers by a given value, or by the mean, median or mode of train."""
 
 import logging
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ Strategy = Literal["mean", "median", "mode"]
 def fit_imputation(
     summaries: Mapping[str, NumericSummary], *, strategy: Strategy, given: Mapping[str, float], where: str
 ) -> dict[str, float]:
-    """The value of each column.
+    """Return the imputation value of each column.
 
     Args:
-        given: values that win over the fitted ones.
+        given: values that replace fitted ones.
         where: the channel, for messages.
 
     Raises:
-        ContractError: a column without a single number and without a given value.
+        ContractError: a column without any number and without a given value.
     """
     values = {}
     for column, summary in summaries.items():
@@ -33,24 +33,18 @@ def fit_imputation(
         elif not summary.count:
             raise ContractError(
                 f"{where}: column {column!r} has no value in any of its {summary.missing} labelled rows",
-                "Take it out of tab_field_list, or give its value in imputation_dict.",
+                "Remove it from tab_field_list, or give its value in imputation_dict.",
             )
         else:
             values[column] = float(getattr(summary, strategy))
         if summary.missing:
-            logger.info(
-                "%s: column %r has %d missing of %d values; they become %.6g (%s).",
-                where,
-                column,
-                summary.missing,
-                summary.missing + summary.count,
-                values[column],
-                "given" if column in given else strategy,
-            )
+            missing = f"{summary.missing} missing of {summary.missing + summary.count} values"
+            value = f"{values[column]:.6g} ({'given' if column in given else strategy})"
+            logger.info("%s: column %r has %s; they become %s.", where, column, missing, value)
     return values
 
 
 def impute(values: np.ndarray, fill: float) -> tuple[np.ndarray, np.ndarray]:
-    """`values` with NaN replaced, and where it was. [R], [R] bool"""
+    """Return `values` with NaN replaced, and the mask of NaN. [R] -> [R], [R] bool"""
     missing = np.isnan(values)
     return np.where(missing, fill, values), missing

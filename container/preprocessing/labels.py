@@ -1,4 +1,4 @@
-"""Class labels: which there are, in which order, and which class id a cell has."""
+"""Map label cells to class ids, in the configured order or the order learned from train."""
 
 import math
 from collections import Counter
@@ -25,7 +25,7 @@ class LabelMap:
 
     Attributes:
         column: name of the label column.
-        labels: as the configuration or the data spell them; 1, 1.0, "1" and true are the same label.
+        labels: as in the configuration or the data; 1, 1.0, "1" and true are the same label.
     """
 
     column: str
@@ -36,14 +36,14 @@ class LabelMap:
         return keys(pa.array([str(label) for label in self.labels], pa.string()))
 
     def encode(self, column: pa.Array | pa.ChunkedArray, *, origin: Origin) -> np.ndarray:
-        """Class ids, UNLABELLED where the cell is empty. [R] int64
+        """Return class ids, UNLABELLED where the cell is empty. [R] int64
 
         Raises:
-            ContractError: a label that is none of ours.
+            ContractError: a label that is not in the map.
         """
-        found = keys(column)
-        ids = pc.index_in(found, value_set=self.keys, skip_nulls=True)
-        wrong = np.flatnonzero(pc.and_(pc.is_null(ids), pc.is_valid(found)).to_numpy(zero_copy_only=False))
+        cell_keys = keys(column)
+        ids = pc.index_in(cell_keys, value_set=self.keys, skip_nulls=True)
+        wrong = np.flatnonzero(pc.and_(pc.is_null(ids), pc.is_valid(cell_keys)).to_numpy(zero_copy_only=False))
         if len(wrong):
             index = int(wrong[0])
             value = plain_array(column)[index].as_py()
@@ -55,16 +55,16 @@ class LabelMap:
 
 
 def given_labels(column: str, categories: Sequence[Label]) -> LabelMap:
-    """The map that multiclass_categories states.
+    """Return the map of multiclass_categories.
 
     Raises:
         ContractError: an empty label, or two that are the same (1 and "1.0").
     """
     labels = LabelMap(column, tuple(categories))
-    found = labels.keys.to_pylist()
-    if None in found:
-        raise ContractError("multiclass_categories: has an empty label", "An empty cell means that a row has no label.")
-    twice = [label for label, key in zip(categories, found) if found.count(key) > 1]
+    label_keys = labels.keys.to_pylist()
+    if None in label_keys:
+        raise ContractError("multiclass_categories: has an empty label", "Remove the label.")
+    twice = [label for label, key in zip(categories, label_keys) if label_keys.count(key) > 1]
     if twice:
         raise ContractError(
             f"multiclass_categories: {twice} are the same label (1, 1.0, '1' and true are)", "List each label once."
@@ -73,12 +73,12 @@ def given_labels(column: str, categories: Sequence[Label]) -> LabelMap:
 
 
 def learned_labels(column: str, counts: Mapping[str, int]) -> LabelMap:
-    """The map of the label keys found in train: numbers by value, then texts alphabetically."""
+    """Return the map of the label keys of train: numbers by value, then texts alphabetically."""
     return LabelMap(column, tuple(_label(key) for key in sorted(counts, key=_order)))
 
 
 def check_two_classes(labels: LabelMap, counts: Mapping[str, int], *, where: str) -> list[Label]:
-    """Labels of the map that train lacks.
+    """Return the labels of the map that train lacks.
 
     Raises:
         ContractError: train has fewer than two classes.
@@ -88,16 +88,16 @@ def check_two_classes(labels: LabelMap, counts: Mapping[str, int], *, where: str
         only = f"only the label {present[0]!r}" if present else "no label"
         raise ContractError(
             f"{where}: column {labels.column!r} holds {only}; a classifier needs two classes",
-            "Check label_name and how the data was split.",
+            "Check label_name and the split of the data.",
         )
     return [label for label, key in zip(labels.labels, labels.keys.to_pylist()) if not counts.get(key)]
 
 
 class LabelCollector:
-    """Counts label keys and gives each an index: the class id where the map is known, else in order of appearance.
+    """Count label keys and give each an index: its class id in a known map, else its order of appearance.
 
     Args:
-        allowed: without a map, refuse a label beyond this many.
+        allowed: the largest number of labels without a map.
     """
 
     def __init__(self, column: str, *, allowed: int, known: LabelMap | None = None) -> None:
@@ -108,10 +108,10 @@ class LabelCollector:
         self.counts: Counter[str] = Counter()
 
     def add(self, column: pa.Array | pa.ChunkedArray, *, origin: Origin) -> np.ndarray:
-        """Index of each row's label, -1 where there is none. [R] int64
+        """Return the index of each row's label, -1 without a label. [R] int64
 
         Raises:
-            ContractError: a label outside the map, or one too many.
+            ContractError: a label outside the map, or more labels than allowed.
         """
         distinct = keys(column).dictionary_encode()
         codes = pc.fill_null(distinct.indices, -1).to_numpy(zero_copy_only=False)
@@ -128,7 +128,7 @@ class LabelCollector:
         return position[codes]
 
     def merge(self, other: "LabelCollector") -> np.ndarray:
-        """Take in the labels of `other`; returns where each of its indices went. [L] int64"""
+        """Add the labels of `other`; return the index here of each of its labels. [L] int64"""
         for key in other.index:
             if key not in self.index:
                 self._admit(key, "another part of the data")
@@ -154,4 +154,4 @@ def _order(key: str) -> tuple[int, float, str]:
         number = float(key)
     except ValueError:
         number = math.nan
-    return (1, 0.0, key) if math.isnan(number) else (0, number, key)  # nan cannot be ordered
+    return (1, 0.0, key) if math.isnan(number) else (0, number, key)  # NaN has no order

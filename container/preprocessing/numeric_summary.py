@@ -1,4 +1,4 @@
-"""Statistics of a numeric column that merge: parts summed up apart give exactly those of the whole, in any order."""
+"""Statistics of a numeric column; those of its parts merge into exactly those of the whole, in any order."""
 
 import math
 from fractions import Fraction
@@ -7,44 +7,33 @@ import numpy as np
 
 DISTINCT_LIMIT = 1 << 18
 PENDING_LIMIT = 1 << 17
-_UNIT = 1126  # the smallest float64 is 2**-1074 and has 53 bits, so every one is a whole multiple of 2**-1126
+_UNIT = 1126  # every float64 is a multiple of 2**-1126: the smallest is 2**-1074 and has 53 bits
 _LOW_BITS = 27
 
 
-class ExactSum:
-    """A sum of float64 without any rounding, held as one integer in units of 2**-1126."""
-
-    def __init__(self, units: int = 0) -> None:
-        self.units = units
-
-    def add(self, values: np.ndarray) -> None:
-        """Add finite values. [R]"""
-        if not len(values):
-            return
-        mantissa, exponent = np.frexp(values)
-        whole = np.ldexp(mantissa, 53).astype(np.int64)
-        shift = exponent.astype(np.int64) + (_UNIT - 53)
-        lowest = int(shift.min())
-        # Two halves, so that float64 bincounts of up to 2**26 rows stay exact.
-        high = np.bincount(shift - lowest, weights=whole >> _LOW_BITS)
-        low = np.bincount(shift - lowest, weights=whole & ((1 << _LOW_BITS) - 1))
-        for step in np.flatnonzero((high != 0) | (low != 0)):
-            self.units += ((int(high[step]) << _LOW_BITS) + int(low[step])) << (lowest + int(step))
-
-    def merge(self, other: "ExactSum") -> None:
-        self.units += other.units
-
-    @property
-    def value(self) -> Fraction:
-        return Fraction(self.units, 1 << _UNIT)
+def exact_sum(values: np.ndarray) -> Fraction:
+    """Return the sum of finite float64 values without rounding. [R]"""
+    if not len(values):
+        return Fraction(0)
+    mantissa, exponent = np.frexp(values)
+    whole = np.ldexp(mantissa, 53).astype(np.int64)
+    shift = exponent.astype(np.int64) + (_UNIT - 53)
+    lowest = int(shift.min())
+    # Two halves, so that float64 bincounts of up to 2**26 rows stay exact.
+    high = np.bincount(shift - lowest, weights=whole >> _LOW_BITS)
+    low = np.bincount(shift - lowest, weights=whole & ((1 << _LOW_BITS) - 1))
+    units = 0
+    for step in np.flatnonzero((high != 0) | (low != 0)):
+        units += ((int(high[step]) << _LOW_BITS) + int(low[step])) << (lowest + int(step))
+    return Fraction(units, 1 << _UNIT)
 
 
 class ValueDistribution:
     """Sorted distinct values with their counts.
 
-    Exact up to `limit` distinct values. Beyond, values that agree in all but their last `dropped_bits` bits are counted
-    together, under the one nearest to zero, with as few bits dropped as the limit allows: a relative error below
-    2**(dropped_bits - 52) in the value and none in the counts, the same however the data were split.
+    They are exact up to `limit` distinct values. Beyond, the last `dropped_bits` bits of each value are dropped, as few
+    as the limit allows: values have a relative error below 2**(dropped_bits - 52), counts none. The result does not
+    depend on how the data were divided.
     """
 
     def __init__(self, *, limit: int = DISTINCT_LIMIT) -> None:
@@ -63,13 +52,14 @@ class ValueDistribution:
             self._settle()
 
     def merge(self, other: "ValueDistribution") -> None:
+        """Add the values of `other`."""
         values, counts = other.items()
         self._settle()
         self.dropped_bits = max(self.dropped_bits, other.dropped_bits)
         self._group(np.concatenate([self._values, values]), np.concatenate([self._counts, counts]))
 
     def items(self) -> tuple[np.ndarray, np.ndarray]:
-        """Values, ascending [D], and their counts [D]."""
+        """Return the values, ascending [D], and their counts [D]."""
         self._settle()
         return self._values, self._counts
 
@@ -108,8 +98,8 @@ class NumericSummary:
         self.minimum = math.inf
         self.maximum = -math.inf
         self.distribution = ValueDistribution(limit=limit)
-        self._sum = ExactSum()
-        self._squares = ExactSum()
+        self._sum = Fraction(0)
+        self._squares = Fraction(0)
 
     def add(self, values: np.ndarray) -> None:
         """Add a batch of float64 values; NaN is missing. [R]"""
@@ -120,40 +110,39 @@ class NumericSummary:
             return
         self.minimum = min(self.minimum, float(present.min()))
         self.maximum = max(self.maximum, float(present.max()))
-        self._sum.add(present)
-        for part in _exact_square(present):
-            self._squares.add(part)
+        self._sum += exact_sum(present)
+        self._squares += sum(map(exact_sum, _exact_square(present)))
         self.distribution.add(present)
 
     def merge(self, other: "NumericSummary") -> None:
-        """Become the summary of both."""
+        """Add the values of `other`."""
         self.count += other.count
         self.missing += other.missing
         self.minimum = min(self.minimum, other.minimum)
         self.maximum = max(self.maximum, other.maximum)
-        self._sum.merge(other._sum)
-        self._squares.merge(other._squares)
+        self._sum += other._sum
+        self._squares += other._squares
         self.distribution.merge(other.distribution)
 
     @property
     def mean(self) -> float:
-        """Mean of the values that are there; NaN without any."""
-        return float(self._sum.value / self.count) if self.count else math.nan
+        """Return the mean of the values; NaN without any."""
+        return float(self._sum / self.count) if self.count else math.nan
 
     @property
     def std(self) -> float:
-        """Population standard deviation; NaN without any value."""
+        """Return the population standard deviation; NaN without any value."""
         return self.filled(0.0, rows=0)[1]
 
     def filled(self, value: float, *, rows: int | None = None) -> tuple[float, float]:
-        """Mean and population standard deviation with `value` in place of `rows` missing ones (default: all)."""
+        """Return mean and population standard deviation with `value` in place of `rows` missing ones (default: all)."""
         rows = self.missing if rows is None else rows
         total = self.count + rows
         if not total:
             return math.nan, math.nan
         fill = Fraction(value)
-        mean = (self._sum.value + rows * fill) / total
-        variance = (self._squares.value + rows * fill * fill) / total - mean * mean
+        mean = (self._sum + rows * fill) / total
+        variance = (self._squares + rows * fill * fill) / total - mean * mean
         return float(mean), math.sqrt(max(0, variance))
 
     @property
@@ -163,28 +152,19 @@ class NumericSummary:
 
     @property
     def mode(self) -> float:
-        """The most frequent value; the smallest of several."""
+        """Return the most frequent value; the smallest of several."""
         values, counts = self.distribution.items()
         return float(values[np.argmax(counts)]) if self.count else math.nan
 
     def to_dict(self) -> dict[str, float | int | None]:
-        """For the data summary; None where nothing is there to describe."""
-        described = {
-            "mean": self.mean,
-            "std": self.std,
-            "median": self.median,
-            "min": self.minimum,
-            "max": self.maximum,
-        }
-        return {
-            "count": self.count,
-            "missing": self.missing,
-            **{name: value if self.count else None for name, value in described.items()},
-        }
+        """Return the statistics for the data summary; None without any value."""
+        described = dict(mean=self.mean, std=self.std, median=self.median, min=self.minimum, max=self.maximum)
+        values = {name: value if self.count else None for name, value in described.items()}
+        return {"count": self.count, "missing": self.missing, **values}
 
 
 def _exact_square(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """x*x as a float64 and its rounding error (Dekker 1971). [R], [R]"""
+    """Return x*x as float64 and its rounding error (Dekker 1971). [R] -> [R], [R]"""
     scaled = 134217729.0 * values
     high = scaled - (scaled - values)
     low = values - high
@@ -193,10 +173,10 @@ def _exact_square(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def weighted_quantiles(values: np.ndarray, counts: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    """Quantiles of `values`, ascending, each there `counts` times; linear between order statistics, as in NumPy.
+    """Return quantiles of values with repetition counts, linear between order statistics, as in NumPy.
 
     Args:
-        values: [D], at least one. counts: [D]. probabilities: [Q], in 0..1.
+        values: ascending, at least one. [D] counts: [D]. probabilities: in 0..1. [Q]
 
     Returns:
         [Q] float64.

@@ -1,4 +1,4 @@
-"""Fits the scaling of the tabular inputs on train; the model applies it, so that it is part of every export."""
+"""Fit the scaling of the tabular inputs on train; the model applies it, so every export contains it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,18 +23,18 @@ class NumericTransformParameters:
         t_i(x) = clamp((x - q_i) / (q_{i+1} - q_i), 0, 1)   if q_{i+1} > q_i
         t_i(x) = (1 + sign(x - q_i)) / 2                     if q_{i+1} = q_i
         y = sqrt(3) * (2 u - 1)
-    u is the empirical distribution function, linear between quantiles, half way up at a value that many rows share,
-    and 0 or 1 outside; y has mean about 0, standard deviation about 1 and never leaves [-sqrt(3), sqrt(3)].
+    u is the empirical distribution function, linear between quantiles; at a value that several quantiles share it is
+    the middle of the step. y has mean about 0, standard deviation about 1 and stays in [-sqrt(3), sqrt(3)].
 
     none: y = x.
 
-    All parameters are exactly representable as float32, so that x, which is float32, meets a shared value exactly.
+    All parameters are exact in float32, like x, so that x can equal a shared quantile.
 
     Attributes:
         mean, scale: [K] with standard, else empty; scale is 1 where a column is constant.
         quantiles: [K][Q] with quantile, else empty.
-        bins: with numeric_embedding=piecewise_linear, ascending edges of each input's bins, before scaling: its
-            distinct quantiles, at most one more than numeric_embedding_bins; else empty. [K][at least 1]
+        bins: with numeric_embedding=piecewise_linear, ascending bin edges of each unscaled input: its distinct
+            quantiles, at most one more than numeric_embedding_bins; else empty. [K][at least 1]
     """
 
     kind: Kind
@@ -48,14 +48,14 @@ class NumericTransformParameters:
         return {**scaling, "bins": self.bins} if self.bins else scaling
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
-        quantiles, bins = (tuple(tuple(column) for column in found.get(name, ())) for name in ("quantiles", "bins"))
-        return cls(found["kind"], tuple(found["mean"]), tuple(found["scale"]), quantiles, bins)
+    def from_json(cls, parameters: Mapping[str, Any]) -> Self:
+        quantiles, bins = (tuple(map(tuple, parameters.get(name, ()))) for name in ("quantiles", "bins"))
+        return cls(parameters["kind"], tuple(parameters["mean"]), tuple(parameters["scale"]), quantiles, bins)
 
 
 @dataclass(frozen=True)
 class InputDistribution:
-    """One tabular input over train: D distinct values, ascending, with counts, and its moments."""
+    """Distribution of a tabular input over train: D distinct values, ascending, their counts, mean and deviation."""
 
     values: np.ndarray
     counts: np.ndarray
@@ -64,16 +64,16 @@ class InputDistribution:
 
     @classmethod
     def of_numbers(cls, summary: NumericSummary, fill: float) -> Self:
-        """A numeric column after imputation."""
+        """Return the distribution of a numeric column after imputation."""
         values, counts = summary.distribution.items()
         if summary.missing:
-            place = int(np.searchsorted(values, fill))
-            values, counts = np.insert(values, place, fill), np.insert(counts, place, summary.missing)
+            position = int(np.searchsorted(values, fill))
+            values, counts = np.insert(values, position, fill), np.insert(counts, position, summary.missing)
         return cls(values, counts, *summary.filled(fill))
 
     @classmethod
     def of_risks(cls, values: np.ndarray, counts: np.ndarray) -> Self:
-        """A risk value of each category (and fold), given how many rows have it. [D], [D]"""
+        """Return the distribution of a risk value by category and fold, with its row counts. [D], [D]"""
         present = counts > 0
         values, counts = values[present], counts[present]
         order = np.argsort(values, kind="stable")
@@ -85,10 +85,10 @@ class InputDistribution:
 def fit_numeric_transform(
     kind: Kind, inputs: Sequence[InputDistribution], *, num_bins: int = 0
 ) -> NumericTransformParameters:
-    """Parameters of `kind` for the tabular inputs, in their order.
+    """Return the parameters of `kind` for the tabular inputs, in their order.
 
     Args:
-        num_bins: most bins of an input's embedding; 0 = it has none.
+        num_bins: largest number of bins of an input's embedding; 0 without bins.
     """
     return replace(_fit_scaling(kind, inputs), bins=_fit_bins(inputs, num_bins) if num_bins else ())
 
@@ -102,7 +102,7 @@ def _fit_bins(inputs: Sequence[InputDistribution], num_bins: int) -> tuple[tuple
 def _fit_scaling(kind: Kind, inputs: Sequence[InputDistribution]) -> NumericTransformParameters:
     if kind == "standard":
         means = _float32(np.array([column.mean for column in inputs]))
-        # A spread that float32 cannot tell from rounding is no spread.
+        # A deviation below the rounding of float32 counts as constant.
         floor = np.abs(means) * float(np.finfo(np.float32).eps)
         scales = _float32(np.array([column.std for column in inputs]))
         scales = np.where((scales > floor) & (scales > 0), scales, 1.0)

@@ -1,8 +1,7 @@
-"""Reads what an earlier step fitted: imputation values, risk tables, selected features. Pickles are not trusted."""
+"""Read imputation values, risk tables and selected features of an earlier step; restrict the classes in pickles."""
 
 import importlib
 import io
-import json
 import logging
 import os
 import pickle
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from container.preprocessing.fitted import read_json
 from container.preprocessing.risk_tables import RiskTable, parse_risk_table
 from container.tables.channel_files import missing_column
 from contracts import artifacts
@@ -31,7 +31,7 @@ ALLOWED_CLASSES = frozenset(
 
 @dataclass(frozen=True)
 class Precomputed:
-    """What model_artifacts_input offers and the environment asks for; None = fit it."""
+    """Precomputed values that the environment requests; None means that they are fitted or not restricted."""
 
     imputation: Mapping[str, float] | None
     risk_tables: Mapping[str, RiskTable] | None
@@ -39,7 +39,7 @@ class Precomputed:
 
 
 def precomputed_flag(variable: str) -> bool:
-    """Whether an environment variable asks for an artifact: true, false or not set.
+    """Return whether an environment variable requests an artifact: true, false or not set.
 
     Raises:
         ContractError: any other value.
@@ -53,53 +53,46 @@ def precomputed_flag(variable: str) -> bool:
 def load_precomputed(
     folder: Path, *, numeric_columns: Sequence[str], categorical_columns: Sequence[str], num_values: int
 ) -> Precomputed:
-    """Read what is asked for, restricted to the selected features.
+    """Read the requested artifacts, restricted to the selected features.
 
     Raises:
-        ContractError: a file asked for is missing, corrupt, refused, or lacks a column.
+        ContractError: a requested file is missing, corrupt or refused, or lacks a column.
     """
     selected = selected_features(folder, [*numeric_columns, *categorical_columns])
     if selected is not None:
         numeric_columns = [name for name in numeric_columns if name in selected]
         categorical_columns = [name for name in categorical_columns if name in selected]
     imputation = risk_tables = None
-    if _asked(artifacts.USE_PRECOMPUTED_IMPUTATION, folder, artifacts.IMPUTE_DICT):
+    if _requested(artifacts.USE_PRECOMPUTED_IMPUTATION, folder, artifacts.IMPUTE_DICT):
         imputation = load_imputation(folder, numeric_columns)
-    if _asked(artifacts.USE_PRECOMPUTED_RISK_TABLES, folder, artifacts.RISK_TABLE_MAP):
+    if _requested(artifacts.USE_PRECOMPUTED_RISK_TABLES, folder, artifacts.RISK_TABLE_MAP):
         risk_tables = load_risk_tables(folder, categorical_columns, num_values=num_values)
     return Precomputed(imputation, risk_tables, selected)
 
 
 def load_imputation(folder: Path, columns: Sequence[str]) -> dict[str, float]:
-    """impute_dict of an earlier step: {column: value}."""
-    path, found = read_artifact(folder, artifacts.IMPUTE_DICT)
-    values = {}
-    for column in columns:
-        if column not in found:
-            raise missing_column(column, [str(name) for name in found], str(path))
-        value = found[column]
+    """Return impute_dict of an earlier step: {column: value}."""
+    path, values = read_artifact(folder, artifacts.IMPUTE_DICT, columns)
+    for column, value in values.items():
         if not isinstance(value, (int, float, np.number)) or isinstance(value, bool) or not np.isfinite(value):
             raise ContractError(
                 f"{path}: column {column!r}: {value!r} is not a finite number",
                 "Give each column one number, or set USE_PRECOMPUTED_IMPUTATION to false to fit them.",
             )
-        values[column] = float(value)
-    return values
+    return {column: float(value) for column, value in values.items()}
 
 
 def load_risk_tables(folder: Path, columns: Sequence[str], *, num_values: int) -> dict[str, RiskTable]:
-    """risk_table_map of an earlier step, in this project's form or the older one with bins."""
-    path, found = read_artifact(folder, artifacts.RISK_TABLE_MAP)
-    tables = {}
-    for column in columns:
-        if column not in found:
-            raise missing_column(column, [str(name) for name in found], str(path))
-        tables[column] = parse_risk_table(column, found[column], num_values=num_values, source=str(path))
-    return tables
+    """Return risk_table_map of an earlier step, in this project's form or the older one with bins."""
+    path, tables = read_artifact(folder, artifacts.RISK_TABLE_MAP, columns)
+    return {
+        column: parse_risk_table(column, table, num_values=num_values, source=str(path))
+        for column, table in tables.items()
+    }
 
 
 def selected_features(folder: Path, known: Sequence[str]) -> tuple[str, ...] | None:
-    """The columns that selected_features.json names; None without the file.
+    """Return the columns that selected_features.json names; None without the file.
 
     Raises:
         ContractError: not a list of names, or a name that is neither a numeric nor a categorical column.
@@ -107,46 +100,49 @@ def selected_features(folder: Path, known: Sequence[str]) -> tuple[str, ...] | N
     path = folder / artifacts.SELECTED_FEATURES
     if not path.is_file():
         return None
-    found = _read_json(path)
-    if isinstance(found, Mapping):
-        found = found.get("selected_features")
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+    names = read_json(path, "Write it again.")
+    if isinstance(names, Mapping):
+        names = names.get("selected_features")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ContractError(
             f"{path}: is not a list of column names",
             'Write ["column", ...] or {"selected_features": ["column", ...]}.',
         )
-    for name in found:
+    for name in names:
         if name not in known:
             raise missing_column(name, known, str(path))
-    dropped = [name for name in known if name not in found]
+    dropped = [name for name in known if name not in names]
     logger.info(
-        "%s selects %d of %d table columns; left out: %s.", path, len(set(found)), len(known), dropped or "none"
+        "%s selects %d of %d table columns; left out: %s.", path, len(set(names)), len(known), dropped or "none"
     )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(names))
 
 
-def read_artifact(folder: Path, name: str) -> tuple[Path, Mapping[str, Any]]:
-    """`name`.json, else `name`.pkl, as a mapping by column."""
+def read_artifact(folder: Path, name: str, columns: Sequence[str]) -> tuple[Path, dict[str, Any]]:
+    """Return the path of `name`.json, else `name`.pkl, and its values of `columns`."""
     json_path, pickle_path = folder / f"{name}.json", folder / f"{name}.pkl"
     if json_path.is_file():
-        path, found = json_path, _read_json(json_path)
+        path, values = json_path, read_json(json_path, "Write it again.")
     elif pickle_path.is_file():
-        path, found = pickle_path, read_pickle(pickle_path)
+        path, values = pickle_path, read_pickle(pickle_path)
     else:
         raise ContractError(
-            f"{folder}: neither {json_path.name} nor {pickle_path.name} is there, but the environment asks for it",
+            f"{folder}: neither {json_path.name} nor {pickle_path.name} is there, but the environment requests it",
             "Put one of them into the channel model_artifacts_input, or set the variable to false.",
         )
-    if not isinstance(found, Mapping):
-        raise ContractError(f"{path}: holds a {type(found).__name__}, not an object by column", "Write it again.")
-    return path, found
+    if not isinstance(values, Mapping):
+        raise ContractError(f"{path}: holds a {type(values).__name__}, not an object by column", "Write it again.")
+    for column in columns:
+        if column not in values:
+            raise missing_column(column, [str(name) for name in values], str(path))
+    return path, {column: values[column] for column in columns}
 
 
 def read_pickle(path: Path) -> Any:
-    """A pickle of plain containers, numbers, strings and NumPy values; anything else is refused, and never runs.
+    """Return the content of a pickle of containers, numbers, strings and NumPy values; no other class is loaded.
 
     Raises:
-        ContractError: another class or function in it, or a corrupt file.
+        ContractError: the pickle refers to another class or function, or is corrupt.
     """
     try:
         return _RestrictedUnpickler(path).load()
@@ -154,7 +150,7 @@ def read_pickle(path: Path) -> Any:
         raise
     except Exception as error:  # a corrupt pickle raises nearly anything
         raise ContractError(
-            f"{path}: is no readable pickle: {type(error).__name__}: {error}", "Write it again, or hand over JSON."
+            f"{path}: is not a readable pickle: {type(error).__name__}: {error}", "Write it again, or write JSON."
         ) from error
 
 
@@ -166,11 +162,11 @@ class _RestrictedUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         module = "builtins" if module == "__builtin__" else module
         if (module, name) == ("_codecs", "encode"):
-            return _bytes_of  # how older pickles write the bytes of a NumPy value
+            return _bytes_of  # older pickles of NumPy bytes call it
         if (module, name) not in ALLOWED_CLASSES:
             raise ContractError(
                 f"{self.path}: refused: the pickle wants to use {module}.{name}",
-                "A pickle may hold dicts, lists, numbers, strings and NumPy values only; hand over JSON.",
+                "A pickle may hold dicts, lists, numbers, strings and NumPy values only; write JSON instead.",
             )
         return getattr(importlib.import_module(module.replace("numpy.core", "numpy._core")), name)
 
@@ -181,16 +177,9 @@ def _bytes_of(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def _asked(variable: str, folder: Path, name: str) -> bool:
-    asked = precomputed_flag(variable)
-    offered = [path.name for path in (folder / f"{name}.json", folder / f"{name}.pkl") if path.is_file()]
-    if offered and not asked:
-        logger.info("%s/%s is not used: %s is not true.", folder, offered[0], variable)
-    return asked
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (ValueError, OSError) as error:
-        raise ContractError(f"{path}: is no readable JSON: {error}", "Write it again.") from error
+def _requested(variable: str, folder: Path, name: str) -> bool:
+    requested = precomputed_flag(variable)
+    present = [path.name for path in (folder / f"{name}.json", folder / f"{name}.pkl") if path.is_file()]
+    if present and not requested:
+        logger.info("%s/%s is not used: %s is not true.", folder, present[0], variable)
+    return requested

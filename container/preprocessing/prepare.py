@@ -1,4 +1,4 @@
-"""Prepares a job's data: fit on train, transform every split, write; or find it prepared already."""
+"""Prepare a job's data: fit on train, transform and write every split; or reuse the data of an earlier run."""
 
 import contextlib
 import fcntl
@@ -24,16 +24,10 @@ from container.preprocessing.split_file import write_split
 from container.processes import available_cores
 from container.tables.channel_files import check_columns, find_data_files, input_format, iter_tables
 from container.tables.values import texts
-from container.text.encoder_source import (
-    EncoderSource,
-    apply_config_overrides,
-    check_positions,
-    learn_vocabulary,
-    read_config,
-    resolve_encoder,
-    write_encoder_files,
-)
+from container.text.encoder_config import apply_config_overrides, check_positions, read_config
+from container.text.encoder_source import EncoderSource, resolve_encoder, write_encoder_files
 from container.text.tokenization import clean_texts
+from container.text.vocabulary import learn_vocabulary
 from contracts.artifacts import tokenizer_folder
 from contracts.atomic_files import atomic_folder
 from contracts.errors import ContractError
@@ -52,7 +46,7 @@ SCAN_ROWS = 1024
 
 @dataclass(frozen=True)
 class EncoderFiles:
-    """Where a text field's encoder is described and where its weights are.
+    """The folders of a text field's encoder.
 
     Attributes:
         config_folder: tokenizer files and the encoder's config.json, in the prepared folder.
@@ -71,10 +65,10 @@ class PreparedData:
         tabular_dim: K.
         rows: by split.
         encoders: by role of the text field.
-        input_format: csv, tsv or parquet, of train.
+        input_format: format of train: csv, tsv or parquet.
         digests: hash of the prepared rows of each split.
-        summary: the data in figures, plain JSON values, for the report.
-        reused: found from an earlier run.
+        summary: statistics of the data as JSON values, for the report.
+        reused: whether an earlier run prepared the data.
     """
 
     folder: Path
@@ -91,24 +85,24 @@ class PreparedData:
         return len(self.fitted.feature_columns)
 
     def split(self, name: str) -> Path:
-        """The Arrow file of a split."""
+        """Return the path of a split's Arrow file."""
         return self.folder / f"{name}.arrow"
 
 
 def prepare_data(paths: JobPaths, hp: Hyperparameters, *, contents: Mapping[Path, str] | None = None) -> PreparedData:
-    """The job's data, prepared under `paths.prepared`; reused where the same inputs were prepared before.
+    """Return the job's data, prepared under `paths.prepared`, or prepared there before from the same inputs.
 
     Args:
-        contents: hash of the content of data files of which it is known; such a file's time does not matter.
+        contents: known hashes of the content of data files, which replace their times.
 
     Raises:
-        ContractError: anything about the input that is not as it should be, naming file, column and row.
+        ContractError: invalid input, with its file, column and row.
     """
     started = time.monotonic()
     files = {split: find_data_files(paths.channel(split), getattr(hp, f"{split}_filename")) for split in SPLITS}
-    for found in files.values():
-        input_format(found)
-        check_columns(found, [*(hp.full_field_list or []), *TableColumns.of(hp).transformed])
+    for split_files in files.values():
+        input_format(split_files)
+        check_columns(split_files, [*(hp.full_field_list or []), *TableColumns.of(hp).transformed])
     sources = {field.role: resolve_encoder(field.tokenizer, paths) for field in hp.text_fields}
     encoders = {role: source.folder for role, source in sources.items()}
     with _exclusive(paths.prepared):
@@ -124,18 +118,13 @@ def prepare_data(paths: JobPaths, hp: Hyperparameters, *, contents: Mapping[Path
                 shutil.rmtree(other)
     prepared = replace(open_prepared(folder), reused=reused)
     rows = ", ".join(f"{split} {count}" for split, count in prepared.rows.items())
-    logger.info(
-        "Data %s in %.1f s: %s rows; %s.",
-        "found prepared" if reused else "prepared",
-        time.monotonic() - started,
-        rows,
-        folder,
-    )
+    action = f"{'found prepared' if reused else 'prepared'} in {time.monotonic() - started:.1f} s"
+    logger.info("Data %s: %s rows; %s.", action, rows, folder)
     return prepared
 
 
 def open_prepared(folder: Path) -> PreparedData:
-    """What `prepare_data` wrote; reads no rows.
+    """Return the data that `prepare_data` wrote, without reading rows.
 
     Raises:
         ContractError: the folder is not complete.
@@ -145,17 +134,17 @@ def open_prepared(folder: Path) -> PreparedData:
         raise ContractError(
             f"{folder}: holds no complete prepared data ({MARKER} is missing)", "Prepare the data again."
         )
-    found = json.loads(marker.read_text("utf-8"))
+    described = json.loads(marker.read_text("utf-8"))
     return PreparedData(
         folder=folder,
         fitted=FittedPreprocessing.load(folder),
-        rows=found["rows"],
+        rows=described["rows"],
         encoders={
             role: EncoderFiles(folder / tokenizer_folder(role), Path(weights) if weights else None)
-            for role, weights in found["weights"].items()
+            for role, weights in described["weights"].items()
         },
-        input_format=found["input_format"],
-        digests=found["digests"],
+        input_format=described["input_format"],
+        digests=described["digests"],
         summary=json.loads((folder / SUMMARY).read_text("utf-8")),
     )
 
@@ -184,19 +173,18 @@ def _prepare(
     for split in SPLITS[1:]:
         statistics[split] = scan_held_out(files[split], hp, columns, labels=labels, channel=split)
     fitted, folds = fit_preprocessing(statistics["train"], hp, labels=labels, precomputed=precomputed, where=train)
-    scanned = sum(found.rows for found in statistics.values())
+    scanned = sum(split.rows for split in statistics.values())
     logger.info("Read %d rows and fitted on train in %.1f s.", scanned, time.monotonic() - started)
-    digests = {}
+    tokenizer_digests = {}
     for field in hp.text_fields:
         encoder = target / tokenizer_folder(field.role)
         _write_encoder(encoder, sources[field.role], field, hp, files=files["train"], rows=statistics["train"].rows)
-        digests[field.role] = tokenizer_digest(encoder)
-    fitted = replace(fitted, tokenizer_digests=digests)
+        tokenizer_digests[field.role] = tokenizer_digest(encoder)
+    fitted = replace(fitted, tokenizer_digests=tokenizer_digests)
     fitted.save(target)
     summary: dict[str, Any] = {"class_labels": list(fitted.class_labels), "splits": {}}
-    num_workers = hp.preprocess_workers or available_cores()
     digests = {}
-    with SliceWorkers(target, folds, num_workers=num_workers) as workers:
+    with SliceWorkers(target, folds, num_workers=hp.preprocess_workers or available_cores()) as workers:
         for split in SPLITS:
             written = write_split(
                 target / f"{split}.arrow",
@@ -236,7 +224,7 @@ def _write_encoder(
 
 
 def _vocabulary_texts(files: Sequence[Path], field: TextField, *, rows: int, seed: int) -> Iterator[str]:
-    """Cleaned messages of train: of all records, or of a sample that the row numbers decide."""
+    """Yield cleaned messages of train: of all records, or of a sample drawn by row number."""
     every = -(-rows // VOCABULARY_RECORDS)
     if every > 1:
         logger.info("The vocabulary of %r is learned on every %dth of %d records.", field.column, every, rows)
@@ -244,8 +232,8 @@ def _vocabulary_texts(files: Sequence[Path], field: TextField, *, rows: int, see
     for part in iter_tables(files, [field.column], rows_per_batch=SCAN_ROWS):
         numbers = np.arange(part.first_row, part.first_row + part.table.num_rows)
         sample = np.flatnonzero(fold_of(numbers, seed=seed, num_folds=every) == 0)
-        found = texts(part.table[field.column].take(sample), field.column, origin=part.origin)
-        for messages in clean_texts(field, found):
+        sampled = texts(part.table[field.column].take(sample), field.column, origin=part.origin)
+        for messages in clean_texts(field, sampled):
             characters += sum(map(len, messages))
             yield from messages
         if characters > VOCABULARY_CHARACTERS:
@@ -255,7 +243,7 @@ def _vocabulary_texts(files: Sequence[Path], field: TextField, *, rows: int, see
 
 @contextlib.contextmanager
 def _exclusive(folder: Path) -> Iterator[None]:
-    """One preparation at a time under `folder`, so that unfinished folders found there are nobody's."""
+    """Lock `folder` against other processes, so that unfinished folders in it belong to ended ones."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

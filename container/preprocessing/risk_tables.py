@@ -1,4 +1,4 @@
-"""Risk tables: a category becomes the smoothed frequency of each class among the training rows that have it."""
+"""Replace each category by the smoothed frequency of each class among its training rows."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ MISSING = ""  # null and "" are one category
 
 @dataclass(frozen=True)
 class RiskTable:
-    """What each category of one column becomes: V values, V = 1 (binary: class 1) or the number of classes.
+    """The V values of each category of one column; V is 1 (binary: class 1) or the number of classes.
 
     Attributes:
-        default: of a category that train did not have, or had too rarely. [V]
-        risk: by category; "" is the missing one.
-        counts: training rows by category; empty where the table was given.
+        default: values of a category that train lacks or that is too rare. [V]
+        risk: values by category; "" is the missing one.
+        counts: training rows by category; empty for a given table.
     """
 
     default: tuple[float, ...]
@@ -35,21 +35,21 @@ class RiskTable:
 
     @cached_property
     def values(self) -> np.ndarray:
-        """A row per category, then the default. [C + 1, V] float64"""
+        """Return a row per category, then the default. [C + 1, V] float64"""
         return np.array([*self.risk.values(), self.default], np.float64)
 
     def codes(self, column: pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """Row of `values` for each cell. [R] int64"""
-        found = pc.index_in(category_keys(column), value_set=self.categories)
-        return pc.fill_null(found, len(self.risk)).to_numpy(zero_copy_only=False).astype(np.int64)
+        """Return the row of `values` for each cell. [R] int64"""
+        rows = pc.index_in(category_keys(column), value_set=self.categories)
+        return pc.fill_null(rows, len(self.risk)).to_numpy(zero_copy_only=False).astype(np.int64)
 
     def check_matches(self, column: str, categories: Collection[str], *, source: str, fix: str) -> None:
         """Raise ContractError where the table has no category of train, so that every row would get the default.
 
         Args:
-            categories: of the column in train; a missing one does not count.
+            categories: categories of the column in train.
             source: setting or artifact that holds the table.
-            fix: how to train without it.
+            fix: how to train without the table.
         """
         named = sorted(set(categories) - {MISSING})
         if not named or not self.risk.keys().isdisjoint(named):
@@ -60,7 +60,7 @@ class RiskTable:
         )
         try:
             is_mapped = np.isin(np.array(named, np.float64).round(4), self.values.round(4)).all()
-        except ValueError:  # a category that is no number
+        except ValueError:  # a category that is not a number
             is_mapped = False
         if is_mapped:
             cause += ". The column looks already mapped: its values are risk values of the table"
@@ -68,7 +68,7 @@ class RiskTable:
         raise ContractError(cause, f"Give raw values that are categories of the table, or {fix}.")
 
     def frequent(self, min_count: int) -> tuple[str, ...]:
-        """Categories with at least `min_count` training rows; all of a table that was given without counts."""
+        """Return the categories with at least `min_count` training rows; all of a table without counts."""
         return tuple(name for name in self.risk if not self.counts or self.counts.get(name, 0) >= min_count)
 
     def to_json(self) -> dict[str, Any]:
@@ -80,10 +80,10 @@ class RiskTable:
 
 @dataclass(frozen=True)
 class FoldedRisks:
-    """Risk values for training rows: each fold's fitted on the other folds.
+    """Out-of-fold risk values for training rows.
 
     Attributes:
-        seed: with the row's number, decides its fold.
+        seed: determines, with the row number, the fold of a row.
         num_folds: F.
         values: by column, in the order of RiskTable.values. [F, C + 1, V] float64
     """
@@ -97,10 +97,10 @@ class FoldedRisks:
 
 
 class CategoryCounts:
-    """Training rows by category, fold and label index of one column; parts merge into the whole.
+    """Counts of training rows by category, fold and label index of one column.
 
     Attributes:
-        index: every category that occurs. missing: rows without one, labelled or not.
+        index: row in the counts, by category. missing: rows without a category, labelled or not.
     """
 
     def __init__(self, *, num_folds: int, num_labels: int) -> None:
@@ -109,58 +109,63 @@ class CategoryCounts:
         self._counts = np.zeros((64, num_folds, num_labels), np.int64)
 
     def add(self, column: pa.Array | pa.ChunkedArray, folds: np.ndarray, label_index: np.ndarray) -> None:
-        """Count a batch; rows whose label index is negative do not count. [R] each"""
-        found = category_keys(column)
-        self.missing += pc.sum(pc.equal(found, MISSING)).as_py() or 0
-        distinct = found.dictionary_encode()
+        """Count the rows of a batch whose label index is not negative. [R] each"""
+        categories = category_keys(column)
+        self.missing += pc.sum(pc.equal(categories, MISSING)).as_py() or 0
+        distinct = categories.dictionary_encode()
         rows = self._rows(distinct.dictionary.to_pylist())
         codes = rows[distinct.indices.to_numpy(zero_copy_only=False)]
         labelled = label_index >= 0
         np.add.at(self._counts, (codes[labelled], folds[labelled], label_index[labelled]), 1)
 
     def merge(self, other: "CategoryCounts", label_index: np.ndarray) -> None:
-        """Take in `other`, whose label index i is `label_index[i]` here."""
+        """Add `other`, whose label index i is `label_index[i]` here."""
         self.missing += other.missing
         rows = self._rows(list(other.index))
-        theirs = other._counts[: len(other.index), :, : len(label_index)]
         for there, here in enumerate(label_index):
-            self._counts[rows, :, here] += theirs[:, :, there]
+            self._counts[rows, :, here] += other._counts[: len(rows), :, there]
 
     def sorted(self, labels: Sequence[int]) -> tuple[list[str], np.ndarray]:
-        """Categories in alphabetical order, and their counts with label i from index `labels[i]` (-1: never seen).
+        """Return the C categories of labelled rows in alphabetical order, and their counts.
+
+        Args:
+            labels: label index of each class; -1 without rows.
 
         Returns:
-            C categories that some labelled row has, [C, F, K] int64.
+            Categories, and rows by category, fold and class. [C], [C, F, K] int64
         """
         names = sorted(self.index)
-        counts = self._counts[[self.index[name] for name in names]]
-        picked = np.stack([counts[:, :, i] if i >= 0 else np.zeros_like(counts[:, :, 0]) for i in labels], axis=-1)
-        seen = picked.sum((1, 2)) > 0
-        return [name for name, keep in zip(names, seen) if keep], picked[seen]
+        counts = select_labels(self._counts[[self.index[name] for name in names]], labels)
+        seen = counts.sum((1, 2)) > 0
+        return [name for name, keep in zip(names, seen) if keep], counts[seen]
 
     def _rows(self, names: list[str]) -> np.ndarray:
         for name in names:
             self.index.setdefault(name, len(self.index))
         if len(self.index) > len(self._counts):
-            grown = np.zeros((2 * len(self.index), *self._counts.shape[1:]), np.int64)
-            grown[: len(self._counts)] = self._counts
-            self._counts = grown
+            more = 2 * len(self.index) - len(self._counts)
+            self._counts = np.pad(self._counts, [(0, more), (0, 0), (0, 0)])
         return np.array([self.index[name] for name in names], np.int64)
 
 
+def select_labels(counts: np.ndarray, labels: Sequence[int]) -> np.ndarray:
+    """Return the counts of the label indices `labels`; index -1 has none. [..., L] -> [..., len(labels)]"""
+    return np.concatenate([counts, np.zeros_like(counts[..., :1])], axis=-1)[..., labels]
+
+
 def category_keys(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The category of each cell; MISSING where it is empty. [R] string"""
+    """Return the category of each cell; MISSING where it is empty. [R] string"""
     return pc.fill_null(keys(column), MISSING)
 
 
 def category_codes(column: pa.Array | pa.ChunkedArray, categories: Sequence[str]) -> np.ndarray:
-    """1 + place in `categories` of each cell, 0 where it is not among them. [R] int64"""
-    found = pc.index_in(category_keys(column), value_set=pa.array(categories, pa.string()))
-    return 1 + pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    """Return 1 + the position in `categories` of each cell, 0 for other categories. [R] int64"""
+    positions = pc.index_in(category_keys(column), value_set=pa.array(categories, pa.string()))
+    return 1 + pc.fill_null(positions, -1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def fold_of(rows: np.ndarray, *, seed: int, num_folds: int) -> np.ndarray:
-    """Fold of each row number: a hash of seed and number (splitmix64), so that it needs no other row. [R] int64"""
+    """Return the fold of each row number: a hash of seed and number (splitmix64). [R] -> [R] int64"""
     start = (seed * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03) & 0xFFFFFFFFFFFFFFFF
     mixed = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(start)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -170,7 +175,7 @@ def fold_of(rows: np.ndarray, *, seed: int, num_folds: int) -> np.ndarray:
 
 
 def smoothed_risk(counts: np.ndarray, totals: np.ndarray, *, smooth_factor: float, count_threshold: int) -> np.ndarray:
-    """Class frequencies, drawn towards the prior.
+    """Return class frequencies, smoothed towards the prior.
 
     With n rows of a category, n_k of them of class k, N rows in all and prior p_k = N_k / N:
     (n_k + s p_k) / (n + s), s = smooth_factor * N; p_k where n < count_threshold or n + s = 0.
@@ -202,10 +207,10 @@ def fit_risk_table(
     smooth_factor: float,
     count_threshold: int,
 ) -> tuple[RiskTable, np.ndarray | None]:
-    """The table of all training rows, and the values of each fold from the rows of the others.
+    """Fit the table on all training rows, and the values of each fold on the rows of the others.
 
     Args:
-        counts: [C, F, K]. totals: rows by fold and class, whatever their category. [F, K]
+        counts: [C, F, K]. totals: rows of all categories by fold and class. [F, K]
 
     Returns:
         The table, and [F, C + 1, V] float64 (None with one fold).
@@ -223,33 +228,32 @@ def fit_risk_table(
     folds = []
     for fold in range(counts.shape[1]):
         others = totals.sum(0) - totals[fold]
-        # Only a handful of rows can all fall into one fold; then there is nothing but the whole to ask.
+        # A few rows can all be in one fold, which leaves no others.
         usable = others.sum() > 0
         folds.append(smoothed_risk(counts.sum(1) - counts[:, fold], others, **settings)[:, kept] if usable else whole)
     return table, np.stack(folds)
 
 
 def parse_risk_table(column: str, given: Any, *, num_values: int, source: str) -> RiskTable:
-    """A table as risk_table_map.json has it, or in the older form {"bins": {category: risk}, "default_bin": risk}.
+    """Parse a table in the form of risk_table_map.json, or the older {"bins": {category: risk}, "default_bin": risk}.
 
     Raises:
         ContractError: another form, or values that are not `num_values` finite numbers.
     """
     form = "one number" if num_values == 1 else f"{num_values} numbers, one per class,"
 
-    def refuse(what: str) -> ContractError:
+    def refuse(reason: str) -> ContractError:
         return ContractError(
-            f"{source}: risk table of column {column!r}: {what}",
+            f"{source}: risk table of column {column!r}: {reason}",
             f'Give {{"risk": {{category: value}}, "default_risk{"" if num_values == 1 else "s"}": value}}, '
-            f"each value {form} "
-            "as in risk_table_map.json.",
+            f"each value {form} as in risk_table_map.json.",
         )
 
-    def values(name: str, found: Any) -> tuple[float, ...]:
-        listed = list(found) if isinstance(found, (list, tuple, np.ndarray)) else [found]
+    def values(name: str, risks: Any) -> tuple[float, ...]:
+        listed = list(risks) if isinstance(risks, (list, tuple, np.ndarray)) else [risks]
         numeric = all(isinstance(x, (int, float, np.number)) and not isinstance(x, bool) for x in listed)
         if not numeric or len(listed) != num_values or not np.isfinite(np.array(listed, np.float64)).all():
-            raise refuse(f"{name} is {found!r}, not {form.rstrip(',')}")
+            raise refuse(f"{name} is {risks!r}, not {form.rstrip(',')}")
         return tuple(float(x) for x in listed)
 
     if not isinstance(given, Mapping):
@@ -261,9 +265,9 @@ def parse_risk_table(column: str, given: Any, *, num_values: int, source: str) -
     if default is None:
         raise refuse("has no default, the value of unseen categories")
     names = category_keys(pa.array([None if name is None else str(name) for name in risks], pa.string())).to_pylist()
-    table = {name: values(f"category {name!r}", found) for name, found in zip(names, risks.values())}
+    table = {name: values(f"category {name!r}", risk) for name, risk in zip(names, risks.values())}
     if len(table) != len(risks):
         twice = next(name for name in names if names.count(name) > 1)
-        raise refuse(f"the category {twice!r} is there twice (1, 1.0 and '1' are one)")
+        raise refuse(f"the category {twice!r} occurs twice (1, 1.0 and '1' are the same)")
     counts = given.get("counts") or {}
     return RiskTable(values("the default", default), table, {str(name): int(count) for name, count in counts.items()})

@@ -1,4 +1,4 @@
-"""Transforms a stream of slices: in this process while there is little to do, then in processes of its own."""
+"""Transform a stream of slices: a short one in this process, a long one in several worker processes."""
 
 import logging
 import multiprocessing
@@ -11,38 +11,37 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
 
 from container.preprocessing.risk_tables import FoldedRisks
 from container.preprocessing.transform import Preprocessor, TransformCounts, Transformed
-from container.tables.channel_files import Origin, TableSlice
+from container.tables.channel_files import TableSlice
 from contracts.errors import ContractError
 
 logger = logging.getLogger(__name__)
 
-SECONDS_ALONE = 1.5  # about what starting the processes costs
-SLICES_PER_WORKER = 2  # one in work, one waiting
+SECONDS_ALONE = 1.5  # about the time to start the processes
+SLICES_PER_WORKER = 2  # one in progress, one waiting
 
 
 @dataclass(frozen=True)
 class SliceSettings:
-    """How the slices of one split are transformed."""
+    """Settings of the transformation of one split."""
 
     is_train: bool
     drop_unlabelled: bool
 
 
 class SliceWorkers:
-    """Transforms slices in order.
+    """Transform slices in order.
 
     Args:
         folder: the fitted preprocessing with its tokenizers.
         folds: out-of-fold risk values for train.
-        num_workers: processes; with 1, this one does it all.
-        seconds_alone: work this long in this process before starting others, over all splits.
+        num_workers: worker processes; 1 means this process alone.
+        seconds_alone: processing time in this process, over all splits, before the workers start.
     """
 
     def __init__(
@@ -59,29 +58,20 @@ class SliceWorkers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if self._pool is not None:
-            self._pool.shutdown(wait=error is None, cancel_futures=True)
+            self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
     def transform(self, slices: Iterator[TableSlice], settings: SliceSettings) -> Iterator[Transformed]:
-        """Prepared batches in the order of `slices`; a bounded number of slices is in memory.
+        """Yield prepared batches in the order of `slices`, with a bounded number of slices in memory.
 
         Raises:
-            ContractError: a wrong value, or a worker process that died.
+            ContractError: an invalid value, or a worker process that died.
         """
         if self._pool is None:
             for part in slices:
                 start = time.monotonic()
-                yield _transform(
-                    self._preprocessor,
-                    self._folds,
-                    part.table,
-                    first_row=part.first_row,
-                    origin=part.origin,
-                    settings=settings,
-                )
+                yield _transform(self._preprocessor, self._folds, part, settings)
                 self._worked += time.monotonic() - start
                 if self._num_workers > 1 and self._worked > self._seconds_alone:
                     self._pool = self._start()
@@ -104,7 +94,8 @@ class SliceWorkers:
         running: deque[Future[tuple[bytes, TransformCounts]]] = deque()
         try:
             for part in slices:
-                running.append(pool.submit(_work, _to_bytes(part.table), part.first_row, part.origin, settings))
+                position = part.first_row, part.file, part.first_row_in_file
+                running.append(pool.submit(_work, _to_bytes(part.table), position, settings))
                 if len(running) > SLICES_PER_WORKER * self._num_workers:
                     yield _received(running.popleft())
             while running:
@@ -120,7 +111,7 @@ _worker: tuple[Preprocessor, FoldedRisks | None] | None = None
 
 
 def _start_worker(folder: str, folds: FoldedRisks | None) -> None:
-    global _worker  # noqa: PLW0603 - what a pool process keeps between tasks
+    global _worker  # noqa: PLW0603 - the state of a worker process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     pa.set_cpu_count(1)
@@ -134,26 +125,20 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(data: bytes, first_row: int, origin: Origin, settings: SliceSettings) -> tuple[bytes, TransformCounts]:
+def _work(data: bytes, position: tuple[int, Path, int], settings: SliceSettings) -> tuple[bytes, TransformCounts]:
     assert _worker is not None, "the initializer has run"
-    table = pa.ipc.open_stream(data).read_all()
-    batch, counts = _transform(*_worker, table, first_row=first_row, origin=origin, settings=settings)
+    part = TableSlice(pa.ipc.open_stream(data).read_all(), *position)
+    batch, counts = _transform(*_worker, part, settings)
     return _to_bytes(pa.Table.from_batches([batch])), counts
 
 
 def _transform(
-    preprocessor: Preprocessor,
-    folds: FoldedRisks | None,
-    table: pa.Table,
-    *,
-    first_row: int,
-    origin: Origin,
-    settings: SliceSettings,
+    preprocessor: Preprocessor, folds: FoldedRisks | None, part: TableSlice, settings: SliceSettings
 ) -> Transformed:
     return preprocessor.transform(
-        table,
-        first_row=first_row,
-        origin=origin,
+        part.table,
+        first_row=part.first_row,
+        origin=part.origin,
         folds=folds if settings.is_train else None,
         require_label=settings.is_train and not settings.drop_unlabelled,
         drop_unlabelled=settings.is_train and settings.drop_unlabelled,
@@ -161,7 +146,7 @@ def _transform(
 
 
 def _to_bytes(table: pa.Table) -> bytes:
-    # Arrow's own format: a pickled slice would carry the whole table that it was cut from.
+    # Arrow's IPC format, because a pickled slice contains the whole table.
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)

@@ -1,4 +1,4 @@
-"""Writes one prepared split: slices transformed in order into an uncompressed Arrow file that opens by memory map."""
+"""Transform the slices of one split in order and write them to an uncompressed Arrow file for memory mapping."""
 
 import errno
 import hashlib
@@ -25,12 +25,12 @@ SECONDS_BETWEEN_LINES = 15
 
 @dataclass(frozen=True)
 class WrittenSplit:
-    """What was written.
+    """Statistics of a written split.
 
     Attributes:
         token_lengths: tokens per record, by role.
         seconds: wall-clock time.
-        digest: hash of what a model sees of the rows, whatever batches they were written in.
+        digest: hash of the model's inputs and labels; it does not depend on the batches.
     """
 
     counts: TransformCounts
@@ -40,19 +40,21 @@ class WrittenSplit:
 
 
 def batch_starts_path(path: Path) -> Path:
-    """Beside a split's file: the position of each record batch's first row, and their number. Without it, opening would
-    have to visit every batch."""
+    """Return the path of the index of a split's file: each batch's first row, then the number of rows.
+
+    Without it, opening the split would read every batch.
+    """
     return path.with_suffix(".batches.npy")
 
 
 class RowsDigest:
-    """Hashes prepared rows column by column, so that the cut into batches does not matter."""
+    """Hash prepared rows column by column, so that the result does not depend on the batches."""
 
     def __init__(self) -> None:
         self._hashes: dict[str, hashlib.blake2b] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """The next rows."""
+        """Add the next rows."""
         for name in batch.schema.names:
             if name in ("id", "raw_label"):
                 continue
@@ -69,8 +71,8 @@ class RowsDigest:
         return whole.hexdigest()
 
     def _update(self, name: str, values: np.ndarray) -> None:
-        found = self._hashes.setdefault(name, hashlib.blake2b(digest_size=16))
-        found.update(np.ascontiguousarray(values).tobytes())
+        column = self._hashes.setdefault(name, hashlib.blake2b(digest_size=16))
+        column.update(np.ascontiguousarray(values).tobytes())
 
 
 def write_split(
@@ -83,13 +85,13 @@ def write_split(
     workers: SliceWorkers,
     settings: SliceSettings,
 ) -> WrittenSplit:
-    """Transform `files` into `path`.
+    """Transform `files` and write them to `path`.
 
     Args:
-        expected_rows: rows of the input, for the progress lines.
+        expected_rows: rows of the input, for the progress log.
 
     Raises:
-        ContractError: a wrong value, a worker that died, a full disk.
+        ContractError: an invalid value, a worker that died, a full disk.
     """
     split = path.stem
     counts = TransformCounts()
@@ -113,14 +115,8 @@ def write_split(
                 if time.monotonic() - last_line > SECONDS_BETWEEN_LINES:
                     last_line = time.monotonic()
                     rate = counts.rows / (last_line - start)
-                    logger.info(
-                        "%s: %d of %d rows prepared, %.0f rows/s, %.0f s left.",
-                        split,
-                        counts.rows,
-                        expected_rows,
-                        rate,
-                        (expected_rows - counts.rows) / rate,
-                    )
+                    speed = f"{rate:.0f} rows/s, {(expected_rows - counts.rows) / rate:.0f} s remaining"
+                    logger.info("%s: %d of %d rows prepared, %s.", split, counts.rows, expected_rows, speed)
             if writer is not None:
                 writer.close()
         np.save(batch_starts_path(path), np.cumsum([0, *batch_rows]))
@@ -132,7 +128,6 @@ def write_split(
             ) from error
         raise
     seconds = time.monotonic() - start
-    logger.info(
-        "%s: %d rows prepared in %.1f s (%.0f rows/s).", split, counts.rows, seconds, counts.rows / max(seconds, 1e-9)
-    )
+    rate = counts.rows / max(seconds, 1e-9)
+    logger.info("%s: %d rows prepared in %.1f s (%.0f rows/s).", split, counts.rows, seconds, rate)
     return WrittenSplit(counts, lengths, seconds, digest.hexdigest())

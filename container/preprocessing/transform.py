@@ -1,4 +1,4 @@
-"""Raw columns in, prepared columns out: the one code path of files, batches and single records."""
+"""Transform raw columns to prepared columns, for files, batches and single records."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -22,10 +22,10 @@ from contracts.errors import ContractError
 
 @dataclass(frozen=True)
 class TransformCounts:
-    """What happened to the rows of a slice; `+` merges.
+    """Counts over the rows of a slice; `+` merges them.
 
     Attributes:
-        rows: rows that came out. dropped: unlabelled rows left out on request.
+        rows: transformed rows. dropped: unlabelled rows removed by drop_unlabelled.
         imputed: missing numbers by column. unseen: rows with a category that the risk table lacks, by column.
         texts: by role.
     """
@@ -37,7 +37,7 @@ class TransformCounts:
     texts: dict[str, TextCounts] = field(default_factory=dict)
 
     def __add__(self, other: "TransformCounts") -> "TransformCounts":
-        # Counter's own + would forget columns without any.
+        # The + of Counter would remove zero counts.
         imputed, unseen = Counter(self.imputed), Counter(self.unseen)
         imputed.update(other.imputed)
         unseen.update(other.unseen)
@@ -47,7 +47,7 @@ class TransformCounts:
 
 
 class Transformed(NamedTuple):
-    """Prepared rows, and what was imputed, cut and dropped on the way."""
+    """Prepared rows, and their counts."""
 
     batch: pa.RecordBatch
     counts: TransformCounts
@@ -66,14 +66,14 @@ class Preprocessor:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """From model/ or a prepared folder.
+        """Load from model/ or a prepared folder.
 
         Raises:
             ContractError: a file is missing or damaged.
         """
-        fitted = FittedPreprocessing.load(Path(folder))
+        fitted = FittedPreprocessing.load(folder)
         processors = {
-            field.role: TextProcessor(field, ChunkTokenizer.from_folder(Path(folder) / tokenizer_folder(field.role)))
+            field.role: TextProcessor(field, ChunkTokenizer.from_folder(folder / tokenizer_folder(field.role)))
             for field in fitted.text_fields
         }
         return cls(fitted, processors)
@@ -88,18 +88,18 @@ class Preprocessor:
         require_label: bool = False,
         drop_unlabelled: bool = False,
     ) -> Transformed:
-        """The prepared columns of docs/architecture.md, "Prepared split", for R raw rows; other columns are ignored.
+        """Return the prepared columns of docs/architecture.md, "Prepared split", for R raw rows; ignore other columns.
 
         Args:
-            table: raw columns. The id and the label may be absent: the id is null then, the label UNLABELLED.
-            first_row: number of the first row in the split; decides the folds.
-            origin: where the rows come from, for messages.
+            table: raw columns. Without an id or a label column the id is null, the label UNLABELLED.
+            first_row: position of the first row in the split; determines the folds.
+            origin: source of the rows, for messages.
             folds: out-of-fold risk values, for rows of train.
             require_label: an unlabelled row is an error.
-            drop_unlabelled: leave unlabelled rows out; the rest keep their numbers.
+            drop_unlabelled: remove unlabelled rows; the others keep their numbers.
 
         Raises:
-            ContractError: a missing column; a number, category, label or text of a wrong kind, with its row.
+            ContractError: a missing column; an invalid number, category, label or text, with its row.
         """
         origin = origin or Origin()
         fitted = self.fitted
@@ -116,7 +116,7 @@ class Preprocessor:
         if require_label and len(unlabelled):
             raise ContractError(
                 f"{origin.row(unlabelled[0])}, column {fitted.label_name!r}: has no label",
-                "Label the row, or take it out.",
+                "Label the row, or remove it.",
             )
         kept = label != UNLABELLED if drop_unlabelled else np.ones(len(rows), bool)
         tabular, imputed, unseen = self._tabular(table, rows, kept=kept, origin=origin, folds=folds)  # [R, K]
@@ -150,16 +150,16 @@ class Preprocessor:
         origin: Origin,
         folds: FoldedRisks | None,
     ) -> tuple[np.ndarray, Counter[str], Counter[str]]:
-        """The tabular inputs of feature_columns.txt [R, K] float32; counts of the `kept` rows."""
+        """Return the tabular inputs of feature_columns.txt [R, K] float32, and counts over the `kept` rows."""
         fitted = self.fitted
         tabular = np.empty((len(rows), len(fitted.feature_columns)), np.float32)
         imputed: Counter[str] = Counter()
         unseen: Counter[str] = Counter()
-        for place, name in enumerate(fitted.numeric_columns):
+        for position, name in enumerate(fitted.numeric_columns):
             values = numbers(table[name], name, origin=origin)
-            tabular[:, place], missing = impute(values, fitted.imputation[name])
+            tabular[:, position], missing = impute(values, fitted.imputation[name])
             imputed[name] = int(np.count_nonzero(missing & kept))
-        place = len(fitted.numeric_columns)
+        position = len(fitted.numeric_columns)
         row_folds = folds.folds(rows) if folds is not None else None
         for name in fitted.categorical_columns:
             risk = fitted.risk_tables[name]
@@ -169,11 +169,11 @@ class Preprocessor:
                 values = folds.values[name][row_folds, codes]  # [R, V]
             else:
                 values = risk.values[codes]
-            tabular[:, place : place + values.shape[1]] = values
-            place += values.shape[1]
+            tabular[:, position : position + values.shape[1]] = values
+            position += values.shape[1]
         for name, categories in fitted.embedded_categories.items():
-            tabular[:, place] = category_codes(table[name], categories)  # float32 is exact up to 16 million
-            place += 1
+            tabular[:, position] = category_codes(table[name], categories)  # float32 is exact up to 16 million
+            position += 1
         return tabular, imputed, unseen
 
 

@@ -1,4 +1,4 @@
-"""A Hugging Face fast tokenizer reduced to what packing needs: ids without special tokens, padding or truncation."""
+"""Wrap a Hugging Face fast tokenizer for packing: ids without special tokens, padding or truncation."""
 
 import json
 from collections.abc import Sequence
@@ -13,22 +13,21 @@ from contracts.errors import ContractError
 _LOCAL_PRE_TOKENIZERS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "ByteLevel", "Metaspace"}
 _LOCAL_NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"}
 _ASCII_NORMALIZERS = _LOCAL_NORMALIZERS | {"Precompiled", "Replace", "Strip"}
-_MAX_NEW = 0.4  # a word alone costs the tokenizer two to three times what it costs inside a text
-_MAX_REMEMBERED = 1_000_000  # characters + ids; 8 million cost 90 MB more over a million reviews
+_MAX_NEW = 0.4  # encoding a word alone takes two to three times as long as inside a text
+_MAX_REMEMBERED = 1_000_000  # characters + ids; 8 million take 90 MB more over a million reviews
 
 
 class ChunkTokenizer:
-    """Encodes text to ids. Picklable.
+    """Encode text to ids. Picklable.
 
-    How many threads the library uses is up to the environment variable TOKENIZERS_PARALLELISM; a process that is one
-    of several sets it to false.
+    The environment variable TOKENIZERS_PARALLELISM controls the library's threads; worker processes set it to false.
 
     Attributes:
-        prefix: ids that open a chunk, e.g. [CLS].
-        suffix: ids that close it, e.g. [SEP].
-        vocab_size: number of ids, added tokens counted.
-        separator: what goes before a message that follows another one, so that messages encoded one by one give what
-            their joined text would: byte-level vocabularies mark the start of a word by the space before it.
+        prefix: ids at the beginning of a chunk, e.g. [CLS].
+        suffix: ids at its end, e.g. [SEP].
+        vocab_size: number of ids, including added tokens.
+        separator: text before each message except the first, so that messages encoded one by one have the ids of their
+            joined text: byte-level vocabularies mark the start of a word by the space before it.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -44,8 +43,8 @@ class ChunkTokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> "ChunkTokenizer":
-        """The tokenizer of `folder`/tokenizer.json; ContractError where it is missing or no tokenizer."""
-        path = Path(folder) / "tokenizer.json"
+        """Load `folder`/tokenizer.json; raise ContractError where it is missing or not a tokenizer."""
+        path = folder / "tokenizer.json"
         if not path.is_file():
             raise ContractError(
                 f"tokenizer: {path} is missing", "Put the encoder's tokenizer.json there, or choose another encoder."
@@ -54,21 +53,21 @@ class ChunkTokenizer:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception
             raise ContractError(
-                f"tokenizer: {path} is not a tokenizer: {error}", "Copy the file again from where the encoder is from."
+                f"tokenizer: {path} is not a tokenizer: {error}", "Copy the file again from the source of the encoder."
             ) from None
         return cls(tokenizer)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, without special tokens."""
+        """Return the token ids of each text, without special tokens."""
         return self._words.encode_batch(texts)
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
-        """Token ids of a text, and the index of the character that each token starts at."""
+        """Return the token ids of a text, and the index of each token's first character."""
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         return encoding.ids, [start for start, _ in encoding.offsets]
 
     def starts_word(self, token: int) -> bool:
-        """Whether the vocabulary marks this token as the beginning of a word."""
+        """Return whether the vocabulary marks this token as the beginning of a word."""
         return token not in self._continues
 
     def __getstate__(self) -> dict[str, Any]:
@@ -90,27 +89,24 @@ def _special_tokens(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, .
 
 
 def _continuing_tokens(tokenizer: Tokenizer) -> frozenset[int]:
-    """Ids that go on with a word: ## in WordPiece, no leading space in byte-level and Metaspace vocabularies."""
+    """Return ids inside a word: ## in WordPiece, no leading space in byte-level and Metaspace vocabularies."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    prefix = getattr(tokenizer.model, "continuing_subword_prefix", None)
-    if prefix:
+    if prefix := getattr(tokenizer.model, "continuing_subword_prefix", None):
         return frozenset(index for token, index in vocabulary.items() if token.startswith(prefix))
     return frozenset(index for token, index in vocabulary.items() if not token.startswith(("Ġ", "▁", " ")))
 
 
 class _WordCache:
-    """Encodes texts word by word and remembers the words: the same ids as encoding whole texts, several times faster.
+    """Encode texts word by word with a cache: the same ids as encoding whole texts, several times faster.
 
-    Text repeats its words, so most lookups hit. It holds only where no step of the tokenizer looks across a single
-    space, which is known for the components listed above; any other tokenizer, and text with other white space, goes
-    to the tokenizer whole.
+    This is valid only if no step of the tokenizer depends on text across a single space, as for the components listed
+    above. Other tokenizers, and text with other white space, encode whole texts.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._normalizers = {component["type"] for component in _components(tokenizer.normalizer)}
         self._usable = _words_are_independent(tokenizer)
-        self._ascii_only = not self._normalizers <= _LOCAL_NORMALIZERS
+        self._ascii_only = not {part["type"] for part in _components(tokenizer.normalizer)} <= _LOCAL_NORMALIZERS
         self._first: dict[str, list[int]] = {}  # ids of a word that opens a text
         self._later: dict[str, list[int]] = {}  # ids of a word after a space
         self._remembered = 0
@@ -126,7 +122,7 @@ class _WordCache:
         ]
 
     def _words(self, text: str) -> list[str] | None:
-        """The words of a text with single spaces between them and perhaps one before; None for any other text."""
+        """Return the words of a text with single spaces between them and at most one before; None for other text."""
         if not self._usable or (self._ascii_only and not text.isascii()):
             return None
         words = text.split(" ")
@@ -134,7 +130,7 @@ class _WordCache:
         return words if plain == words or (words[0] == "" and plain == words[1:]) else None
 
     def _remember(self, texts: list[list[str]]) -> bool:
-        """Learn the new words of these texts; False, and nothing is learned, where too many are new to be worth it."""
+        """Add the new words of these texts and return True; return False where too many words are new."""
         first = {parts[0] for parts in texts}.difference(self._first)
         later = set().union(*(parts[1:] for parts in texts)).difference(self._later)
         if _MAX_NEW * sum(map(len, texts)) < len(first) + len(later):
@@ -151,12 +147,12 @@ class _WordCache:
         return True
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        # "fast" leaves out the offsets, which nobody reads here
+        # "fast" omits the offsets
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 def _components(part: Any) -> list[dict[str, Any]]:
-    """The settings of a normalizer or pre-tokenizer; those of its members for a sequence."""
+    """Return the settings of a normalizer or pre-tokenizer, or of the members of a sequence."""
     if part is None:
         return []
     settings = json.loads(part.__getstate__())
@@ -166,6 +162,7 @@ def _components(part: Any) -> list[dict[str, Any]]:
 
 
 def _words_are_independent(tokenizer: Tokenizer) -> bool:
+    """Return whether each word has the same ids alone as inside a text."""
     pre_tokenizers = _components(tokenizer.pre_tokenizer)
     normalizers = _components(tokenizer.normalizer)
     return (

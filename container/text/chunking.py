@@ -1,4 +1,4 @@
-"""Packs the encoded messages of a record into chunks of at most a budget of tokens; no token is lost."""
+"""Pack the encoded messages of a record into chunks with a limited number of tokens; no token is lost."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -15,15 +15,15 @@ class Span(NamedTuple):
 def pack_messages(
     messages: Sequence[Sequence[int]], budget: int, *, starts_word: Callable[[int], bool]
 ) -> list[list[Span]]:
-    """Chunks of a record, in order, each a list of spans of at most `budget` tokens together.
+    """Return the chunks of a record, in order; each is a list of spans with at most `budget` tokens in total.
 
-    A message stays whole: it opens a new chunk when it does not fit into the current one. A message longer than the
-    budget is split, between words where a word begins within the budget; what follows it may share its last chunk.
+    A message that does not fit into the current chunk begins a new one. A message longer than the budget is split,
+    between words where a word begins within the budget; the next message may share its last chunk.
 
     Args:
         messages: token ids of each message, without special tokens.
         budget: tokens per chunk, at least 1, without special tokens.
-        starts_word: whether a token begins a word.
+        starts_word: returns whether a token begins a word.
     """
     chunks: list[list[Span]] = []
     room = 0
@@ -43,5 +43,5 @@ def pack_messages(
 
 
 def _cut(tokens: Sequence[int], start: int, limit: int, starts_word: Callable[[int], bool]) -> int:
-    """Where to end a chunk that begins at `start`: before the last word that begins up to `limit`, else at `limit`."""
+    """Return the end of a chunk from `start`: before the last word that begins up to `limit`, else `limit`."""
     return next((stop for stop in range(limit, start, -1) if starts_word(tokens[stop])), limit)

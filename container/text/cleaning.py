@@ -1,4 +1,4 @@
-"""The text steps that work on strings: dialogue_splitter, html_normalizer, emoji_remover, text_normalizer."""
+"""Text steps on strings: dialogue_splitter, html_normalizer, emoji_remover, text_normalizer."""
 
 import html
 import re
@@ -10,14 +10,10 @@ import emoji
 
 _MARKER = re.compile(r"\[(?:bom|eom)\]", re.IGNORECASE)
 
-# What a page does not show, each with the pattern of its end.
-_UNSEEN = tuple(
+# Parts that a browser does not show, each with the pattern of its end.
+_HIDDEN = tuple(
     (re.compile(begin + ".*?" + end, re.IGNORECASE | re.DOTALL), re.compile(end, re.IGNORECASE))
-    for begin, end in (
-        ("<!--", "-->"),
-        (r"<script\b[^<>]*>", r"</script\s*>"),
-        (r"<style\b[^<>]*>", r"</style\s*>"),
-    )
+    for begin, end in (("<!--", "-->"), *((rf"<{tag}\b[^<>]*>", rf"</{tag}\s*>") for tag in ("script", "style")))
 )
 
 # An HTML tag as CommonMark defines it (https://spec.commonmark.org/0.31.2/#raw-html), and the doctype. Quantifiers
@@ -36,17 +32,16 @@ _INLINE_TAG = re.compile(
 
 _KEYCAP = re.compile("[0-9#*]\ufe0f?\u20e3")
 
-# What no reader sees and no vocabulary holds. Zero-width joiners stay: Persian and Indic spelling needs them.
+# Invisible characters, without zero-width joiners: Persian and Indic spelling needs those.
 _CONTROL = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 )
 
 
 def split_dialogue(text: str) -> list[str]:
-    """The messages of a chat written as `[bom]...[eom][bom]...[eom]`, markers in any case.
+    """Return the messages of a chat written as `[bom]...[eom][bom]...[eom]`, without blank ones.
 
-    Every marker is a boundary, so text outside of markers and after an unclosed one is a message, too, and text
-    without markers is one message. Blank messages are left out.
+    Markers, in any case, only separate messages: text outside or without markers is a message too.
     """
     if "[" not in text:
         return [text]
@@ -55,20 +50,20 @@ def split_dialogue(text: str) -> list[str]:
 
 
 def normalize_html(text: str) -> str:
-    """Text without HTML tags, comments, scripts and style sheets, and with its entities decoded.
+    """Return text without HTML tags, comments, scripts and style sheets, and with decoded entities.
 
-    Tags that end a line or a cell become a space, tags inside a sentence vanish. What is no closed tag is text:
-    `a < b`, `I <3 it`, `price<cost`, `<jo@example.com>`. (A parser would build a tree that drops whatever follows
-    an unclosed tag and moves or joins cells outside of a table; stripping needs no tree.)
+    Inline tags are removed; other tags become a space. Anything but a closed tag is text: `a < b`, `I <3 it`,
+    `price<cost`, `<jo@example.com>`. (A parser would drop the text after an unclosed tag, and move or join cells
+    outside a table.)
     """
     if "<" in text:
-        text = _TAG.sub(_tag_replacement, _drop_unseen(text))
+        text = _TAG.sub(_tag_replacement, _drop_hidden(text))
     return html.unescape(text) if "&" in text else text
 
 
-def _drop_unseen(text: str) -> str:
-    for whole, end in _UNSEEN:
-        # Beyond the last end nothing is closed, and before it everything is: so no search runs in vain twice.
+def _drop_hidden(text: str) -> str:
+    for whole, end in _HIDDEN:
+        # Search only up to the last end, where every begin is closed, for linear time.
         last = max((match.end() for match in end.finditer(text)), default=0)
         text = whole.sub(" ", text[:last]) + text[last:] if last else text
     return text
@@ -79,7 +74,7 @@ def _tag_replacement(match: re.Match[str]) -> str:
 
 
 def remove_emoji(text: str) -> str:
-    """Text with a space in place of its emoji, so that no two words become one."""
+    """Return text with a space in place of each emoji, so that no two words become one."""
     if text.isascii():
         return text
     if "\u20e3" in text:
@@ -89,18 +84,18 @@ def remove_emoji(text: str) -> str:
 
 @cache
 def _emoji_run() -> re.Pattern[str]:
-    """Runs of characters that may belong to an emoji: replace_emoji walks all it gets in Python, so it gets little.
+    """Return a pattern of runs that may contain emoji, so that replace_emoji, a slow loop in Python, reads only those.
 
-    A few wide ranges, because a set of 1,400 characters would be searched one by one.
+    The pattern has a few wide ranges, because a set of 1,400 characters is searched one by one.
     """
     points = sorted({ord(character) for sequence in emoji.EMOJI_DATA for character in sequence} - set(range(128)))
-    gaps = [place for place in range(1, len(points)) if points[place] - points[place - 1] > 4096]
+    gaps = [i for i in range(1, len(points)) if points[i] - points[i - 1] > 4096]
     ranges = zip([0, *gaps], [*gaps, len(points)])
     return re.compile("[" + "".join(f"{chr(points[a])}-{chr(points[b - 1])}" for a, b in ranges) + "]+")
 
 
 def normalize_text(text: str) -> str:
-    """Text in Unicode form NFKC, control characters removed, white space collapsed and trimmed; case is kept."""
+    """Return text in Unicode form NFKC without control characters, with white space collapsed and trimmed."""
     if not (text.isascii() and text.isprintable()):
         text = unicodedata.normalize("NFKC", _CONTROL.sub("", text))
     return " ".join(text.split())
@@ -115,6 +110,6 @@ _MAPS: dict[str, Callable[[str], str]] = {
 
 
 def run_string_step(step: str, text: str) -> list[str]:
-    """What a step makes of one piece of text: no piece, one or several; never a blank one."""
+    """Return the pieces, none of them blank, that a step makes of one piece of text."""
     texts: Iterable[str] = _SPLITS[step](text) if step in _SPLITS else (_MAPS[step](text),)
     return [piece for piece in texts if piece and not piece.isspace()]

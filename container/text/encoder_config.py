@@ -1,4 +1,4 @@
-"""config.json of an encoder: sizes for random weights, overrides for pretrained ones, unknown keys refused."""
+"""Write config.json of an encoder: sizes for random weights, overrides for pretrained ones."""
 
 import json
 import subprocess
@@ -16,10 +16,10 @@ from contracts.spelling import did_you_mean
 _OFFSET_POSITIONS = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text"}
 _OFFSET_POSITIONS |= {"mpnet", "ibert", "longformer"}
 
-# Positions of these are computed, or relative and clipped: no table ends.
+# Their positions are computed, or relative and clipped, without a table.
 _NO_POSITION_TABLE = {"modernbert", "nomic_bert"}
 
-# What decides the shape of a weight, or what the weights were trained to mean.
+# Keys that determine the shape of a weight or its meaning.
 SHAPE_KEYS = frozenset(
     """
     model_type vocab_size hidden_size dim embedding_size num_hidden_layers n_layers num_attention_heads n_heads head_dim
@@ -32,10 +32,10 @@ SHAPE_KEYS = frozenset(
     """.split()  # noqa: SIM905
 )
 
-# Keys that every BERT config has. A config of these alone is written without asking transformers, which takes seconds.
+# Keys that every BERT config has, which need no check by transformers: its import takes seconds.
 _PLAIN_BERT = frozenset({*ENCODER_SIZES, "intermediate_size", "max_position_embeddings"})
 
-# What the families that have names of their own call BERT's sizes.
+# Names of BERT's sizes in other families.
 _OTHER_NAMES = {
     "hidden_size": ("dim",),
     "num_hidden_layers": ("n_layers",),
@@ -55,16 +55,16 @@ class _Schema:
 def scratch_config(
     encoder_config: Mapping[str, Any], *, vocab_size: int, special_ids: Mapping[str, int], max_sen_len: int
 ) -> dict[str, Any]:
-    """config.json of an encoder with random weights.
+    """Return config.json of an encoder with random weights.
 
     Args:
-        encoder_config: what the user set, over ENCODER_SIZES.
-        vocab_size: ids of the learned vocabulary.
+        encoder_config: the user's settings, which override ENCODER_SIZES.
+        vocab_size: number of ids of the learned vocabulary.
         special_ids: id of pad, bos, eos, cls and sep.
-        max_sen_len: tokens of the longest chunk, which the positions must hold.
+        max_sen_len: tokens of the longest chunk; each needs a position.
 
     Raises:
-        ContractError: an unknown key or model_type, a size that is no positive integer, heads that do not divide.
+        ContractError: an unknown key or model_type, a size that is not a positive integer, heads that do not divide.
     """
     given = dict(encoder_config)
     model_type = str(given.pop("model_type", "bert"))
@@ -86,7 +86,7 @@ def scratch_config(
         config.setdefault(feed_forward, 4 * config[hidden])
     if config[hidden] % config[heads]:
         raise ContractError(
-            f"encoder_config: {hidden} {config[hidden]} cannot be divided among {heads} {config[heads]}",
+            f"encoder_config: {hidden} {config[hidden]} is not divisible by {heads} {config[heads]}",
             f"Make {hidden} a multiple of {heads}.",
         )
     config["vocab_size"] = vocab_size
@@ -101,10 +101,10 @@ def scratch_config(
 
 
 def apply_config_overrides(target: Path, encoder_config: Mapping[str, Any]) -> None:
-    """Write a user's settings into `target`/config.json of a pretrained encoder; every shape stays.
+    """Write a user's settings into `target`/config.json of a pretrained encoder.
 
     Raises:
-        ContractError: an unknown key, a value that the config class refuses, a key that would change a shape.
+        ContractError: an unknown key, a value that the config class rejects, a key that would change a shape.
     """
     if not encoder_config:
         return
@@ -117,14 +117,14 @@ def apply_config_overrides(target: Path, encoder_config: Mapping[str, Any]) -> N
         if name in SHAPE_KEYS and value != current:
             raise ContractError(
                 f"encoder_config: {key} is {value!r}, but the pretrained encoder's weights are for {current!r}",
-                f"Take {key} out of encoder_config, or set tokenizer to from_scratch.",
+                f"Remove {key} from encoder_config, or set tokenizer to from_scratch.",
             )
         config[name] = value
     path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def check_positions(config: Mapping[str, Any], max_sen_len: int) -> None:
-    """ContractError if the encoder has no position for the last token of a chunk of `max_sen_len`."""
+    """Raise ContractError if the encoder has no position for the last token of a chunk of `max_sen_len`."""
     limit = config.get("max_position_embeddings")
     if limit is None or config.get("model_type") in _NO_POSITION_TABLE:
         return
@@ -138,19 +138,19 @@ def check_positions(config: Mapping[str, Any], max_sen_len: int) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The config.json of an encoder's folder; ContractError if it is no JSON object."""
+    """Return config.json of an encoder's folder; raise ContractError if it is not a JSON object."""
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ContractError(f"tokenizer: {path} cannot be read: {error}", "Copy the encoder's files again.") from None
     if not isinstance(config, dict):
-        raise ContractError(f"tokenizer: {path} is no JSON object", "Copy the encoder's files again.")
+        raise ContractError(f"tokenizer: {path} is not a JSON object", "Copy the encoder's files again.")
     return config
 
 
 def config_value(config: Mapping[str, Any], name: str) -> Any:
-    """The value that BERT's configuration calls `name`, under whichever name the model type has it.
+    """Return the value with BERT's name `name`, which the model type may name differently.
 
     Raises:
         ContractError: neither `config` nor transformers' defaults for its model type have it.
@@ -164,7 +164,7 @@ def config_value(config: Mapping[str, Any], name: str) -> Any:
             return config[known]
     raise ContractError(
         f"tokenizer: the configuration of its encoder (model_type {model_type}) has no {name}",
-        "Use an encoder of a family that has it, such as bert or roberta.",
+        "Use an encoder of a family with this value, such as bert or roberta.",
     )
 
 
@@ -185,7 +185,7 @@ def _check_sizes(config: Mapping[str, Any], keys: list[str]) -> None:
 
 
 def _ask(model_type: str, values: Mapping[str, Any]) -> _Schema:
-    """What transformers knows of a model type, after it accepted `values`."""
+    """Return the keys of a model type in transformers, after it has accepted `values`."""
     answer = json.loads(run_transformers("config", model_type, json.dumps(dict(values))))
     if "model_types" in answer:
         raise ContractError(
@@ -197,20 +197,18 @@ def _ask(model_type: str, values: Mapping[str, Any]) -> _Schema:
     for key in values:
         if key not in known:
             raise ContractError(
-                f"encoder_config: {key!r} is no setting of a {model_type} encoder{did_you_mean(key, known)}",
-                f"Known are: {', '.join(sorted(answer['defaults']))}.",
+                f"encoder_config: {key!r} is not a setting of a {model_type} encoder{did_you_mean(key, known)}",
+                f"Use one of: {', '.join(sorted(answer['defaults']))}.",
             )
     if answer["error"]:
-        raise ContractError(
-            f"encoder_config: {dict(values)} is refused: {answer['error']}", "Correct the value that is named."
-        )
+        raise ContractError(f"encoder_config: {dict(values)} is rejected: {answer['error']}", "Correct this value.")
     return _Schema(answer["defaults"], answer["aliases"])
 
 
 def run_transformers(*arguments: str) -> str:
-    """Output of the script that asks transformers in a process of its own; RuntimeError with its last words."""
+    """Run transformers in a separate process and return its output; raise RuntimeError with its last line of error."""
     script = Path(__file__).with_name("transformers_process.py")
-    # -P: the modules beside the script must not shadow installed ones
+    # -P: modules in the script's folder must not shadow installed ones
     finished = subprocess.run(
         [sys.executable, "-P", str(script), *arguments], capture_output=True, text=True, check=False
     )

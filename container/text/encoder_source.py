@@ -1,4 +1,4 @@
-"""Finds the encoder that a job names, and copies its config and tokenizer in one form; weights stay in place."""
+"""Find the encoder that a job names, and copy its config and tokenizer, but not its weights."""
 
 import json
 import logging
@@ -6,51 +6,27 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from container.text.encoder_config import (
-    apply_config_overrides,
-    check_positions,
-    read_config,
-    run_transformers,
-)
-from container.text.vocabulary import learn_vocabulary
+from container.text.encoder_config import run_transformers
 from contracts.errors import ContractError
 from contracts.hyperparameters import FROM_SCRATCH
 from contracts.paths import JobPaths
 
-__all__ = [
-    "EncoderSource",
-    "apply_config_overrides",
-    "check_positions",
-    "find_encoder",
-    "learn_vocabulary",
-    "read_config",
-    "resolve_encoder",
-    "write_encoder_files",
-]
-
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "*.model",
-)
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
-_HUB_TIMEOUT = 10.0  # seconds until the hub counts as out of reach
+_TOKENIZER_FILES = (
+    *_VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
+)  # fmt: skip
+_HUB_TIMEOUT = 10.0  # seconds until the hub counts as unreachable
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class EncoderSource:
-    """Where an encoder comes from.
+    """The source of an encoder.
 
     Attributes:
-        name: what the user wrote.
+        name: the hyperparameter `tokenizer`.
         folder: holds config.json, tokenizer files and weights; None for from_scratch.
     """
 
@@ -59,7 +35,7 @@ class EncoderSource:
 
 
 def resolve_encoder(name: str, paths: JobPaths) -> EncoderSource:
-    """The encoder that hyperparameter `tokenizer` names; the log says where it was found."""
+    """Return the encoder that hyperparameter `tokenizer` names, and log its folder."""
     source = find_encoder(name, paths)
     if source.folder is not None:
         logger.info("encoder %s: the files in %s", name, source.folder)
@@ -67,13 +43,13 @@ def resolve_encoder(name: str, paths: JobPaths) -> EncoderSource:
 
 
 def find_encoder(name: str, paths: JobPaths) -> EncoderSource:
-    """The encoder that hyperparameter `tokenizer` names.
+    """Return the encoder that hyperparameter `tokenizer` names.
 
-    Looked for in this order: from_scratch, a local folder, a folder of (or the whole of) the pretrained channel, the
-    local Hugging Face cache, the hub.
+    The search order is: from_scratch, a local folder, the pretrained channel or a folder in it, the local Hugging Face
+    cache, the hub.
 
     Raises:
-        ContractError: found nowhere, or a folder without config.json, weights or a vocabulary.
+        ContractError: the encoder is not found, or its folder is without config.json, weights or a vocabulary.
     """
     if name == FROM_SCRATCH:
         return EncoderSource(name, None)
@@ -93,10 +69,9 @@ def find_encoder(name: str, paths: JobPaths) -> EncoderSource:
 
 
 def write_encoder_files(source: EncoderSource, target: Path) -> None:
-    """Copy config.json and the tokenizer files to `target`, never weights.
+    """Copy config.json and the tokenizer files to `target`, without weights.
 
-    There is a tokenizer.json afterwards, converted from a slow tokenizer's files where need be, without truncation and
-    padding of its own.
+    A slow tokenizer is converted to tokenizer.json, and its truncation and padding settings are removed.
     """
     assert source.folder is not None, "a from_scratch encoder has no files; learn_vocabulary writes them"
     target.mkdir(parents=True, exist_ok=True)
@@ -110,7 +85,7 @@ def write_encoder_files(source: EncoderSource, target: Path) -> None:
         except RuntimeError as error:
             raise ContractError(
                 f"tokenizer: the files in {source.folder} cannot be converted to tokenizer.json: {error}",
-                "Put a tokenizer.json beside them; AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one.",
+                "Add a tokenizer.json; AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one.",
             ) from None
     try:
         settings = json.loads(tokenizer.read_text(encoding="utf-8"))
@@ -132,13 +107,13 @@ def _local_folders(name: str, pretrained: Path) -> list[Path]:
 
 
 def _encoders_in(pretrained: Path) -> list[str]:
-    """Names of the encoders in the pretrained channel, also those of the form organisation/name."""
-    found = [*pretrained.glob("*/config.json"), *pretrained.glob("*/*/config.json")]
-    return sorted(str(path.parent.relative_to(pretrained)) for path in found if not _missing_files(path.parent))
+    """Return the names of the encoders in the pretrained channel, as name or organisation/name."""
+    configs = [*pretrained.glob("*/config.json"), *pretrained.glob("*/*/config.json")]
+    return sorted(str(path.parent.relative_to(pretrained)) for path in configs if not _missing_files(path.parent))
 
 
 def _missing_files(folder: Path) -> str:
-    """What an encoder's folder lacks, in words; empty if nothing."""
+    """Return the name of a file that an encoder's folder lacks, or ""."""
     if not (folder / "config.json").is_file():
         return "config.json"
     weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
@@ -158,7 +133,7 @@ def _missing_files(folder: Path) -> str:
 
 
 def _from_hub(name: str) -> tuple[Path | None, str]:
-    """The folder of a model in the cache, downloaded if need be; None and the reason if it cannot be had."""
+    """Return the cached folder of a model, downloaded if necessary; None and the reason if this fails."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -167,27 +142,27 @@ def _from_hub(name: str) -> tuple[Path | None, str]:
         if not _missing_files(cached):
             return cached, ""
     except HFValidationError:
-        return None, "no folder of this name exists, and it is no Hugging Face id"
+        return None, "no folder of this name exists, and it is not a Hugging Face id"
     except LocalEntryNotFoundError:
         pass
     try:
-        info = HfApi().model_info(name, timeout=_HUB_TIMEOUT)  # answers at once or not at all, before a long download
+        info = HfApi().model_info(name, timeout=_HUB_TIMEOUT)  # a quick check before a long download
         files = [entry.rfilename for entry in info.siblings or []]
         kind = "safetensors" if any(file in WEIGHTS[:2] for file in files) else "bin"
         stem = "model" if kind == "safetensors" else "pytorch_model"
         patterns = ["config.json", *_TOKENIZER_FILES, f"{stem}*.{kind}", f"{stem}.{kind}.index.json"]
         folder = Path(snapshot_download(name, allow_patterns=patterns, etag_timeout=_HUB_TIMEOUT))
     except Exception as error:  # the hub's and the network's errors have no common base
-        return None, f"the hub says: {' '.join(str(error).split())}"
+        return None, f"the hub reports: {' '.join(str(error).split())}"
     missing = _missing_files(folder)
     return (None, f"the hub has it without {missing}") if missing else (folder, "")
 
 
 def _not_found(name: str, pretrained: Path, reason: str) -> ContractError:
-    there = _encoders_in(pretrained) if pretrained.is_dir() else []
+    encoders = _encoders_in(pretrained)
     if (pretrained / "config.json").is_file():
-        there.insert(0, pretrained.name)
-    listed = f"there now: {', '.join(there)}" if there else "nothing is there now"
+        encoders.insert(0, pretrained.name)
+    listed = f"there now: {', '.join(encoders)}" if encoders else "nothing is there now"
     return ContractError(
         f"tokenizer: the encoder {name!r} cannot be reached: {reason}",
         f"Set tokenizer to a local folder; or put the encoder's files into {pretrained / name} ({listed}); "

@@ -1,4 +1,4 @@
-"""Runs a text field's steps over a batch of raw strings: clean, encode once, group into chunks of token ids."""
+"""Run a text field's steps on a batch of strings: clean, encode once, group into chunks of token ids."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,24 +14,22 @@ from container.text.cleaning import run_string_step
 from contracts.errors import ContractError
 from contracts.hyperparameters import TextField
 
-__all__ = ["ChunkTokenizer", "EncodedTexts", "TextCounts", "TextProcessor", "clean_texts"]
-
 CHUNKER = "dialogue_chunker"
 TOKENIZER = "tokenizer"
 
 
 @dataclass(frozen=True)
 class TextCounts:
-    """What came out of a text field and what was cut, over any number of records; `+` merges.
+    """Counts of the output of a text field and of its cuts; `+` merges them.
 
     Attributes:
         records: records processed.
         chunks: chunks kept.
-        tokens: tokens kept, special tokens counted.
+        tokens: tokens kept, including special tokens.
         empty_records: records without a text token; each has one chunk of the special tokens.
         truncated_records: records that lost a token or a chunk.
-        cut_chunks: chunks lost beyond max_total_chunks.
-        cut_tokens: text tokens lost, beyond max_total_chunks or (of a piece that no chunker split) max_sen_len.
+        cut_chunks: chunks removed beyond max_total_chunks.
+        cut_tokens: text tokens removed beyond max_total_chunks, or beyond max_sen_len without a chunker.
     """
 
     records: int = 0
@@ -52,14 +50,14 @@ class TextCounts:
 
 @dataclass(frozen=True)
 class EncodedTexts:
-    """R records: N tokens in S chunks, end to end.
+    """R records as N tokens in S consecutive chunks.
 
     Attributes:
         tokens: token ids, special tokens included. [N] int32
         token_counts: tokens per record. [R] int64
         chunk_lengths: tokens per chunk. [S] int32
         chunk_counts: chunks per record, at least one. [R] int64
-        counts: what came out and what was cut.
+        counts: output and cuts.
     """
 
     tokens: np.ndarray
@@ -71,7 +69,7 @@ class EncodedTexts:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A message or a chunk: its text ("" where no later step reads it), its token ids once a chunker encoded it."""
+    """A message or a chunk: its text ("" if no later step reads it), and its token ids after a chunker."""
 
     text: str
     tokens: list[int] | None = None
@@ -94,12 +92,12 @@ class TextProcessor:
         self._budget = field.max_sen_len - len(tokenizer.prefix) - len(tokenizer.suffix)
         if self._budget < 1:
             raise ContractError(
-                f"max_sen_len: {field.max_sen_len} leaves no room for text beside the special tokens",
+                f"max_sen_len: {field.max_sen_len} leaves no room for text next to the special tokens",
                 f"Set it to {field.max_sen_len - self._budget + 1} or more.",
             )
 
     def process(self, texts: Sequence[str | None]) -> EncodedTexts:
-        """Encode R records; None and blank text become one chunk of the special tokens alone."""
+        """Encode R records; None and blank text become one chunk of special tokens only."""
         records = _raw_records(texts)
         for step in self.field.steps:
             if step == CHUNKER:
@@ -109,9 +107,9 @@ class TextProcessor:
         return self._encode(records)
 
     def _chunk(self, records: list[Record], *, with_text: bool) -> list[Record]:
-        """Pack each record's messages into chunks; with_text finds the text of each chunk, too."""
+        """Pack each record's messages into chunks; with_text also finds the text of each chunk."""
         separator = self.tokenizer.separator
-        texts = [separator * (place > 0) + piece.text for record in records for place, piece in enumerate(record)]
+        texts = [separator * (i > 0) + piece.text for record in records for i, piece in enumerate(record)]
         encoded: list[tuple[list[int], list[int] | None]] = []
         if with_text:
             encoded.extend(map(self.tokenizer.encode_with_starts, texts))
@@ -139,18 +137,18 @@ class TextProcessor:
         return pieces
 
     def _encode(self, records: list[Record]) -> EncodedTexts:
-        """Make each piece a chunk, within max_sen_len and max_chunks, special tokens around it."""
+        """Make each piece a chunk with special tokens, within max_sen_len and max_chunks."""
         waiting = [piece.text for record in records for piece in record if piece.tokens is None]
         encoded = iter(self.tokenizer.encode_batch(waiting))
         budget, limit = self._budget, self.field.max_chunks
         prefix, suffix = self.tokenizer.prefix, self.tokenizer.suffix
-        runs: list[Sequence[int]] = []  # of ids, end to end
+        runs: list[Sequence[int]] = []  # consecutive ids
         lengths: list[int] = []
         chunk_counts: list[int] = []
         empty = truncated = cut_chunks = cut_tokens = 0
         for record in records:
             chunks = [next(encoded) if piece.tokens is None else piece.tokens for piece in record]
-            # A chunk of special tokens alone says nothing and would weigh in the record's mean.
+            # A chunk of special tokens only would enter the record's mean.
             chunks = [chunk for chunk in chunks if chunk]
             kept = [chunk[:budget] for chunk in chunks[:limit]]
             lost = sum(map(len, chunks)) - sum(map(len, kept))
@@ -186,7 +184,7 @@ class TextProcessor:
 
 
 def clean_texts(field: TextField, texts: Sequence[str | None]) -> list[list[str]]:
-    """The pieces of each record after the string steps alone: what a vocabulary is learned on."""
+    """Return the pieces of each record after the string steps, to learn a vocabulary."""
     records = _raw_records(texts)
     for step in field.steps:
         if step not in (CHUNKER, TOKENIZER):
@@ -203,14 +201,14 @@ def _run_string_step(step: str, record: Record) -> Record:
     for piece in record:
         texts = run_string_step(step, piece.text)
         if texts == [piece.text]:
-            pieces.append(piece)  # with the ids it may have
+            pieces.append(piece)  # with its ids, if any
         else:
             pieces.extend(map(Piece, texts))
     return pieces
 
 
 def _text_between(text: str, starts: list[int], start: int, stop: int) -> str:
-    """The characters of tokens [start:stop] of a text, those that no token covers included."""
+    """Return the text of tokens [start:stop], including characters that no token covers."""
     begin = starts[start] if 0 < start < len(starts) else 0
     end = starts[stop] if stop < len(starts) else len(text)
     return text[begin:end].strip()

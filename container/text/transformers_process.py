@@ -1,6 +1,6 @@
-"""A script for a process of its own: asks transformers, which imports torch, for code that must not import it.
+"""Run transformers in a separate process, for code that must not import torch.
 
-config MODEL_TYPE VALUES       prints what the config class of a model type knows, and what it says of the values
+config MODEL_TYPE VALUES       prints the keys of a model type's config class, and its error for the values
 tokenizer SOURCE TARGET        converts the tokenizer files of folder SOURCE to TARGET/tokenizer.json
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def describe_config(model_type: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The keys of a config class with their defaults, its aliases, and the error that `values` raise, if any."""
+    """Return the keys of a config class with defaults, its aliases, and the error that `values` raise, if any."""
     from transformers import CONFIG_MAPPING, PreTrainedConfig
 
     if model_type not in CONFIG_MAPPING:
@@ -23,12 +23,13 @@ def describe_config(model_type: str, values: dict[str, Any]) -> dict[str, Any]:
     error = None
     try:
         config_class(**values)
-    except Exception as raised:  # each class refuses in its own way
+    except Exception as raised:  # each class raises different errors
         error = " ".join(str(raised).split())
     return {"defaults": defaults, "aliases": config_class.attribute_map, "error": error}
 
 
 def convert_tokenizer(source: str, target: str) -> None:
+    """Convert the tokenizer files of a folder to tokenizer.json."""
     from transformers import AutoTokenizer
 
     AutoTokenizer.from_pretrained(source, local_files_only=True).backend_tokenizer.save(f"{target}/tokenizer.json")

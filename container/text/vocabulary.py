@@ -1,4 +1,4 @@
-"""Learns a WordPiece vocabulary from the training text, the same one in every run, for from_scratch encoders."""
+"""Learn a reproducible WordPiece vocabulary from the training text, for from_scratch encoders."""
 
 import json
 import random
@@ -15,12 +15,12 @@ from contracts.hyperparameters import ENCODER_SIZES
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _PREFIX = "##"
-_LONGEST_WORD = 100  # WordPiece's own limit: longer ones are [UNK]
+_LONGEST_WORD = 100  # WordPiece's limit: longer words are [UNK]
 _MAX_ALPHABET = 1000
 _MIN_VOCABULARY = 64
-_READ_IN_FULL = 1_000_000  # texts; of later ones a share that thins out is read
+_READ_IN_FULL = 1_000_000  # texts; of later ones a decreasing share is read
 _MAX_WORDS = 2_000_000  # distinct words counted at a time, about 200 MB
-_MAX_TRAINING_WORDS = 4_000_000  # words that the trainer reads; more do not change a vocabulary worth naming
+_MAX_TRAINING_WORDS = 4_000_000  # words that the trainer reads; more hardly change the vocabulary
 
 
 def learn_vocabulary(
@@ -33,17 +33,17 @@ def learn_vocabulary(
 ) -> None:
     """Learn a vocabulary and write tokenizer.json, tokenizer_config.json and config.json to `target`.
 
-    Reads `texts` once, in bounded memory: distinct words are counted, and the rarest forgotten when they are too many.
-    The same texts in the same order give the same bytes.
+    Read `texts` once, in bounded memory: count distinct words, and drop the rarest when there are too many. The same
+    texts in the same order result in the same bytes.
 
     Args:
         texts: cleaned pieces of text.
-        encoder_config: the encoder's sizes; vocab_size is the largest size of the vocabulary.
-        seed: draws the texts that are read once there are more than a million.
+        encoder_config: the encoder's sizes; vocab_size is the maximum size of the vocabulary.
+        seed: of the random sample of texts after the first million.
         max_sen_len: tokens of the longest chunk.
 
     Raises:
-        ContractError: no text, a vocab_size too small, or an encoder_config that scratch_config refuses.
+        ContractError: no text, a vocab_size too small, or an encoder_config that scratch_config rejects.
     """
     limit = encoder_config.get("vocab_size", ENCODER_SIZES["vocab_size"])
     if not isinstance(limit, int) or limit < _MIN_VOCABULARY:
@@ -90,7 +90,7 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def _thin(texts: Iterable[str], *, seed: int) -> Iterator[str]:
-    """All of the first million texts; text number n after that with probability million / n."""
+    """Yield the first million texts, and text number n after them with probability million / n."""
     draw = random.Random(seed)
     for number, text in enumerate(texts, start=1):
         if number <= _READ_IN_FULL or draw.random() * number < _READ_IN_FULL:
@@ -98,7 +98,7 @@ def _thin(texts: Iterable[str], *, seed: int) -> Iterator[str]:
 
 
 def _count_words(texts: Iterable[str], tokenizer: Tokenizer) -> Counter[str]:
-    """How often each word, as the tokenizer would split the text, occurs."""
+    """Count the words of the texts, split as the tokenizer splits them."""
     raw: Counter[str] = Counter()
     rare = 1
     for text in texts:
@@ -115,11 +115,11 @@ def _count_words(texts: Iterable[str], tokenizer: Tokenizer) -> Counter[str]:
 
 
 def _learn(counts: Mapping[str, int], limit: int) -> dict[str, int]:
-    """The vocabulary of at most `limit` tokens: special tokens, letters, merges.
+    """Return the vocabulary of at most `limit` tokens: special tokens, letters, merges.
 
-    The library's trainer numbers the continuing letters (##a) in the order of a hash map that differs from process to
-    process, and breaks ties between merges by number. Handed in as special tokens they are numbered by us. A
-    tokenizer of its own takes them, because they are not special in the text.
+    The library's trainer numbers the continuing letters (##a) in the order of a hash map, which differs between
+    processes, and breaks ties between merges by number. Passing them as special tokens fixes their numbers. This needs
+    a separate tokenizer, because they are not special in the text.
     """
     letters: Counter[str] = Counter()
     for word, count in counts.items():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.preprocessing.numeric_summary import ExactSum, NumericSummary, weighted_quantiles
+from container.preprocessing.numeric_summary import NumericSummary, exact_sum, weighted_quantiles
 from container.tables.duplicate_ids import DuplicateIds
 
 NUMBERS = st.lists(st.one_of(st.just(math.nan), st.floats(-3e38, 3e38), st.integers(-5, 5).map(float)), max_size=60)
@@ -47,9 +47,7 @@ def test_parts_merge_into_exactly_the_whole(limit: int, parts: list[list[float]]
 @given(NUMBERS)
 def test_a_sum_is_the_correctly_rounded_one(values: list[float]) -> None:
     present = [value for value in values if not math.isnan(value)]
-    total = ExactSum()
-    total.add(np.array(present, np.float64))
-    assert float(total.value) == math.fsum(present)
+    assert float(exact_sum(np.array(present, np.float64))) == math.fsum(present)
 
 
 def test_mean_and_spread_survive_numbers_far_from_zero() -> None:

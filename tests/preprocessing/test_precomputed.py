@@ -76,13 +76,13 @@ def test_a_flag_is_true_or_false(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "content", "message"),
     [
         (None, b"", "neither impute_dict.json nor impute_dict.pkl is there"),
-        ("impute_dict.json", b'{"x": ', "is no readable JSON"),
+        ("impute_dict.json", b'{"x": ', "impute_dict.json: cannot be read"),
         ("impute_dict.json", b"[1]", "holds a list, not an object"),
         ("impute_dict.json", b'{"X": 1}', "impute_dict.json: column 'x' is missing"),
         ("impute_dict.json", b'{"x": "high"}', "column 'x': 'high' is not a finite number"),
         ("impute_dict.json", b'{"x": NaN}', "column 'x': nan is not a finite number"),
-        ("impute_dict.pkl", pickle.dumps({"x": 1})[:-3], "is no readable pickle"),
-        ("impute_dict.pkl", b"not a pickle", "is no readable pickle"),
+        ("impute_dict.pkl", pickle.dumps({"x": 1})[:-3], "is not a readable pickle"),
+        ("impute_dict.pkl", b"not a pickle", "is not a readable pickle"),
     ],
 )
 def test_a_missing_or_corrupt_artifact_is_named(tmp_path: Path, name: str | None, content: bytes, message: str) -> None:

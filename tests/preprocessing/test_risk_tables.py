@@ -160,7 +160,7 @@ def test_the_older_form_with_bins_is_read() -> None:
         ({"risk": {"a": "high"}, "default_risk": 1}, "category 'a' is 'high'"),
         ({"risk": {"a": math.nan}, "default_risk": 1}, "category 'a' is nan"),
         ({"risk": {"a": [0.1, 0.9]}, "default_risk": 1}, r"category 'a' is \[0.1, 0.9\]"),
-        ({"risk": {"1": 0.1, "1.0": 0.2}, "default_risk": 1}, "category '1' is there twice"),
+        ({"risk": {"1": 0.1, "1.0": 0.2}, "default_risk": 1}, "category '1' occurs twice"),
     ],
 )
 def test_a_malformed_table_is_named(given_table: object, message: str) -> None:
@@ -193,7 +193,7 @@ def test_a_given_table_without_a_category_of_train_is_refused(
     with pytest.raises(ContractError) as caught:
         fit(tmp_path, table(4, c=pa.array(cells), label=[0, 1, 0, 1]), settings(risk_tables=given_table))
     assert re.search(message, caught.value.cause)
-    assert "take the column out of risk_tables" in caught.value.fix
+    assert "remove the column from risk_tables" in caught.value.fix
     assert ("tab_field_list" in caught.value.fix) == (cells[0] == 0.9)
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+from container.text.chunk_tokenizer import ChunkTokenizer
 from container.text.encoder_config import SHAPE_KEYS, apply_config_overrides, check_positions
-from container.text.encoder_source import EncoderSource, learn_vocabulary, resolve_encoder, write_encoder_files
-from container.text.tokenization import ChunkTokenizer
+from container.text.encoder_source import EncoderSource, resolve_encoder, write_encoder_files
+from container.text.vocabulary import learn_vocabulary
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
 
@@ -120,7 +121,7 @@ def test_an_encoder_out_of_reach_is_an_error_that_says_what_would_work(
 
 @pytest.mark.parametrize("name", ["", "./nowhere", "/no/such/folder", "a/b/c"])
 def test_a_name_that_is_no_hub_id_is_refused_without_asking_the_hub(paths: JobPaths, name: str) -> None:
-    with pytest.raises(ContractError, match="no Hugging Face id"):
+    with pytest.raises(ContractError, match="not a Hugging Face id"):
         resolve_encoder(name, paths)
 
 
@@ -172,7 +173,7 @@ def test_a_broken_tokenizer_file_is_named(paths: JobPaths, learned: Path) -> Non
 LEARN = """
 from pathlib import Path
 from tests.text.test_encoder_source import TEXTS
-from container.text.encoder_source import learn_vocabulary
+from container.text.vocabulary import learn_vocabulary
 learn_vocabulary(iter(TEXTS), Path({target!r}), encoder_config={{}}, seed=1)
 """
 

@@ -15,8 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from container.text.chunk_tokenizer import ChunkTokenizer
 from container.text.chunking import pack_messages
-from container.text.tokenization import ChunkTokenizer, EncodedTexts, TextCounts, TextProcessor, clean_texts
+from container.text.tokenization import EncodedTexts, TextCounts, TextProcessor, clean_texts
 from contracts.errors import ContractError
 from contracts.hyperparameters import FULL_TEXT_STEPS, TextField
 
