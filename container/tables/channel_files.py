@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -213,7 +213,7 @@ def is_gzip(path: Path) -> bool:
     return path.name.lower().endswith(".gz")
 
 
-def open_plain(path: Path) -> IO[bytes]:
+def open_plain(path: Path) -> io.BufferedIOBase:
     """Open a file for reading, decompressed where its name ends with .gz."""
     return gzip.open(path) if is_gzip(path) else path.open("rb")
 

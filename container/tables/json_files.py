@@ -1,10 +1,11 @@
 """Read JSON files, an array of objects or a sequence of objects, as a stream of string columns, as from CSV."""
 
 import codecs
+import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -96,7 +97,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
             ) from error
 
 
-def _objects(stream: IO[bytes], path: Path) -> Iterator[dict[str, Any]]:
+def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
     text = codecs.getreader("utf-8-sig")(stream)
     buffer, at, number, in_array, ended = "", 0, 0, False, False
     one_per_line = True  # until a line is not an object
