@@ -143,8 +143,8 @@ class CategoryCounts:
         for name in names:
             self.index.setdefault(name, len(self.index))
         if len(self.index) > len(self._counts):
-            more = 2 * len(self.index) - len(self._counts)
-            self._counts = np.pad(self._counts, [(0, more), (0, 0), (0, 0)])
+            more = np.zeros((2 * len(self.index) - len(self._counts), *self._counts.shape[1:]), np.int64)
+            self._counts = np.concatenate([self._counts, more])
         return np.array([self.index[name] for name in names], np.int64)
 
 

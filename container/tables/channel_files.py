@@ -126,7 +126,7 @@ def format_of(path: Path) -> DataFormat:
 
 def input_format(files: Sequence[Path]) -> DataFormat:
     """Return the format of all `files`; raise ContractError where they differ."""
-    formats = {path: format_of(path) for path in files}
+    formats: dict[Path, DataFormat] = {path: format_of(path) for path in files}
     check_one_format(files[0].parent, formats)
     return formats[files[0]]
 
