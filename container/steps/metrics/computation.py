@@ -5,12 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from container.decision.decision import Decision, Threshold
-from container.evaluation.analysis import SplitAnalysis, analyze, metrics_json
-from container.evaluation.choose_threshold import choose_threshold, decisions_at
-from container.evaluation.curves import rank, thin
 from container.decision.decision import Threshold
 from container.evaluation.analysis import SplitAnalysis, analyze
+from container.evaluation.choose_threshold import choose_threshold, decisions_at
 from container.evaluation.curves import rank
 from container.evaluation.predictions import SplitPredictions
 from container.steps.metrics.capture import Capture, capture
