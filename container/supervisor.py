@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from container.decision.feasibility import check_decidable
+from container.decision.val_labels import check_val_labels
 from container.failure import Failure, clear_failure, write_failure
 from container.hosts.channels import sharded_channels
 from container.hosts.control import FAILED as HOST_FAILED
@@ -130,7 +130,7 @@ def _train(paths: JobPaths, scratch: Path, *, timeline: Timeline, stop: StopHand
     if sharded:
         timeline.mark("gather channels")
     prepared = prepare_data(gathered.paths, hp, contents=gathered.contents)
-    check_decidable(hp, prepared.summary["splits"]["val"]["classes"])
+    check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
     _check_same_data(control, prepared)
     timeline.mark("prepare data")
     job = Job(paths, hp, scratch, prepared.folder, timeline)

@@ -8,7 +8,7 @@ import numpy as np
 
 from container.decision.calibrators import Calibrator, Temperature
 from container.decision.decision import Decision, PriorShift
-from container.decision.feasibility import needed_classes
+from container.decision.val_labels import needed_classes
 from container.evaluation.choose_threshold import choose_threshold, decisions_at
 from container.evaluation.fit_calibration import LARGEST_TEMPERATURE, fit_calibrator
 from contracts.hyperparameters import Hyperparameters
@@ -29,7 +29,7 @@ def fit_decision(
 
     Args:
         logits: by split, val among them. [N, K] each
-        labels: class ids by split, negative if unlabelled; see check_decidable for what val must contain. [N] each
+        labels: class ids by split, negative if unlabelled; see check_val_labels for what val must contain. [N] each
         train_counts: labelled training records per class. [K]
         class_weights: weight of each class in the training loss. [K]
     """

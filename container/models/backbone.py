@@ -33,8 +33,8 @@ _ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
 _TOKENIZER_FILE = "tokenizer.json"
 
 
-class EncoderFiles(Protocol):
-    """Files of one encoder: config.json in config_folder; weights in weights_folder, or None for random weights."""
+class EncoderFolders(Protocol):
+    """The folder of an encoder's config.json, and the folder of its weights; None for random weights."""
 
     @property
     def config_folder(self) -> Path: ...
@@ -43,7 +43,7 @@ class EncoderFiles(Protocol):
 
 
 def build_encoder(
-    field: TextField, files: EncoderFiles, *, chosen: Iterable[str] = (), pooling: str | None = "first"
+    field: TextField, files: EncoderFolders, *, chosen: Iterable[str] = (), pooling: str | None = "first"
 ) -> TextEncoder:
     """The encoder of a text field; random numbers come from torch's current generator.
 
@@ -92,7 +92,7 @@ def build_encoder(
     return encoder
 
 
-def build_word_embeddings(field: TextField, files: EncoderFiles) -> nn.Embedding:
+def build_word_embeddings(field: TextField, files: EncoderFolders) -> nn.Embedding:
     """The word embeddings of a text field's encoder, without the rest of it; random where it has no weights.
 
     Raises:

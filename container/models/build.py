@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from container.models.backbone import EncoderFiles, build_encoder, build_word_embeddings
+from container.models.backbone import EncoderFolders, build_encoder, build_word_embeddings
 from container.models.category_embedding import CategoryEmbedding
 from container.models.classifier import Classifier
 from container.models.cross_attention import CrossAttentionTable, CrossAttentionTexts
@@ -42,7 +42,7 @@ FUSION_HEADS: dict[str, type[FusionHead]] = {
 
 def build_classifier(
     hp: Hyperparameters,
-    encoders: Sequence[EncoderFiles],
+    encoders: Sequence[EncoderFolders],
     *,
     tabular_dim: int,
     numeric_transform: NumericTransformParameters,
@@ -113,7 +113,7 @@ class EncoderConfigOnly:
 
 def _compose(
     hp: Hyperparameters,
-    encoders: Sequence[EncoderFiles],
+    encoders: Sequence[EncoderFolders],
     *,
     tabular_dim: int,
     numeric_transform: NumericTransformParameters,
@@ -151,7 +151,7 @@ def _compose(
 
 
 def _encoder(
-    hp: Hyperparameters, field: TextField, files: EncoderFiles, *, pooling: str | None
+    hp: Hyperparameters, field: TextField, files: EncoderFolders, *, pooling: str | None
 ) -> TextEncoder | WordEncoder:
     """What reads a text, as ModelClass.encoder says."""
     if hp.share_encoder:

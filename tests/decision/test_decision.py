@@ -8,7 +8,7 @@ import torch
 from sklearn import metrics as sk
 
 from container.decision.decision import Decision, PriorShift, Threshold
-from container.decision.feasibility import check_decidable
+from container.decision.val_labels import check_val_labels
 from container.evaluation.choose_threshold import choose_threshold, decisions_at
 from container.evaluation.fit_calibration import STEEPEST, fit_calibrator, fit_temperature
 from container.evaluation.fit_decision import fit_decision
@@ -354,21 +354,21 @@ def test_two_classes_are_decided_by_the_threshold_and_more_by_the_largest():
 def test_a_val_without_a_class_is_refused_before_training(given):
     (name,) = given
     with pytest.raises(ContractError, match=f"{name}: .*'kept': 0"):
-        check_decidable(settings(**given), {"kept": 0, "sent back": 20})
-    check_decidable(settings(**given), {"kept": 1, "sent back": 20})
+        check_val_labels(settings(**given), {"kept": 0, "sent back": 20})
+    check_val_labels(settings(**given), {"kept": 1, "sent back": 20})
 
 
 def test_a_val_without_labels_cannot_be_calibrated_on():
     with pytest.raises(ContractError, match="no val record has a label"):
-        check_decidable(settings(calibration="temperature"), {"kept": 0, "sent back": 0})
-    check_decidable(settings(), {"kept": 0, "sent back": 0})
+        check_val_labels(settings(calibration="temperature"), {"kept": 0, "sent back": 0})
+    check_val_labels(settings(), {"kept": 0, "sent back": 0})
 
 
 def test_a_temperature_needs_two_of_the_classes():
     three = settings(calibration="temperature", **MULTICLASS)
-    check_decidable(three, {"a": 3, "b": 4, "c": 0})
+    check_val_labels(three, {"a": 3, "b": 4, "c": 0})
     with pytest.raises(ContractError, match="calibration: 'temperature' .* needs records of at least 2 classes"):
-        check_decidable(three, {"a": 3, "b": 0, "c": 0})
+        check_val_labels(three, {"a": 3, "b": 0, "c": 0})
 
 
 @pytest.mark.parametrize("given", [{"target_prior": 0.1}, {"decision_threshold": 0.3}, {"decision_threshold": "cost"}])

@@ -7,7 +7,7 @@ from contracts.hyperparameters import Hyperparameters
 from contracts.threshold_targets import ThresholdTarget
 
 
-def check_decidable(hp: Hyperparameters, val_classes: Mapping[str, int]) -> None:
+def check_val_labels(hp: Hyperparameters, val_classes: Mapping[str, int]) -> None:
     """Raise ContractError if val lacks the records that a setting is fitted on.
 
     Args:
