@@ -1,4 +1,4 @@
-"""Calibrators: logits in, logarithms of calibrated probabilities out; the same in training, ONNX and serving."""
+"""Turn logits into logarithms of calibrated probabilities, in the same way in training, ONNX and serving."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +11,9 @@ from contracts.errors import ContractError
 
 
 class Calibrator(Protocol):
-    """Turns logits [N, K] into log probabilities [N, K], float64."""
+    """Turn logits [N, K] into log probabilities [N, K], float64."""
 
     def log_probabilities(self, logits: np.ndarray) -> np.ndarray: ...
-
     def to_json(self) -> dict[str, Any]: ...
 
 
@@ -33,10 +32,10 @@ class Temperature:
 
 @dataclass(frozen=True)
 class RisingLine:
-    """Straight lines between knots, in log-odds on both sides, level beyond the outermost.
+    """Interpolate linearly between knots, with log-odds on both axes; constant beyond the outermost knots.
 
-    A correction of the prior moves such a line up or down and leaves it as steep as it is; a line of probabilities
-    would become steep near 0 and 1, where rounding of a logit would then show.
+    A prior correction shifts such a line without changing its slope. A line of probabilities would become steep near
+    0 and 1 and amplify a logit's rounding error.
 
     Attributes:
         x: log-odds of a class by the softmax, ascending. [M], M >= 1
@@ -48,21 +47,22 @@ class RisingLine:
 
     @property
     def heights(self) -> np.ndarray:
-        """Log-odds of `y`. [M]"""
+        """Return log-odds of `y`. [M]"""
         return np.log(self.y) - np.log1p(np.negative(self.y))
 
     def __call__(self, log_odds: np.ndarray) -> np.ndarray:
-        """Log-odds of the softmax -> calibrated log-odds, of any shape."""
+        """Return calibrated log-odds from log-odds of the softmax, of any shape."""
         return np.interp(log_odds, self.x, self.heights)
 
 
 @dataclass(frozen=True)
 class Isotonic:
-    """Each class's probability bent by a line that never falls; more than two classes: one against the rest, then
-    scaled to a sum of 1 (Zadrozny & Elkan, 2002, Transforming Classifier Scores into Multiclass Probability Estimates).
+    """Calibrate each class with an ascending line; with more than two classes, one against the rest, scaled to sum 1.
+
+    Source: Zadrozny & Elkan, 2002, Transforming Classifier Scores into Multiclass Probability Estimates.
 
     Attributes:
-        lines: class 1's alone for two classes, else one per class.
+        lines: class 1's line for two classes, else one per class.
     """
 
     lines: tuple[RisingLine, ...]
@@ -70,10 +70,10 @@ class Isotonic:
     def log_probabilities(self, logits: np.ndarray) -> np.ndarray:
         odds = log_odds(logits)  # [N, K]
         if len(self.lines) == 1:
-            bent = self.lines[0](odds[:, 1])
-            return log_softmax(np.stack([np.zeros_like(bent), bent], axis=1))
-        bent = np.stack([line(odds[:, k]) for k, line in enumerate(self.lines)], axis=1)
-        return log_softmax(-np.logaddexp(0, -bent))  # logarithms of the probabilities, scaled to a sum of 1
+            calibrated = self.lines[0](odds[:, 1])
+            return log_softmax(np.stack([np.zeros_like(calibrated), calibrated], axis=1))
+        calibrated = np.stack([line(odds[:, k]) for k, line in enumerate(self.lines)], axis=1)
+        return log_softmax(-np.logaddexp(0, -calibrated))  # logarithms of the probabilities, scaled to a sum of 1
 
     def to_json(self) -> dict[str, Any]:
         return {"lines": [{"log_odds": list(line.x), "probability": list(line.y)} for line in self.lines]}

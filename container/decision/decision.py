@@ -1,4 +1,4 @@
-"""decision.json: how a trained model's logits become probabilities and a decided class."""
+"""Turn a trained model's logits into probabilities and a decided class, as decision.json defines."""
 
 import json
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from contracts import artifacts
 from contracts.errors import ContractError
 
 FORMAT_VERSION = 2
-_AS_IT_IS = Temperature()
+_UNCHANGED = Temperature()
 
 
 @dataclass(frozen=True)
 class PriorShift:
-    """Two classes: class 1 is rarer or more frequent in use than the probabilities assume.
+    """Correct the probabilities of two classes if class 1 has another share in use than they assume.
 
     p'(k | x) is proportional to p(k | x) * target(k) / source(k) (Saerens, Latinne & Decaestecker, 2002, Adjusting the
     Outputs of a Classifier to New a Priori Probabilities, equation 2.4).
@@ -39,10 +39,10 @@ class PriorShift:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Two classes: a record is decided to be of class 1 from probability `value` on.
+    """Decide between two classes: class 1 if its probability is at least `value`.
 
     Attributes:
-        target: `given`, or the target that it was chosen for on val.
+        target: `given`, or the target for which it was chosen on val.
         met: whether it reaches the target on val.
         reached: decisions at `value` by split: counts, precision, recall, F1.
     """
@@ -55,16 +55,16 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Decision:
-    """Calibration, then prior correction, then the threshold.
+    """Apply calibration, then prior correction, then the threshold.
 
     Attributes:
         method: none, temperature or isotonic.
-        fitted_on: labelled val records that the calibrator was fitted on; 0 without one.
-        threshold: None for more than two classes, where the most probable is decided.
+        fitted_on: number of labelled val records that the calibrator was fitted on; 0 without one.
+        threshold: None for more than two classes, where the most probable one is decided.
     """
 
     method: str = "none"
-    calibrator: Calibrator = _AS_IT_IS
+    calibrator: Calibrator = _UNCHANGED
     fitted_on: int = 0
     prior: PriorShift | None = None
     threshold: Threshold | None = None

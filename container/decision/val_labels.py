@@ -1,4 +1,4 @@
-"""Check before training that val has the labelled records that decisions are fitted on."""
+"""Check before training that val has the labelled records that the decision is fitted on."""
 
 from collections.abc import Mapping
 
@@ -24,15 +24,17 @@ def check_val_labels(hp: Hyperparameters, val_classes: Mapping[str, int]) -> Non
         ("decision_threshold", len(val_classes) if isinstance(hp.threshold, ThresholdTarget) else 0, "0.5"),
     ):
         if present < needed:
-            kinds = "every class" if needed == len(val_classes) else f"at least {needed} classes"
+            classes = "every class" if needed == len(val_classes) else f"at least {needed} classes"
             raise ContractError(
-                f"{name}: {getattr(hp, name)!r} is fitted on val and needs records of {kinds}, but val has "
+                f"{name}: {getattr(hp, name)!r} is fitted on val and needs records of {classes}, but val has "
                 f"{dict(val_classes)} labelled records by class",
-                f"Give val records of {kinds}, or set {name} to {default}.",
+                f"Give val records of {classes}, or set {name} to {default}.",
             )
 
 
 def needed_classes(hp: Hyperparameters) -> int:
-    """Return the number of classes that val needs records of: isotonic calibration fits a line to each class, and a
-    temperature fitted on one class predicts only that class."""
+    """Return the number of classes that calibration needs val records of.
+
+    Isotonic calibration fits a line to each class; a temperature fitted on one class predicts only that class.
+    """
     return {"none": 0, "temperature": 2, "isotonic": hp.num_classes}[hp.calibration]

@@ -1,4 +1,4 @@
-"""Write model/, completely or not at all."""
+"""Write the model/ folder atomically."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ def export_model(
     """Write every artifact, check ONNX against PyTorch on records of `samples`, then move all into model/.
 
     Args:
-        add: writes further files into the given folder, before it becomes model/.
+        add: writes more files into the given folder before it becomes model/.
 
     Returns:
         The size in bytes of each file, by its path relative to model/.
@@ -43,25 +43,26 @@ def export_model(
     import numpy as np
 
     folder = job.paths.model
-    aside = folder / artifacts.INCOMPLETE
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    staging = folder / artifacts.INCOMPLETE
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
     model.eval()
-    torch.save(plain_state(model), aside / artifacts.MODEL_STATE)
-    data.fitted.save(aside)
-    decision.save(aside)
-    shutil.copytree(job.prepared / artifacts.TOKENIZER, aside / artifacts.TOKENIZER)
+    torch.save(plain_state(model), staging / artifacts.MODEL_STATE)
+    data.fitted.save(staging)
+    decision.save(staging)
+    shutil.copytree(job.prepared / artifacts.TOKENIZER, staging / artifacts.TOKENIZER)
     hyperparameters = job.hp.model_dump(mode="json")
-    (aside / artifacts.HYPERPARAMETERS).write_text(json.dumps(hyperparameters, indent=2))
-    torch.save(_model_artifacts(job, model, data), aside / artifacts.MODEL_ARTIFACTS)
+    (staging / artifacts.HYPERPARAMETERS).write_text(json.dumps(hyperparameters, indent=2))
+    torch.save(_model_artifacts(job, model, data), staging / artifacts.MODEL_ARTIFACTS)
     count = min(_PARITY_RECORDS, len(samples))
     positions = np.unique(np.linspace(0, len(samples) - 1, count).astype(np.int64))
     batches = [samples.pack(part) for part in np.array_split(positions, min(3, count))]
-    report = export_onnx(model, job.hp, aside / artifacts.MODEL_ONNX, samples=batches, decision=decision)
+    report = export_onnx(model, job.hp, staging / artifacts.MODEL_ONNX, samples=batches, decision=decision)
     logger.info("model.onnx: %s", report)
-    add(aside)
-    files = {str(path.relative_to(aside)): path.stat().st_size for path in sorted(aside.rglob("*")) if path.is_file()}
-    _put_in_place(aside, folder)
+    add(staging)
+    written = (path for path in sorted(staging.rglob("*")) if path.is_file())
+    files = {str(path.relative_to(staging)): path.stat().st_size for path in written}
+    _move_into_place(staging, folder)
     return files
 
 
@@ -73,10 +74,8 @@ def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
 def _model_artifacts(job: Job, model: nn.Module, data: PreparedData) -> dict[str, object]:
     """Return the content of model_artifacts.pth: plain values and tensors only, so that weights_only loads it."""
     labels = list(data.fitted.class_labels)
-    first = job.hp.text_fields[0].role
-    vocabulary = json.loads(
-        (job.prepared / artifacts.tokenizer_folder(first) / "tokenizer.json").read_text(encoding="utf-8")
-    )["model"]["vocab"]
+    tokenizer = job.prepared / artifacts.tokenizer_folder(job.hp.text_fields[0].role) / "tokenizer.json"
+    vocabulary = json.loads(tokenizer.read_text(encoding="utf-8"))["model"]["vocab"]
     if isinstance(vocabulary, list):  # Unigram: [token, score] pairs in the order of their ids
         vocabulary = {token: i for i, (token, _) in enumerate(vocabulary)}
     embeddings = next(module.weight for module in model.modules() if isinstance(module, nn.Embedding))
@@ -93,7 +92,7 @@ def _model_artifacts(job: Job, model: nn.Module, data: PreparedData) -> dict[str
     }
 
 
-def _put_in_place(aside: Path, folder: Path) -> None:
+def _move_into_place(staging: Path, folder: Path) -> None:
     """Replace the artifacts of an earlier run.
 
     The old model.pth is removed first and the new one moved last: if it exists, all other files belong to it.
@@ -101,10 +100,9 @@ def _put_in_place(aside: Path, folder: Path) -> None:
     graphs = [artifacts.onnx_file(variant) for variant in ONNX_VARIANTS]
     for name in (artifacts.MODEL_STATE, f"{artifacts.MODEL_ONNX}.data", *graphs, *(f"{name}.data" for name in graphs)):
         (folder / name).unlink(missing_ok=True)
-    entries = sorted(aside.iterdir(), key=lambda path: path.name == artifacts.MODEL_STATE)
-    for entry in entries:
+    for entry in sorted(staging.iterdir(), key=lambda path: path.name == artifacts.MODEL_STATE):
         target = folder / entry.name
         if target.is_dir():
             shutil.rmtree(target)
         entry.replace(target)
-    aside.rmdir()
+    staging.rmdir()

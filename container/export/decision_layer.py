@@ -1,4 +1,4 @@
-"""container.decision as a module, so that the exported graph computes the calibrated probabilities."""
+"""Compute container.decision as a torch module, so that the exported graph returns calibrated probabilities."""
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from container.decision.decision import Decision
 class DecisionLayer(nn.Module):
     """Logits -> calibrated and corrected probabilities, as Decision.probabilities computes them."""
 
-    log_ratios: Tensor  # [2], where the prior is corrected
+    log_ratios: Tensor  # [2], only with a prior correction
 
     def __init__(self, decision: Decision) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class DecisionLayer(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         """[B, K] -> [B, K]"""
-        # In logarithms throughout: near p = 1, 1 - p loses all precision in float32.
+        # All steps use logarithms: near p = 1, 1 - p loses all precision in float32.
         scores = self.calibrator(logits)
         return (scores + self.log_ratios if self.corrects_prior else scores).softmax(-1)
 
@@ -45,7 +45,7 @@ class TemperatureScale(nn.Module):
 
 
 class IsotonicLines(nn.Module):
-    """Lines between knots as a sum of ramps: first height + rises, each clamped to its interval; in log-odds.
+    """Compute lines between knots, in log-odds, as the first height plus each interval's clamped rise.
 
     The outputs are logarithms of probabilities up to a constant per record.
     """
@@ -72,13 +72,13 @@ class IsotonicLines(nn.Module):
     def forward(self, logits: Tensor) -> Tensor:
         """[B, K] -> [B, K]"""
         if len(self.first) == 1:
-            bent = self._bend(logits[:, 1:] - logits[:, :1])  # [B, 1]
-            return torch.cat([torch.zeros_like(bent), bent], dim=-1)
+            calibrated = self._interpolate(logits[:, 1:] - logits[:, :1])  # [B, 1]
+            return torch.cat([torch.zeros_like(calibrated), calibrated], dim=-1)
         itself = torch.eye(logits.shape[1], dtype=torch.bool, device=logits.device)
         others = logits[:, None, :].masked_fill(itself, torch.finfo(logits.dtype).min)  # [B, K, K]
-        return nn.functional.logsigmoid(self._bend(logits - others.logsumexp(-1)))
+        return nn.functional.logsigmoid(self._interpolate(logits - others.logsumexp(-1)))
 
-    def _bend(self, log_odds: Tensor) -> Tensor:
+    def _interpolate(self, log_odds: Tensor) -> Tensor:
         """[B, L] -> [B, L]"""
-        along = ((log_odds[..., None] - self.starts) / self.widths).clamp(0, 1)  # [B, L, M - 1]
-        return self.first + (along * self.rises).sum(-1)
+        fractions = ((log_odds[..., None] - self.starts) / self.widths).clamp(0, 1)  # [B, L, M - 1]
+        return self.first + (fractions * self.rises).sum(-1)

@@ -1,4 +1,4 @@
-"""model.onnx: the classifier's padded forward as one graph, checked against the packed forward of PyTorch."""
+"""Export the classifier's padded forward to model.onnx, and compare it with the packed forward of PyTorch."""
 
 import copy
 import json
@@ -8,7 +8,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from container.models.encoder import TextEncoder
 from contracts.errors import ContractError, first_line
 from contracts.hyperparameters import Hyperparameters
 
-AS_THEY_ARE = Decision()
+UNCHANGED = Decision()
 OUTPUT = "probabilities"
 TABULAR = "tabular"
 OPSET = 18
@@ -42,11 +42,11 @@ Feed = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class OnnxReport:
-    """The exported file and the result of its check.
+    """Describe the exported file and the result of its check.
 
     Attributes:
         path: the model file.
-        data_path: the file of its weights, where they do not fit into the model file.
+        data_path: the file of its weights, if they do not fit into the model file.
         num_bytes: size of both files.
         shapes: (B, C, T) of the first text in each comparison.
         max_difference: largest difference of a probability from PyTorch's.
@@ -73,36 +73,36 @@ def export_onnx(
     path: Path,
     *,
     samples: Sequence[PackedBatch],
-    decision: Decision = AS_THEY_ARE,
+    decision: Decision = UNCHANGED,
 ) -> OnnxReport:
-    """Export `model` to `path`, which is created only when the file is complete and agrees with PyTorch.
+    """Export `model` to `path`, which is created only after the file is complete and agrees with PyTorch.
 
     Inputs: per text field input_ids and attention_mask [B, C, T] int64, named by the field's keys, and "tabular"
-    [B, n] float32 where the model has a table. Output: "probabilities" [B, num_classes]. B, and C and T of each field,
-    are free.
+    [B, n] float32 if the model has a table. Output: "probabilities" [B, num_classes]. B, and each field's C and T, are
+    dynamic.
 
     Args:
-        samples: batches of records, held out from training if possible, to compare on; at least one.
-        decision: its calibration and prior correction are part of the graph, its threshold of the metadata.
+        samples: at least one batch of records to compare on, held out from training if possible.
+        decision: its calibration and prior correction become part of the graph, its threshold of the metadata.
 
     Raises:
         ContractError: the encoder's family cannot be exported.
         RuntimeError: the graph is not valid, or its probabilities differ from PyTorch's by more than 1e-4.
     """
     assert samples, "a comparison needs at least one batch"
-    began = time.perf_counter()
-    model = _on_cpu(model)
+    started = time.perf_counter()
+    model = copy.deepcopy(model).to("cpu", torch.float32).eval()
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        aside = Path(folder) / path.name
-        _write(model, hp, aside, decision=decision)
-        onnx.checker.check_model(str(aside))
-        shapes, difference = check_parity(model, hp, aside, samples=samples, decision=decision)
-        data = aside.with_name(f"{path.name}.data")
+        staged = Path(folder) / path.name
+        _write(model, hp, staged, decision=decision)
+        onnx.checker.check_model(str(staged))
+        shapes, difference = check_parity(model, hp, staged, samples=samples, decision=decision)
+        data = staged.with_name(f"{path.name}.data")
         data_path = path.with_name(data.name) if data.exists() else None
         if data_path is not None:  # before the model, which cannot be loaded without it
             os.replace(data, data_path)
-        os.replace(aside, path)
+        os.replace(staged, path)
     written = [path] if data_path is None else [path, data_path]
     return OnnxReport(
         path=path,
@@ -110,7 +110,7 @@ def export_onnx(
         num_bytes=sum(part.stat().st_size for part in written),
         shapes=shapes,
         max_difference=difference,
-        seconds=time.perf_counter() - began,
+        seconds=time.perf_counter() - started,
     )
 
 
@@ -120,11 +120,11 @@ def check_parity(
     path: Path,
     *,
     samples: Sequence[PackedBatch],
-    decision: Decision = AS_THEY_ARE,
+    decision: Decision = UNCHANGED,
 ) -> tuple[tuple[tuple[int, int, int], ...], float]:
     """Compare the file's probabilities with the packed forward of `model` on records of `samples`.
 
-    Each sample is fed as it is, with padding to spare, and its first record alone.
+    Each sample is compared as it is, with extra padding, and with its first record only.
 
     Returns:
         (B, C, T) of the first text in each comparison, and the largest difference.
@@ -159,7 +159,7 @@ def feed_of(model: Classifier, hp: Hyperparameters, sample: PackedBatch) -> Feed
 
 
 class _Probabilities(nn.Module):
-    """The classifier with flat tensors in and probabilities out."""
+    """Compute probabilities from flat tensors."""
 
     def __init__(self, model: Classifier, num_texts: int, decision: Decision) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ def _write(model: Classifier, hp: Hyperparameters, path: Path, *, decision: Deci
     inputs: list[Tensor] = []
     dynamic: list[dict[int, Dim]] = []
     for i, field in enumerate(hp.text_fields):
-        shape = (2, 3 + i, min(5 + i, field.max_sen_len))  # not 1: the tracer would take it for a constant
+        shape = (2, 3 + i, min(5 + i, field.max_sen_len))  # not 1, which the tracer treats as a constant
         mask = torch.ones(shape, dtype=torch.int64)
         inputs += [mask.clone(), mask]
         prefix = "" if field.role == "text" else f"{field.role}_"
@@ -195,7 +195,7 @@ def _write(model: Classifier, hp: Hyperparameters, path: Path, *, decision: Deci
         inputs.append(torch.zeros(2, model.tabular.num_inputs))
         dynamic.append({0: batch})
     try:
-        with _quiet():
+        with silenced():
             program = torch.onnx.export(
                 _Probabilities(model, len(hp.text_fields), decision).eval(),
                 tuple(inputs),
@@ -242,11 +242,11 @@ def _arrangements(hp: Hyperparameters, sample: PackedBatch) -> Iterator[list[tup
         )
         tight.append(pad_text(packed, len(sample.rows)))
     yield tight
-    spare = []
+    padded = []
     for field, arrays in zip(hp.text_fields, tight):
-        tokens = min(3, field.max_sen_len - arrays[0].shape[2])
-        spare.append(tuple(np.pad(array, ((0, 0), (0, 1), (0, tokens))) for array in arrays))
-    yield spare
+        extra = min(3, field.max_sen_len - arrays[0].shape[2])
+        padded.append(tuple(np.pad(array, ((0, 0), (0, 1), (0, extra))) for array in arrays))
+    yield padded
     first = []
     for input_ids, mask in tight:
         num_chunks, length = int(mask[0].any(-1).sum()), int(mask[0].sum(-1).max())
@@ -263,22 +263,14 @@ def _feed(
     return dict(zip(input_names(model, hp), arrays, strict=True))
 
 
-def _on_cpu(model: Classifier) -> Classifier:
-    """Return a float32 copy on the CPU, in evaluation mode; `model` is not changed."""
-    return copy.deepcopy(model).to("cpu", torch.float32).eval()
-
-
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the exporter's log lines and warnings."""
-    names = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
-    levels = {name: logging.getLogger(name).level for name in names}
+def silenced() -> Iterator[None]:
+    """Silence the log lines, warnings and prints of the export tools."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        for name in names:
-            logging.getLogger(name).setLevel(logging.ERROR)
-        with warnings.catch_warnings():
+        with open(os.devnull, "w") as sink, redirect_stdout(sink), redirect_stderr(sink), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+        logging.disable(disabled)

@@ -1,11 +1,7 @@
-"""Variants of model.onnx: fused operators, and 8-bit weights; inputs and output stay the same."""
+"""Write variants of model.onnx with fused operators or 8-bit weights; inputs and output stay the same."""
 
-import logging
 import math
-import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +9,6 @@ import onnx
 
 from container.export import onnx as export
 from container.models.classifier import Classifier
-
-# onnxruntime.quantization asks for a type where its shape inference does not know a fused operator.
-_QUANTIZATION = {"DefaultTensorType": onnx.TensorProto.FLOAT}
-_QUANTIZED = ["MatMul", "Attention"]
 
 
 def write_fused(source: Path, target: Path, model: Classifier) -> None:
@@ -38,7 +30,7 @@ def _fuse(source: Path, target: Path, model: Classifier) -> None:
     heads, width = _attention_shape(model)
     options = FusionOptions("bert")
     options.enable_shape_inference = False  # it cannot follow the exporter's shapes
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder, _quiet():
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder, export.silenced():
         prepared = Path(folder) / "prepared.onnx"
         graph = _prepared(onnx.load(str(source)))
         # The pattern for skip layer norms assumes a bias, which ModernBERT's norms do not have.
@@ -71,16 +63,17 @@ def write_int8(source: Path, target: Path, model: Classifier) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
         fused = Path(folder) / "fused.onnx"
         _fuse(source, fused, model)
-        with _quiet():
+        with export.silenced():
             quantize_dynamic(
                 str(fused),
                 str(target),
-                op_types_to_quantize=_QUANTIZED,
+                op_types_to_quantize=["MatMul", "Attention"],
                 nodes_to_exclude=_products_of_stacks(fused),
                 per_channel=True,
                 reduce_range=True,
                 use_external_data_format=fused.with_name(f"{fused.name}.data").exists(),
-                extra_options=dict(_QUANTIZATION),
+                # The type of fused operators, which its shape inference does not know.
+                extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
             )
     share = _share_in_8_bits(target)
     if share < 0.5:
@@ -146,15 +139,3 @@ def _save(model: onnx.ModelProto, path: Path) -> bool:
     large = sum(len(tensor.raw_data) for tensor in model.graph.initializer) > export.LARGEST_FILE
     onnx.save(model, str(path), save_as_external_data=large, location=f"{path.name}.data")
     return large
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the tools' log lines and prints."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with open(os.devnull, "w") as sink, redirect_stdout(sink), redirect_stderr(sink):
-            yield
-    finally:
-        logging.disable(disabled)

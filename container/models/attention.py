@@ -1,11 +1,12 @@
-"""Attention inside chunks: one function, registered with Hugging Face by name, that takes its boundaries from a layout.
+"""Register with transformers an attention function that takes the chunk boundaries from a layout.
 
-An encoder built with `attn_implementation=ATTENTION` builds no masks. Whoever calls it passes `layout=` as a keyword,
-which transformers hands down to every attention layer, together with `sliding_window` where a layer has one.
+An encoder built with `attn_implementation=ATTENTION` builds no masks. Its caller passes the keyword `layout=`, which
+transformers passes to every attention layer, with `sliding_window` for layers that have one.
 """
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -30,38 +31,36 @@ logger = logging.getLogger(__name__)
 
 ATTENTION = "chunk_layout"
 
-# The kernel's grid depends on the longest chunk; rounded, so that it meets few different numbers.
+# The kernel's grid depends on the longest chunk. Rounding limits the number of different grids.
 _LENGTH_STEP = 64
 
 
 class Layout(Protocol):
-    """Where the chunks of an encoder's input lie."""
+    """Describe where the chunks of an encoder's input are."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
-        """Attention of every token to the tokens of its own chunk.
+        """Attend from every token to the tokens of the same chunk.
 
         Args:
             query, key, value: [1, heads, N, head_dim] packed, [S, heads, T, head_dim] dense.
             scale: factor of the scores; None = 1 / sqrt(head_dim).
-            window: a token sees tokens at most this far away on either side; None = its whole chunk.
+            window: largest distance to an attended token; None = the whole chunk.
 
         Returns:
             The context, in the shape of `query`.
         """
-        ...
 
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """Chunks end to end, no padding: token `cu_seqlens[i]` begins chunk i.
+    """Concatenated chunks without padding: token `cu_seqlens[i]` begins chunk i.
 
-    A compiled layer must not touch `lengths`: a graph holds for one length of a tuple, so that every other number of
-    chunks would be compiled again.
+    A compiled layer must not read `lengths`: torch.compile would recompile for every number of chunks.
 
     Attributes:
         cu_seqlens: chunk boundaries on the encoder's device. [S + 1] int32
         lengths: chunk lengths on the host. [S]
-        longest: no chunk is longer.
+        longest: upper bound of the chunk lengths.
         flash: whether the device has the variable-length kernel.
     """
 
@@ -76,9 +75,9 @@ class PackedLayout:
         return cls(text.cu_seqlens, text.lengths, longest, _has_flash(text.cu_seqlens.device))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
-        if self.flash and _varlen_takes(query):
+        if self.flash and _varlen_supports(query):
             return self._attend_varlen(query, key, value, scale=scale, window=window)
-        # torch.compiler.disable is typed for functions alone.
+        # torch.compiler.disable has types for functions only.
         return self._attend_by_chunk(query, key, value, scale=scale, window=window)  # pyright: ignore[reportAttributeAccessIssue]
 
     def _attend_varlen(
@@ -102,33 +101,28 @@ class PackedLayout:
     def _attend_by_chunk(
         self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None
     ) -> Tensor:
-        """One call per chunk, on views. On CPU this beat gathering into padded length buckets (docs/benchmarks.md)."""
+        """Call the kernel once per chunk; on CPU faster than padded buckets of lengths (docs/benchmarks.md)."""
         if query.is_cuda:
             _warn_slow(query.dtype)
-        elif query.dtype != torch.float32 and query.device.type == "cpu":
-            # The kernel's backward takes 6 times as long in bfloat16 as in float32 (docs/benchmarks.md).
-            with torch.autocast("cpu", enabled=False):
-                whole = (tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in (query, key, value))
-                return self._by_chunk(*whole, scale=scale, window=window).to(query.dtype)
-        return self._by_chunk(query, key, value, scale=scale, window=window)
-
-    def _by_chunk(
-        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None
-    ) -> Tensor:
-        # [heads, N, head_dim] in memory: the kernel then reads each head of a chunk in one run.
-        chunks = (tensor.contiguous().split(self.lengths, dim=2) for tensor in (query, key, value))
+        # On CPU, the kernel's backward takes 6 times as long in bfloat16 as in float32 (docs/benchmarks.md).
+        widened = query.device.type == "cpu" and query.dtype != torch.float32
+        dtype = torch.promote_types(query.dtype, torch.float32) if widened else query.dtype
+        # Contiguous [heads, N, head_dim]: the kernel reads each head of a chunk from consecutive memory.
+        chunks = (tensor.to(dtype).contiguous().split(self.lengths, dim=2) for tensor in (query, key, value))
         longest = max(self.lengths)
         band = None if window is None or longest - 1 <= window else _band(longest, window, query.device)
         contexts = []
-        for length, q, k, v in zip(self.lengths, *chunks):
-            near = None if band is None or length - 1 <= window else band[:length, :length]
-            contexts.append(F.scaled_dot_product_attention(q, k, v, attn_mask=near, scale=scale))
-        return torch.cat(contexts, dim=2)
+        with torch.autocast("cpu", enabled=False) if widened else nullcontext():
+            for length, q, k, v in zip(self.lengths, *chunks):
+                mask = None if band is None or length - 1 <= window else band[:length, :length]
+                contexts.append(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale))
+        context = torch.cat(contexts, dim=2)
+        return context.to(query.dtype) if widened else context
 
 
 @dataclass(frozen=True)
 class DenseLayout:
-    """One chunk per row, padded on the right: the form that an exported graph takes.
+    """One chunk per row, padded on the right, as in an exported graph.
 
     Attributes:
         mask: 1 for a token, 0 for padding. [S, T]
@@ -137,12 +131,12 @@ class DenseLayout:
     mask: Tensor
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
-        # Written out, and in this form, because onnxruntime's optimizer knows attention by it (export/variants.py).
+        # onnxruntime's optimizer recognizes attention by exactly these operations (export/variants.py).
         hidden = 1 - self.mask.unsqueeze(1).unsqueeze(2).to(query.dtype)  # [S, 1, 1, T]
         if window is not None:
             far = (~_band(self.mask.shape[1], window, self.mask.device)).to(query.dtype)
             hidden = (hidden + far).clamp(max=1)  # [S, 1, T, T]
-        # A finite minimum: padding chunks, and padding beyond its window, see nothing; -inf would make them NaN.
+        # A finite minimum: -inf would turn rows without an attended token (padding) into NaN.
         bias = hidden * torch.finfo(query.dtype).min
         divisor = query.shape[-1] ** 0.5 if scale is None else 1 / scale
         scores = query.matmul(key.transpose(-1, -2)) / divisor + bias  # [S, heads, T, T]
@@ -152,18 +146,18 @@ class DenseLayout:
 def varlen_attention(
     query: Tensor, key: Tensor, value: Tensor, boundaries: tuple[Tensor, Tensor], *, longest: tuple[int, int]
 ) -> Tensor | None:
-    """Attention inside runs of tokens by the variable-length kernel; None where the device or dtype has none.
+    """Attend inside groups of tokens with the variable-length kernel; None if it lacks the device or dtype.
 
     Args:
         query: [N, heads, head_dim]
         key, value: [M, heads, head_dim]
-        boundaries: of the runs of queries, and of keys. [B + 1] int32 each
-        longest: run of queries, and of keys.
+        boundaries: of the groups of queries and of keys. [B + 1] int32 each
+        longest: length of the longest group of queries and of keys.
 
     Returns:
         [N, heads, head_dim]
     """
-    if not (_has_flash(query.device) and _varlen_takes(query)):
+    if not (_has_flash(query.device) and _varlen_supports(query)):
         if query.is_cuda:
             _warn_slow(query.dtype)
         return None
@@ -173,25 +167,21 @@ def varlen_attention(
 
 
 def _band(length: int, window: int, device: torch.device) -> Tensor:
-    """True where two tokens are at most `window` apart. [length, length]"""
-    place = torch.arange(length, device=device)
-    return (place[:, None] - place[None, :]).abs() <= window
+    """Return True where two tokens are at most `window` apart. [length, length]"""
+    position = torch.arange(length, device=device)
+    return (position[:, None] - position[None, :]).abs() <= window
 
 
-def _varlen_takes(query: Tensor) -> bool:
-    """Whether the variable-length kernel exists for this input: half precision, flash attention's head sizes."""
+def _varlen_supports(query: Tensor) -> bool:
+    """Return whether the variable-length kernel supports the dtype and head size of `query`."""
     head_dim = query.shape[-1]
     return query.dtype in (torch.float16, torch.bfloat16) and head_dim % 8 == 0 and head_dim <= 256
 
 
 def _warn_slow(dtype: torch.dtype) -> None:
     name = str(dtype).removeprefix("torch.")
-    log_once(
-        logger,
-        logging.WARNING,
-        f"attention in {name} on this GPU runs chunk by chunk, which is slow: set bf16=true for the variable-length "
-        "kernel",
-    )
+    cause = f"attention in {name} on this GPU runs chunk by chunk, which is slow"
+    log_once(logger, logging.WARNING, f"{cause}: set bf16=true for the variable-length kernel")
 
 
 @lru_cache
@@ -211,17 +201,17 @@ def _attention(
     sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """The function transformers calls in every attention layer; its dropout is not applied (see TextEncoder)."""
-    assert attention_mask is None, "the mask function below builds none"
-    assert not getattr(module, "is_causal", False), "encoders see both ways"
-    # transformers passes the window as flash attention counts it: tokens less than sliding_window away are seen.
+    """Compute one attention layer for transformers, without dropout (see TextEncoder)."""
+    assert attention_mask is None, "_no_mask builds none"
+    assert not getattr(module, "is_causal", False), "an encoder attends in both directions"
+    # transformers' window includes tokens less than sliding_window away.
     window = None if sliding_window is None else sliding_window - 1
     context = layout.attend(query, key, value, scale=scaling, window=window)
     return context.transpose(1, 2), None  # [1, N, heads, head_dim]
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
-    """The layout knows the boundaries."""
+    """Build no mask: the layout contains the boundaries."""
 
 
 AttentionInterface.register(ATTENTION, _attention)

@@ -1,4 +1,4 @@
-"""Builds a text encoder from files: configuration, weights or random ones, what is reinitialized and what is frozen."""
+"""Build a text encoder from files: its configuration, its weights, reinitialized layers and frozen parameters."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
 _TOKENIZER_FILE = "tokenizer.json"
+_USE_KNOWN_FAMILY = f"Use an encoder of one of these families: {', '.join(FAMILIES)}."
 
 
 class EncoderFolders(Protocol):
@@ -45,15 +46,15 @@ class EncoderFolders(Protocol):
 def build_encoder(
     field: TextField, files: EncoderFolders, *, chosen: Iterable[str] = (), pooling: str | None = "first"
 ) -> TextEncoder:
-    """The encoder of a text field; random numbers come from torch's current generator.
+    """Build the encoder of a text field; random numbers come from torch's current generator.
 
     Args:
-        pooling: how a vector is made of each chunk (first, mean); None where only tokens' states are asked for.
-        chosen: names of the hyperparameters that the user set; a default that cannot be followed is only logged.
+        chosen: names of the hyperparameters that the user set; a default that cannot be applied is only logged.
+        pooling: how to pool each chunk into a vector (first, mean); None if only the tokens' states are needed.
 
     Raises:
-        ContractError: no text encoder, weights that do not fit the config, more layers to reinitialize than there are,
-            chunks longer than its positions, a tokenizer with more tokens than the encoder.
+        ContractError: not a text encoder, weights that do not match the config, too many layers to reinitialize,
+            chunks longer than its positions, or token ids beyond its vocabulary.
     """
     chosen = set(chosen)
     config = _read_config(files.config_folder)
@@ -64,45 +65,43 @@ def build_encoder(
     else:
         backbone, has_pooler = _pretrained_backbone(config, family, files.weights_folder)
     _check_length(field, backbone, files.config_folder, chosen=chosen)
-    encoder = TextEncoder(
-        backbone,
-        packed=family.packed,
-        first_position=first_position(backbone),
-        pad_token_id=config.pad_token_id or 0,
-        pooler=_pooler(pooling, config.hidden_size),
-    )
     pretrained_pooler = _take_pooler(backbone)
-    if isinstance(encoder.pooler, Pooler):
-        reinitialize(encoder.pooler, std=_std(config))
+    pooler = MeanPooler() if pooling == "mean" else None
+    if pooling == "first":
+        pooler = Pooler(config.hidden_size)
+        reinitialize(pooler, std=_std(config))
         if has_pooler and pretrained_pooler is not None and not field.reinit_pooler:
-            encoder.pooler.dense.load_state_dict(pretrained_pooler.state_dict())
+            pooler.dense.load_state_dict(pretrained_pooler.state_dict())
     if files.weights_folder is not None:
         _reinitialize_last_layers(field, backbone, family, chosen=chosen)
     if config.model_type not in FAMILIES:
-        _prove(backbone, source=files.config_folder)
+        _check_unknown_family(backbone, source=files.config_folder)
     if not field.is_embeddings_trainable:
         for table in embedding_tables(backbone):
             table.requires_grad_(False)
     if not family.packed:
-        log_once(
-            logger,
-            logging.INFO,
-            f"Encoders of the family {config.model_type} run padded to the longest chunk of each batch.",
-        )
-    return encoder
+        message = f"Encoders of the family {config.model_type} run padded to the longest chunk of each batch."
+        log_once(logger, logging.INFO, message)
+    return TextEncoder(
+        backbone,
+        packed=family.packed,
+        first_position=first_position(backbone),
+        pad_token_id=config.pad_token_id or 0,
+        pooler=pooler,
+    )
 
 
 def build_word_embeddings(field: TextField, files: EncoderFolders) -> nn.Embedding:
-    """The word embeddings of a text field's encoder, without the rest of it; random where it has no weights.
+    """Build only the word embeddings of a text field's encoder; random if it has no weights.
 
     Raises:
-        ContractError: as build_encoder.
+        ContractError: as in build_encoder.
     """
     config = _read_config(files.config_folder)
     family = encoder_family(config.model_type)
     _check_tokenizer(files.config_folder, config)
     if files.weights_folder is None:
-        with torch.device("meta"):  # for its sizes alone
+        with torch.device("meta"):  # only the sizes are needed
             table = word_embeddings(_random_backbone(config, family, files.config_folder))
         words = nn.Embedding(table.num_embeddings, table.embedding_dim)
         nn.init.normal_(words.weight, std=_std(config))
@@ -114,7 +113,7 @@ def build_word_embeddings(field: TextField, files: EncoderFolders) -> nn.Embeddi
 
 
 def reinitialize(modules: nn.Module, *, std: float) -> None:
-    """Weights as before pretraining: Linear and Embedding normal(0, std), biases 0, norms 1."""
+    """Initialize as before pretraining: Linear and Embedding normal(0, std), biases 0, norms 1."""
     for module in modules.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=std)
@@ -136,19 +135,15 @@ def _read_config(folder: Path) -> PretrainedConfig:
     for name in _ATTENTION_DROPOUTS:
         if getattr(config, name, 0):
             setattr(config, name, 0.0)
-            log_once(
-                logger,
-                logging.INFO,
-                "Attention dropout is 0 on every path: the variable-length attention kernel has none.",
-            )
+            log_once(logger, logging.INFO, "Attention dropout is 0: the variable-length attention kernel has none.")
     if (
         config.is_encoder_decoder
         or getattr(config, "is_decoder", False)
         or config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     ):
         raise ContractError(
-            f"{folder}: model_type {config.model_type!r} is not a text encoder, whose tokens see both ways",
-            f"Use an encoder of one of these families: {', '.join(FAMILIES)}.",
+            f"{folder}: model_type {config.model_type!r} is not a text encoder with attention in both directions",
+            _USE_KNOWN_FAMILY,
         )
     return config
 
@@ -156,7 +151,7 @@ def _read_config(folder: Path) -> PretrainedConfig:
 def _random_backbone(config: PretrainedConfig, family: EncoderFamily, folder: Path) -> PreTrainedModel:
     try:
         return AutoModel.from_config(config, dtype=torch.float32, **_attention(family))
-    except Exception as error:  # each family checks its sizes in its own way
+    except Exception as error:  # families raise different types
         raise ContractError(
             f"{folder}/config.json: no encoder can be built with these sizes: {first_line(error)}",
             "Correct encoder_config, e.g. make hidden_size a multiple of num_attention_heads.",
@@ -164,10 +159,10 @@ def _random_backbone(config: PretrainedConfig, family: EncoderFamily, folder: Pa
 
 
 def _pretrained_backbone(config: PretrainedConfig, family: EncoderFamily, folder: Path) -> tuple[PreTrainedModel, bool]:
-    """The backbone in float32, and whether its pooler came with the weights."""
+    """Return the backbone in float32, and whether its pooler was among the weights."""
     try:
         with _quiet_transformers():
-            backbone, found = AutoModel.from_pretrained(
+            backbone, loading_info = AutoModel.from_pretrained(
                 folder,
                 config=config,
                 dtype=torch.float32,
@@ -180,27 +175,22 @@ def _pretrained_backbone(config: PretrainedConfig, family: EncoderFamily, folder
             f"{folder}: the encoder's weights cannot be read with its config.json: {first_line(error)}",
             "Give the folder as it was saved; overrides in encoder_config must keep every shape.",
         ) from error
-    missing = sorted(name for name in found["missing_keys"] if "pooler" not in name)
+    missing_keys = loading_info["missing_keys"]
+    missing = sorted(name for name in missing_keys if "pooler" not in name)
     if missing:
         raise ContractError(
             f"{folder}: {len(missing)} weights of the encoder are not in its files, e.g. {missing[0]!r}",
             "Give the weights that belong to this config.json.",
         )
-    return backbone, not any("pooler" in name for name in found["missing_keys"])
+    return backbone, not missing_keys
 
 
 def _attention(family: EncoderFamily) -> dict[str, str]:
     return {"attn_implementation": ATTENTION} if family.packed else {}
 
 
-def _pooler(pooling: str | None, width: int) -> Pooler | MeanPooler | None:
-    if pooling is None:
-        return None
-    return MeanPooler() if pooling == "mean" else Pooler(width)
-
-
 def _take_pooler(backbone: PreTrainedModel) -> nn.Linear | None:
-    """Remove the backbone's own pooler, whose output nothing uses; returns its Linear d -> d where it has one."""
+    """Remove the backbone's own pooler, whose output is not used; return its Linear d -> d if it has one."""
     pooler = getattr(backbone, "pooler", None)
     if pooler is None:
         return None
@@ -219,26 +209,19 @@ def _reinitialize_last_layers(
         return
     key = _key(field, "reinit_layers", chosen)
     layers = encoder_layers(backbone, family)
-    kind = backbone.config.model_type
-    obstacle = None
-    if layers is None:
-        obstacle = f"the layers of the family {kind} are not known"
-    elif family.shared_layers:
-        obstacle = (
-            f"{kind} runs one set of weights {backbone.config.num_hidden_layers} times, so the last {count} cannot be "
-            "reinitialized without all the others"
-        )
-    if layers is None or obstacle is not None:
+    if layers is None or family.shared_layers:
+        kind = backbone.config.model_type
+        cause = f"the layers of the family {kind} " + ("are not known" if layers is None else "share their weights")
         if key in chosen:
-            raise ContractError(f"{key}: is {count}, but {obstacle}", f"Set {key} to 0.")
-        logger.warning("%s: the default of %d is not followed: %s.", key, count, obstacle)
+            raise ContractError(f"{key}: is {count}, but {cause}", f"Set {key} to 0.")
+        logger.warning("%s: the default of %d is not applied: %s.", key, count, cause)
         return
     if count > len(layers):
         raise ContractError(
             f"{key}: is {count}, but the encoder of {field.column!r} has {len(layers)} layers",
             f"Set {key} to at most {len(layers)}.",
         )
-    for layer in layers[len(layers) - count :]:
+    for layer in layers[-count:]:
         reinitialize(layer, std=_std(backbone.config))
 
 
@@ -248,7 +231,7 @@ def _check_length(field: TextField, backbone: PreTrainedModel, folder: Path, *, 
         key = _key(field, "max_sen_len", chosen)
         raise ContractError(
             f"{key}: is {field.max_sen_len}, but the encoder in {folder} has positions for {longest} tokens",
-            f"Set it to at most {longest}.",
+            f"Set {key} to at most {longest}.",
         )
 
 
@@ -259,51 +242,48 @@ def _check_tokenizer(folder: Path, config: PretrainedConfig) -> None:
     largest = max(Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True).values(), default=-1)
     if largest >= config.vocab_size:
         raise ContractError(
-            f"{path}: has a token with id {largest}, but the encoder's config.json says vocab_size {config.vocab_size}",
+            f"{path}: a token has id {largest}, but vocab_size in the encoder's config.json is {config.vocab_size}",
             "Give the tokenizer that belongs to the encoder.",
         )
 
 
-def _prove(backbone: PreTrainedModel, *, source: Path) -> None:
-    """Try a family nobody proved: padding must not reach a chunk's states, and what takes no part in them is frozen.
+def _check_unknown_family(backbone: PreTrainedModel, *, source: Path) -> None:
+    """Check that padding does not change a chunk's states, and freeze the parameters that do not affect the states.
 
-    A parameter without a gradient would keep data-parallel replicas waiting for it.
+    Data-parallel replicas would wait forever for the gradient of such a parameter.
     """
     kind = backbone.config.model_type
     was_training = backbone.training
     backbone.eval()
     tokens = torch.arange(3, 7)[None] % backbone.config.vocab_size  # [1, 4]
-    spare = torch.full((1, 8), backbone.config.pad_token_id or 0)
+    padding = torch.full((1, 8), backbone.config.pad_token_id or 0)
     mask = torch.ones_like(tokens)
     try:
         with torch.enable_grad():
             alone = backbone(input_ids=tokens, attention_mask=mask).last_hidden_state  # [1, 4, d]
             padded = backbone(
-                input_ids=torch.cat([tokens, spare], 1), attention_mask=torch.cat([mask, torch.zeros_like(spare)], 1)
+                input_ids=torch.cat([tokens, padding], 1),
+                attention_mask=torch.cat([mask, torch.zeros_like(padding)], 1),
             ).last_hidden_state  # [1, 12, d]
             alone.sum().backward()
-    except Exception as error:  # whatever an unknown model raises
-        raise ContractError(
-            f"{source}: an encoder of the family {kind} cannot be run on token ids and a mask: {first_line(error)}",
-            f"Use an encoder of one of these families: {', '.join(FAMILIES)}.",
-        ) from error
+    except Exception as error:  # an unknown model can raise anything
+        cause = f"an encoder of the family {kind} cannot be run on token ids and a mask: {first_line(error)}"
+        raise ContractError(f"{source}: {cause}", _USE_KNOWN_FAMILY) from error
     if not torch.allclose(alone, padded[:, : tokens.shape[1]], atol=1e-3):
-        raise ContractError(
-            f"{source}: encoders of the family {kind} do not mask padding, so records would change each other's scores",
-            f"Use an encoder of one of these families: {', '.join(FAMILIES)}.",
-        )
+        cause = f"encoders of the family {kind} do not mask padding, so records would change each other's scores"
+        raise ContractError(f"{source}: {cause}", _USE_KNOWN_FAMILY)
     for name, parameter in backbone.named_parameters():
         if parameter.grad is None and parameter.requires_grad:
             parameter.requires_grad_(False)
-            logger.info("%s of the encoder takes no part in its output and stays as it is.", name)
+            logger.info("The encoder's %s does not affect its output and is not trained.", name)
     backbone.zero_grad(set_to_none=True)
     backbone.train(was_training)
 
 
 def _key(field: TextField, name: str, chosen: set[str]) -> str:
-    """The hyperparameter that decided a setting of a text field: its own override, or the one for all."""
-    own = f"{field.role}_{name}"
-    return own if own in chosen else name
+    """Return the hyperparameter that a text field's setting comes from: the field's override, or the general one."""
+    override = f"{field.role}_{name}"
+    return override if override in chosen else name
 
 
 def _std(config: PretrainedConfig) -> float:
@@ -312,7 +292,7 @@ def _std(config: PretrainedConfig) -> float:
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """Without its progress bar and its table of unused weights (a checkpoint's language-model head)."""
+    """Silence transformers' progress bar and its table of unused weights (a checkpoint's language-model head)."""
     verbosity = transformers_logging.get_verbosity()
     had_bar = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()

@@ -1,4 +1,4 @@
-"""Where the parts of a Hugging Face backbone lie: its layers, its embedding tables, its positions."""
+"""Find the parts of a Hugging Face backbone: its layers, embedding tables and positions."""
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -7,7 +7,7 @@ from container.models.families import EncoderFamily
 
 
 def encoder_layers(backbone: PreTrainedModel, family: EncoderFamily) -> nn.ModuleList | None:
-    """The backbone's layers in order; None where the family is not known."""
+    """Return the backbone's layers in order; None if the family is not known."""
     if family.layers is None:
         return None
     layers = backbone.get_submodule(family.layers)
@@ -23,7 +23,7 @@ def word_embeddings(backbone: PreTrainedModel) -> nn.Embedding:
 
 
 def embedding_tables(backbone: PreTrainedModel) -> list[nn.Embedding]:
-    """The tables of the input embeddings: words, positions, token types."""
+    """Return the tables of the input embeddings: words, positions, token types."""
     words = word_embeddings(backbone)
     for child in backbone.children():
         tables = [module for module in child.modules() if isinstance(module, nn.Embedding)]
@@ -33,7 +33,7 @@ def embedding_tables(backbone: PreTrainedModel) -> list[nn.Embedding]:
 
 
 def position_table(backbone: PreTrainedModel) -> nn.Embedding | None:
-    """The learned table of absolute positions; None where positions are rotary or relative."""
+    """Return the learned table of absolute positions; None if positions are rotary or relative."""
     for name, module in backbone.named_modules():
         if name.rpartition(".")[2] == "position_embeddings" and isinstance(module, nn.Embedding):
             return module
@@ -41,13 +41,13 @@ def position_table(backbone: PreTrainedModel) -> nn.Embedding | None:
 
 
 def first_position(backbone: PreTrainedModel) -> int:
-    """Row of the position table that a chunk's first token gets: 0, or past the padding row (RoBERTa and its kin)."""
+    """Return a first token's row in the position table: 0, or after the padding row (RoBERTa and variants)."""
     table = position_table(backbone)
     return 0 if table is None or table.padding_idx is None else table.padding_idx + 1
 
 
 def longest_chunk(backbone: PreTrainedModel) -> int | None:
-    """Tokens that the encoder has positions for; None where its config names no limit."""
+    """Return the number of tokens that the encoder has positions for; None if its config sets no limit."""
     table = position_table(backbone)
     if table is not None:
         return table.num_embeddings - first_position(backbone)

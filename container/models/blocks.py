@@ -1,8 +1,7 @@
-"""The classifier as an ordered list of blocks, and runs of them that take up where another stopped.
+"""Split the classifier into an ordered list of blocks, and run consecutive blocks separately.
 
-Between two runs passes the carry: the hidden states [N, d] of the text being encoded, where one is, then the features
-of each text that is finished: [B, H], or [N, H] where a head
-reads tokens.
+One run passes the carry to the next: the hidden states [N, d] of the text being encoded, if any, then the features of
+each finished text: [B, H], or [N, H] if the fusion head reads tokens.
 """
 
 import copy
@@ -24,14 +23,14 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Block:
-    """What a pipeline cannot cut further: an encoder's embeddings, one layer, what ends a text, or the head.
+    """Hold a part that a pipeline cannot split: an encoder's embeddings, one layer, the end of a text, or the head.
 
     Attributes:
-        name: role and part, for people.
-        modules: all its weights and buffers lie in these.
-        branch: place of its text in Classifier.branches; None for the head.
-        begins: it reads its text's tokens.
-        ends: it gives its text's features.
+        name: role and part, for messages.
+        modules: contain all its weights and buffers.
+        branch: index of its text in Classifier.branches; None for the head.
+        begins: it reads the text's tokens.
+        ends: it returns the text's features.
     """
 
     name: str
@@ -43,12 +42,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Carry:
-    """What passes on after a block.
+    """Describe the tensors that a block passes to the next one.
 
     Attributes:
         hidden: (branch, width d) of the text being encoded; None between texts.
         features: width H of each finished text's features.
-        per_token: they are features of tokens [N, H], not of records [B, H].
+        per_token: features belong to tokens [N, H], not to records [B, H].
     """
 
     hidden: tuple[int, int] | None = None
@@ -57,25 +56,24 @@ class Carry:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Width of each tensor of the carry."""
-        return (*(() if self.hidden is None else self.hidden[1:]), *self.features)
+        """Return the width of each tensor of the carry."""
+        return self.features if self.hidden is None else (self.hidden[1], *self.features)
 
 
 def flatten(model: Classifier) -> list[Block]:
-    """The blocks of `model` in the order data passes them; together they hold every weight, each exactly once."""
+    """Return the blocks of `model` in the order of the forward pass; each weight belongs to exactly one block."""
     blocks = []
-    for place, (role, branch) in enumerate(model.branches.items()):
-        blocks += _branch_blocks(role, branch, place)
-    head = tuple(module for module in (model.tabular, model.fusion) if module is not None)
-    blocks.append(Block("head", head))
-    held = [parameter for block in blocks for module in block.modules for parameter in module.parameters()]
-    assert {id(parameter) for parameter in held} == {id(parameter) for parameter in model.parameters()}
-    assert len(held) == len(set(held)), "a weight belongs to one block"
+    for index, (role, branch) in enumerate(model.branches.items()):
+        blocks += _branch_blocks(role, branch, index)
+    blocks.append(Block("head", tuple(module for module in (model.tabular, model.fusion) if module is not None)))
+    parameters = [parameter for block in blocks for module in block.modules for parameter in module.parameters()]
+    assert set(parameters) == set(model.parameters())
+    assert len(parameters) == len(set(parameters)), "a weight belongs to one block"
     return blocks
 
 
 def carries(model: Classifier, blocks: Sequence[Block]) -> list[Carry]:
-    """The carry after each of all the blocks of `model`; nothing passes on after the last."""
+    """Return the carry after each block of `model`; it is empty after the last."""
     branches = list(model.branches.values())
     after: list[Carry] = []
     done: tuple[int, ...] = ()
@@ -92,11 +90,11 @@ def carries(model: Classifier, blocks: Sequence[Block]) -> list[Carry]:
 
 
 class BlockRun(nn.Module):
-    """Consecutive blocks of a classifier, sharing its very modules.
+    """Run consecutive blocks of a classifier, whose modules it shares.
 
     Args:
-        blocks: the run, as `flatten` gave it for `model`.
-        carry: what the run receives.
+        blocks: consecutive blocks from `flatten(model)`.
+        carry: description of the tensors that the run receives.
     """
 
     def __init__(self, model: Classifier, blocks: Sequence[Block], *, carry: Carry) -> None:
@@ -107,13 +105,13 @@ class BlockRun(nn.Module):
         for block in blocks:
             if block.branch is not None:
                 texts.setdefault(block.branch, []).append(block)
-        runs = [_TextRun(branches[place], own, text=model.text_indices[place]) for place, own in texts.items()]
+        runs = [_TextRun(branches[i], parts, text=model.text_indices[i]) for i, parts in texts.items()]
         self.texts = cast("Sequence[_TextRun]", nn.ModuleList(runs))
         has_head = any(block.branch is None for block in blocks)
         self.head = restrict(model, blocks[-1:], within=flatten(model)) if has_head else None
 
     def forward(self, carry: Sequence[Tensor], batch: PackedBatch) -> Tensor | tuple[Tensor, ...]:
-        """The carry after the last block, or logits [B, K] where that is the head."""
+        """Return the carry after the last block, or logits [B, K] if that is the head."""
         hidden = carry[0] if self._hidden_enters else None
         features = list(carry[1:] if self._hidden_enters else carry)
         for run in self.texts:
@@ -127,25 +125,24 @@ class BlockRun(nn.Module):
 
 
 class _TextRun(nn.Module):
-    """Consecutive blocks of one text: a branch of which other blocks are left out."""
+    """Run consecutive blocks of one text: its branch without the other blocks."""
 
     def __init__(self, branch: TextBranch, blocks: Sequence[Block], *, text: int) -> None:
         super().__init__()
-        assert isinstance(branch.encoder, TextEncoder), "checked with the degrees"
+        assert isinstance(branch.encoder, TextEncoder), "checked with the parallel degrees"
         self.text = text
         self.begins, self.ends = blocks[0].begins, blocks[-1].ends
         self._incoming = _Incoming()
         whole = self.begins and self.ends
         self.branch = branch if whole else restrict(branch, blocks, within=_branch_blocks("", branch, 0))
         if self.begins:
-            words = word_embeddings(branch.encoder.backbone)
-            words.register_forward_hook(self._anchor)
+            word_embeddings(branch.encoder.backbone).register_forward_hook(self._incoming.anchor)
         else:
-            # Hugging Face's own forward then runs the layers that are left, whatever it passes to each.
+            # The backbone's own forward then runs the remaining layers, with the arguments that they need.
             setattr(self.branch.encoder.backbone, _embeddings_name(branch.encoder), self._incoming)
 
     def forward(self, hidden: Tensor | None, batch: PackedBatch, *, anchor: Tensor | None) -> Tensor:
-        """Hidden states [N, d], or the text's features [B, H] where the run ends it."""
+        """Return hidden states [N, d], or the text's features [B, H] if the run ends it."""
         text: PackedText = batch.texts[self.text]
         with self._incoming.holding(hidden, anchor):
             if self.ends:
@@ -153,21 +150,18 @@ class _TextRun(nn.Module):
             assert isinstance(self.branch.encoder, TextEncoder)
             return self.branch.encoder.token_states(text)
 
-    def _anchor(self, _module: nn.Module, _inputs: tuple[Any, ...], embedded: Any) -> Tensor:
-        return self._incoming.anchored(embedded)
-
 
 def restrict(module: _Module, blocks: Sequence[Block], *, within: Sequence[Block], in_place: bool = False) -> _Module:
-    """Return `module` without the weights of those blocks `within` it that are not in `blocks`; names do not change.
+    """Return `module` with only those weights of its blocks `within` that are in `blocks`; names do not change.
 
     Args:
-        in_place: drop them from `module` itself; otherwise from a copy that shares the blocks' modules.
+        in_place: change `module` itself; otherwise a copy that shares the blocks' modules.
     """
     kept = {module for block in blocks for module in block.modules}
     known = {module for block in within for module in block.modules}
 
     def part_of(parent: nn.Module) -> nn.Module:
-        part = parent if in_place else _twin(parent)
+        part = parent if in_place else _shallow_copy(parent)
         children: dict[str, nn.Module | None] = {}
         for name, child in parent._modules.items():
             if child is None or child in kept or next(child.parameters(), None) is None:
@@ -183,15 +177,15 @@ def restrict(module: _Module, blocks: Sequence[Block], *, within: Sequence[Block
     return cast("_Module", part_of(module))
 
 
-def _twin(module: nn.Module) -> nn.Module:
-    """A copy with the same children, and hooks of its own from here on."""
-    twin = copy.copy(module)
-    twin.__dict__.update({name: copy.copy(value) for name, value in vars(module).items() if isinstance(value, dict)})
-    return twin
+def _shallow_copy(module: nn.Module) -> nn.Module:
+    """Return a copy with the same children; hooks registered later are separate."""
+    result = copy.copy(module)
+    result.__dict__.update({name: copy.copy(value) for name, value in vars(module).items() if isinstance(value, dict)})
+    return result
 
 
 class _Incoming(nn.Module):
-    """Stands where embeddings were: gives the hidden states that another run computed."""
+    """Replace the embeddings: return the hidden states that another run computed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,20 +201,20 @@ class _Incoming(nn.Module):
             self._hidden = self._anchor = None
 
     def forward(self, *_: object, **__: object) -> Tensor:
-        assert self._hidden is not None, "the text did not begin here"
-        return self._hidden[None].clone()  # [1, N, d]; no view: what a backbone without layers returns gets hooks
+        assert self._hidden is not None, "hidden states come from the previous run"
+        return self._hidden[None].clone()  # [1, N, d]; not a view: a backbone without layers returns it, with hooks
 
-    def anchored(self, embedded: Tensor) -> Tensor:
-        """`embedded` as a function of what the run received.
+    def anchor(self, _module: nn.Module, _inputs: tuple[Any, ...], embedded: Tensor) -> Tensor:
+        """Make `embedded` depend on a tensor that the run received.
 
-        A zero-bubble schedule finds the weights to differentiate on the paths from a stage's inputs; a text that begins
-        in a later stage would not lie on any.
+        A zero-bubble schedule finds the weights to differentiate on the paths from a stage's inputs. Without the
+        anchor, a text that begins in a later stage is on none of them.
         """
         return embedded if self._anchor is None else _Anchor.apply(embedded, self._anchor)
 
 
 class _Anchor(torch.autograd.Function):
-    """The identity, which has the anchor among its inputs."""
+    """The identity function, with the anchor as a second input."""
 
     @staticmethod
     def forward(ctx, value: Tensor, anchor: Tensor) -> Tensor:  # noqa: ARG004
@@ -231,19 +225,17 @@ class _Anchor(torch.autograd.Function):
         return gradients[0], None
 
 
-def _branch_blocks(role: str, branch: TextBranch, place: int) -> list[Block]:
+def _branch_blocks(role: str, branch: TextBranch, index: int) -> list[Block]:
     encoder, layers = branch.encoder, branch.encoder.layers
     if not encoder.packed or layers is None:
-        return [Block(role, (branch,), place, begins=True, ends=True)]
-    backbone = encoder.backbone
-    own = [child for child in backbone.children() if next(child.parameters(), None) is not None]
-    (at,) = [i for i, child in enumerate(own) if layers in child.modules()]
-    begin, end = own[:at], [*own[at + 1 :], encoder.pooler, branch.projection]
-    end = [module for module in end if module is not None]
+        return [Block(role, (branch,), index, begins=True, ends=True)]
+    children = [child for child in encoder.backbone.children() if next(child.parameters(), None) is not None]
+    (at,) = [i for i, child in enumerate(children) if layers in child.modules()]
+    end = [*children[at + 1 :], encoder.pooler, branch.projection]
     return [
-        Block(f"{role}.embeddings", tuple(begin), place, begins=True),
-        *(Block(f"{role}.layer {i}", (layer,), place) for i, layer in enumerate(layers)),
-        Block(f"{role}.pooler", tuple(end), place, ends=True),
+        Block(f"{role}.embeddings", tuple(children[:at]), index, begins=True),
+        *(Block(f"{role}.layer {i}", (layer,), index) for i, layer in enumerate(layers)),
+        Block(f"{role}.pooler", tuple(module for module in end if module is not None), index, ends=True),
     ]
 
 
@@ -253,5 +245,5 @@ def _embeddings_name(encoder: TextEncoder) -> str:
 
 
 def _feature_width(branch: TextBranch) -> int:
-    linear = [module for module in branch.projection.modules() if isinstance(module, nn.Linear)]
-    return linear[-1].out_features if linear else branch.encoder.width
+    linears = [module for module in branch.projection.modules() if isinstance(module, nn.Linear)]
+    return linears[-1].out_features if linears else branch.encoder.width

@@ -1,4 +1,4 @@
-"""Composes a classifier from a configuration and encoder files, or reads a trained one back from model/."""
+"""Build a classifier from hyperparameters and encoder files, or load a trained one from model/."""
 
 import json
 import pickle
@@ -10,14 +10,13 @@ import torch
 from torch import nn
 
 from container.models.backbone import EncoderFolders, build_encoder, build_word_embeddings
-from container.models.category_embedding import CategoryEmbedding
 from container.models.classifier import Classifier
 from container.models.cross_attention import CrossAttentionTable, CrossAttentionTexts
 from container.models.encoder import TextBranch, TextEncoder
 from container.models.experts import Experts
 from container.models.fusion import Concat, ConcatMLP, FusionHead, Gate, NormalisedGates, States, TextOnly
 from container.models.numeric_embedding import build_numeric_embedding
-from container.models.tabular import TabularBranch, TabularFields, scaled_edges
+from container.models.tabular import CategoryEmbedding, TabularBranch, TabularFields, scaled_edges
 from container.models.word_encoders import ConvolutionalEncoder, RecurrentEncoder, WordEncoder
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_transform import NumericTransformParameters
@@ -48,27 +47,55 @@ def build_classifier(
     numeric_transform: NumericTransformParameters,
     num_codes: Sequence[int] = (),
 ) -> Classifier:
-    """A classifier on the CPU in float32; its random weights are a function of hp.seed alone.
+    """Build a classifier on the CPU in float32; its random weights depend only on hp.seed.
 
     Args:
         encoders: files of each text field's encoder, in the order of hp.text_fields.
-        tabular_dim: tabular inputs n; 0 = the texts decide alone.
+        tabular_dim: number n of tabular inputs; 0 = texts only.
         numeric_transform: fitted on train; becomes buffers of the model.
-        num_codes: how many codes each embedded category has; they are the last of the tabular inputs.
+        num_codes: number of codes of each embedded category; these are the last tabular inputs.
 
     Raises:
         ContractError: see build_encoder.
     """
+    head = FUSION_HEADS[hp.architecture.fusion]
+    projects, per_token = head.text_features != "mean", head.text_features == "tokens"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(hp.seed)
-        return _compose(hp, encoders, tabular_dim=tabular_dim, numeric_transform=numeric_transform, num_codes=num_codes)
+        branches = {}
+        encoder = None
+        for field, files in zip(hp.text_fields, encoders, strict=True):
+            if encoder is None or not hp.share_encoder:
+                encoder = _encoder(hp, field, files, pooling=None if per_token else hp.pooling)
+            projection = _projection(hp, encoder) if projects else nn.Identity()
+            branches[field.role] = TextBranch(encoder, projection, per_token=per_token)
+        tabular = None
+        if hp.architecture.uses_table and tabular_dim:
+            kind = {"vector": TabularBranch, "fields": TabularFields}[head.table_features]
+            num_numbers = tabular_dim - len(num_codes)
+            tabular = kind(
+                num_numbers,
+                hp.hidden_common_dim,
+                transform=numeric_transform,
+                dropout=hp.dropout,
+                embedding=build_numeric_embedding(hp, edges=scaled_edges(numeric_transform), num_inputs=num_numbers),
+                categories=CategoryEmbedding(num_codes, hp.category_embedding_dim) if num_codes else None,
+            )
+        widths = {branch.encoder.width for branch in branches.values()}
+        fusion = head(
+            hp,
+            text_width=hp.hidden_common_dim if projects else max(widths),
+            num_texts=len(branches),
+            table_width=0 if tabular is None else hp.hidden_common_dim,
+        )
+        return Classifier(branches, tabular=tabular, fusion=fusion, modality_dropout=hp.modality_dropout)
 
 
 def load_classifier(model_dir: Path) -> Classifier:
-    """The trained classifier of a model/ folder, on the CPU, in evaluation mode.
+    """Load the trained classifier of a model/ folder, on the CPU, in evaluation mode.
 
     Raises:
-        ContractError: a file that is missing, damaged, or does not belong to the others; it is named.
+        ContractError: a file is missing or damaged, or does not belong to the others.
     """
     hp = _load_hyperparameters(model_dir / HYPERPARAMETERS)
     fitted = FittedPreprocessing.load(model_dir)
@@ -85,7 +112,7 @@ def load_classifier(model_dir: Path) -> Classifier:
 
 
 def load_state(model: nn.Module, path: Path) -> None:
-    """Fill `model` with the plain state dict in `path`; every name and shape must fit."""
+    """Load the plain state dict in `path` into `model`; every name and shape must match."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
@@ -97,7 +124,7 @@ def load_state(model: nn.Module, path: Path) -> None:
         model.load_state_dict(state, strict=True)
     except (RuntimeError, TypeError) as error:
         raise ContractError(
-            f"{path}: does not fit the model that hyperparameters.json and preprocessing.json beside it describe: "
+            f"{path}: does not match hyperparameters.json and preprocessing.json in the same folder: "
             f"{' '.join(str(error).split())[:300]}",
             "Keep the files of one training job together.",
         ) from error
@@ -105,55 +132,16 @@ def load_state(model: nn.Module, path: Path) -> None:
 
 @dataclass(frozen=True)
 class EncoderConfigOnly:
-    """An encoder whose weights come from elsewhere."""
+    """Describe an encoder whose weights are not read from its folder."""
 
     config_folder: Path
     weights_folder: None = None
 
 
-def _compose(
-    hp: Hyperparameters,
-    encoders: Sequence[EncoderFolders],
-    *,
-    tabular_dim: int,
-    numeric_transform: NumericTransformParameters,
-    num_codes: Sequence[int],
-) -> Classifier:
-    head = FUSION_HEADS[hp.architecture.fusion]
-    projects, per_token = head.text_features != "mean", head.text_features == "tokens"
-    branches = {}
-    encoder = None
-    for field, files in zip(hp.text_fields, encoders, strict=True):
-        if encoder is None or not hp.share_encoder:
-            encoder = _encoder(hp, field, files, pooling=None if per_token else hp.pooling)
-        projection = _projection(hp, encoder) if projects else nn.Identity()
-        branches[field.role] = TextBranch(encoder, projection, per_token=per_token)
-    tabular = None
-    if hp.architecture.uses_table and tabular_dim:
-        kind = {"vector": TabularBranch, "fields": TabularFields}[head.table_features]
-        num_numbers = tabular_dim - len(num_codes)
-        tabular = kind(
-            num_numbers,
-            hp.hidden_common_dim,
-            transform=numeric_transform,
-            dropout=hp.dropout,
-            embedding=build_numeric_embedding(hp, edges=scaled_edges(numeric_transform), num_inputs=num_numbers),
-            categories=CategoryEmbedding(num_codes, hp.category_embedding_dim) if num_codes else None,
-        )
-    widths = {branch.encoder.width for branch in branches.values()}
-    fusion = head(
-        hp,
-        text_width=hp.hidden_common_dim if projects else max(widths),
-        num_texts=len(branches),
-        table_width=0 if tabular is None else hp.hidden_common_dim,
-    )
-    return Classifier(branches, tabular=tabular, fusion=fusion, modality_dropout=hp.modality_dropout)
-
-
 def _encoder(
     hp: Hyperparameters, field: TextField, files: EncoderFolders, *, pooling: str | None
 ) -> TextEncoder | WordEncoder:
-    """What reads a text, as ModelClass.encoder says."""
+    """Build the encoder that ModelClass.encoder names."""
     if hp.share_encoder:
         field = replace(field, max_sen_len=max(other.max_sen_len for other in hp.text_fields))
     if hp.architecture.encoder == "transformer":

@@ -1,4 +1,4 @@
-"""The classifier: text branches and a tabular branch, fused into logits. It knows no rank and no global state."""
+"""Define the classifier: text branches and a tabular branch, fused into logits; no ranks, no global state."""
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import cast
@@ -14,20 +14,19 @@ from container.models.tabular import TabularBranch, TabularFields
 
 
 class Classifier(nn.Module):
-    """One composition for every model_class.
+    """Compose text branches, a tabular branch and a fusion head; the same for every model_class.
 
-    Its blocks, in the order data passes them: `branches` (by role; in each: encoder.backbone, encoder.pooler,
-    projection), `tabular`, `fusion`. Their names are the names of the weights in model.pth.
+    The forward pass runs `branches` (each: encoder.backbone, encoder.pooler, projection), `tabular`, `fusion`. These
+    names are part of the names of the weights in model.pth.
 
     Args:
         branches: text branches by role, in the order of Hyperparameters.text_fields.
-        tabular: None where no number or category enters the model.
-        modality_dropout: probability that, in training, a record does without its table, or without a text.
+        tabular: None if the model reads no number or category.
+        modality_dropout: probability that training leaves out a record's table, or one of its texts.
 
     Attributes:
-        text_indices: which of a batch's texts `branches` reads; all of them, but where texts are shared out over ranks.
-        exchange: what lies between the features of `branches` and the fusion of all texts' features; nothing, but where
-            texts are shared out over ranks.
+        text_indices: indices of the batch's texts that `branches` read; a subset only with branch parallelism.
+        exchange: returns the features of all texts from those of `branches`; the identity without branch parallelism.
     """
 
     def __init__(
@@ -39,17 +38,17 @@ class Classifier(nn.Module):
         modality_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        # ModuleDict is not generic: every use would have to name the type of its values.
+        # ModuleDict is not generic: the cast tells type checkers its values' type.
         self.branches = cast("MutableMapping[str, TextBranch]", nn.ModuleDict(branches))
         self.tabular = tabular
         self.modality_dropout = ModalityDropout(modality_dropout)
         self.fusion = fusion
         self.text_indices: tuple[int, ...] = tuple(range(len(branches)))
-        self.exchange: Callable[[list[Tensor], PackedBatch], list[Tensor]] = _nothing
+        self.exchange: Callable[[list[Tensor], PackedBatch], list[Tensor]] = _identity
         self._packed = tuple(branch.encoder.packed for branch in branches.values())
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """Logits. [B, K]"""
+        """Return logits. [B, K]"""
         features = [
             branch(batch.texts[i], num_records=len(batch.rows))
             for i, branch in zip(self.text_indices, self.branches.values(), strict=True)
@@ -57,7 +56,7 @@ class Classifier(nn.Module):
         return self.head(features, batch)
 
     def head(self, features: list[Tensor], batch: PackedBatch) -> Tensor:
-        """Logits [B, K] from the features of `branches`, [B, H] or [N, H] each, and the table of `batch`."""
+        """Return logits [B, K] from the features of `branches`, [B, H] or [N, H] each, and the table of `batch`."""
         texts = self.exchange(features, batch)
         table = None if self.tabular is None else self.tabular(batch.tabular)
         tokens = [PackedTokens.of(text) for text in batch.texts]
@@ -66,12 +65,12 @@ class Classifier(nn.Module):
         return self.fusion(texts, table, tokens)
 
     def forward_dense(self, texts: Sequence[tuple[Tensor, Tensor]], tabular: Tensor | None) -> Tensor:
-        """Logits from padded chunks, for export.
+        """Return logits from padded chunks, for export.
 
         Args:
-            texts: per text field input_ids and attention_mask, [B, C, T] int64; chunks padded on the right, records
-                padded with chunks without a token.
-            tabular: [B, n] float32; ignored where the model has no tabular branch.
+            texts: per text field input_ids and attention_mask, [B, C, T] int64; chunks are padded on the right, records
+                with empty chunks.
+            tabular: [B, n] float32; ignored if the model has no tabular branch.
 
         Returns:
             [B, K]
@@ -84,12 +83,12 @@ class Classifier(nn.Module):
         return self.fusion(features, None if self.tabular is None else self.tabular(tabular), tokens)
 
     def computed_tokens(self, batch: PackedBatch) -> int:
-        """Tokens the encoders compute on for `batch`: its own, and the padding of families that cannot be packed."""
+        """Return how many tokens the encoders process: those of `batch`, and padding in families without packing."""
         return sum(
             sum(text.lengths) if packed else len(text.lengths) * max(text.lengths)
             for packed, text in zip(self._packed, batch.texts, strict=True)
         )
 
 
-def _nothing(features: list[Tensor], _: PackedBatch) -> list[Tensor]:
+def _identity(features: list[Tensor], _: PackedBatch) -> list[Tensor]:
     return features

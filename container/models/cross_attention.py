@@ -1,4 +1,4 @@
-"""Fusion by attention between tokens: a text's and the table's fields, or those of two texts."""
+"""Fuse by attention between tokens: of a text and the table's fields, or of two texts."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from contracts.hyperparameters import Hyperparameters
 
 
 class CrossAttention(nn.Module):
-    """Tokens attend to other tokens of their record: LayerNorm(tokens + Dropout(attention)).
+    """Attend to other tokens of the same record: LayerNorm(tokens + Dropout(attention)).
 
     Args:
         width: H.
@@ -28,11 +28,10 @@ class CrossAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, tokens: Tensor, others: Tensor, *, lie: RecordTokens, others_lie: RecordTokens) -> Tensor:
-        """[.., H], laid out like `tokens`."""
-        context = lie.attend(
-            self.query(tokens), self.key(others), self.value(others), keys=others_lie, heads=self._heads
-        )
+    def forward(self, tokens: Tensor, others: Tensor, *, layout: RecordTokens, others_layout: RecordTokens) -> Tensor:
+        """Return the new tokens, in the shape of `tokens`. [.., H]"""
+        query, key, value = self.query(tokens), self.key(others), self.value(others)
+        context = layout.attend(query, key, value, keys=others_layout, heads=self._heads)
         return self.norm(tokens + self.dropout(self.output(context)))
 
 
@@ -51,7 +50,7 @@ class FeedForward(nn.Module):
 
 
 class CrossAttentionTable(FusionHead):
-    """The table's fields attend to the text's tokens, then these to the fields; means of both -> Linear 2H -> K."""
+    """Attend from table fields to text tokens, then from tokens to fields; means of both -> Linear 2H -> K."""
 
     text_features = "tokens"
     branches_out = True
@@ -67,15 +66,15 @@ class CrossAttentionTable(FusionHead):
 
     def forward(self, texts: Sequence[Tensor], table: Tensor | None, tokens: Sequence[RecordTokens]) -> Tensor:
         assert table is not None
-        (text,), (text_lies,) = texts, tokens
-        fields, fields_lie = text_lies.of_fields(table.to(text.dtype))
-        fields = self.fields_to_text(fields, text, lie=fields_lie, others_lie=text_lies)
-        text = self.text_to_fields(text, fields, lie=text_lies, others_lie=fields_lie)
-        return self.output(torch.cat([text_lies.mean(text), fields_lie.mean(fields)], dim=1))
+        (text,), (text_layout,) = texts, tokens
+        fields, field_layout = text_layout.of_fields(table.to(text.dtype))
+        fields = self.fields_to_text(fields, text, layout=field_layout, others_layout=text_layout)
+        text = self.text_to_fields(text, fields, layout=text_layout, others_layout=field_layout)
+        return self.output(torch.cat([text_layout.mean(text), field_layout.mean(fields)], dim=1))
 
 
 class CrossAttentionTexts(ConcatMLP):
-    """Each text's tokens attend to the other's, then a feed-forward; means and the table go on as in ConcatMLP."""
+    """Attend from each text's tokens to the other's, then FeedForward; ConcatMLP of the means and the table."""
 
     text_features = "tokens"
     branches_out = True
@@ -90,7 +89,7 @@ class CrossAttentionTexts(ConcatMLP):
 
     def forward(self, texts: Sequence[Tensor], table: Tensor | None, tokens: Sequence[RecordTokens]) -> Tensor:
         pooled = []
-        for own, other in ((0, 1), (1, 0)):
-            attended = self.attention[own](texts[own], texts[other], lie=tokens[own], others_lie=tokens[other])
-            pooled.append(tokens[own].mean(self.feed_forward[own](attended)))  # [B, H]
+        for i, other in ((0, 1), (1, 0)):
+            attended = self.attention[i](texts[i], texts[other], layout=tokens[i], others_layout=tokens[other])
+            pooled.append(tokens[i].mean(self.feed_forward[i](attended)))  # [B, H]
         return super().forward(pooled, table, tokens)

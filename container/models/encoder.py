@@ -1,4 +1,4 @@
-"""A text encoder: a Hugging Face backbone over packed chunks, and the pooler that makes a vector of each chunk."""
+"""Encode text: a Hugging Face backbone over packed chunks, and a pooler that returns one vector per chunk."""
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,10 @@ from container.models.word_encoders import WordEncoder
 
 
 class Pooler(nn.Module):
-    """tanh(Linear(d -> d)) of a chunk's first token; ours for every family, whether its checkpoint has one or not.
+    """Return tanh(Linear(d -> d)) of each chunk's first token; every family gets this pooler.
 
-    A pooler makes of [N, d] states of the tokens of `text`, or of [S, T, d] states of padded chunks, [S, d].
+    Poolers turn the states of the tokens of `text` [N, d], or of padded chunks [S, T, d], into one vector per chunk
+    [S, d].
     """
 
     def __init__(self, width: int) -> None:
@@ -30,11 +31,10 @@ class Pooler(nn.Module):
 
 
 class MeanPooler(nn.Module):
-    """The mean of a chunk's tokens, as sentence encoders are trained with; nothing to train."""
+    """Return the mean of each chunk's tokens, as sentence encoders are trained with; it has no weights."""
 
     def forward(self, states: Tensor, text: PackedText) -> Tensor:
-        places = torch.arange(len(text.lengths), device=states.device)
-        chunk_of_token = places.repeat_interleave(text.cu_seqlens.diff(), output_size=len(states))
+        chunk_of_token = torch.repeat_interleave(text.cu_seqlens.diff(), output_size=len(states))
         return mean_over_groups(states, chunk_of_token, num_groups=len(text.lengths))
 
     def forward_dense(self, states: Tensor, mask: Tensor) -> Tensor:
@@ -44,16 +44,16 @@ class MeanPooler(nn.Module):
 
 
 class TextEncoder(nn.Module):
-    """Token ids -> one vector per chunk.
+    """Return one vector per chunk from token ids.
 
-    Attention dropout is 0 in every backbone: the variable-length kernel has none, and all paths compute the same.
+    Attention dropout is 0 in every backbone, because the variable-length kernel has none and all paths must agree.
 
     Args:
-        backbone: an encoder without its own pooler; built with ATTENTION where `packed`.
+        backbone: an encoder without its own pooler; built with ATTENTION if `packed`.
         packed: the family computes on packed chunks; otherwise every batch is padded to its longest chunk.
-        first_position: number that the family's position table gives to a chunk's first token.
-        pad_token_id: what padding is filled with.
-        pooler: makes a vector of each chunk; None where only the states of tokens are asked for.
+        first_position: position id of a chunk's first token in the family's position table.
+        pad_token_id: token id of padding.
+        pooler: returns a vector per chunk; None if only the states of tokens are needed.
     """
 
     def __init__(
@@ -75,25 +75,22 @@ class TextEncoder(nn.Module):
 
     @property
     def kind(self) -> str:
-        """The backbone's model_type."""
+        """Return the backbone's model_type."""
         return self.backbone.config.model_type
 
     @property
     def layers(self) -> nn.ModuleList | None:
-        """The backbone's layers in order: sharded, checkpointed, compiled and staged one by one.
-
-        None where they are not known, or are one set of weights run several times.
-        """
+        """Return the backbone's layers in order; None if they are not known or share one set of weights."""
         family = encoder_family(self.kind)
         return encoder_layers(self.backbone, family) if family.has_own_layers else None
 
     def forward(self, text: PackedText) -> Tensor:
-        """Vector of each chunk. [S, d]"""
+        """Return a vector per chunk. [S, d]"""
         assert self.pooler is not None
         return self.pooler(self.token_states(text), text)
 
     def forward_dense(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """Vector of each chunk, from chunks padded on the right; for padding chunks, any finite vector.
+        """Return a vector per chunk, from chunks padded on the right; for empty chunks, any finite vector.
 
         Args:
             input_ids: [S, T] int64
@@ -106,7 +103,7 @@ class TextEncoder(nn.Module):
         return self.pooler.forward_dense(self.token_states_dense(input_ids, mask), mask)
 
     def token_states(self, text: PackedText) -> Tensor:
-        """Last hidden state of each token, in the order of `text.tokens`. [N, d]"""
+        """Return the last hidden state of each token, in the order of `text.tokens`. [N, d]"""
         if self.packed:
             return self._states(text.tokens[None], positions=text.positions[None], layout=PackedLayout.of(text))[0]
         input_ids = pad_sequence(
@@ -118,25 +115,24 @@ class TextEncoder(nn.Module):
         return torch.cat([row[:length] for row, length in zip(states, text.lengths)])
 
     def token_states_dense(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """Last hidden state of each token of padded chunks; arguments as in `forward_dense`. [S, T, d]"""
+        """Return the last hidden state of each token of padded chunks; arguments as in forward_dense. [S, T, d]"""
         if self.packed:
             positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]  # [1, T]
             return self._states(input_ids, positions=positions, layout=DenseLayout(mask))
         return self.backbone(input_ids=input_ids, attention_mask=mask).last_hidden_state
 
     def _states(self, input_ids: Tensor, *, positions: Tensor, layout: Layout) -> Tensor:
-        """What transformers computes with the attention of `layout`; positions count from 0. [., ., d]"""
-        return self.backbone(
-            input_ids=input_ids, position_ids=positions + self.first_position, layout=layout
-        ).last_hidden_state
+        """Run the backbone with the attention of `layout`; `positions` count from 0. [., ., d]"""
+        position_ids = positions + self.first_position
+        return self.backbone(input_ids=input_ids, position_ids=position_ids, layout=layout).last_hidden_state
 
 
 class TextBranch(nn.Module):
-    """A text field: the mean of its record's chunk vectors, or its tokens' states; projected where the head wants that.
+    """Encode a text field: the projected mean of each record's chunk vectors, or the projected states of its tokens.
 
     Args:
         projection: Dropout and Linear d -> H, or Identity.
-        per_token: features are those of tokens.
+        per_token: return features of tokens, not of records.
     """
 
     def __init__(self, encoder: TextEncoder | WordEncoder, projection: nn.Module, *, per_token: bool = False) -> None:
@@ -146,21 +142,21 @@ class TextBranch(nn.Module):
         self.per_token = per_token
 
     def forward(self, text: PackedText, *, num_records: int) -> Tensor:
-        """Features of each record [B, H] (or [B, d]); or of each token [N, H]."""
+        """Return features of each record [B, H] (or [B, d]), or of each token [N, H]."""
         if self.per_token:
-            assert isinstance(self.encoder, TextEncoder), "word encoders have no states of tokens"
+            assert isinstance(self.encoder, TextEncoder), "word encoders return no states of tokens"
             return self.projection(self.encoder.token_states(text))
         chunks = self.encoder(text)  # [S, d]
         return self.projection(mean_over_groups(chunks, text.chunk_record, num_groups=num_records))
 
     def forward_dense(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """The same from input_ids [B, C, T] and mask [B, C, T]; chunks without a token do not count.
+        """Return the same from input_ids [B, C, T] and mask [B, C, T]; empty chunks are ignored.
 
         Returns:
             [B, H], or [B, C * T, H]
         """
         if self.per_token:
-            assert isinstance(self.encoder, TextEncoder), "word encoders have no states of tokens"
+            assert isinstance(self.encoder, TextEncoder), "word encoders return no states of tokens"
             states = self.encoder.token_states_dense(input_ids.flatten(0, 1), mask.flatten(0, 1))  # [B * C, T, d]
             return self.projection(states).unflatten(0, mask.shape[:2]).flatten(1, 2)
         chunks = self.encoder.forward_dense(input_ids.flatten(0, 1), mask.flatten(0, 1))  # [B * C, d]
@@ -170,11 +166,11 @@ class TextBranch(nn.Module):
 
 
 def mean_over_groups(vectors: Tensor, group: Tensor, *, num_groups: int) -> Tensor:
-    """Mean of each group's vectors, in float32 at least; every group has one.
+    """Return the mean of each group's vectors, in float32 at least; no group is empty.
 
     Args:
         vectors: [n, d]
-        group: of each vector. [n]
+        group: group number of each vector. [n]
 
     Returns:
         [num_groups, d]

@@ -1,12 +1,12 @@
-"""The encoder families that are known: how each computes, and how its layers can be split. Imports no torch."""
+"""Declare the known encoder families: how each computes and how its layers can be split. Imports no torch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 
 class Split(Enum):
-    """How tensor parallelism treats a module of a layer (Megatron's and torch.distributed.tensor.parallel's terms).
+    """List how tensor parallelism treats a module of a layer, in the terms of Megatron and PyTorch.
 
     INPUT: attention, or another module with several matrices: its input is prepared once for all of them.
     COLUMN_WISE: a Linear; each rank computes some of its outputs (heads, or columns of the feed-forward).
@@ -20,14 +20,14 @@ class Split(Enum):
 
 @dataclass(frozen=True)
 class EncoderFamily:
-    """The facts about a Hugging Face model_type that differ between families.
+    """Hold the facts about a Hugging Face model_type that differ between families.
 
     Attributes:
-        packed: proven, values and gradients, equal to the padded forward (tests/models/test_packed_encoders.py).
-        layers: path of the ModuleList of its layers in the backbone; None = not known.
-        shared_layers: one set of weights is run several times.
+        packed: values and gradients equal those of the padded forward (tests/models/test_packed_encoders.py).
+        layers: path of the backbone's ModuleList of layers; None = not known.
+        shared_layers: the layers share one set of weights.
         tensor_plan: how each module of a layer is split, by its name in the layer; empty = it cannot be split.
-        sequence_parallel: norms and dropout lie between the split matrices, in layers that one module runs.
+        sequence_parallel: norms and dropout lie between the split matrices, and one module runs each layer.
     """
 
     packed: bool
@@ -38,79 +38,69 @@ class EncoderFamily:
 
     @property
     def has_own_layers(self) -> bool:
-        """Whether layers can be treated one by one: checkpointed, compiled, sharded, reinitialized."""
+        """Return whether layers can be treated one by one: checkpointed, compiled, sharded, reinitialized."""
         return self.layers is not None and not self.shared_layers
 
     @property
     def has_stages(self) -> bool:
-        """Whether a pipeline can place its layers on different ranks."""
+        """Return whether a pipeline can place its layers on different ranks."""
         return self.packed and self.has_own_layers
 
 
-def _bert_like() -> EncoderFamily:
-    plan = {
-        "attention.self": Split.INPUT,
-        "attention.self.query": Split.COLUMN_WISE,
-        "attention.self.key": Split.COLUMN_WISE,
-        "attention.self.value": Split.COLUMN_WISE,
-        "attention.output.dense": Split.ROW_WISE,
-        "intermediate.dense": Split.COLUMN_WISE,
-        "output.dense": Split.ROW_WISE,
-    }
-    return EncoderFamily(packed=True, layers="encoder.layer", tensor_plan=plan, sequence_parallel=True)
+def _plan(*, inputs: Sequence[str] = (), columns: Sequence[str], rows: Sequence[str]) -> dict[str, Split]:
+    splits = {Split.INPUT: inputs, Split.COLUMN_WISE: columns, Split.ROW_WISE: rows}
+    return {name: split for split, names in splits.items() for name in names}
 
 
+_BERT_LIKE = EncoderFamily(
+    packed=True,
+    layers="encoder.layer",
+    tensor_plan=_plan(
+        inputs=["attention.self"],
+        columns=["attention.self.query", "attention.self.key", "attention.self.value", "intermediate.dense"],
+        rows=["attention.output.dense", "output.dense"],
+    ),
+    sequence_parallel=True,
+)
 FAMILIES: Mapping[str, EncoderFamily] = {
-    "bert": _bert_like(),
-    "roberta": _bert_like(),
-    "xlm-roberta": _bert_like(),
-    "camembert": _bert_like(),
+    "bert": _BERT_LIKE,
+    "roberta": _BERT_LIKE,
+    "xlm-roberta": _BERT_LIKE,
+    "camembert": _BERT_LIKE,
     "distilbert": EncoderFamily(
         packed=True,
         layers="transformer.layer",
-        tensor_plan={
-            "attention": Split.INPUT,
-            "attention.q_lin": Split.COLUMN_WISE,
-            "attention.k_lin": Split.COLUMN_WISE,
-            "attention.v_lin": Split.COLUMN_WISE,
-            "attention.out_lin": Split.ROW_WISE,
-            "ffn.lin1": Split.COLUMN_WISE,
-            "ffn.lin2": Split.ROW_WISE,
-        },
+        tensor_plan=_plan(
+            inputs=["attention"],
+            columns=["attention.q_lin", "attention.k_lin", "attention.v_lin", "ffn.lin1"],
+            rows=["attention.out_lin", "ffn.lin2"],
+        ),
         sequence_parallel=True,
     ),
-    "electra": _bert_like(),
-    # No INPUT: its attention adds the residual itself, and needs the hidden states as they are.
+    "electra": _BERT_LIKE,
+    # No INPUT: its attention module adds the residual itself and needs the hidden states unchanged.
     "albert": EncoderFamily(
         packed=True,
         layers="encoder.albert_layer_groups",
         shared_layers=True,
-        tensor_plan={
-            "albert_layers.*.attention.query": Split.COLUMN_WISE,
-            "albert_layers.*.attention.key": Split.COLUMN_WISE,
-            "albert_layers.*.attention.value": Split.COLUMN_WISE,
-            "albert_layers.*.attention.dense": Split.ROW_WISE,
-            "albert_layers.*.ffn": Split.COLUMN_WISE,
-            "albert_layers.*.ffn_output": Split.ROW_WISE,
-        },
+        tensor_plan=_plan(
+            columns=[
+                f"albert_layers.*.{name}" for name in ("attention.query", "attention.key", "attention.value", "ffn")
+            ],
+            rows=["albert_layers.*.attention.dense", "albert_layers.*.ffn_output"],
+        ),
     ),
-    # No tensor plan: queries, keys and values lie in one matrix, and the two halves of the gated feed-forward in
-    # another. A rank's share of either is not one run of rows.
+    # No tensor plan: one matrix holds queries, keys and values, and another both halves of the gated feed-forward.
+    # A rank's part of either matrix is not contiguous.
     "modernbert": EncoderFamily(packed=True, layers="layers"),
     "nomic_bert": EncoderFamily(
         packed=True,
         layers="layers",
-        tensor_plan={
-            "self_attn": Split.INPUT,
-            "self_attn.q_proj": Split.COLUMN_WISE,
-            "self_attn.k_proj": Split.COLUMN_WISE,
-            "self_attn.v_proj": Split.COLUMN_WISE,
-            "self_attn.o_proj": Split.ROW_WISE,
-            "mlp": Split.INPUT,
-            "mlp.gate_proj": Split.COLUMN_WISE,
-            "mlp.up_proj": Split.COLUMN_WISE,
-            "mlp.down_proj": Split.ROW_WISE,
-        },
+        tensor_plan=_plan(
+            inputs=["self_attn", "mlp"],
+            columns=["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"],
+            rows=["self_attn.o_proj", "mlp.down_proj"],
+        ),
     ),
     "deberta-v2": EncoderFamily(packed=False, layers="encoder.layer"),
     "mpnet": EncoderFamily(packed=False, layers="encoder.layer"),

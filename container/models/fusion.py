@@ -1,4 +1,4 @@
-"""Fusion heads: features of the texts and of the table -> logits. One entry of FUSION_HEADS per ModelClass.fusion."""
+"""Fuse the features of texts and table into logits: one head for each value of ModelClass.fusion."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -11,21 +11,21 @@ from contracts.hyperparameters import Hyperparameters
 
 
 class FusionHead(nn.Module):
-    """What every head is: built from the configuration and the widths of what enters it.
+    """Define the interface of a head, which is built from the hyperparameters and the widths of its inputs.
 
     Class attributes:
-        text_features: what text branches end in. "projected": Dropout and Linear d -> H on the mean of a record's chunk
-            vectors; "mean": that mean itself [B, d]; "tokens": Dropout and Linear d -> H on each token's state [.., H].
+        text_features: output of the text branches. "projected": Dropout and Linear d -> H on the mean of a record's
+            chunk vectors; "mean": that mean [B, d]; "tokens": Dropout and Linear d -> H on each token's state [.., H].
         table_features: "vector": one for the whole table [B, H]; "fields": one for each column [B, n, H].
-        branches_out: what enters is used in several places, so that its gradients cannot be computed one place after
-            another, as the weight passes of zero-bubble pipelines do.
+        branches_out: inputs are used in several places. Zero-bubble pipelines, whose weight passes compute the
+            gradients of one place after the other, cannot split such a head.
 
     Attributes:
-        penalty: what the last forward pass in training adds to each record's loss, [B]; None where nothing does.
+        penalty: addition to each record's loss from the last forward pass in training [B]; None for most heads.
 
     Args:
         text_width: width of each text branch's features.
-        num_texts: text branches.
+        num_texts: number of text branches.
         table_width: width of the tabular branch's features; 0 without one.
     """
 
@@ -35,12 +35,12 @@ class FusionHead(nn.Module):
     penalty: Tensor | None = None
 
     def forward(self, texts: Sequence[Tensor], table: Tensor | None, tokens: Sequence[RecordTokens], /) -> Tensor:
-        """Logits.
+        """Return logits.
 
         Args:
-            texts: one [B, text_width] per text, or [.., text_width] laid out as `tokens` says.
+            texts: one [B, text_width] per text, or [.., text_width] in the layout of `tokens`.
             table: [B, table_width], or [B, n, table_width] of fields; None without a table.
-            tokens: where the tokens of each text's records lie.
+            tokens: layout of the tokens of each text's records.
 
         Returns:
             [B, K]
@@ -76,7 +76,7 @@ class Concat(FusionHead):
 
 
 class States(Concat):
-    """The text's states as they are -> Linear -> K; with a table, concat -> ReLU -> Linear -> K."""
+    """Mean of the chunk vectors -> Linear -> K; with a table, concat -> ReLU -> Linear -> K."""
 
     text_features = "mean"
 
@@ -144,9 +144,7 @@ class NormalisedGates(FusionHead):
 
     def forward(self, texts: Sequence[Tensor], table: Tensor | None, _tokens: Sequence[RecordTokens]) -> Tensor:
         inputs = [*texts, *([] if table is None else [table])]
-        features = torch.cat(
-            [linear(entering) for linear, entering in zip(self.modalities, inputs, strict=True)], dim=1
-        )
+        features = torch.cat([linear(x) for linear, x in zip(self.modalities, inputs, strict=True)], dim=1)
         gates = torch.sigmoid(self.gates(features)).unflatten(1, self._shape)  # [B, M, F]
         weights = gates / gates.sum(1, keepdim=True)
         fused = (weights * features.unflatten(1, self._shape)).sum(1)  # [B, F]
@@ -154,5 +152,5 @@ class NormalisedGates(FusionHead):
 
 
 def concat(texts: Sequence[Tensor], table: Tensor | None) -> Tensor:
-    """All features of a record side by side. [B, sum of widths]"""
+    """Concatenate all features of each record. [B, sum of widths]"""
     return torch.cat([*texts, *([] if table is None else [table])], dim=1)

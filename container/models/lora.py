@@ -1,4 +1,4 @@
-"""Low-rank adapters of the encoders' linear layers, through peft (Hu et al. 2021, "LoRA")."""
+"""Add low-rank adapters to the encoders' linear layers, and merge them, with peft (Hu et al. 2021, "LoRA")."""
 
 from collections.abc import Iterator
 
@@ -11,36 +11,36 @@ from contracts.hyperparameters import Hyperparameters
 
 
 def add_lora(model: Classifier, hp: Hyperparameters) -> None:
-    """Freeze the backbones of `model` and give the layers that lora_target names adapters of rank lora_rank; in place.
+    """Freeze the backbones of `model` and add adapters of rank lora_rank to the layers of lora_target, in place.
 
-    A layer W x then computes W x + lora_alpha / lora_rank * B A x, with A random, a function of hp.seed, and B zero: at
-    first nothing changes. Nothing happens where lora_rank is 0.
+    A layer W x then computes W x + lora_alpha / lora_rank * B A x. A is random, from hp.seed; B is zero, so that the
+    output does not change at first. With lora_rank 0, do nothing.
 
     Raises:
-        ContractError: an encoder without such layers.
+        ContractError: an encoder has no such layers.
     """
     if hp.lora_rank == 0:
         return
-    from peft import LoraConfig, inject_adapter_in_model  # takes seconds, which other jobs do not have to spend
+    from peft import LoraConfig, inject_adapter_in_model  # takes seconds, only for jobs with LoRA
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(hp.seed)
-        for encoder in dict.fromkeys(branch.encoder for branch in model.branches.values()):  # one, where it is shared
+        for encoder in dict.fromkeys(branch.encoder for branch in model.branches.values()):  # a shared encoder once
             backbone: nn.Module = encoder.backbone
             targets = list(_targets(backbone, attention_only=hp.lora_target == "attention"))
             if not targets:
                 raise ContractError(
                     f"lora_rank: is {hp.lora_rank}, but an encoder of model_type {encoder.kind!r} has no "
-                    f"linear layers that lora_target {hp.lora_target!r} would find",
+                    f"linear layers for lora_target {hp.lora_target!r}",
                     "Set lora_rank to 0, lora_target to linear, or use an encoder of another family.",
                 )
-            # The scale lora_alpha / r may be any number; peft annotates an int.
+            # lora_alpha may be any number; peft declares an int.
             config = LoraConfig(r=hp.lora_rank, lora_alpha=hp.lora_alpha, target_modules=targets)  # pyright: ignore[reportArgumentType]
             inject_adapter_in_model(config, backbone)
 
 
 def merge_lora(model: nn.Module) -> None:
-    """Put plain linear layers of plain names, W + lora_alpha / lora_rank * B A, in the place of adapted ones."""
+    """Replace adapted layers by plain linear layers W + lora_alpha / lora_rank * B A, under their plain names."""
     if not any("lora_A" in name for name, _ in model.named_parameters()):
         return
     from peft.tuners.lora import LoraLayer
@@ -53,12 +53,13 @@ def merge_lora(model: nn.Module) -> None:
 
 
 def _targets(backbone: nn.Module, *, attention_only: bool) -> Iterator[str]:
-    """Names of the linear layers of the encoder's layers; embeddings and what is projected from them stay frozen.
+    """Yield the names of linear layers inside the encoder's layers; embeddings and their projections stay frozen.
 
-    A layer that is frozen already takes no part in what the model reads (backbone.py): its adapter would get no
-    gradient, which data-parallel replicas wait for."""
+    Layers that are already frozen do not affect the output (backbone.py). Their adapters would get no gradient, for
+    which data-parallel replicas would wait.
+    """
     for name, module in backbone.named_modules():
         inside = any(part.isdigit() for part in name.split("."))
-        learns = isinstance(module, nn.Linear) and module.weight.requires_grad
-        if learns and inside and (not attention_only or "att" in name):
+        trainable = isinstance(module, nn.Linear) and module.weight.requires_grad
+        if trainable and inside and (not attention_only or "att" in name):
             yield name

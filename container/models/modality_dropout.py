@@ -1,4 +1,4 @@
-"""Modality dropout: in training, some records do without their table, or without a text."""
+"""Leave out the table or a text of some records in training."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ from container.models.record_tokens import RecordTokens
 
 
 class ModalityDropout(nn.Module):
-    """Leaves out each modality of each record with probability p, but never all of a record's (Neverova et al. 2015).
+    """Leave out each modality of a record with probability p, but at least one remains (Neverova et al. 2015).
 
-    What is left out is 0 in training; nothing is scaled, because later all modalities are there. Draws from torch's
-    generator, which the loop seeds by step and data rank: ranks that fuse the same records leave out the same.
+    Features that are left out are 0; the others are not scaled, because evaluation uses all modalities. The draws use
+    torch's generator, which the loop seeds by step and data rank: ranks that fuse the same records draw the same.
     """
 
     def __init__(self, p: float) -> None:
@@ -22,10 +22,10 @@ class ModalityDropout(nn.Module):
     def forward(
         self, texts: Sequence[Tensor], table: Tensor | None, tokens: Sequence[RecordTokens] | None = None
     ) -> tuple[list[Tensor], Tensor | None]:
-        """The same features, 0 where left out.
+        """Return the same features, with 0 for those that are left out.
 
         Args:
-            texts: [B, H] each, or [.., H] laid out as `tokens` says.
+            texts: [B, H] each, or [.., H] in the layout of `tokens`.
             table: [B, H], or [B, n, H] of fields.
         """
         texts = list(texts)
@@ -36,8 +36,8 @@ class ModalityDropout(nn.Module):
         draws = torch.rand(num_records, num_modalities, device=texts[0].device)  # [B, M]
         kept = ((draws >= self.p) | (draws == draws.amax(1, keepdim=True))).to(texts[0].dtype)  # [B, M]
         for i in range(len(texts)):
-            own = kept[:, i, None]  # [B, 1]
-            texts[i] = texts[i] * (own if tokens is None else tokens[i].spread(own))
+            factor = kept[:, i, None]  # [B, 1]
+            texts[i] = texts[i] * (factor if tokens is None else tokens[i].spread(factor))
         return texts, None if table is None else table * kept[:, -1].view(-1, *[1] * (table.ndim - 1))
 
     def extra_repr(self) -> str:

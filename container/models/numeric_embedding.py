@@ -1,5 +1,7 @@
-"""Embeddings of the tabular inputs: a vector for each number (Gorishniy et al. 2022, "On Embeddings for Numerical
-Features in Tabular Deep Learning")."""
+"""Embed each tabular number as a vector.
+
+Source: Gorishniy et al. 2022, "On Embeddings for Numerical Features in Tabular Deep Learning".
+"""
 
 import math
 from typing import Protocol
@@ -11,7 +13,7 @@ from contracts.hyperparameters import Hyperparameters
 
 
 class NumericEncoding(Protocol):
-    """[B, n] -> [B, n, width], each number for itself."""
+    """Encode each number separately. [B, n] -> [B, n, width]"""
 
     width: int
 
@@ -19,10 +21,11 @@ class NumericEncoding(Protocol):
 
 
 class PiecewiseLinear(nn.Module):
-    """How far a number has come through each bin of its column: 0 before it, 1 behind it, linear within (equation 1).
+    """Encode a number by its position in each bin of its column: 0 below, 1 above, linear inside (equation 1).
 
-    Numbers beyond the range of train count as its ends, as in a tree; the paper goes on linearly there, by a slope that
-    may be that of a very narrow bin. Bins of width 0 fill up columns that have fewer, and are always 0.
+    Numbers outside the range of train are clipped to it, as in a tree. The paper extrapolates linearly instead, with
+    the slope of a bin that can be very narrow. Columns with fewer bins are padded with bins of width 0, which are
+    always 0.
 
     Args:
         edges: ascending in each column. [n, T + 1]
@@ -44,10 +47,10 @@ class PiecewiseLinear(nn.Module):
 
 
 class Periodic(nn.Module):
-    """sin(2 pi c x) and cos(2 pi c x) of k frequencies c per column, which are trained (equation 2).
+    """Encode a number x as sin(2 pi c x) and cos(2 pi c x) of k trained frequencies c per column (equation 2).
 
     Args:
-        sigma: standard deviation of the first frequencies.
+        sigma: standard deviation of the initial frequencies.
     """
 
     def __init__(self, num_inputs: int, *, frequencies: int, sigma: float) -> None:
@@ -62,7 +65,7 @@ class Periodic(nn.Module):
 
 
 class NumericEmbedding(nn.Module):
-    """Encoding -> Linear of each column's own, to d -> ReLU (the paper's Q-LR and P-LR).
+    """Encoding -> one Linear per column, to d -> ReLU (the paper's Q-LR and P-LR).
 
     Attributes:
         width: d.
@@ -74,7 +77,7 @@ class NumericEmbedding(nn.Module):
         self.encoding = encoding
         bound = 1 / math.sqrt(encoding.width)  # as nn.Linear
         self.weight = nn.Parameter(torch.empty(num_inputs, encoding.width, width).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(num_inputs * width).uniform_(-bound, bound))  # flat: biases do not decay
+        self.bias = nn.Parameter(torch.empty(num_inputs * width).uniform_(-bound, bound))  # 1-D: no weight decay
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[B, n] -> [B, n, d]"""
@@ -84,14 +87,13 @@ class NumericEmbedding(nn.Module):
 
 
 def build_numeric_embedding(hp: Hyperparameters, *, edges: Tensor | None, num_inputs: int) -> NumericEmbedding | None:
-    """What numeric_embedding asks for; None for none.
+    """Build the embedding that hp.numeric_embedding names, or None.
 
     Args:
-        edges: of the bins of piecewise_linear, scaled as the inputs are. [n, T + 1]
+        edges: bin edges for piecewise_linear, scaled like the inputs. [n, T + 1]
     """
     if hp.numeric_embedding == "none":
         return None
-    encoding: NumericEncoding
     if hp.numeric_embedding == "piecewise_linear":
         assert edges is not None, "bins are fitted with the scaling"
         encoding = PiecewiseLinear(edges)

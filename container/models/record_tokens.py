@@ -1,4 +1,4 @@
-"""Which tokens belong to which record: attention between the tokens of a record, and their mean, packed or dense."""
+"""Attend between the tokens of each record, and average them, in packed or dense layout."""
 
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -9,47 +9,43 @@ from torch import Tensor
 
 from container.data.batch import PackedText
 from container.models.attention import varlen_attention
+from container.models.encoder import mean_over_groups
 
 
 class RecordTokens(Protocol):
-    """Where the tokens of B records lie: in [N, H] packed, in [B, T, H] dense (for an exported graph)."""
+    """Describe the layout of the tokens of B records: packed [N, H], or dense [B, T, H] (for an exported graph)."""
 
     @property
     def num_records(self) -> int:
-        """B."""
-        ...
+        """Return B."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, keys: Self, heads: int) -> Tensor:
-        """Attention of every token to the tokens that `keys` gives the same record.
+        """Attend from every token of `query` to the tokens of the same record in `key`.
 
         Args:
-            query: laid out as self says. [.., H]
-            key, value: laid out as `keys` says. [.., H]
+            query: in this layout. [.., H]
+            key, value: in the layout `keys`. [.., H]
 
         Returns:
             The context, in the shape of `query`.
         """
-        ...
 
     def mean(self, tokens: Tensor) -> Tensor:
-        """Mean of each record's tokens. [B, H]"""
-        ...
+        """Return the mean of each record's tokens. [B, H]"""
 
     def spread(self, records: Tensor) -> Tensor:
-        """What each record has, [B, 1], at each of its tokens. [.., 1]"""
-        ...
+        """Repeat the value of each record [B, 1] for each of its tokens. [.., 1]"""
 
     def of_fields(self, fields: Tensor) -> tuple[Tensor, Self]:
-        """`fields` [B, n, H], n tokens for each record, laid out alike, and where they lie."""
-        ...
+        """Return `fields` [B, n, H], n tokens per record, in this kind of layout, and that layout."""
 
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """Records end to end, no padding.
+    """Concatenated records without padding.
 
     Attributes:
-        lengths: tokens of each record, on the host. [B]
+        lengths: number of tokens of each record, on the host. [B]
         boundaries: record i is tokens [boundaries[i], boundaries[i + 1]). [B + 1] int32
     """
 
@@ -62,7 +58,7 @@ class PackedTokens:
 
     @classmethod
     def of(cls, text: PackedText) -> "PackedTokens":
-        """All chunks of a record together."""
+        """Return the layout of `text`, with the chunks of a record joined."""
         return cls._of_lengths(text.record_lengths, text.tokens.device)
 
     @classmethod
@@ -72,30 +68,24 @@ class PackedTokens:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, keys: "PackedTokens", heads: int) -> Tensor:
         q, k, v = (tensor.unflatten(-1, (heads, -1)) for tensor in (query, key, value))  # [N, heads, H / heads]
-        at_once = varlen_attention(
-            q, k, v, (self.boundaries, keys.boundaries), longest=(max(self.lengths), max(keys.lengths))
-        )
-        if at_once is not None:
-            return at_once.flatten(1)
-        parts = zip(q.split(self.lengths), k.split(keys.lengths), v.split(keys.lengths), strict=True)
-        contexts = [
-            F.scaled_dot_product_attention(
-                own_q.transpose(0, 1)[None], own_k.transpose(0, 1)[None], own_v.transpose(0, 1)[None]
-            )[0].transpose(0, 1)
-            for own_q, own_k, own_v in parts
-        ]
+        longest = (max(self.lengths), max(keys.lengths))
+        context = varlen_attention(q, k, v, (self.boundaries, keys.boundaries), longest=longest)
+        if context is not None:
+            return context.flatten(1)
+        contexts = []
+        for record in zip(q.split(self.lengths), k.split(keys.lengths), v.split(keys.lengths), strict=True):
+            by_head = (tensor.transpose(0, 1)[None] for tensor in record)  # [1, heads, n, H / heads]
+            contexts.append(F.scaled_dot_product_attention(*by_head)[0].transpose(0, 1))
         return torch.cat(contexts).flatten(1)
 
     def mean(self, tokens: Tensor) -> Tensor:
-        tokens = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
-        sums = tokens.new_zeros(len(self.lengths), tokens.shape[1]).index_add(0, self._record(), tokens)
-        return sums / self.boundaries.diff()[:, None]
+        return mean_over_groups(tokens, self._record(), num_groups=self.num_records)
 
     def spread(self, records: Tensor) -> Tensor:
         return records[self._record()]
 
     def _record(self) -> Tensor:
-        """The record of each token. [N]"""
+        """Return the record number of each token. [N]"""
         return torch.repeat_interleave(self.boundaries.diff(), output_size=sum(self.lengths))
 
     def of_fields(self, fields: Tensor) -> tuple[Tensor, "PackedTokens"]:
@@ -104,10 +94,10 @@ class PackedTokens:
 
 @dataclass(frozen=True)
 class DenseTokens:
-    """A record per row, with padding anywhere in it.
+    """One record per row, with padding anywhere.
 
     Attributes:
-        mask: 1 for a token, 0 for padding; at least one token each. [B, T]
+        mask: 1 for a token, 0 for padding; at least one token per record. [B, T]
     """
 
     mask: Tensor

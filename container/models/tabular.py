@@ -1,24 +1,24 @@
-"""The tabular branch: raw imputed numbers and risk values -> features."""
+"""Turn imputed numbers, risk values and category codes into features."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from container.models.category_embedding import CategoryEmbedding
 from container.models.numeric_embedding import NumericEmbedding
 from container.preprocessing.numeric_transform import NumericTransformParameters
 
-# LayerNorm leaves n - 2 degrees of freedom of n numbers: nothing of one, and of two only which is larger.
+# LayerNorm keeps n - 2 degrees of freedom of n numbers: none of one, and of two only which is larger.
 _FEWEST_NORMED = 3
-# Beyond, squares overflow in LayerNorm, and the model's two runtimes answer differently. Of n training rows none is
-# further than sqrt(n) standard deviations from the mean: no row of training is changed, up to 1e8 of them.
+# Larger squares overflow in LayerNorm, and PyTorch and onnxruntime then differ. No value of n training rows is more
+# than sqrt(n) standard deviations from the mean, so training rows do not change, up to 1e8 of them.
 _FURTHEST_SCALED = 1e4
 _LARGEST_UNSCALED = 1e15
 
 
 class NumericTransform(nn.Module):
-    """The fitted scaling of the tabular inputs, as buffers: part of model.pth and of the exported graph."""
+    """Scale the tabular inputs with fitted buffers, which are part of model.pth and of the exported graph."""
 
     mean: Tensor
     scale: Tensor
@@ -43,7 +43,7 @@ class NumericTransform(nn.Module):
 
 
 def spread_rank(values: Tensor, quantiles: Tensor) -> Tensor:
-    """Rank of each value between its column's quantiles, as NumericTransformParameters defines it: sqrt(3) * (2 u - 1).
+    """Return each value's rank u between its column's quantiles as sqrt(3) * (2 u - 1).
 
     Args:
         values: [B, n]
@@ -54,16 +54,18 @@ def spread_rank(values: Tensor, quantiles: Tensor) -> Tensor:
     """
     low, high = quantiles[:, :-1], quantiles[:, 1:]  # [n, Q - 1]
     width = high - low
-    beyond = values[:, :, None] - low  # [B, n, Q - 1]
-    slope = (beyond / width.where(width > 0, 1)).clamp(0, 1)
-    step = (1 + beyond.sign()) / 2
+    distance = values[:, :, None] - low  # [B, n, Q - 1]
+    slope = (distance / width.where(width > 0, 1)).clamp(0, 1)
+    step = (1 + distance.sign()) / 2
     rank = slope.where(width > 0, step).mean(-1)  # [B, n]
     return math.sqrt(3) * (2 * rank - 1)
 
 
 def scaled_edges(transform: NumericTransformParameters) -> Tensor | None:
-    """Edges of the fitted bins, scaled as `transform` scales the inputs, columns of fewer bins filled up with their
-    last edge, constants' only one too. [n, T + 1], T at least 1, or None where no bins were fitted."""
+    """Return the edges of the fitted bins, scaled like the inputs; None if no bins were fitted.
+
+    Columns with fewer edges are padded with their last one. [n, T + 1], T >= 1
+    """
     if not transform.bins:
         return None
     longest = max(2, *map(len, transform.bins))
@@ -71,14 +73,43 @@ def scaled_edges(transform: NumericTransformParameters) -> Tensor | None:
     return NumericTransform(transform)(torch.tensor(filled, dtype=torch.float32).T).T
 
 
+class CategoryEmbedding(nn.Module):
+    """Return a trained vector for each code of each column; code 0, for rare and unseen categories, starts as zeros.
+
+    Args:
+        num_codes: number of codes of each column. [c]
+
+    Attributes:
+        num_columns: c.
+        width: e.
+    """
+
+    first: Tensor
+
+    def __init__(self, num_codes: Sequence[int], width: int) -> None:
+        super().__init__()
+        self.num_columns = len(num_codes)
+        self.width = width
+        first = torch.tensor([0, *num_codes[:-1]]).cumsum(0)  # [c]
+        self.register_buffer("first", first, persistent=False)
+        self.table = nn.Embedding(sum(num_codes), width)
+        with torch.no_grad():
+            self.table.weight.normal_(std=width**-0.5)
+            self.table.weight[first] = 0
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Codes as floats [B, c] -> [B, c, e]"""
+        return self.table(codes.long() + self.first)
+
+
 class TabularBranch(nn.Module):
     """Transform -> LayerNorm(n) -> Linear n -> H -> ReLU -> Dropout.
 
-    With an embedding: Transform -> embedding of each input -> Linear n * d -> H -> ReLU -> Dropout. Vectors of c
-    categories, of width e, are put beside what enters the Linear.
+    With an embedding: Transform -> embedding of each input -> Linear n * d -> H -> ReLU -> Dropout. The vectors of c
+    categories, of width e, are additional inputs of the Linear.
 
     Args:
-        num_numbers: n, numbers and risk values.
+        num_numbers: number n of numbers and risk values.
 
     Attributes:
         num_inputs: n + c.
@@ -102,10 +133,10 @@ class TabularBranch(nn.Module):
         self.norm = nn.LayerNorm(num_numbers) if normed else nn.Identity()
         self.embedding = embedding
         self.categories = categories
-        entering = num_numbers * (1 if embedding is None else embedding.width)
+        in_width = num_numbers * (1 if embedding is None else embedding.width)
         if categories is not None:
-            entering += categories.num_columns * categories.width
-        self.linear = nn.Linear(entering, width)
+            in_width += categories.num_columns * categories.width
+        self.linear = nn.Linear(in_width, width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tabular: Tensor) -> Tensor:
@@ -120,11 +151,11 @@ class TabularBranch(nn.Module):
 
 
 class TabularFields(nn.Module):
-    """Transform -> for each column i, value * weight_i + bias_i -> Dropout: a token of width H for each.
+    """Transform -> for each column i, value * weight_i + bias_i -> Dropout: a token of width H per column.
 
-    The feature tokenizer of Gorishniy et al. 2021, "Revisiting Deep Learning Models for Tabular Data". With an
-    embedding: Transform -> embedding of each input -> Linear d -> H, the same for all, + bias_i -> Dropout. Each
-    category that has a vector is a token more: Linear e -> H of the vector, + bias_i.
+    This is the feature tokenizer of Gorishniy et al. 2021, "Revisiting Deep Learning Models for Tabular Data". With an
+    embedding: Transform -> embedding of each input -> one Linear d -> H for all, + bias_i -> Dropout. Each embedded
+    category adds a token: Linear e -> H of its vector, + bias_i.
     """
 
     def __init__(
@@ -150,7 +181,7 @@ class TabularFields(nn.Module):
         self.categories = categories
         if categories is not None:
             self.category_linear = nn.Linear(categories.width, width, bias=False)
-        self.bias = nn.Parameter(torch.empty(self.num_inputs * width).uniform_(-bound, bound))  # flat: does not decay
+        self.bias = nn.Parameter(torch.empty(self.num_inputs * width).uniform_(-bound, bound))  # 1-D: no weight decay
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tabular: Tensor) -> Tensor:

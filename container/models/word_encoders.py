@@ -1,4 +1,4 @@
-"""Text encoders over word embeddings alone: recurrent and convolutional. Chunks do not see each other."""
+"""Encode text from word embeddings by recurrent or convolutional layers, each chunk separately."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -12,11 +12,11 @@ from container.data.batch import PackedText
 
 
 class WordEncoder(nn.Module):
-    """Token ids -> one vector per chunk, by a network over word embeddings.
+    """Define the interface of an encoder that returns one vector per chunk from word embeddings.
 
     Attributes:
-        backbone: the table of embeddings; what of the encoder may come from pretraining.
-        width: of a chunk's vector.
+        backbone: the table of embeddings, which can be pretrained.
+        width: size of a chunk's vector.
     """
 
     packed = True
@@ -29,11 +29,11 @@ class WordEncoder(nn.Module):
         self.backbone = words
 
     def forward(self, text: PackedText) -> Tensor:
-        """Vector of each chunk. [S, width]"""
+        """Return a vector per chunk. [S, width]"""
         raise NotImplementedError
 
     def forward_dense(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """Vector of each chunk, from chunks padded on the right; for padding chunks, any finite vector.
+        """Return a vector per chunk, from chunks padded on the right; for empty chunks, any finite vector.
 
         Args:
             input_ids: [S, T] int64
@@ -46,11 +46,11 @@ class WordEncoder(nn.Module):
 
 
 class RecurrentEncoder(WordEncoder):
-    """Bidirectional LSTM; a chunk's vector is the last state of the forward and the first of the backward direction.
+    """Bidirectional LSTM; a chunk's vector is the forward direction's last state and the backward direction's first.
 
     Args:
-        width: of one direction's state.
-        dropout: between layers.
+        width: size of one direction's state.
+        dropout: dropout between layers.
     """
 
     kind = "lstm"
@@ -80,11 +80,10 @@ class RecurrentEncoder(WordEncoder):
             return self._forward_onnx(self.backbone(input_ids).transpose(0, 1), lengths.int())
         rows = [row[: int(length)] for row, length in zip(input_ids, lengths)]
         chunk_record = torch.arange(len(rows))
-        text = PackedText.of_chunks(torch.cat(rows), lengths=lengths.tolist(), chunk_record=chunk_record)
-        return self(text)
+        return self(PackedText.of_chunks(torch.cat(rows), lengths=lengths.tolist(), chunk_record=chunk_record))
 
     def _forward_onnx(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """By ONNX's own LSTM, which knows lengths; traced, torch's would be one node per token.
+        """Emit ONNX's LSTM operator, which takes lengths; tracing torch's LSTM gives one node per token.
 
         Args:
             hidden: [T, S, d]
@@ -93,18 +92,18 @@ class RecurrentEncoder(WordEncoder):
         num_steps, num_chunks = hidden.shape[0], hidden.shape[1]
         width, last = self.recurrent.hidden_size, hidden
         for layer in range(self.recurrent.num_layers):
-            every, last = torch.onnx.ops.symbolic_multi_out(
+            states, last = torch.onnx.ops.symbolic_multi_out(
                 "LSTM",
                 (hidden, *self._onnx_weights(layer), lengths),
                 {"hidden_size": width, "direction": "bidirectional"},
                 dtypes=(hidden.dtype, hidden.dtype),
                 shapes=((num_steps, 2, num_chunks, width), (2, num_chunks, width)),
             )
-            hidden = every.transpose(1, 2).flatten(2)  # [T, S, 2 H]
+            hidden = states.transpose(1, 2).flatten(2)  # [T, S, 2 H]
         return torch.cat([last[0], last[1]], dim=1)
 
     def _onnx_weights(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Of both directions of a layer: input [2, 4 H, d], recurrent [2, 4 H, H] and bias [2, 8 H]."""
+        """Return a layer's weights of both directions: input [2, 4 H, d], recurrent [2, 4 H, H] and bias [2, 8 H]."""
         inputs, recurrent, biases = [], [], []
         for direction in ("", "_reverse"):
             names = (f"{kind}_l{layer}{direction}" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
@@ -116,13 +115,13 @@ class RecurrentEncoder(WordEncoder):
 
 
 class ConvolutionalEncoder(WordEncoder):
-    """For each kernel size: layers of Conv1d -> ReLU -> max over pairs, then the maximum over the chunk; side by side.
+    """For each kernel size, Conv1d -> ReLU -> max over pairs in each layer, then the maximum over the chunk; concat.
 
-    Zeros lie beyond a chunk's ends, and after ReLU zeros are neutral to a maximum: so padded chunks, and packed ones
-    with a few zeros between them, give the same.
+    Chunks are surrounded by zeros, which do not change a maximum after ReLU. Padded chunks, and packed chunks with a
+    few zeros between them, therefore give the same result.
 
     Args:
-        channels: of each layer.
+        channels: number of channels of each layer.
     """
 
     kind = "cnn"
@@ -131,70 +130,70 @@ class ConvolutionalEncoder(WordEncoder):
         super().__init__(words)
         widths = (words.embedding_dim, *channels)
         self.stacks = nn.ModuleList(
-            nn.ModuleList(nn.Conv1d(enters, leaves, size) for enters, leaves in zip(widths, channels))
+            nn.ModuleList(nn.Conv1d(in_width, out_width, size) for in_width, out_width in zip(widths, channels))
             for size in kernel_sizes
         )
         self.width = len(kernel_sizes) * channels[-1]
-        self._stride = 2 ** (len(channels) - 1)  # tokens that are one place in the last layer
-        # A kernel's window in the last layer, in tokens; a gap that long keeps chunks apart in every layer.
+        self._stride = 2 ** (len(channels) - 1)  # tokens per position of the last layer
+        # Half a kernel of the last layer, in tokens; such a gap separates chunks in every layer.
         self._gap = (max(kernel_sizes) // 2) * self._stride
 
     def forward(self, text: PackedText) -> Tensor:
         stride = self._stride
-        # Each chunk begins at a multiple of the stride, so that pairs are those it has when it is alone.
+        # Each chunk begins at a multiple of the stride, so that its pairs do not depend on other chunks.
         lengths = torch.tensor(text.lengths)
         spans = (lengths + self._gap + stride - 1) // stride * stride  # [S]
         starts = spans.cumsum(0) - spans
-        place = torch.arange(int(lengths.sum())) + (starts - (lengths.cumsum(0) - lengths)).repeat_interleave(lengths)
-        owner = torch.arange(len(lengths)).repeat_interleave(spans // stride)  # [M / stride]
-        place, owner = (index.to(text.tokens.device, non_blocking=True) for index in (place, owner))
+        shifts = starts - (lengths.cumsum(0) - lengths)
+        position = torch.arange(int(lengths.sum())) + shifts.repeat_interleave(lengths)  # [N]
+        chunk = torch.arange(len(lengths)).repeat_interleave(spans // stride)  # [M / stride]
+        position, chunk = (index.to(text.tokens.device, non_blocking=True) for index in (position, chunk))
         embedded = self.backbone(text.tokens)  # [N, d]
-        spaced = embedded.new_zeros(int(spans.sum()), embedded.shape[1]).index_copy(0, place, embedded)  # [M, d]
-        real = torch.zeros_like(spaced[:, :1]).index_fill(0, place, 1.0)  # [M, 1]
-        found = self._convolve(spaced.T[None], real.T[None])[0].T  # [M / stride, width]
-        index = owner[:, None].expand_as(found)
-        return found.new_zeros(len(lengths), self.width).scatter_reduce(0, index, found, "amax")
+        spaced = embedded.new_zeros(int(spans.sum()), embedded.shape[1]).index_copy(0, position, embedded)  # [M, d]
+        real = torch.zeros_like(spaced[:, :1]).index_fill(0, position, 1.0)  # [M, 1]
+        features = self._convolve(spaced.T[None], real.T[None])[0].T  # [M / stride, width]
+        index = chunk[:, None].expand_as(features)
+        return features.new_zeros(len(lengths), self.width).scatter_reduce(0, index, features, "amax")
 
     def forward_dense(self, input_ids: Tensor, mask: Tensor) -> Tensor:
         real = mask[:, None].to(self.backbone.weight.dtype)  # [S, 1, T]
         return self._convolve(self.backbone(input_ids).transpose(1, 2) * real, real).amax(2)
 
     def _convolve(self, embedded: Tensor, real: Tensor) -> Tensor:
-        """[R, d, M], and where tokens are [R, 1, M] -> what the kernels found at each place. [R, width, M / stride]"""
-        found = []
+        """Embeddings [R, d, M] and 1 for each token [R, 1, M] -> features. [R, width, M / stride]"""
+        features = []
         for stack in self.stacks:
-            hidden, here = embedded, real
+            hidden, mask = embedded, real
             for layer, convolution in enumerate(cast("Sequence[nn.Conv1d]", stack)):
                 if layer:
-                    hidden, here = _maximum_of_pairs(hidden), _maximum_of_pairs(here)
+                    hidden, mask = _maximum_of_pairs(hidden), _maximum_of_pairs(mask)
                 size = convolution.kernel_size[0]
-                hidden = convolution(F.pad(hidden, ((size - 1) // 2, size // 2)))
-                hidden = torch.relu(hidden) * here
-            found.append(hidden)
-        return torch.cat(found, dim=1)
+                hidden = torch.relu(convolution(F.pad(hidden, ((size - 1) // 2, size // 2)))) * mask
+            features.append(hidden)
+        return torch.cat(features, dim=1)
 
 
 def _maximum_of_pairs(hidden: Tensor) -> Tensor:
-    """[R, c, M] -> [R, c, ceil(M / 2)]; the last place may be alone."""
-    # Not max_pool1d: an exported graph would hold for the traced length alone.
+    """[R, c, M] -> [R, c, ceil(M / 2)]; for odd M, the last position has no partner."""
+    # Not max_pool1d: an exported graph would work for the traced length only.
     return torch.maximum(hidden[..., 0::2], F.pad(hidden, (0, 1))[..., 1::2])
 
 
 def _by_time(lengths: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """The order in which an LSTM takes packed chunks: all first tokens, all second tokens, ..., long chunks first.
+    """Return the order in which an LSTM reads packed chunks: all first tokens, all second tokens, ..., longest first.
 
     Returns:
-        Index of each token [N], chunks that are still there at each step [T], and the chunks, the longest first [S].
+        Index of each token [N], number of chunks with a token at each step [T], and the chunks, the longest first [S].
     """
     length = torch.tensor(lengths)
     order = length.argsort(descending=True, stable=True)
     starts = length.cumsum(0) - length
-    here = torch.arange(int(length.max()))[:, None] < length[order]  # [T, S]
-    tokens = (starts[order] + torch.arange(len(here))[:, None])[here]
-    return tokens, here.sum(1), order
+    step = torch.arange(int(length.max()))[:, None]  # [T, 1]
+    is_token = step < length[order]  # [T, S]
+    return (starts[order] + step)[is_token], is_token.sum(1), order
 
 
 def _onnx_gates(weight: Tensor) -> Tensor:
-    """torch has gates in the order input, forget, cell, output; ONNX input, output, forget, cell. [4 H, ..]"""
-    enters, forget, cell, leaves = weight.chunk(4)
-    return torch.cat([enters, leaves, forget, cell])
+    """Reorder gates from torch's input, forget, cell, output to ONNX's input, output, forget, cell. [4 H, ..]"""
+    input_gate, forget, cell, output = weight.chunk(4)
+    return torch.cat([input_gate, output, forget, cell])

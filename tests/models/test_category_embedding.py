@@ -9,7 +9,7 @@ import torch
 
 from container.export.onnx import export_onnx
 from container.models.build import build_classifier
-from container.models.category_embedding import CategoryEmbedding
+from container.models.tabular import CategoryEmbedding
 from container.predictor import Predictor
 from container.preprocessing.fitted import FittedPreprocessing
 from contracts.errors import ContractError
