@@ -49,6 +49,7 @@ class Layout(Protocol):
         Returns:
             The context, in the shape of `query`.
         """
+        ...
 
 
 @dataclass(frozen=True)

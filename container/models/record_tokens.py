@@ -18,6 +18,7 @@ class RecordTokens(Protocol):
     @property
     def num_records(self) -> int:
         """Return B."""
+        ...
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, keys: Self, heads: int) -> Tensor:
         """Attend from every token of `query` to the tokens of the same record in `key`.
@@ -29,15 +30,19 @@ class RecordTokens(Protocol):
         Returns:
             The context, in the shape of `query`.
         """
+        ...
 
     def mean(self, tokens: Tensor) -> Tensor:
         """Return the mean of each record's tokens. [B, H]"""
+        ...
 
     def spread(self, records: Tensor) -> Tensor:
         """Repeat the value of each record [B, 1] for each of its tokens. [.., 1]"""
+        ...
 
     def of_fields(self, fields: Tensor) -> tuple[Tensor, Self]:
         """Return `fields` [B, n, H], n tokens per record, in this kind of layout, and that layout."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,8 @@ class PackedTokens:
             return context.flatten(1)
         contexts = []
         for record in zip(q.split(self.lengths), k.split(keys.lengths), v.split(keys.lengths), strict=True):
-            by_head = (tensor.transpose(0, 1)[None] for tensor in record)  # [1, heads, n, H / heads]
-            contexts.append(F.scaled_dot_product_attention(*by_head)[0].transpose(0, 1))
+            q, k, v = (tensor.transpose(0, 1)[None] for tensor in record)  # [1, heads, n, H / heads]
+            contexts.append(F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1))
         return torch.cat(contexts).flatten(1)
 
     def mean(self, tokens: Tensor) -> Tensor:
