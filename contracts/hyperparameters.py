@@ -250,7 +250,7 @@ class Hyperparameters(BaseModel):
     target_prior: float | None = declare(None, group="outcome", scope="after", gt=0, lt=1,
         about="Two classes: the share of class 1 where the model will be used, if it differs from train; probabilities are corrected for it.")
     decision_threshold: float | str = declare(0.5, group="outcome", scope="after",
-        about="Two classes: the probability from which a record is assigned to class 1. A number, or a target on val: best_f1, precision>=x (with the highest recall), recall>=x (with the highest precision), or cost.")
+        about="Two classes: the probability from which a record is assigned to class 1. A number between 0 and 1, or a target on val: best_f1, precision>=x (with the highest recall), recall>=x (with the highest precision), or cost.")
     explain: int = declare(500, group="outcome", scope="after", ge=0,
         about="Number of val records on which the importance of each column and modality is measured (permutation importance, ablation); true = 500, false or 0 = none. Takes at most about a minute, on a slow machine five.")
     onnx_variants: list[OnnxVariant] = declare([], group="outcome", scope="after",

@@ -4,9 +4,8 @@ from dataclasses import asdict
 from typing import Any
 
 from container.decision.decision import Decision, Threshold
-from container.evaluation.analysis import SplitAnalysis
+from container.evaluation.analysis import SplitAnalysis, metrics_json
 from container.evaluation.curves import thin
-from container.evaluation.metrics_json import metrics_json
 from container.steps.metrics.computation import ModelMetrics, SplitMetrics
 
 
