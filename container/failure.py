@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
 
-SERVICE_LIMIT = 1024  # characters of output/failure that SageMaker shows
-
 _OUT_OF_MEMORY = "Lower batch_size (raise accumulate_grad_batches to keep the global batch), or take a larger machine."
 _MEMORY_SIGNS = ("out of memory", "can't allocate memory", "not enough memory")
 _PEER_SIGNS = (

@@ -36,9 +36,7 @@ from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)
 
-STUCK = (
-    110.0  # seconds without progress after which a host counts as stuck; above STALLED, so that transfers fail first
-)
+STUCK = 110.0  # seconds without progress after which a host is stuck; above STALLED, so that transfers fail first
 _TEMPORARY = ".fetching"
 _PARTS, _MOVED, _HELD = "parts", "parts moved", "parts held"
 _SECONDS_BETWEEN_LINES = 15
