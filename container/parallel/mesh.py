@@ -8,6 +8,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from container.parallel.degrees import DATA_AXES, MODEL_AXES, ParallelDegrees
 from contracts.errors import ContractError
@@ -109,14 +110,21 @@ def init_distributed(*, timeout_minutes: float) -> None:
     dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
 
 
-def build_mesh(degrees: ParallelDegrees) -> RankMesh:
-    """Return the mesh of `degrees` over the process group's ranks."""
+def build_mesh(degrees: ParallelDegrees, *, timeout_minutes: float | None = None) -> RankMesh:
+    """Return the mesh of `degrees` over the process group's ranks.
+
+    Args:
+        timeout_minutes: as in init_distributed; None = torch's default for each group.
+    """
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     axes = degrees.axes
     if "dp_replicate" in axes and "dp_shard" not in axes:
         # fully_shard needs a shard axis, of size 1, to make replicas (sharding.py).
         axes = {name: size for name, size in asdict(degrees).items() if size > 1 or name == "dp_shard"}
     mesh = init_device_mesh(device.type, tuple(axes.values()), mesh_dim_names=tuple(axes)) if axes else None
+    if mesh is not None and timeout_minutes is not None:
+        for group in mesh.get_all_groups():  # a new group has torch's default, not the timeout of all processes
+            _set_pg_timeout(timedelta(minutes=timeout_minutes), group)
     return RankMesh(
         device=device,
         mesh=mesh,

@@ -27,9 +27,10 @@ def run(job: Job, stop: StopFlag) -> None:
         StopAgreed: the ranks agreed to stop; a complete checkpoint is saved.
     """
     job.timeline.mark("start workers")
-    init_distributed(timeout_minutes=job.hp.process_group_timeout_minutes)
-    per_host = int(os.environ["LOCAL_WORLD_SIZE"])
-    ranks = build_mesh(ParallelDegrees.resolve(job.hp, dist.get_world_size(), per_host=per_host))
+    timeout, per_host = job.hp.process_group_timeout_minutes, int(os.environ["LOCAL_WORLD_SIZE"])
+    init_distributed(timeout_minutes=timeout)
+    degrees = ParallelDegrees.resolve(job.hp, dist.get_world_size(), per_host=per_host)
+    ranks = build_mesh(degrees, timeout_minutes=timeout)
     data = JobData.open(job)
     trained = train_and_predict(job, ranks, data=data, stop=stop)
     dist.destroy_process_group()  # no other rank waits while rank 0 finishes the job

@@ -52,6 +52,17 @@ def test_ranks_along_a_model_axis_see_the_same_records_and_one_of_them_counts_th
         assert found["is_data_leader"] == (own == 0)
 
 
+def timeouts(degrees: dict[str, int], *, minutes: float) -> list[float]:
+    """Return the timeout of the group along each axis, in seconds."""
+    ranks = build_mesh(ParallelDegrees(**degrees), timeout_minutes=minutes)
+    backends = [ranks.group(axis)._get_backend(torch.device("cpu")) for axis in degrees]
+    return [backend.options._timeout.total_seconds() for backend in backends]
+
+
+def test_the_group_of_every_axis_waits_as_long_as_the_group_of_all_processes(rank_pool):
+    assert rank_pool.run(timeouts, {"dp_shard": 2, "tp": 2}, minutes=2.5, world_size=4) == [[150.0, 150.0]] * 4
+
+
 def test_one_rank_is_the_first(rank_pool):
     results = rank_pool.run(describe, {"dp_shard": 2, "tp": 2}, world_size=4)
     assert [found["is_first"] for found in results] == [True, False, False, False]
