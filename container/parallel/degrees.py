@@ -220,7 +220,9 @@ def _works(hp: Hyperparameters, world_size: int, sizes: tuple[tuple[str, int], .
     try:
         sizes_given = {f"{axis}_size": size for axis, size in sizes}
         changed = Hyperparameters(**{**hp.model_dump(exclude_unset=True), **sizes_given})
-        return _solve(changed, world_size, per_host=world_size) is not None
+        degrees = _solve(changed, world_size, per_host=world_size)
+        # A size that is its default does not count as given: the strategy's axis would take all remaining processes.
+        return degrees is not None and all(getattr(degrees, axis) == size for axis, size in sizes)
     except ContractError:
         return False
 

@@ -159,7 +159,8 @@ def _check_slices(degrees: ParallelDegrees, hp: Hyperparameters, encoders: list[
                 raise ContractError(
                     f"tp_size: {degrees.tp} ranks cannot split the {size} {units} of {encoder.role}'s encoder "
                     f"{encoder.name!r} evenly ({degrees}; WORLD_SIZE={degrees.product})",
-                    f"Set tp_size to {_divisors(common_divisor, degrees.product, nearest=degrees.tp)}.",
+                    f"Set tp_size to {_divisors(common_divisor, degrees.product, nearest=degrees.tp)}"
+                    + (" (1 needs strategy auto)." if hp.strategy == "tp" else "."),
                 )
 
 
@@ -174,7 +175,7 @@ def _check_stages(degrees: ParallelDegrees, hp: Hyperparameters, encoders: list[
         return
     block_names = "; ".join([*map(str, shortest), "head"])
     most = blocks // stages_per_rank
-    changes = [f"pp_size to at most {most}" if most > 1 else "pp_size to 1"]
+    changes = [f"pp_size to at most {most}" if most > 1 else "pp_size to 1 and strategy to auto"]
     if stages_per_rank > 1 and degrees.pp <= blocks:
         changes.append("pp_schedule to 1F1B or GPipe, which have one stage per rank")
     raise ContractError(

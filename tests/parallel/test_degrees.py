@@ -297,6 +297,11 @@ def test_a_world_size_with_which_the_strategy_is_refused_is_not_suggested():
     )
 
 
+def test_a_size_of_1_is_not_suggested_for_the_axis_of_the_strategy():
+    """1 is the default of the size, and the strategy would then take all processes."""
+    assert refusal(4, strategy="tp", tp_size=3).endswith("or set tp_size=4; or set tp_size=2.")
+
+
 def test_a_large_world_size_is_checked_without_delay():
     message = refusal(4096, pp_size=6, tp_size=10, dp_shard_size=30, dp_replicate_size=7)
     assert message.count("pp_size=") == 3

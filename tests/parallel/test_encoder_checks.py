@@ -76,8 +76,9 @@ def test_slices_must_divide_the_heads(tp_size, works):
 
 
 def test_tp_sizes_that_work_are_listed_nearest_first():
-    assert "Set tp_size to 4 or 2 or 1." in refusal(8, two(BASE, LARGE), strategy="tp")
-    assert "Set tp_size to 1." in refusal(5, two(BASE, LARGE), strategy="tp")
+    assert "Set tp_size to 4 or 2 or 1 (1 needs strategy auto)." in refusal(8, two(BASE, LARGE), strategy="tp")
+    assert "Set tp_size to 1 (1 needs strategy auto)." in refusal(5, two(BASE, LARGE), strategy="tp")
+    assert "Set tp_size to 1." in refusal(5, two(BASE, LARGE), tp_size=5)
 
 
 def test_slices_must_divide_the_feed_forward_layers():
