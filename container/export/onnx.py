@@ -25,7 +25,6 @@ from container.data.records import PackedArrays, pad_text
 from container.decision.decision import Decision
 from container.export.decision_layer import DecisionLayer
 from container.models.classifier import Classifier
-from container.models.encoder import TextEncoder
 from contracts.errors import ContractError, first_line
 from contracts.hyperparameters import Hyperparameters
 
@@ -207,7 +206,7 @@ def _write(model: Classifier, hp: Hyperparameters, path: Path, *, decision: Deci
                 verbose=False,
             )
     except Exception as error:
-        families = sorted({module.kind for module in model.modules() if isinstance(module, TextEncoder)})
+        families = sorted({branch.encoder.kind for branch in model.branches.values()})
         raise ContractError(
             f"model.onnx: an encoder of the family {' or '.join(families)} cannot be exported: {first_line(error)}",
             "Use an encoder of another family (bert, roberta, distilbert, electra, albert, modernbert, mpnet).",

@@ -20,6 +20,7 @@ from container.export.onnx import OnnxReport, check_parity, export_onnx
 from container.models.build import build_classifier
 from container.models.classifier import Classifier
 from container.preprocessing.numeric_transform import NumericTransformParameters
+from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 from testing.encoder_families import (
     MAX_LENGTH,
@@ -220,6 +221,16 @@ def test_a_failed_export_leaves_the_earlier_file_alone(tmp_path: Path) -> None:
         export_onnx(model, hp, tmp_path / "model.onnx", samples=[broken])
     assert (tmp_path / "model.onnx").read_bytes() == b"earlier"
     assert {path.name for path in tmp_path.iterdir()} == {"bert", "model.onnx"}
+
+
+def test_an_encoder_that_cannot_be_exported_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no operator")
+
+    hp, model = _build(CASES["lstm"], tmp_path)
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    with pytest.raises(ContractError, match="of the family lstm cannot be exported: no operator"):
+        export_onnx(model, hp, tmp_path / "model.onnx", samples=[_batch(CASES["lstm"], [[5]])])
 
 
 def test_exporting_leaves_the_model_as_it_was(tmp_path: Path) -> None:
