@@ -293,7 +293,8 @@ def check_parallelism(hp: Hyperparameters, features: Collection[str], *, pipelin
     if hp.lora_rank and "tp" in features:
         raise ContractError(
             f"lora_rank: is {hp.lora_rank}, but tp slices the layers that LoRA adapts; {layout}",
-            "Divide the model with strategy fsdp or pp instead of tp and tp_size, or set lora_rank to 0.",
+            "Remove tp_size, set strategy to auto and divide the model with dp_shard_size (fsdp) or pp_size; or set "
+            "lora_rank to 0.",
         )
     if "pp" in features:
         _check_microbatches(hp, pipeline_ranks)

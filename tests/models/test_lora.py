@@ -110,6 +110,7 @@ def test_it_is_refused_under_tensor_parallelism_with_what_works_instead():
     with pytest.raises(ContractError, match=r"lora_rank: is 2, but tp") as refused:
         check_parallelism(hp, {"tp"}, pipeline_ranks=1)
     assert "dp_shard_size (fsdp) or pp_size" in refused.value.fix
+    assert "set strategy to auto" in refused.value.fix  # with strategy tp, a tp_size of 1 has no effect
 
 
 def test_what_has_no_effect_beside_it_or_without_it_is_named():
