@@ -44,7 +44,7 @@ class RiskTable:
         return pc.fill_null(rows, len(self.risk)).to_numpy(zero_copy_only=False).astype(np.int64)
 
     def check_matches(self, column: str, categories: Collection[str], *, source: str, fix: str) -> None:
-        """Raise ContractError where the table has no category of train, so that every row would get the default.
+        """Raise ContractError where the table has no category of train, so that all would get the default.
 
         Args:
             categories: categories of the column in train.
@@ -56,7 +56,7 @@ class RiskTable:
             return
         cause = (
             f"{source}: risk table of column {column!r}: has none of the column's {len(named)} categories in train, "
-            f"such as {named[0]!r}; every row would get the default"
+            f"such as {named[0]!r}; all of them would get the default"
         )
         try:
             is_mapped = np.isin(np.array(named, np.float64).round(4), self.values.round(4)).all()

@@ -179,10 +179,10 @@ def test_a_table_given_by_hand_wins(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cells", "message"),
     [
-        ([0.9, 0.1, None, 0.9], "such as '0.1'; every row would get the default. The column looks already mapped"),
+        ([0.9, 0.1, None, 0.9], "such as '0.1'; all of them would get the default. The column looks already mapped"),
         (
             ["x", "y", None, "x"],
-            "none of the column's 2 categories in train, such as 'x'; every row would get the default",
+            "none of the column's 2 categories in train, such as 'x'; all of them would get the default",
         ),
     ],
 )

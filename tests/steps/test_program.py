@@ -110,6 +110,19 @@ def test_a_failed_run_leaves_no_output(tmp_path: Path) -> None:
     assert [path for path in tmp_path.rglob("*processed_data*") if path.is_file()] == []
 
 
+def test_a_program_that_does_not_write_a_required_output_fails(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, sys\n"
+        "from container.steps import load_data, program\n"
+        "load_data.run = lambda step: (step.output('DATA') / 'part-00000.csv').write_text('id')\n"
+        "sys.exit(program.run_step('load-data', pathlib.Path(sys.argv[1]), {}, os.environ))\n"
+    )
+    variables = {**environment(GENERATE_ROWS=20), "PYTHONPATH": str(REPOSITORY)}
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=variables).returncode == 1
+    assert message(tmp_path) == "AssertionError: DataLoading wrote no signature.json into SIGNATURE"
+    assert list(output_folder(tmp_path, "load-data", "DATA").iterdir()) == []
+
+
 def test_a_run_removes_what_a_killed_one_left_unfinished(tmp_path: Path) -> None:
     folder = output_folder(tmp_path, "load-data", "DATA")
     folder.mkdir(parents=True)
