@@ -37,7 +37,7 @@ class PreparedSplit:
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return a whole column, e.g. id."""
-        i = self._reader.schema.get_field_index(name)
+        i = self.column_names.index(name)
         chunks = [self._reader.get_batch(k).column(i) for k in range(self._reader.num_record_batches)]
         return pa.chunked_array(chunks, type=self._reader.schema.field(i).type)
 
