@@ -2,9 +2,20 @@
 
 import os
 import signal
+import subprocess
+from importlib.util import find_spec
 
+import pytest
+
+from testing import warm
 from testing.jobs import start_train, write_job
-from testing.warm import run
+from testing.warm import PRELOADED, WarmProcess, run
+
+
+def test_every_preloaded_module_of_the_project_exists():
+    own = [name for name in PRELOADED if name.partition(".")[0] in ("container", "pipeline", "testing")]
+    assert own
+    assert [name for name in own if find_spec(name) is None] == []  # the server ignores modules that do not exist
 
 
 def test_a_command_prints_and_ends_with_its_exit_code():
@@ -28,3 +39,18 @@ def test_a_signal_ends_a_command_with_the_signals_code(tmp_path):
     process.send_signal(signal.SIGKILL)
     assert process.wait(timeout=60) == -signal.SIGKILL
     assert process.poll() == process.returncode == -signal.SIGKILL
+
+
+def test_a_command_that_exceeds_its_timeout_is_killed(tmp_path, monkeypatch):
+    started = []
+
+    class Recorded(WarmProcess):
+        def __init__(self, *arguments, **named):
+            super().__init__(*arguments, **named)
+            started.append(self)
+
+    monkeypatch.setattr(warm, "WarmProcess", Recorded)
+    command = ["-m", "container", "train", "--root", str(write_job(tmp_path).root)]
+    with pytest.raises(subprocess.TimeoutExpired):
+        run(command, environment=dict(os.environ), timeout=0.2)
+    assert started[0].wait(timeout=10) == -signal.SIGKILL

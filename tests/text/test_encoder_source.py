@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+from container.text import encoder_source
 from container.text.chunk_tokenizer import ChunkTokenizer
-from container.text.encoder_config import SHAPE_KEYS, apply_config_overrides, check_positions
+from container.text.encoder_config import SHAPE_KEYS, apply_config_overrides, check_positions, run_transformers
 from container.text.encoder_source import EncoderSource, resolve_encoder, write_encoder_files
 from container.text.vocabulary import learn_vocabulary
 from contracts.errors import ContractError
@@ -150,7 +151,12 @@ def test_the_tokenizer_is_copied_without_weights_truncation_and_padding(paths: J
     assert len(copied.encode(TEXTS[0]).ids) > 9
 
 
-def test_a_vocabulary_file_alone_is_converted_to_a_tokenizer(paths: JobPaths, learned: Path) -> None:
+@pytest.mark.parametrize("own_process", [False, True])
+def test_a_vocabulary_file_alone_is_converted_to_a_tokenizer(
+    paths: JobPaths, learned: Path, own_process: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if own_process:  # as in a job; tests/conftest.py replaces it
+        monkeypatch.setattr(encoder_source, "run_transformers", run_transformers)
     folder = make_encoder(paths.root / "mine", learned)
     vocabulary = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
     (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)))
@@ -161,6 +167,16 @@ def test_a_vocabulary_file_alone_is_converted_to_a_tokenizer(paths: JobPaths, le
     converted, original = ChunkTokenizer.from_folder(target), ChunkTokenizer.from_folder(learned)
     assert converted.encode_batch(TEXTS[:5]) == original.encode_batch(TEXTS[:5])
     assert (converted.prefix, converted.suffix) == (original.prefix, original.suffix)
+
+
+def test_an_error_in_the_process_of_transformers_is_raised_as_its_last_line(tmp_path: Path) -> None:
+    raised = []
+    assert run_transformers is not encoder_source.run_transformers, "tests/conftest.py replaces it"
+    for ask in (run_transformers, encoder_source.run_transformers):
+        with pytest.raises(RuntimeError) as error:
+            ask("tokenizer", str(tmp_path / "nowhere"), str(tmp_path))
+        raised.append(str(error.value))
+    assert raised[0] == raised[1] != ""
 
 
 def test_a_broken_tokenizer_file_is_named(paths: JobPaths, learned: Path) -> None:

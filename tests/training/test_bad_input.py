@@ -124,9 +124,9 @@ def test_an_empty_split_is_named(tmp_path, split):
     assert split in failed(write_job(tmp_path, frames={split: table(10, seed=0).head(0)}))
 
 
-def test_an_encoder_that_cannot_be_reached_says_which_ways_would_work(tmp_path):
+def test_an_encoder_that_cannot_be_reached_says_which_ways_would_work(tmp_path, monkeypatch):
     paths = write_job(tmp_path, overrides={"tokenizer": "nobody/never-heard-of-it", "encoder_config": {}})
-    os.environ["HF_HUB_OFFLINE"] = "1"
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "nobody/never-heard-of-it" in failed(paths)
     text = paths.failure_files[0].read_text()
     assert "from_scratch" in text
