@@ -70,7 +70,7 @@ def test_train_is_70_percent_in_several_files_and_val_and_test_15_each(
     assert len(list(JobPaths(root).channel("train").iterdir())) > 1
 
 
-def test_no_row_is_lost_where_the_shares_do_not_come_out_even(tmp_path: Path) -> None:
+def test_no_row_is_lost_if_the_ratios_do_not_divide_the_rows(tmp_path: Path) -> None:
     write_demo_data(tmp_path, rows=101, seed=1)
     ids = [name for split in ("train", "val", "test") for name in read(tmp_path, split)["order_id"]]
     assert ids == [f"A-{row:06d}" for row in range(101)]

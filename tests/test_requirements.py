@@ -39,7 +39,7 @@ def test_every_package_has_one_version_and_a_hash(file):
 
 
 @pytest.mark.parametrize("file", LOCKED)
-def test_no_place_to_download_from_is_written_down(file):
+def test_no_url_or_index_is_in_a_lock_file(file):
     assert not re.search(r"://|--index|--find-links|--extra", (FOLDER / file).read_text())
 
 

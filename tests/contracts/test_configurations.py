@@ -15,7 +15,7 @@ from testing.jobs import REPOSITORY
 
 FOLDER = REPOSITORY / "hyperparams"
 # File -> (processes of the job, axes of the mesh); None = any number of processes.
-SHARED_OUT = {
+PARALLEL_SIZES = {
     "reviews_minilm": (None, {"dp_replicate": 8}),
     "reviews_from_scratch": (None, {"dp_replicate": 8}),
     **{name: (None, {"dp_replicate": 8}) for name in MODEL_CLASSES if name != "trimodal_bert"},
@@ -54,15 +54,15 @@ def load(tmp_path):
 
 def test_every_configuration_is_in_the_table_and_in_the_readme():
     files = {path.stem for path in FOLDER.glob("*.json")}
-    assert files == set(SHARED_OUT)
+    assert files == set(PARALLEL_SIZES)
     rows = (FOLDER / "README.md").read_text().splitlines()
     assert {row.split("|")[1].strip() for row in rows if row.startswith("|")} - {"file", "---"} == files
 
 
-@pytest.mark.parametrize("name", SHARED_OUT)
-def test_it_shares_the_work_out_as_documented(load, name):
+@pytest.mark.parametrize("name", PARALLEL_SIZES)
+def test_its_parallel_sizes_are_those_documented(load, name):
     hp = load(name)
-    world_size, axes = SHARED_OUT[name]
+    world_size, axes = PARALLEL_SIZES[name]
     degrees = ParallelDegrees.resolve(hp, world_size or 8)
     assert degrees.axes == axes
     assert unused_settings(hp, degrees.features(hp)) == []
@@ -70,13 +70,13 @@ def test_it_shares_the_work_out_as_documented(load, name):
     assert world_size or ParallelDegrees.resolve(hp, 1).product == 1
 
 
-@pytest.mark.parametrize("name", [name for name in SHARED_OUT if name != "reviews_minilm"])
+@pytest.mark.parametrize("name", [name for name in PARALLEL_SIZES if name != "reviews_minilm"])
 def test_its_encoders_can_be_shared_out_so(load, name):
     hp = load(name)
     encoders = [EncoderShape(field.role, field.tokenizer, ENCODERS[field.tokenizer]) for field in hp.text_fields]
-    check_against_model(ParallelDegrees.resolve(hp, SHARED_OUT[name][0] or 8), hp, encoders)
+    check_against_model(ParallelDegrees.resolve(hp, PARALLEL_SIZES[name][0] or 8), hp, encoders)
 
 
-@pytest.mark.parametrize("name", SHARED_OUT)
+@pytest.mark.parametrize("name", PARALLEL_SIZES)
 def test_it_says_in_a_comment_what_it_is_for(name):
     assert json.loads((FOLDER / f"{name}.json").read_text())["_comments"]

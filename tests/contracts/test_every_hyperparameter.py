@@ -350,7 +350,7 @@ def test_the_weights_of_the_best_validation_are_evaluated_not_the_last(tmp_path)
     assert evaluated == max(values.values()) == done.state.best_value
 
 
-def test_a_run_with_more_patience_goes_on_after_an_early_stop(tmp_path):
+def test_a_run_with_more_patience_resumes_after_an_early_stop(tmp_path):
     settings = {"max_epochs": 5, "lr": 1e-12, "early_stop_patience": 1}
     _, stopped = train(write_job(tmp_path, overrides=settings))
     assert (stopped.state.stopped_early, stopped.state.epoch) == (True, 2)

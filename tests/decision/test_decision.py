@@ -101,7 +101,7 @@ def test_logits_that_are_right_for_balanced_classes_stay_so_where_the_prior_is_c
 
 @pytest.mark.parametrize("method", ["temperature", "isotonic"])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_calibration_brings_held_out_scores_nearer_to_observed_shares(method, classes):
+def test_calibration_brings_held_out_scores_nearer_to_observed_frequencies(method, classes):
     decision = fitted(classes=classes, calibration=method)
     logits, labels = sample(20_000, classes=classes, factor=2.5, seed=7)
     before, after = (calibrate(labels, made.probabilities(logits)) for made in (Decision(), decision))
@@ -111,7 +111,7 @@ def test_calibration_brings_held_out_scores_nearer_to_observed_shares(method, cl
     assert decision.probabilities(logits).sum(axis=1) == pytest.approx(np.ones(len(logits)))
 
 
-def test_isotonic_mends_a_bend_that_no_temperature_can():
+def test_isotonic_calibration_corrects_an_error_that_a_temperature_cannot():
     logits, labels = sample(4000)
     shifted = logits + np.float32([0, 1.5])
     errors = {}
@@ -123,7 +123,7 @@ def test_isotonic_mends_a_bend_that_no_temperature_can():
 
 @pytest.mark.parametrize("rows", [5, 60, 3000])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_an_isotonic_line_never_falls_is_never_steep_and_never_quite_sure(rows, classes):
+def test_an_isotonic_line_increases_with_a_bounded_slope_and_without_0_and_1(rows, classes):
     logits, labels = sample(rows, classes=classes, seed=3)
     labels[:classes] = np.arange(classes)
     for line in fit_calibrator("isotonic", logits, labels).lines:
@@ -134,7 +134,7 @@ def test_an_isotonic_line_never_falls_is_never_steep_and_never_quite_sure(rows, 
         assert 1 / (rows + 2) <= line.y[0] <= line.y[-1] <= 1 - 1 / (rows + 2)
 
 
-def test_a_bent_line_and_a_small_prior_keep_the_graph_at_what_the_decision_computes():
+def test_the_graph_computes_the_decision_with_an_isotonic_line_and_a_small_prior():
     labels = np.arange(16_000) % 2
     margins = np.random.default_rng(0).normal(np.where(labels, 4.0, -4.0), 2)
     logits = np.stack([-margins / 2, margins / 2], axis=1).astype(np.float32)
@@ -171,7 +171,7 @@ def test_a_prior_shift_gives_the_probabilities_of_a_sample_with_that_share():
         ({"calibration": "isotonic"}, (1, 3), sample(3000, factor=2.5)[1].mean()),
     ],
 )
-def test_the_share_that_probabilities_assume_is_the_losss_or_after_isotonic_vals(given, weights, expected):
+def test_the_prior_is_that_of_the_loss_or_after_isotonic_calibration_that_of_val(given, weights, expected):
     assert fitted(weights=weights, target_prior=0.02, **given).prior == PriorShift(pytest.approx(expected), 0.02)
 
 

@@ -52,7 +52,7 @@ def test_opt_ml_is_empty_because_the_service_mounts_over_it(image):
     assert inside(image, "sh", "-c", "ls -A /opt/ml 2>/dev/null || true").strip() == ""
 
 
-def test_the_code_is_compiled_so_that_starting_writes_and_waits_for_nothing(image):
+def test_every_module_is_compiled_in_the_image(image):
     compiled = "ls $(dirname $f)/__pycache__/$(basename $f .py).*.pyc > /dev/null"
     assert inside(image, "sh", "-c", f"find . -name '*.py' | while read f; do {compiled}; done").strip() == ""
 

@@ -202,7 +202,7 @@ def test_no_interval_is_claimed_where_the_sample_cannot_give_one():
     assert auroc_interval(rank(np.array([True, True, False, False]), np.array([0.9, 0.8, 0.1, 0.2]))) is None
 
 
-def test_a_share_of_all_of_a_few_leaves_room_below():
+def test_the_interval_of_5_successes_in_5_trials_is_wide():
     low, high = wilson_interval(5, 5)
     assert (0.5 < low < 0.6, high) == (True, 1.0)
 

@@ -203,7 +203,7 @@ def test_a_history_with_gaps_is_drawn_and_none_is_said(tmp_path):
     assert "No training was logged" in Page(report(tmp_path, replace(made, history=[]))).text
 
 
-def test_fifty_classes_make_a_heat_map_and_not_a_wall(tmp_path):
+def test_fifty_classes_make_a_heat_map_of_bounded_size(tmp_path):
     labels = [f"reason {k:02d}" for k in range(50)]
     splits = {name: split(name, 2000, labels=labels) for name in ("val", "test")}
     markup = report(tmp_path, evaluation(splits, labels=labels))

@@ -78,7 +78,7 @@ def test_an_instance_group_that_does_not_exist_is_an_error(tmp_path, monkeypatch
         Topology.read(paths)
 
 
-def test_a_host_of_another_group_leaves_with_0_and_writes_nothing(tmp_path):
+def test_a_host_of_another_group_exits_with_0_and_writes_nothing(tmp_path):
     resources(tmp_path, current_host="algo-1", hosts=["algo-1", "algo-2", "algo-3"], instance_groups=GROUPS)
     done = subprocess.run(
         [sys.executable, "-m", "container", "train", "--root", str(tmp_path)],

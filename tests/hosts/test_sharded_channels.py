@@ -54,7 +54,7 @@ def kind(name="ShardedByS3Key", mode="File"):
     return {"TrainingInputMode": mode, "S3DistributionType": name, "RecordWrapperType": "None"}
 
 
-def test_the_splits_that_are_shared_out_are_named_in_their_order(tmp_path):
+def test_sharded_channels_are_the_sharded_splits_in_their_order(tmp_path):
     paths = configured(tmp_path, test=kind(), val=kind("FullyReplicated"), train=kind(), extra=kind())
     assert sharded_channels(paths, Topology(HOSTS, HOSTS[0])) == ("train", "test")
 
@@ -196,7 +196,7 @@ def test_a_hosts_own_files_are_not_copied(shards):
     assert links == [[True] * 4, [False] * 4, [False] * 4]
 
 
-def test_a_file_that_every_host_has_is_there_once_and_travels_not_at_all(shards, caplog):
+def test_a_file_that_every_host_has_is_not_sent_and_counts_once(shards, caplog):
     caplog.set_level(logging.INFO)
     shards.deal(NAMES, NAMES, NAMES)
     shards.gather()
@@ -204,7 +204,7 @@ def test_a_file_that_every_host_has_is_there_once_and_travels_not_at_all(shards,
     assert "fetching" not in caplog.text
 
 
-def test_another_dealing_of_the_same_files_fetches_only_what_is_not_held(shards, caplog):
+def test_another_distribution_of_the_same_files_fetches_only_missing_ones(shards, caplog):
     caplog.set_level(logging.INFO)
     shards.deal(NAMES[:1], NAMES[1:], [])
     shards.gather()

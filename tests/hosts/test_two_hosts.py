@@ -82,7 +82,7 @@ def test_every_host_holds_the_same_complete_checkpoints(job):
 
 
 @pytest.mark.long
-def test_a_stop_of_one_host_stops_both_at_one_step_and_the_next_run_goes_on(job, tmp_path):
+def test_a_stop_of_one_host_stops_both_at_one_step_and_the_next_run_resumes(job, tmp_path):
     pair = job(**LONG)
     pair.start()
     pair.wait_for("step 10/")
@@ -236,7 +236,7 @@ def test_sharded_channels_train_the_weights_of_one_host_with_all_files(job, alon
 
 
 @pytest.mark.long
-def test_a_run_goes_on_after_another_dealing_and_on_one_host_that_has_all_files(job, alone, tmp_path):
+def test_a_run_resumes_with_another_distribution_of_its_files_and_on_one_host_with_all(job, alone, tmp_path):
     pair = job(**SETTINGS)
     parts = parts_of_table(pair.paths[0], "train", 4)
     names = list(parts)
@@ -282,7 +282,7 @@ def fetching(job):
 
 @pytest.mark.long
 @pytest.mark.parametrize("host", [0, 1])
-def test_a_stop_while_parts_are_fetched_stops_both_and_the_next_run_goes_on(fetching, alone, host):
+def test_a_stop_while_parts_are_fetched_stops_both_and_the_next_run_continues(fetching, alone, host):
     fetching.processes[host].send_signal(signal.SIGTERM)
     assert fetching.end(seconds=60) == [143, 143]
     for one in (0, 1):

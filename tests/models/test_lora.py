@@ -113,7 +113,7 @@ def test_it_is_refused_under_tensor_parallelism_with_what_works_instead():
     assert "set strategy to auto" in refused.value.fix  # with strategy tp, a tp_size of 1 has no effect
 
 
-def test_what_has_no_effect_beside_it_or_without_it_is_named():
+def test_settings_without_effect_with_lora_or_without_it_are_named():
     hp = parse_hyperparameters({**CONFIGURATION, **LORA, "is_embeddings_trainable": False})
     assert unused_settings(hp) == [
         "is_embeddings_trainable is set and has no effect here: lora_rank freezes the encoders."

@@ -44,7 +44,7 @@ def test_all_tokens_of_a_text_and_all_fields_of_a_table_are_left_out_together():
     assert set(zip(of_texts, of_tables)) == {(0.0, 1.0), (1.0, 0.0), (1.0, 1.0)}
 
 
-def test_the_seed_decides_who_does_without():
+def test_the_seed_decides_which_records_lose_a_modality():
     assert torch.equal(left_out(0.4, 2), left_out(0.4, 2))
     assert not torch.equal(left_out(0.4, 2), left_out(0.4, 2, seed=1))
 

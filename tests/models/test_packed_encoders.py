@@ -179,14 +179,14 @@ def test_the_variable_length_kernel_gives_the_same_states(tmp_path: Path, family
     torch.testing.assert_close(encoder.token_states(text.to("cuda")).double().cpu(), expected, rtol=0, atol=1e-3)
 
 
-def test_a_family_nobody_proved_runs_padded_and_trains_only_what_it_uses(tmp_path: Path) -> None:
+def test_a_family_that_is_not_in_the_table_computes_its_padded_states(tmp_path: Path) -> None:
     folder = tmp_path / "ernie"
     encoder = build_encoder(FIELD, write_config(folder, "bert", model_type="ernie", use_task_id=False)).double()
     assert not encoder.packed
     _compare(encoder, reference_of(encoder, folder, None), encoder.token_states)
 
 
-def test_what_an_unproven_family_leaves_unused_is_frozen(tmp_path: Path) -> None:
+def test_weights_that_a_family_outside_the_table_does_not_use_are_frozen(tmp_path: Path) -> None:
     sizes = {"entity_vocab_size": 20, "entity_emb_size": 16, "max_position_embeddings": MAX_LENGTH + 2}
     files = write_config(tmp_path / "luke", "bert", model_type="luke", **sizes)
     encoder = build_encoder(FIELD, files)

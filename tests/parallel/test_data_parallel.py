@@ -208,7 +208,7 @@ def test_powersgd_begins_after_ten_steps_and_a_higher_rank_is_nearer(on_two_rank
     assert apart[0] > apart[1] > apart[2] > 0
 
 
-def test_powersgd_goes_on_after_a_step_that_overflowed(on_two_ranks):
+def test_powersgd_continues_after_a_step_that_overflowed(on_two_ranks):
     norms = on_two_ranks(norms_after_an_overflow, gradient_compression="powersgd")
     assert [step for step, norm in enumerate(norms) if not math.isfinite(norm)] == [13]
 

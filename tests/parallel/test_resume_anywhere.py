@@ -160,7 +160,7 @@ def test_momentum_and_frozen_embeddings_resume_anywhere_too(runs, resumed):
         ("tp 2", "fsdp 2, SHARD_GRAD_OP"),
     ],
 )
-def test_the_average_of_the_weights_goes_on_under_another_strategy(runs, saved, resumed):
+def test_the_average_of_the_weights_resumes_under_another_strategy(runs, saved, resumed):
     settings = {**DROPOUT_OFF, **ADAMW, "ema_decay": 0.9}
     _, uninterrupted = runs.whole(ONE_PROCESS, settings)
     value, where = largest_difference(runs.resumed(BY_NAME[saved], BY_NAME[resumed], settings), uninterrupted)

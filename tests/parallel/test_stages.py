@@ -67,7 +67,7 @@ def test_the_blocks_of_every_family_one_after_the_other_compute_the_model(tmp_pa
 
 
 @pytest.mark.parametrize("family", [*PACKED_FAMILIES, *PADDED_FAMILIES])
-def test_a_text_is_cut_at_its_layers_where_they_are_known_and_its_own(tmp_path: Path, family: str) -> None:
+def test_an_encoder_is_divided_into_its_layers_or_stays_one_block(tmp_path: Path, family: str) -> None:
     model = two_texts(tmp_path, "bert", family)
     layers = model.branches["secondary"].encoder.layers
     expected = 1 if family in ONE_BLOCK else 2 + len(layers)
@@ -105,7 +105,7 @@ def all_cuts(count: int, stages: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_no_other_cut_has_a_faster_slowest_stage(seed: int) -> None:
+def test_no_other_division_has_a_faster_slowest_stage(seed: int) -> None:
     draw = random.Random(seed)
     costs = [draw.choice([0.1, 1.0, 1.0, draw.uniform(0, 3)]) for _ in range(draw.randint(1, 9))]
     for stages in range(1, len(costs) + 1):
@@ -118,7 +118,7 @@ def test_no_other_cut_has_a_faster_slowest_stage(seed: int) -> None:
 
 @pytest.mark.parametrize("name", ["Interleaved1F1B", "ZBVZeroBubble"])
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_two_stages_a_rank_share_the_layers_as_evenly_as_any_cut(name: str, ranks: int) -> None:
+def test_two_stages_per_rank_divide_the_layers_as_evenly_as_possible(name: str, ranks: int) -> None:
     """An encoder has layers of equal cost between light ends; the result may differ from the best by those ends."""
     rank_of = [SCHEDULES[name].rank_of(stage, ranks) for stage in range(2 * ranks)]
 

@@ -225,7 +225,7 @@ def test_families_cut_in_two_train_as_one_process(run, families):
 
 @pytest.mark.long
 @pytest.mark.parametrize("families", in_pairs(SEQUENCE_FAMILIES), ids="+".join)
-def test_tokens_shared_out_between_the_cut_matrices_change_nothing(run, families):
+def test_sequence_parallelism_computes_what_one_process_computes(run, families):
     results = run(Case({"tp": 2}, families, SP))
     assert_one_process(results)
     assert_same_predictions(results)
@@ -284,7 +284,7 @@ def test_the_state_has_the_plain_names_and_the_same_bits(rank_pool, tmp_path, va
         assert all(torch.equal(ours[name], expected[name]) for name in expected)
 
 
-def test_a_rank_keeps_only_its_part_of_what_is_cut(rank_pool, tmp_path):
+def test_a_rank_keeps_only_its_part_of_split_weights(rank_pool, tmp_path):
     for _, ours, shares in rank_pool.run(state_of_cut, Case({"tp": 4}), tmp_path, world_size=4):
         biases_of_sums = {
             name for name in shares if name.endswith(("attention.output.dense.bias", "output.dense.bias"))
@@ -330,7 +330,7 @@ def test_a_family_without_a_plan_is_refused_with_what_to_do_instead(rank_pool, t
 
 
 @pytest.mark.parametrize("family", sorted({*TENSOR_FAMILIES} - {*SEQUENCE_FAMILIES}))
-def test_a_family_whose_tokens_cannot_be_shared_out_is_refused(rank_pool, tmp_path, family):
+def test_a_family_without_sequence_parallelism_is_refused(rank_pool, tmp_path, family):
     (message,) = rank_pool.run(refusal, Case({}, ("bert", family), SP), tmp_path, world_size=1)
     assert message.startswith("sequence_parallel")
     assert family in message

@@ -186,7 +186,7 @@ def test_settings_of_fits_that_are_precomputed_are_logged_as_without_effect(
     assert "no effect" not in caplog.text
 
 
-def test_an_unfinished_folder_is_nobodys_and_a_failure_leaves_none(paths: JobPaths) -> None:
+def test_an_unfinished_folder_is_not_used_and_a_failure_leaves_none(paths: JobPaths) -> None:
     (paths.prepared / "tmp-other").mkdir(parents=True)
     write_table(paths.channel("test") / "data.csv", table(3, x=["1", "many", "2"]))
     with pytest.raises(ContractError, match=r"data.csv: row 2, column 'x': 'many' is not a number"):

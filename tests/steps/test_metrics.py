@@ -89,7 +89,7 @@ def test_everything_is_written_and_plots_are_drawn(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_evaluation_json_repeats_the_metric_that_decides_and_speaks_sagemakers_words(tmp_path: Path) -> None:
+def test_evaluation_json_has_the_deciding_metric_in_the_model_registrys_format(tmp_path: Path) -> None:
     lay_out(tmp_path)
     report = compute(tmp_path, DECISION_METRIC="val/average_precision")
     found = read(tmp_path, "evaluation.json")

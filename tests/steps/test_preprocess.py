@@ -117,7 +117,7 @@ def test_the_hash_of_a_row_knows_which_cell_holds_what() -> None:
     assert first != second
 
 
-def test_shares_of_many_rows_come_out() -> None:
+def test_a_large_table_is_split_in_the_given_ratios() -> None:
     hashes = key_hashes(pa.array(np.arange(100_000)), seed=0)
     counts = np.bincount(HashSplit(HALVES).assign(hashes, np.zeros(100_000, np.int64), None)) / 100_000
     assert counts == pytest.approx([0.7, 0.15, 0.15], abs=0.005)

@@ -144,7 +144,7 @@ def test_the_manifest_lists_every_file_with_its_size(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
-def test_what_is_written_is_the_state_at_the_call_although_training_goes_on_meanwhile(tmp_path, slow_disk, kind):
+def test_a_save_writes_the_state_at_its_call_while_training_continues(tmp_path, slow_disk, kind):
     module, optimizer = trained(0, kind=kind)
     store = CheckpointStore(tmp_path, keep=2)
     content = {"step": 3, "history": [1]}

@@ -139,7 +139,7 @@ def test_drops_are_those_of_dealing_the_prepared_values_anew(by_price: Made) -> 
     assert found.base == pytest.approx(base)
 
 
-def test_without_the_table_is_what_a_record_with_nothing_in_it_gets(by_price: Made) -> None:
+def test_the_importance_of_the_table_is_measured_with_imputed_values(by_price: Made) -> None:
     batch = by_price.val.pack(even_sample(by_price.val.column("label").to_numpy(), 1000, seed=0))
     with torch.no_grad():
         base = roc_auc_score(batch.labels, softmax(by_price.model(batch).numpy())[:, 1])

@@ -73,7 +73,7 @@ def test_the_log_says_how_the_global_batch_was_kept(caplog):
 @pytest.mark.parametrize(
     "changed", [{"strategy": "fsdp"}, {"pp_size": 2}, {"batch_size": 3}, {"accumulate_grad_batches": 5}]
 )
-def test_how_the_work_is_spread_may_change_between_runs(changed):
+def test_parallelism_may_change_between_runs(changed):
     first, second = (parse_hyperparameters({**CONFIGURATION, **more}) for more in ({}, changed))
     check_identity(identity(first, "abc", ROWS), identity(second, "abc", ROWS), folder="c")
 

@@ -118,7 +118,7 @@ def alive(pid):
         return False
 
 
-def test_sigterm_stops_at_a_step_with_a_complete_checkpoint_and_the_next_run_goes_on(tmp_path, uninterrupted):
+def test_sigterm_stops_at_a_step_with_a_complete_checkpoint_and_the_next_run_resumes(tmp_path, uninterrupted):
     paths = write_job(tmp_path, overrides=LONG)
     process = start_train(paths, warm=True)
     wait_for(lambda: "step 10/" in log_of(paths))
@@ -234,7 +234,7 @@ def test_a_second_job_in_the_same_folder_is_refused_and_harms_nothing(tmp_path):
     assert not any(path.exists() for path in paths.failure_files)
 
 
-def test_running_out_of_memory_is_said_with_what_to_lower_and_not_tried_again(tmp_path):
+def test_running_out_of_memory_names_the_settings_to_lower_and_is_not_retried(tmp_path):
     too_large = {**TINY_ENCODER, "hidden_size": 400_000, "intermediate_size": 400_000}
     paths = write_job(tmp_path, overrides={"encoder_config": too_large, "nproc_per_node": 2})
     log = run_train(paths, expect=1)

@@ -44,7 +44,7 @@ def test_workers_that_end_well_are_waited_for(job, tmp_path):
     assert sorted(path.name for path in tmp_path.glob("rank*")) == ["rank0", "rank1"]
 
 
-def test_ranks_left_alone_end_soon_and_are_no_cause(job, tmp_path):
+def test_ranks_that_lose_their_peer_end_soon_and_are_not_the_cause(job, tmp_path):
     program = f"""
 import ctypes, os, sys
 sys.path.insert(0, {str(REPOSITORY)!r})
@@ -65,7 +65,7 @@ Path({str(tmp_path / "outlived")!r}).touch()
     assert failure.cause.startswith(f"worker rank 1 (pid {ended[0].pid}) was ended by SIGKILL")
 
 
-def test_the_cause_is_the_rank_that_was_killed_not_the_peer_whose_words_are_unknown(job):
+def test_the_cause_is_the_rank_that_was_killed_not_the_peer_with_an_unknown_error(job):
     said(job, RuntimeError("something that nobody has seen before"), rank=0, at=99.99)
     ended = [Ended(1, 7, -signal.SIGKILL, 100.0), Ended(0, 6, 1, 100.0)]
     assert failure_of(job, ended).killed
@@ -77,14 +77,14 @@ def test_the_cause_is_the_error_not_the_peer_that_aborted_over_it(job):
     assert failure_of(job, ended).cause == "ValueError: a bad record"
 
 
-def test_the_cause_is_the_rank_that_failed_not_the_one_that_was_told_of_it(job):
+def test_the_cause_is_the_rank_that_failed_not_the_one_that_received_its_error(job):
     said(job, PeerFailed("rank 1: OSError: [Errno 5] Input/output error"), rank=0, at=99.0)
     said(job, OSError(5, "Input/output error"), rank=1, at=99.9)
     failure = failure_of(job, [Ended(0, 6, 1, 100.0), Ended(1, 7, 1, 100.0)])
     assert (failure.rank, failure.echo) == (1, False)
 
 
-def test_what_an_attempt_left_is_not_taken_for_the_next_one_s(job):
+def test_files_of_an_earlier_attempt_are_not_read_by_the_next_one(job):
     said(job, ValueError("old"), rank=0, at=1.0)
     write_json(job.pid_file(0), 7)
     write_json(job.restart_file, asdict(Restart(1, of=3, cause="a crash", at=2.0)))

@@ -70,6 +70,6 @@ print(before - resident())
 
 
 @pytest.mark.skipif("glibc" not in platform.libc_ver(), reason="another C library decides for itself")
-def test_memory_that_batches_left_in_pieces_goes_back_to_the_machine():
+def test_fragmented_memory_of_batches_is_returned_to_the_system():
     done = subprocess.run([sys.executable, "-c", FREED], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert float(done.stdout) > 50
