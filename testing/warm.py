@@ -205,6 +205,7 @@ def _become(command: list[str], environment: Mapping[str, str], folder: str | Pa
     """Run `python *command` in this process to its end."""
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # the server's, where it is known already; TMPDIR may be another one now
     # A fork keeps the server's command line and environment in /proc: this is what shows which process it is.
     Path("/proc/self/comm").write_text(f"{command[1].rpartition('.')[2]} {environment.get('RANK', '')}".strip())
     if folder is not None:

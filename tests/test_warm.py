@@ -10,6 +10,7 @@ import pytest
 from testing import warm
 from testing.jobs import start_train, write_job
 from testing.warm import PRELOADED, WarmProcess, run
+from tests.training.test_interruptions import wait_for
 
 
 def test_every_preloaded_module_of_the_project_exists():
@@ -34,8 +35,10 @@ def test_a_command_has_the_environment_that_it_is_given(tmp_path):
     assert "GENERATE_ROWS: 'many'" in printed
 
 
-def test_a_signal_ends_a_command_with_the_signals_code(tmp_path):
-    process = start_train(write_job(tmp_path), warm=True)
+def test_a_job_puts_temporary_files_into_its_tmpdir_and_a_signal_ends_it_with_the_signals_code(tmp_path):
+    (temporary := tmp_path / "temporary").mkdir()
+    process = start_train(write_job(tmp_path / "job"), warm=True, TMPDIR=str(temporary))
+    wait_for(lambda: any(temporary.iterdir()))
     process.send_signal(signal.SIGKILL)
     assert process.wait(timeout=60) == -signal.SIGKILL
     assert process.poll() == process.returncode == -signal.SIGKILL
@@ -52,5 +55,5 @@ def test_a_command_that_exceeds_its_timeout_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(warm, "WarmProcess", Recorded)
     command = ["-m", "container", "train", "--root", str(write_job(tmp_path).root)]
     with pytest.raises(subprocess.TimeoutExpired):
-        run(command, environment=dict(os.environ), timeout=0.2)
+        run(command, environment={**os.environ, "TMPDIR": str(tmp_path)}, timeout=0.2)
     assert started[0].wait(timeout=10) == -signal.SIGKILL
