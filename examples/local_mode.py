@@ -1,10 +1,10 @@
-"""Trains the demo's data in the image by the SageMaker SDK's local mode, on one host or two, on this machine.
+"""Train on the demo's data in the image with the SageMaker SDK's local mode, on one or two hosts on this machine.
 
-    pip install '.[aws]'                               # or make setup
+    pip install -c constraints.txt '.[aws]'            # or make setup
     python examples/local_mode.py --image text-table-trainer --work /tmp/local-mode --instances 2
 
-Needs Docker and Docker Compose, and no AWS account. What a job on the service would leave in S3 is under
-WORK/compressed_artifacts: model.tar.gz and output.tar.gz.
+You need Docker and Docker Compose, but no AWS account. WORK/compressed_artifacts gets
+model.tar.gz and output.tar.gz, which a job on SageMaker writes to S3.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-# Local mode asks nothing of AWS, but the SDK looks for a region and checks roles unless told otherwise.
+# Local mode makes no AWS calls, but by default the SDK looks for a region and checks roles.
 os.environ.setdefault("SAGEMAKER_VALIDATE_ROLE", "false")
 os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
 
@@ -31,7 +31,7 @@ def main() -> None:
     """Run one local training job."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--image", default="text-table-trainer")
-    parser.add_argument("--work", type=Path, required=True, help="folder for the job; made where it is missing")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the job; created if it does not exist")
     parser.add_argument("--data", type=Path, help="folder with train/, val/, test/ (default: demo data)")
     parser.add_argument("--instances", type=int, default=1)
     parser.add_argument("--hyperparameters", type=Path, help="JSON file (default: the demo's)")
