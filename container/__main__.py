@@ -20,9 +20,9 @@ def main(command_line: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, about in (
         ("train", "train, evaluate and export: read input/, write model/ and output/"),
-        ("serve", "answer GET /ping and POST /invocations with the model in model/, an unpacked package"),
+        ("serve", "answer GET /ping and POST /invocations with model/: a trained model or an unpacked package"),
         ("demo", "generate a small data set and train on it"),
-        *((name, f"a step of a pipeline: {step.about}") for name, step in PROCESSING_STEPS.items()),
+        *((name, f"run a pipeline step: {step.about}") for name, step in PROCESSING_STEPS.items()),
     ):
         command = commands.add_parser(name, help=about, description=about)
         command.add_argument(

@@ -191,7 +191,7 @@ def _meet_hosts(control: Control, hp: Hyperparameters, num_workers: int, sharded
                 raise ContractError(f"{name}: host {host} has {value}, but host {hosts[0]} has {first}", fix)
     if len(hosts) > 1:
         logger.info(
-            "%d hosts of %d processes: %s; this is %s, rank %d", len(hosts), num_workers, ", ".join(hosts),
+            "%d hosts with %d processes each: %s; this is %s, rank %d", len(hosts), num_workers, ", ".join(hosts),
             control.topology.current, control.topology.rank,
         )  # fmt: skip
 
@@ -206,7 +206,7 @@ def _check_same_data(control: Control, prepared: PreparedData) -> None:
             value, first = facts_of[host][name], facts_of[leader][name]
             if value != first:
                 raise ContractError(
-                    f"channels: host {host} prepared other data than host {leader}: {name} {value}, not {first}",
+                    f"channels: host {host} prepared other data than host {leader}: {name} are {value}, not {first}",
                     "Give every host all files of every channel (S3DataDistributionType FullyReplicated), or declare "
                     "that each has a part of them (ShardedByS3Key).",
                 )

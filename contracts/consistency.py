@@ -180,8 +180,8 @@ def _check_model(hp: Hyperparameters) -> None:
     architecture, width = hp.architecture, hp.hidden_common_dim
     if architecture.table == "needed" and not hp.has_table:
         raise ContractError(
-            f"model_class: {hp.model_class!r} weighs text against a table, but tab_field_list and cat_field_list name "
-            "no column that enters the model",
+            f"model_class: {hp.model_class!r} combines text with table columns, but no column of tab_field_list "
+            "and cat_field_list enters the model",
             "Name numeric or categorical columns, or choose bert.",
         )
     if architecture.name in CROSS_ATTENTION_CLASSES and width % hp.fusion_attention_heads:
@@ -204,7 +204,7 @@ def _check_convolutions(hp: Hyperparameters) -> None:
     for name in ("kernel_size", "num_channels"):
         smallest = min(getattr(hp, name))
         if smallest < 1:
-            raise ContractError(f"{name}: {getattr(hp, name)} has {smallest}", "Use numbers of at least 1.")
+            raise ContractError(f"{name}: {getattr(hp, name)} contains {smallest}", "Use numbers of at least 1.")
     if len(set(hp.kernel_size)) != len(hp.kernel_size):
         raise ContractError(f"kernel_size: {hp.kernel_size} names a size twice", "Name each size once.")
     if len(hp.num_channels) != hp.num_layers:
@@ -251,7 +251,7 @@ def _check_outcome(hp: Hyperparameters) -> None:
         raise ContractError(f"onnx_variants: {hp.onnx_variants} names a variant twice", "Name each variant once.")
     for name, reason in (
         ("target_prior", "the share of one class does not give the shares of the others"),
-        ("decision_threshold", "the most probable class is decided"),
+        ("decision_threshold", "the model predicts the most probable class"),
     ):
         if hp.num_classes > 2 and getattr(hp, name) != Hyperparameters.model_fields[name].default:
             raise ContractError(
@@ -270,7 +270,7 @@ def check_parallelism(hp: Hyperparameters, features: Collection[str], *, pipelin
     layout = f"this job uses {', '.join(sorted(features)) or 'one process'}"
     if hp.gradient_compression != "none" and features and "ddp" not in features:
         raise ContractError(
-            f"gradient_compression: is {hp.gradient_compression!r}, which needs replicas alone (ddp); {layout}",
+            f"gradient_compression: is {hp.gradient_compression!r}, which works only with ddp (replicas); {layout}",
             "Set gradient_compression to none, or strategy to ddp. Under fsdp, fsdp_reduce_dtype=bfloat16 halves the "
             "communication.",
         )
@@ -309,12 +309,12 @@ def _check_microbatches(hp: Hyperparameters, ranks: int) -> None:
         return
     reasons = []
     if count not in divisors:
-        reasons.append(f"do not divide the {hp.batch_size} records of batch_size evenly")
+        reasons.append(f"cannot divide batch_size {hp.batch_size} evenly")
     if not microbatches_fit(hp.pp_schedule, count, ranks):
         reasons.append(
             f"are too few for {ranks} ranks under 1F1B (pp_size)"
             if hp.pp_schedule == "1F1B"
-            else f"make no {count // ranks} even rounds over {ranks} ranks under {hp.pp_schedule} (pp_size)"
+            else f"cannot form {count // ranks} equal rounds over {ranks} ranks under {hp.pp_schedule} (pp_size)"
         )
     raise ContractError(
         f"num_microbatches: {count} microbatches {' and '.join(reasons)}",
@@ -335,11 +335,11 @@ def _check_zero_bubble(hp: Hyperparameters) -> None:
     if hp.pp_schedule not in ZERO_BUBBLE_SCHEDULES:
         return
     for name, reason in (
-        ("compile", "into which compiled layers cannot be divided"),
-        ("activation_checkpointing", "and each would compute the layers again: nine times per microbatch, not once"),
+        ("compile", "compiled layers cannot be divided into them"),
+        ("activation_checkpointing", "each would recompute the layers, nine times per microbatch instead of once"),
     ):
         if getattr(hp, name):
             raise ContractError(
-                f"{name}: is {getattr(hp, name)}, but {hp.pp_schedule} runs the backward pass in two parts, {reason}",
+                f"{name}: is {getattr(hp, name)}, but {hp.pp_schedule} runs the backward pass in two parts: {reason}",
                 f"Remove {name}, or set pp_schedule to 1F1B or Interleaved1F1B.",
             )

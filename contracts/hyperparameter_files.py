@@ -63,7 +63,7 @@ def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None
         key = str(first["loc"][0])
         field, path = Hyperparameters.model_fields[key], (origin or {}).get(key)
         raise ContractError(
-            f"{key}: {values[key]!r} is refused: {first['msg']}{f' (in {path})' if path else ''}",
+            f"{key}: {values[key]!r} is invalid: {first['msg']}{f' (in {path})' if path else ''}",
             f"{key} is {_type_name(field.annotation)}: {field.description}",
         ) from None
     check_consistency(hp)

@@ -67,7 +67,7 @@ class StepSettings(BaseModel):
             place, about = f"environment variable {name.upper()}", cls.model_fields[name].description
             if first["type"] == "missing":
                 raise ContractError(f"{place}: is not set", f"Set it: {about}") from None
-            raise ContractError(f"{place}: {given[name]!r} is refused: {reason}", about or "") from None
+            raise ContractError(f"{place}: {given[name]!r} is invalid: {reason}", about or "") from None
 
     def to_environment(self) -> dict[str, str]:
         """Return these settings as environment variables, without those at their default. Byte-stable."""

@@ -67,7 +67,7 @@ class TabularPreprocessingSettings(ProcessingSettings):
     )
     output_format: TableFormat = Field("CSV", description="Format of the splits.")
     train_ratio: float = Field(0.7, gt=0, lt=1, description="Share of the rows that becomes train.")
-    test_val_ratio: float = Field(0.5, gt=0, lt=1, description="Share of the other rows that becomes test, not val.")
+    test_val_ratio: float = Field(0.5, gt=0, lt=1, description="Share of test among the rows of test and val.")
     split_by: Literal["hash", "stratified", "time"] = Field(
         "hash",
         description="hash: by the id; stratified: by the id, with the same shares within each label; time: the oldest "
@@ -75,9 +75,9 @@ class TabularPreprocessingSettings(ProcessingSettings):
     )
     time_field: str | None = Field(None, description="Column of times or increasing numbers, for SPLIT_BY=time.")
     split_seed: int = Field(0, ge=0, lt=10**16, description="Seed of the split.")
-    label_map: JsonObject = Field({}, description='New label by label, e.g. {"Y": 1, "N": 0}. Other labels are errors.')
+    label_map: JsonObject = Field({}, description='New label of each label, e.g. {"Y": 1, "N": 0}. Others are errors.')
     unlabelled: Literal["error", "drop", "keep"] | None = Field(
-        None, description="Rows without a label. Default: error for job_type training, keep for the others."
+        None, description="Handling of rows without a label. Default: error for job_type training, keep for the others."
     )
 
     @property

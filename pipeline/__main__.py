@@ -62,21 +62,21 @@ def _parser() -> argparse.ArgumentParser:
         ("definition", "print the SageMaker pipeline's definition as JSON; makes no AWS calls"),
         ("upsert", "create or update the pipeline on AWS; prints its ARN"),
         ("start", "start an execution on AWS; prints its ARN"),
-        ("run", "run the steps as local processes; unchanged steps come from the cache"),
+        ("run", "run the steps as local processes; steps without changes are not run again"),
     ):
         command = commands.add_parser(name, help=about, description=about)
         command.add_argument("--config", type=Path, required=True, help="YAML or JSON; docs/pipeline.md lists the keys")
         if name == "start":
             command.add_argument(
-                "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of this execution"
+                "--set", action="append", default=[], metavar="NAME=VALUE", help="set a parameter of this execution"
             )
         if name == "run":
             command.add_argument(
-                "--root", type=Path, default=Path("pipeline_run"), help="folder of steps and registry (pipeline_run)"
+                "--root", type=Path, default=Path("pipeline_run"), help="steps and registry (default: pipeline_run)"
             )
             command.add_argument(
                 "--docker", nargs="?", const="text-table-trainer", metavar="IMAGE",
-                help="in containers of the image (text-table-trainer), by the SageMaker SDK's local pipelines",
+                help="run in containers of IMAGE (default: text-table-trainer), with the SageMaker SDK's local mode",
             )  # fmt: skip
     return parser
 

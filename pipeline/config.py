@@ -123,7 +123,7 @@ class Aws(Section):
     )
     bucket: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", description="Bucket for all outputs.")
     prefix: str = Field(default="pipelines", pattern=r"^[^/].*[^/]$", description="Key prefix in the bucket.")
-    inputs: dict[str, S3Folder] = Field(default={}, description="S3 URIs of the inputs from outside, by logical name.")
+    inputs: dict[str, S3Folder] = Field(default={}, description="S3 URIs of the external inputs, by logical name.")
     steps: dict[str, Machine] = Field(default={}, description="Instances by step name. Default: one ml.m5.xlarge.")
     spot: Spot = Field(default=Spot(), description="Spot training.")
     retries: Retries = Field(default=Retries(), description="Retries of each step.")
@@ -152,7 +152,7 @@ class PipelineConfig(Section):
     name: Name = Field(description="Name of the pipeline.")
     inputs: dict[str, str] = Field(
         default={},
-        description="Local folders (or one file) of the inputs from outside, by logical name, relative to this file.",
+        description="Local folders (or one file) of the external inputs, by logical name, relative to this file.",
     )
     hyperparameters_file: str | None = Field(
         default=None, description="A JSON file of hyperparameters, relative to this file, e.g. one of hyperparams/."

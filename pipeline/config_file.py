@@ -39,7 +39,7 @@ def load_config(path: Path) -> PipelineConfig:
 def _absolute(path: Path, folder: str) -> str:
     if "://" in folder:
         raise ContractError(
-            f"inputs: {folder!r} in {path} is no local folder", "Name S3 URIs under aws.inputs; inputs is for `run`."
+            f"inputs: {folder!r} in {path} is not a local folder", "Name S3 URIs under aws.inputs; inputs is for `run`."
         )
     return str((path.parent / folder).absolute())
 
@@ -73,7 +73,7 @@ def _refused(path: Path, error: ValidationError) -> ContractError:
     value = "" if isinstance(first["input"], dict) else f" {first['input']!r}"
     reason = first["msg"].removeprefix("Value error, ")
     return ContractError(
-        f"{key}:{value} in {path} is refused: {reason}", "Correct it; docs/pipeline.md describes the key."
+        f"{key}:{value} in {path} is invalid: {reason}", "Correct it; docs/pipeline.md describes the key."
     )
 
 

@@ -67,7 +67,7 @@ def make_plan(config: PipelineConfig, outside: Mapping[str, str]) -> Plan:
     """
     hyperparameters = _checked_hyperparameters(config.hyperparameters)
     _require_known("settings", config.settings, (step.name for step in ORDER), "step")
-    _require_known("inputs", outside, outside_inputs(), "input from outside")
+    _require_known("inputs", outside, outside_inputs(), "external input")
     steps = tuple(_plan_step(contract, config, hyperparameters, outside) for contract in ORDER)
     return Plan(steps, {name: _text(value) for name, value in hyperparameters.items()})
 
@@ -106,10 +106,10 @@ def _plan_step(
             raise ContractError(f"inputs.{folder.name}: is missing", f"Provide it: {folder.about}")
     if contract is DATA_LOADING and ("input_data" in inputs) == bool(given.get("generate_rows")):
         raise ContractError(
-            "inputs.input_data: both it and settings.DataLoading.generate_rows are given"
+            "inputs.input_data: is set, and settings.DataLoading.generate_rows is set too"
             if inputs
-            else "inputs.input_data: is missing, and so is settings.DataLoading.generate_rows",
-            "Name the folder of your table, or the number of rows of the demo's table to generate.",
+            else "inputs.input_data: is missing, and settings.DataLoading.generate_rows is not set",
+            "Set inputs.input_data to your table's folder, or generate_rows to a number of demo rows.",
         )
     command = tuple(contract.command_line()) if contract.command else ()
     variables = {field.upper(): name for field, name in repeated.items()}
@@ -129,13 +129,13 @@ def _checked_hyperparameters(given: Mapping[str, Any]) -> dict[str, Any]:
     values = {name: value for name, value in values.items() if value is not None}
     if len(values) > MOST_HYPERPARAMETERS:
         raise ContractError(
-            f"hyperparameters: {len(values)} are set, and a training job takes {MOST_HYPERPARAMETERS}",
+            f"hyperparameters: {len(values)} are set, but a training job accepts {MOST_HYPERPARAMETERS}",
             "Remove hyperparameters with default values.",
         )
     for name, value in values.items():
         if len(_text(value)) > LONGEST_VALUE:
             raise ContractError(
-                f"hyperparameters.{name}: has {len(_text(value))} characters, and a training job takes {LONGEST_VALUE}",
+                f"hyperparameters.{name}: has {len(_text(value))} characters; a job accepts {LONGEST_VALUE}",
                 "Shorten it; provide risk tables and imputation values as model_artifacts_input.",
             )
     return values

@@ -17,7 +17,7 @@ def check_val_labels(hp: Hyperparameters, val_classes: Mapping[str, int]) -> Non
     if hp.calibration != "none" and not present:
         raise ContractError(
             f"calibration: {hp.calibration!r} is fitted on val, but no val record has a label",
-            "Label val, or set calibration to none.",
+            "Add labels to val, or set calibration to none.",
         )
     for name, needed, default in (
         ("calibration", needed_classes(hp), "none"),

@@ -47,7 +47,7 @@ def headline(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> list
         predicted = percent(analysis.metric("accuracy") or 0)
         return [
             f"All {analysis.labelled:,} labelled {analysis.split} records are of class {label}; the model predicts it "
-            f"for {predicted} of them. This split says nothing about other classes."
+            f"for {predicted} of them. This split cannot show how the model treats other classes."
         ]
     describe = _two_classes if len(class_labels) == 2 else _more_classes
     return [*describe(analysis, class_labels)]
@@ -133,7 +133,7 @@ def _small(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> Iterat
     reach = f" The 95% CI of {name} is {interval[0]:.3f} to {interval[1]:.3f}." if interval else ""
     yield Finding(
         "check",
-        f"Fewer than {FEW_RECORDS} {analysis.split} records of class {listed}{more}: small differences are not "
+        f"{analysis.split} has fewer than {FEW_RECORDS} records of class {listed}{more}: small differences are not "
         f"significant.{reach}",
     )
 
@@ -151,8 +151,8 @@ def _useless(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> Iter
     if len(class_labels) == 2 and f1 is not None and flag_all is not None and f1 < flag_all < 1:
         yield Finding(
             "check",
-            f"F1 at {analysis.threshold:.4g} on {analysis.split} ({f1:.3f}) is lower than when every record is "
-            f"flagged ({flag_all:.3f}). Choose another threshold.",
+            f"F1 on {analysis.split} at the threshold {analysis.threshold:.4g} ({f1:.3f}) is lower than if every "
+            f"record is flagged ({flag_all:.3f}). Choose another threshold.",
         )
     area, interval = analysis.metric("auroc"), analysis.intervals.get("auroc")
     if area is not None and (interval[0] <= 0.5 if interval else area <= 0.5):
@@ -166,7 +166,7 @@ def _never_predicted(analysis: SplitAnalysis) -> Iterator[Finding]:
     if never:
         listed = ", ".join(f"{scores.label} ({scores.support:,} records)" for scores in never[:8])
         more = f" and {len(never) - 8} more" if len(never) > 8 else ""
-        yield Finding("check", f"Never predicted on {analysis.split}: {listed}{more}.")
+        yield Finding("check", f"The model never predicts on {analysis.split}: {listed}{more}.")
 
 
 def _agreement(analyses: Mapping[str, SplitAnalysis]) -> Iterator[Finding]:
@@ -179,8 +179,8 @@ def _agreement(analyses: Mapping[str, SplitAnalysis]) -> Iterator[Finding]:
     if val > interval[1] and val - test > 0.01:
         yield Finding(
             "check",
-            f"AUROC falls from {val:.3f} on val to {test:.3f} on test, more than sampling explains. Either test "
-            "differs from val, or too many choices were made on val.",
+            f"AUROC falls from {val:.3f} on val to {test:.3f} on test, by more than the sampling error. Either "
+            "test differs from val, or too many settings were chosen on val.",
         )
     elif interval[0] <= val <= interval[1] and analyses["test"].labelled >= ENOUGH_RECORDS:
         yield Finding("good", f"AUROC on val ({val:.3f}) and test ({test:.3f}) agree.")
@@ -228,7 +228,7 @@ def _calibration(analysis: SplitAnalysis, evaluation: EvaluationInput) -> Iterat
     shifting = [name for name in ("class_weights", "label_smoothing") if evaluation.hyperparameters.get(name)]
     shifting += ["the focal loss"] if evaluation.hyperparameters.get("loss") == "focal" else []
     verb = "shifts" if shifting in (["label_smoothing"], ["the focal loss"]) else "shift"
-    weighted = f" {' and '.join(shifting)} {verb} them by design." if shifting else ""
+    weighted = f" {' and '.join(shifting)} intentionally {verb} them." if shifting else ""
     yield Finding(
         "check",
         f"Do not read the scores as probabilities: they are {direction}, by {error:.3f} on average.{weighted} "
@@ -257,7 +257,7 @@ def _explanation(explanation: Explanation | None) -> Iterator[Finding]:
         )
     for entry in explanation.modalities:
         if len(explanation.modalities) > 1 and entry.drop < 0.001 * (gain > 0.05):
-            yield Finding("note", f"{name} on val is as high without {entry.name}: it does not improve the model.")
+            yield Finding("note", f"{name} on val does not decrease without {entry.name}; it may be unnecessary.")
 
 
 def _training(evaluation: EvaluationInput) -> Iterator[Finding]:
@@ -339,7 +339,9 @@ def _drift(summary: Mapping[str, Any]) -> Iterator[Finding]:
         count = train["classes"][label]
         before, after = count / totals[0], test["classes"].get(label, 0) / totals[1]
         if abs(after - before) > max(0.05, 3 * (before * (1 - before) / totals[1]) ** 0.5):
-            yield Finding("check", f"Class {label} makes up {percent(before)} of train and {percent(after)} of test.")
+            yield Finding(
+                "check", f"Class {label} has {percent(before)} of train's rows and {percent(after)} of test's."
+            )
 
 
 def metric_key(evaluation: EvaluationInput) -> str:

@@ -40,8 +40,8 @@ def sharded_channels(paths: JobPaths, topology: Topology) -> tuple[str, ...]:
             )
         if name in SPLITS and topology.idle:
             raise ContractError(
-                f"channel {name}: is {SHARDED} over hosts of which {', '.join(topology.idle)} do not train: the job "
-                f"would lose the rows of their parts ({path})",
+                f"channel {name}: is {SHARDED}, and {', '.join(topology.idle)} receive parts but do not train: the job "
+                f"would lose these rows ({path})",
                 f"Set its distribution to {REPLICATED}, or let all instance groups train.",
             )
     return tuple(name for name in SPLITS if name in sharded)

@@ -51,7 +51,7 @@ class Topology:
         except (ValueError, AttributeError, KeyError, TypeError) as error:
             raise ContractError(f"{path}: is not a resource configuration: {error!r}") from None
         if current not in hosts:
-            raise ContractError(f"{path}: current_host {current!r} is not one of its hosts {hosts}")
+            raise ContractError(f"{path}: current_host {current!r} is not one of the hosts {hosts}")
         group = _chosen_group(groups, where=str(path))
         training = hosts if group is None else [str(name) for name in groups[group]]
         idle = sorted(set(hosts) - set(training), key=natural_order)

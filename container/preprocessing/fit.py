@@ -155,9 +155,9 @@ def scan_train(files: Sequence[Path], hp: Hyperparameters, columns: TableColumns
     _scan(files, statistics, channel="train")
     if statistics.unlabelled and not hp.drop_unlabelled:
         raise ContractError(
-            f"{statistics.unlabelled_rows[0]}, column {hp.label_name!r}: has no label, as have "
+            f"{statistics.unlabelled_rows[0]}, column {hp.label_name!r}: has no label; "
             f"{statistics.unlabelled} of {statistics.rows} training rows ({'; '.join(statistics.unlabelled_rows)}"
-            f"{'; ...' if statistics.unlabelled > len(statistics.unlabelled_rows) else ''})",
+            f"{'; ...' if statistics.unlabelled > len(statistics.unlabelled_rows) else ''}) have none",
             "Label the rows or remove them, or set drop_unlabelled to true.",
         )
     if statistics.unlabelled:
@@ -180,7 +180,7 @@ def scan_held_out(
     _scan(files, statistics, channel=channel)
     if statistics.unlabelled:
         unlabelled = f"{statistics.unlabelled} of {statistics.rows} rows"
-        logger.warning("%s: %s have no label; they have predictions but do not enter metrics.", channel, unlabelled)
+        logger.warning("%s: %s have no label; they get predictions, and the metrics ignore them.", channel, unlabelled)
     return statistics
 
 
@@ -284,7 +284,7 @@ def _risk_tables(
             continue
         tables[name].check_matches(name, counts.index, source=source, fix=fix)
         size = len(tables[name].risk)
-        logger.info("Risk table of column %r: %d categories, given; no out-of-fold values.", name, size)
+        logger.info("Risk table of column %r: given, %d categories; there are no out-of-fold values.", name, size)
     return tables, folds
 
 

@@ -48,7 +48,7 @@ class LabelMap:
             index = int(wrong[0])
             value = plain_array(column)[index].as_py()
             raise ContractError(
-                f"{origin.row(index)}, column {self.column!r}: {value!r} is none of the labels {list(self.labels)}",
+                f"{origin.row(index)}, column {self.column!r}: {value!r} is not one of the labels {list(self.labels)}",
                 "Correct the row, or multiclass_categories (with is_binary false) so that it lists every label.",
             )
         return pc.fill_null(ids, UNLABELLED).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -87,7 +87,7 @@ def check_two_classes(labels: LabelMap, counts: Mapping[str, int], *, where: str
     if len(present) < 2:
         only = f"only the label {present[0]!r}" if present else "no label"
         raise ContractError(
-            f"{where}: column {labels.column!r} holds {only}; a classifier needs two classes",
+            f"{where}: column {labels.column!r} holds {only}, but a classifier needs two classes",
             "Check label_name and the split of the data.",
         )
     return [label for label, key in zip(labels.labels, labels.keys.to_pylist()) if not counts.get(key)]
@@ -138,9 +138,9 @@ class LabelCollector:
     def _admit(self, key: str, where: str) -> None:
         if len(self.index) == self.allowed:
             raise ContractError(
-                f"{where}, column {self.column!r}: {key!r} is a label beyond the {self.allowed} classes "
+                f"{where}, column {self.column!r}: {key!r} is one label more than the {self.allowed} classes "
                 f"{list(self.index)}",
-                "Check label_name; for more classes set is_binary to false, num_classes and multiclass_categories.",
+                "Check label_name. For more classes, set is_binary=false, num_classes and multiclass_categories.",
             )
         self.index[key] = len(self.index)
 

@@ -127,11 +127,11 @@ def read_artifact(folder: Path, name: str, columns: Sequence[str]) -> tuple[Path
         path, values = pickle_path, read_pickle(pickle_path)
     else:
         raise ContractError(
-            f"{folder}: neither {json_path.name} nor {pickle_path.name} is there, but the environment requests it",
+            f"{folder}: neither {json_path.name} nor {pickle_path.name} exists, but USE_PRECOMPUTED_* is true",
             "Put one of them into the channel model_artifacts_input, or set the variable to false.",
         )
     if not isinstance(values, Mapping):
-        raise ContractError(f"{path}: holds a {type(values).__name__}, not an object by column", "Write it again.")
+        raise ContractError(f"{path}: is a {type(values).__name__}, not an object {{column: value}}", "Write it again.")
     for column in columns:
         if column not in values:
             raise missing_column(column, [str(name) for name in values], str(path))
@@ -165,7 +165,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
             return _bytes_of  # older pickles of NumPy bytes call it
         if (module, name) not in ALLOWED_CLASSES:
             raise ContractError(
-                f"{self.path}: refused: the pickle wants to use {module}.{name}",
+                f"{self.path}: the pickle refers to {module}.{name}, which is not allowed",
                 "A pickle may hold dicts, lists, numbers, strings and NumPy values only; write JSON instead.",
             )
         return getattr(importlib.import_module(module.replace("numpy.core", "numpy._core")), name)

@@ -46,11 +46,11 @@ class CalibrationMap:
         scores, probabilities = content["scores"], content["probabilities"]
         if len(scores) != len(probabilities) or len(scores) < 2:
             counts = f"{len(scores)} scores and {len(probabilities)} probabilities"
-            raise ContractError(f"{path}: has {counts}, not equal numbers of at least 2", _FIX)
+            raise ContractError(f"{path}: has {counts}; their numbers must be equal and at least 2", _FIX)
         for name, in_order in (("scores", operator.lt), ("probabilities", operator.le)):
             for before, after in pairwise(content[name]):
                 if not in_order(before, after):
-                    raise ContractError(f"{path}: {name} has {after} after {before}", _FIX)
+                    raise ContractError(f"{path}: {name} are not ascending: {after} follows {before}", _FIX)
         return cls(tuple(scores), tuple(probabilities))
 
     def apply(self, probabilities: np.ndarray) -> np.ndarray:

@@ -117,7 +117,7 @@ def _open(
             clear_untrusted_proxy_headers=False,  # the application reads no proxy headers
         )
     except OSError as error:
-        raise ContractError(f"port {port}: cannot be opened: {error}", "Free it, or set another --port.") from error
+        raise ContractError(f"port {port}: cannot be opened: {error}", "Set a --port that no process uses.") from error
     assert isinstance(server, BaseWSGIServer)  # one socket: `address` is an address, not a name
     server.channel_class = _Channel
     return server

@@ -32,7 +32,7 @@ def read_hosts(root: Path) -> Hosts:
     resources = json.loads(path.read_text(encoding="utf-8"))
     names, current = tuple(sorted(resources["hosts"])), resources["current_host"]
     if current not in names:
-        raise ContractError(f"{path}: current_host {current!r} is none of {list(names)}", "Correct the file.")
+        raise ContractError(f"{path}: current_host {current!r} is not one of {list(names)}", "Correct the file.")
     return Hosts(names, current)
 
 

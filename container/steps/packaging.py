@@ -90,7 +90,7 @@ def _scripts(folder: Path) -> dict[str, Path]:
     for name, path in scripts.items():
         if Path(name).parts[0].removesuffix(".py") in _OURS:
             raise ContractError(
-                f"input inference_scripts_input: {name} would hide the package's {'/ and '.join(_OURS)}/",
+                f"input inference_scripts_input: {name} conflicts with the package's {'/ and '.join(_OURS)}/",
                 "Rename the script.",
             )
         try:

@@ -193,7 +193,7 @@ def _sample_record(fitted: FittedPreprocessing, settings: PayloadSettings) -> Re
     for name in settings.field_defaults:
         if name not in fitted.feature_inputs:
             raise ContractError(
-                f"FIELD_DEFAULTS: {name!r} is no column that the model needs"
+                f"FIELD_DEFAULTS: {name!r} is not a column that the model needs"
                 + did_you_mean(name, fitted.feature_inputs),
                 f"Use one of: {', '.join(fitted.feature_inputs)}.",
             )
@@ -310,7 +310,7 @@ def _ask(package: Package, questions: Sequence[Question], scratch: Path) -> None
     result = json.loads(answers.read_text("utf-8"))
     if "error" in result:
         logger.error("%s", result["detail"])
-        raise ContractError(f"{package.archive}: does not answer: {result['error']}", "See the traceback in the log.")
+        raise ContractError(f"{package.archive}: failed to answer: {result['error']}", "See the traceback in the log.")
     logger.info("the package was loaded in %.1f s in a fresh process", result["load_seconds"])
     for question, answer in zip(questions, result["answers"], strict=True):
         question.answer = base64.b64decode(answer)

@@ -104,7 +104,7 @@ def find_data_files(folder: Path, filename: str | None = None) -> list[Path]:
         if _suffix(path) in SUFFIXES:
             files.append(path)
         else:
-            logger.info("%s is not read: its name ends with none of %s.", path, ", ".join(SUFFIXES))
+            logger.info("%s is ignored: its name must end with one of %s.", path, ", ".join(SUFFIXES))
     if not files:
         raise ContractError(
             f"channel {folder.name}: no data file in {folder}; {_listing(folder)}",
@@ -118,7 +118,7 @@ def format_of(path: Path) -> DataFormat:
     data_format = SUFFIXES.get(_suffix(path))
     if data_format is None:
         raise ContractError(
-            f"{path}: the name does not say which format it has",
+            f"{path}: the file name does not show the format",
             f"Name data files so that they end with one of {', '.join(SUFFIXES)}.",
         )
     return data_format
@@ -237,7 +237,7 @@ def _parquet_file(path: Path) -> pq.ParquetFile:
     except (pa.ArrowException, OSError) as error:
         raise ContractError(
             f"{path}: cannot be read as Parquet: {first_line(error)}",
-            "Write it again, or name it after its format.",
+            "Write it again, or give the file name the suffix of its format.",
         ) from error
 
 
@@ -347,7 +347,7 @@ def text_header(path: Path) -> list[str]:
         raise ContractError(f"{path}: cannot be read: {error}", "Write the file again.") from error
     if head[:4] == b"PAR1" or head[:2] == b"\x1f\x8b" or b"\0" in head:
         raise ContractError(
-            f"{path}: holds binary data, not {format_of(path).upper()} text", "Name it after the format that it has."
+            f"{path}: holds binary data, not {format_of(path).upper()} text", "Use the suffix of its format."
         )
     text = head.decode("utf-8-sig", errors="replace")
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=DELIMITERS[format_of(path)])

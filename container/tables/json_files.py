@@ -113,7 +113,7 @@ def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
             in_array, at = True, at + 1
             continue
         if ended:
-            raise ContractError(f"{path}: something follows the end of the array", "Write one array, or no brackets.")
+            raise ContractError(f"{path}: text follows the end of the array", "Write an array, or an object per line.")
         if in_array and buffer[at] == "]":
             ended, at = True, at + 1
             continue
@@ -143,7 +143,7 @@ def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
             )
         yield row
     if in_array and not ended:
-        raise ContractError(f"{path}: the array is cut off after row {number}", "Write the file again.")
+        raise ContractError(f"{path}: the array has no end after row {number}", "Write the file again.")
 
 
 def _objects_of_lines(text: str) -> list[dict[str, Any]] | None:

@@ -104,10 +104,10 @@ def open_part_files(
     known: dict[Path, PartFormat] = {path: FORMATS[suffix] for path in files if (suffix := _suffix(path)) in FORMATS}
     for path in files:
         if path not in known:
-            logger.info("%s is not read: its name ends with none of %s, or .gz after it.", path, ", ".join(FORMATS))
+            logger.info("%s is ignored: its name must end with one of %s (or .gz after it).", path, ", ".join(FORMATS))
     if not known:
         raise ContractError(
-            f"{folder}: holds no part file", f"Put files there whose names end with one of {', '.join(FORMATS)} (.gz)."
+            f"{folder}: has no part file", f"Put files there whose names end with one of {', '.join(FORMATS)} (.gz)."
         )
     check_one_format(folder, known)
     full = [path for path in known if not _is_empty(path)]
@@ -132,7 +132,7 @@ def read_signature(folder: Path) -> list[str]:
     files = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith((".", "_"))]
     if len(files) != 1:
         raise ContractError(
-            f"{folder}: holds {len(files)} files, not one signature", "Keep only the file with the column names."
+            f"{folder}: has {len(files)} files instead of one signature", "Keep only the file with the column names."
         )
     text = files[0].read_text(encoding="utf-8-sig", errors="replace").strip()
     if text.startswith("["):

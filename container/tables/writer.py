@@ -53,7 +53,7 @@ class TableWriter:
                 self._writer = pa_csv.CSVWriter(self._file.temporary, self._schema, write_options=options)
         except pa.ArrowException as error:
             raise ContractError(
-                f"{path.name}: cannot hold the columns as {file_format.upper()}: {error}",
+                f"{path.name}: the columns cannot be written as {file_format.upper()}: {error}",
                 "Write the input with plain types, or set OUTPUT_FORMAT=PARQUET.",
             ) from error
 

@@ -164,7 +164,7 @@ def _not_found(name: str, pretrained: Path, reason: str) -> ContractError:
         encoders.insert(0, pretrained.name)
     listed = f"there now: {', '.join(encoders)}" if encoders else "nothing is there now"
     return ContractError(
-        f"tokenizer: the encoder {name!r} cannot be reached: {reason}",
-        f"Set tokenizer to a local folder; or put the encoder's files into {pretrained / name} ({listed}); "
-        f"or to a Hugging Face id that the local cache or the hub has; or to {FROM_SCRATCH}.",
+        f"tokenizer: the encoder {name!r} was not found: {reason}",
+        f"Put the encoder's files into {pretrained / name} ({listed}), or set tokenizer to a local folder, to a "
+        f"Hugging Face id in the local cache or on the hub, or to {FROM_SCRATCH}.",
     )

@@ -39,7 +39,7 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
     for name, machine in config.aws.steps.items():
         if name not in {step.name for step in ORDER} or name == REGISTRATION.name:
             raise ContractError(
-                f"aws.steps.{name}: is no step with instances",
+                f"aws.steps.{name}: is not a step that runs on instances",
                 f"Use one of: {', '.join(step.name for step in ORDER if step is not REGISTRATION)}.",
             )
         if name not in SEVERAL_INSTANCES and machine.instance_count != 1:
@@ -50,8 +50,8 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
     runtime = machine_of(config, PYTORCH_TRAINING.name).max_runtime_seconds
     if config.aws.spot.enabled and config.aws.spot.max_wait_seconds < runtime:
         raise ContractError(
-            f"aws.spot.max_wait_seconds: is {config.aws.spot.max_wait_seconds}, less than training's {runtime} seconds",
-            "Raise it, or lower aws.steps.PyTorchTraining.max_runtime_seconds.",
+            f"aws.spot.max_wait_seconds: is {config.aws.spot.max_wait_seconds}, less than training's limit {runtime}",
+            "Increase it, or reduce aws.steps.PyTorchTraining.max_runtime_seconds.",
         )
     return config.aws, make_plan(config, config.aws.inputs)
 

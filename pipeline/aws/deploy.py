@@ -84,7 +84,7 @@ def parse_overrides(
         except ValueError:
             raise ContractError(f"parameter {name}: {text!r} is not of type {spec.kind.__name__}", spec.about) from None
         if spec.choices and text not in spec.choices:
-            raise ContractError(f"parameter {name}: {text!r} is refused", f"Use one of: {', '.join(spec.choices)}.")
+            raise ContractError(f"parameter {name}: {text!r} is invalid", f"Use one of: {', '.join(spec.choices)}.")
     hyperparameters = {
         name.removeprefix(HYPERPARAMETER_PREFIX): value
         for name, value in values.items()

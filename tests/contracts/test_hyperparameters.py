@@ -106,8 +106,11 @@ def test_no_hyperparameter_file_at_all_is_an_error_that_names_both_places(paths)
         ({"tab_field_list": ["label"]}, "already used as label_name"),
         ({"model_class": "multimodal_moe", "num_experts": 2, "experts_per_record": 3}, "there are 2 experts"),
         ({"model_class": "multimodal_cross_attn", "fusion_attention_heads": 3}, "does not divide the 16 features"),
-        ({"model_class": "multimodal_gate_fusion", "tab_field_list": [], "cat_field_list": []}, "against a table"),
-        ({"model_class": "multimodal_cnn", "kernel_size": [3, 0]}, "kernel_size: .* has 0"),
+        (
+            {"model_class": "multimodal_gate_fusion", "tab_field_list": [], "cat_field_list": []},
+            "combines text with table columns",
+        ),
+        ({"model_class": "multimodal_cnn", "kernel_size": [3, 0]}, "kernel_size: .* contains 0"),
         ({"model_class": "multimodal_cnn", "kernel_size": [3, 3]}, "names a size twice"),
         ({"model_class": "multimodal_cnn", "num_layers": 3, "num_channels": [8]}, "num_layers: is 3"),
         ({"categorical_features_to_encode": ["size"]}, "is not in cat_field_list"),

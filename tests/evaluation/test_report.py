@@ -200,7 +200,7 @@ def test_a_history_with_gaps_is_drawn_and_none_is_said(tmp_path):
     entries = history()
     entries[0]["train/loss"], entries[1]["val/auroc"] = float("nan"), None
     Page(report(tmp_path, replace(made, history=entries)))
-    assert "No training was logged" in Page(report(tmp_path, replace(made, history=[]))).text
+    assert "There is no training log" in Page(report(tmp_path, replace(made, history=[]))).text
 
 
 def test_fifty_classes_make_a_heat_map_of_bounded_size(tmp_path):
@@ -229,8 +229,8 @@ def test_a_warning_comes_for_a_model_that_is_no_better_than_guessing(tmp_path):
 
 
 def test_a_small_split_is_called_small(tmp_path):
-    assert "Fewer than 30 test records of class" in Page(report(tmp_path, two_splits(24))).text
-    assert "Fewer than 30" not in Page(report(tmp_path, two_splits())).text
+    assert "test has fewer than 30 records of class" in Page(report(tmp_path, two_splits(24))).text
+    assert "fewer than 30" not in Page(report(tmp_path, two_splits())).text
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_a_channel_that_hosts_which_do_not_train_have_parts_of_is_refused(tmp_pa
     monkeypatch.setenv("INSTANCE_GROUP", "data")
     paths = resources(tmp_path, current_host="algo-1", hosts=["algo-1", "algo-2", "algo-3"], instance_groups=GROUPS)
     configured(tmp_path, train=kind())
-    with pytest.raises(ContractError, match="channel train: .* of which algo-2, algo-3 do not train"):
+    with pytest.raises(ContractError, match="channel train: .* algo-2, algo-3 receive parts but do not train"):
         sharded_channels(paths, Topology.read(paths))
 
 

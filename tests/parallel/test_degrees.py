@@ -158,7 +158,7 @@ def test_a_setting_that_contradicts_the_degrees_is_refused(requested, named):
 
 def test_microbatches_must_share_a_pass_evenly_under_a_pipeline_and_the_message_lists_those_that_do():
     message = refusal(2, strategy="pp", batch_size=12, num_microbatches=5)
-    assert "do not divide the 12 records" in message
+    assert "cannot divide batch_size 12 evenly" in message
     assert "one of [2, 3, 4, 6, 12]" in message
     assert resolve(2, strategy="ddp", batch_size=12, num_microbatches=5) == {"dp_replicate": 2}
 
@@ -168,7 +168,7 @@ def test_microbatches_must_suit_the_schedule_and_the_message_lists_those_that_do
     assert "too few for 4 ranks under 1F1B" in message
     assert "one of [4, 8, 16]" in message
     message = refusal(2, strategy="pp", batch_size=30, num_microbatches=15, pp_schedule="Interleaved1F1B")
-    assert "no 7 even rounds over 2 ranks" in message
+    assert "cannot form 7 equal rounds over 2 ranks" in message
     assert "one of [1, 2, 3, 6, 10, 30]" in message
     assert "Set batch_size to 16 or more" in refusal(16, strategy="pp", num_microbatches=8)
 

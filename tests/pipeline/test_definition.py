@@ -368,7 +368,7 @@ REFUSED = {
     ),
     "a refused setting": (
         {"settings": {**CONFIG["settings"], "TabularPreprocessing": {"train_ratio": 2}}},
-        "settings.TabularPreprocessing.train_ratio: 2 is refused",
+        "settings.TabularPreprocessing.train_ratio: 2 is invalid",
     ),
     "a duplicate setting": (
         {"settings": {**CONFIG["settings"], "TabularPreprocessing": {"label_field": "label"}}},
@@ -378,10 +378,10 @@ REFUSED = {
         {"hyperparameters": {**CONFIG["hyperparameters"], "bacth_size": 8}},
         "bacth_size: unknown hyperparameter; did you mean 'batch_size'",
     ),
-    "no data": ({"settings": {}}, "inputs.input_data: is missing, and so is settings.DataLoading.generate_rows"),
+    "no data": ({"settings": {}}, "inputs.input_data: is missing, and settings.DataLoading.generate_rows is not set"),
     "an unknown input": (
         {"aws": {**configuration().aws.model_dump(), "inputs": {"inptu_data": "s3://raw/x"}}},
-        "inputs.inptu_data: unknown input from outside; did you mean 'input_data'",
+        "inputs.inptu_data: unknown external input; did you mean 'input_data'",
     ),
     "several instances of one": (
         {"aws": {**configuration().aws.model_dump(), "steps": {"Package": {"instance_count": 2}}}},

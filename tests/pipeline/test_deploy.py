@@ -138,8 +138,8 @@ def test_starting_a_missing_pipeline_names_the_command_that_creates_it(service):
     [
         ({"Treshold": "0.5"}, "parameter Treshold: unknown; did you mean 'Threshold'"),
         ({"Threshold": "high"}, "parameter Threshold: 'high' is not of type float"),
-        ({"ApprovalStatus": "Maybe"}, "parameter ApprovalStatus: 'Maybe' is refused"),
-        ({"Hp_batch_size": "0"}, "batch_size: '0' is refused"),
+        ({"ApprovalStatus": "Maybe"}, "parameter ApprovalStatus: 'Maybe' is invalid"),
+        ({"Hp_batch_size": "0"}, "batch_size: '0' is invalid"),
     ],
 )
 def test_a_parameter_that_is_refused_is_named(overrides, cause):

@@ -60,7 +60,7 @@ def test_learned_labels_are_sorted_numbers_by_value(found: list[str], expected: 
 def test_a_label_outside_the_categories_is_named_with_file_row_and_value() -> None:
     with pytest.raises(ContractError) as caught:
         LabelMap("grade", ("a", "b")).encode(pa.array(["a", None, "c"]), origin=ORIGIN)
-    assert caught.value.cause == "train.csv: row 103, column 'grade': 'c' is none of the labels ['a', 'b']"
+    assert caught.value.cause == "train.csv: row 103, column 'grade': 'c' is not one of the labels ['a', 'b']"
 
 
 def test_categories_that_are_the_same_label_are_refused() -> None:
@@ -94,7 +94,7 @@ def scan(folder: Path, labels: list[object], **given: object) -> object:
 def test_unlabelled_training_rows_are_counted_and_named(tmp_path: Path) -> None:
     with pytest.raises(ContractError) as caught:
         scan(tmp_path, [0, None, 1, None, 1])
-    assert "train.csv: row 2, column 'label': has no label, as have 2 of 5 training rows" in caught.value.cause
+    assert "train.csv: row 2, column 'label': has no label; 2 of 5 training rows" in caught.value.cause
     assert "train.csv: row 4" in caught.value.cause
     assert "drop_unlabelled" in caught.value.fix
 
@@ -112,7 +112,9 @@ def test_one_class_alone_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_third_label_of_a_binary_job_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ContractError, match=r"row 4, column 'label': '2' is a label beyond the 2 classes \['0', '1'\]"):
+    with pytest.raises(
+        ContractError, match=r"row 4, column 'label': '2' is one label more than the 2 classes \['0', '1'\]"
+    ):
         scan(tmp_path, [0, 1, 0, 2])
 
 
@@ -130,7 +132,7 @@ def test_held_out_rows_may_lack_a_label_but_have_no_other(tmp_path: Path, caplog
     assert (statistics.rows, statistics.unlabelled) == (3, 1)
     assert "1 of 3 rows have no label" in caplog.text
     write_table(path, table(3, label=["1", "5", "0"]))
-    with pytest.raises(ContractError, match=r"val.csv: row 2, column 'label': '5' is none of the labels"):
+    with pytest.raises(ContractError, match=r"val.csv: row 2, column 'label': '5' is not one of the labels"):
         scan_held_out([path], hp, columns, labels=labels, channel="val")
 
 

@@ -75,9 +75,9 @@ def test_a_flag_is_true_or_false(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (None, b"", "neither impute_dict.json nor impute_dict.pkl is there"),
+        (None, b"", "neither impute_dict.json nor impute_dict.pkl exists"),
         ("impute_dict.json", b'{"x": ', "impute_dict.json: cannot be read"),
-        ("impute_dict.json", b"[1]", "holds a list, not an object"),
+        ("impute_dict.json", b"[1]", "is a list, not an object"),
         ("impute_dict.json", b'{"X": 1}', "impute_dict.json: column 'x' is missing"),
         ("impute_dict.json", b'{"x": "high"}', "column 'x': 'high' is not a finite number"),
         ("impute_dict.json", b'{"x": NaN}', "column 'x': nan is not a finite number"),
@@ -104,7 +104,7 @@ def test_a_risk_table_map_without_a_column_is_named(tmp_path: Path) -> None:
 def test_a_malicious_pickle_is_refused_and_does_not_run(tmp_path: Path, protocol: int) -> None:
     path, proof = tmp_path / "impute_dict.pkl", tmp_path / "ran"
     path.write_bytes(pickle.dumps({"x": Malicious(proof)}, protocol=protocol))
-    with pytest.raises(ContractError, match=r"refused: the pickle wants to use (posix|os|nt)\.system"):
+    with pytest.raises(ContractError, match=r"the pickle refers to (posix|os|nt)\.system, which is not allowed"):
         read_pickle(path)
     assert not proof.exists()
 
@@ -122,7 +122,7 @@ def test_a_malicious_pickle_is_refused_and_does_not_run(tmp_path: Path, protocol
 def test_other_ways_to_reach_code_are_refused(tmp_path: Path, code: bytes) -> None:
     path = tmp_path / "impute_dict.pkl"
     path.write_bytes(code)
-    with pytest.raises(ContractError, match="refused"):
+    with pytest.raises(ContractError, match="which is not allowed"):
         read_pickle(path)
 
 

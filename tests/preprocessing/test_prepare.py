@@ -344,7 +344,7 @@ def test_a_wrong_value_in_a_worker_is_the_same_error(tmp_path: Path) -> None:
     slices = iter_tables([path], table(1).column_names, rows_per_batch=10)
     with (
         SliceWorkers(tmp_path, folds, num_workers=2, seconds_alone=0) as workers,
-        pytest.raises(ContractError, match=r"bad.csv: row 34, column 'label': '5' is none of the labels"),
+        pytest.raises(ContractError, match=r"bad.csv: row 34, column 'label': '5' is not one of the labels"),
     ):
         list(workers.transform(slices, TRAIN))
 

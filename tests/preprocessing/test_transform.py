@@ -136,7 +136,7 @@ def test_unlabelled_rows_are_dropped_on_request_and_the_rest_keep_their_numbers(
     ("columns", "message"),
     [
         ({"x": ["1", "two", "3"]}, r"/d/a.csv: row 9, column 'x': 'two' is not a number"),
-        ({"label": [0, 1, 9]}, r"/d/a.csv: row 10, column 'label': 9 is none of the labels \[0, 1\]"),
+        ({"label": [0, 1, 9]}, r"/d/a.csv: row 10, column 'label': 9 is not one of the labels \[0, 1\]"),
         ({"y": [[1], [2], [3]]}, r"/d/a.csv: row 8: column 'y' holds a list"),
     ],
 )

@@ -266,7 +266,8 @@ def test_an_archive_that_holds_no_model_is_named_in_the_message(tmp_path, conten
     ("scripts", "named"),
     [({"inference.py": "def model_fn(:"}, "inference.py: "),
      ({"inference.py": "def model_fn(model_dir): ..."}, "inference.py has no input_fn, predict_fn, output_fn"),
-     ({"container.py": ""}, "container.py would hide"), ({"contracts/x.py": "x = 1"}, "contracts/x.py would hide"),
+     ({"container.py": ""}, "container.py conflicts with"),
+      ({"contracts/x.py": "x = 1"}, "contracts/x.py conflicts with"),
      ({"notes.txt": "x"}, "inference_scripts_input has no file that is named *.py")],
 )  # fmt: skip
 def test_a_script_that_would_not_work_is_named_in_the_message(trained_job, tmp_path, scripts, named):
@@ -279,7 +280,7 @@ def test_a_script_that_would_not_work_is_named_in_the_message(trained_job, tmp_p
 def test_a_calibration_that_is_refused_is_named_in_the_message(trained_job, tmp_path):
     wrong = {"calibration.json": '{"scores": [1, 0], "probabilities": [0, 1]}'}
     root = give(tmp_path, PACKAGE, model_input=trained_job.model, calibration_model=wrong)
-    assert "calibration.json: scores has 0 after 1" in failure_of(root, "package")
+    assert "calibration.json: scores are not ascending: 0 follows 1" in failure_of(root, "package")
 
 
 @pytest.mark.slow

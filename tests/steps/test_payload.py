@@ -166,7 +166,7 @@ def test_a_package_that_imports_torch_is_refused(package, tmp_path):
     changed = changed_package(package, tmp_path / "changed", code__emoji__py="import torch\n")
     root = give(tmp_path / "root", PAYLOAD, model_input=changed)
     message = failure_of(root, "payload")
-    assert "model.tar.gz: does not answer: ImportError: the package imports torch" in message
+    assert "model.tar.gz: failed to answer: ImportError: the package imports torch" in message
 
 
 def test_a_package_that_uses_the_network_is_refused(package, tmp_path):
@@ -231,9 +231,9 @@ def test_an_input_that_is_wrong_is_named_in_the_message(package, trained_job, tm
 @pytest.mark.parametrize(
     ("settings", "named"),
     [({"CONTENT_TYPES": "application/json,image/png"}, "CONTENT_TYPES: 'image/png' is not served"),
-     ({"FIELD_DEFAULTS": '{"prise": 1}'}, "FIELD_DEFAULTS: 'prise' is no column that the model needs; did you mean"),
+     ({"FIELD_DEFAULTS": '{"prise": 1}'}, "FIELD_DEFAULTS: 'prise' is not a column that the model needs; did you mean"),
      ({"FIELD_DEFAULTS": '{"price": "dear"}'}, "column 'price': 'dear' is not a number"),
-     ({"TOLERANCE": "2"}, "TOLERANCE: '2' is refused")],
+     ({"TOLERANCE": "2"}, "TOLERANCE: '2' is invalid")],
 )  # fmt: skip
 def test_a_setting_that_is_wrong_is_named_in_the_message(package, tmp_path, settings, named):
     root = give(tmp_path, PAYLOAD, model_input=package)

@@ -211,7 +211,7 @@ def test_a_cell_that_is_no_time_is_named_with_its_row(cells: list[str], row: int
 def test_a_column_keeps_its_kind_of_time_from_slice_to_slice() -> None:
     times = TimeColumn("t")
     times.parse(pa.array(["5"]), origin=Origin())
-    with pytest.raises(ContractError, match="record 1, column 't': '2025-01-01' is no number"):
+    with pytest.raises(ContractError, match="record 1, column 't': '2025-01-01' is not a number"):
         times.parse(pa.array(["2025-01-01"]), origin=Origin())
 
 

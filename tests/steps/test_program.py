@@ -71,7 +71,7 @@ def test_a_setting_that_is_missing_or_refused_is_named(tmp_path: Path) -> None:
     run_step(tmp_path, "preprocess", expect=1)
     assert message(tmp_path) == "environment variable LABEL_FIELD: is not set"
     run_step(tmp_path, "preprocess", expect=1, LABEL_FIELD="label", TRAIN_RATIO="1.5")
-    assert message(tmp_path).startswith("environment variable TRAIN_RATIO: '1.5' is refused")
+    assert message(tmp_path).startswith("environment variable TRAIN_RATIO: '1.5' is invalid")
 
 
 def test_an_error_of_ours_is_told_with_its_traceback(tmp_path: Path) -> None:

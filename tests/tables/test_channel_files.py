@@ -40,7 +40,7 @@ def test_a_missing_channel_an_empty_one_and_a_missing_file_are_named(tmp_path: P
         find_data_files(tmp_path, None)
     with pytest.raises(ContractError, match=r"gone\.csv does not exist; it holds notes\.txt"):
         find_data_files(tmp_path, "gone.csv")
-    with pytest.raises(ContractError, match="does not say which format"):
+    with pytest.raises(ContractError, match="the file name does not show the format"):
         find_data_files(tmp_path, "notes.txt")
 
 

@@ -72,14 +72,14 @@ def test_objects_may_follow_each_other_without_lines_of_their_own(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[{"a": 1}, {"a": 2}', "the array is cut off after row 2"),
+        ('[{"a": 1}, {"a": 2}', "the array has no end after row 2"),
         ('{"a": 1}\n{"a": ', "row 2 is not JSON"),
         ('{"a": 1}\n{"a": 2}\n{"a": oops}\n{"a": 4}\n', "row 3 is not JSON"),
         ('{"a": 1}\n{"a": 2}\n"three"\n', "row 3 is a str, not an object"),
         ("[1, 2]", "row 1 is a str, not an object"),
         ('{"a": [1]}', "row 1, column 'a' holds a list"),
         ("[]", "holds no rows"),
-        ('[{"a": 1}] x', "something follows the end of the array"),
+        ('[{"a": 1}] x', "text follows the end of the array"),
     ],
 )
 def test_damaged_json_is_named_with_its_row(tmp_path: Path, text: str, said: str) -> None:

@@ -115,7 +115,7 @@ def test_an_encoder_out_of_reach_is_an_error_that_says_what_would_work(
     said = run_python(
         f"NAME = 'org/absent'\n{RESOLVE}", ML_ROOT=str(paths.root), HF_HOME=str(paths.root / "hf"), **environment
     )
-    assert "tokenizer: the encoder 'org/absent' cannot be reached" in said.splitlines()[0]
+    assert "tokenizer: the encoder 'org/absent' was not found" in said.splitlines()[0]
     for way in ("local folder", str(paths.pretrained / "org/absent"), "from_scratch", "there now: org/mini"):
         assert way in said.splitlines()[1]
 

@@ -250,7 +250,7 @@ def test_the_report_and_the_metrics_have_it(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert "<b>chat" not in page
     assert "The model depends almost only on price: when it is shuffled, AUROC falls from 0.930 to 0.520" in page
-    assert "AUROC on val is as high without text chat" in page
+    assert "AUROC on val does not decrease without text chat" in page
     assert page.count("decrease in AUROC") == 3  # two charts and the table
 
 

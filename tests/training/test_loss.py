@@ -105,7 +105,7 @@ def test_given_weights_are_taken_and_none_are_all_one():
 
 
 def test_another_word_than_balanced_is_refused():
-    with pytest.raises(ContractError, match="class_weights: 'even' is refused"):
+    with pytest.raises(ContractError, match="class_weights: 'even' is invalid"):
         hyperparameters(class_weights="even")
 
 

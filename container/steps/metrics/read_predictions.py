@@ -149,7 +149,7 @@ def find_labels(
     if given:
         if len(given) != num_classes:
             raise ContractError(
-                f"CLASS_LABELS: {len(given)} labels {list(given)} for {num_classes} classes",
+                f"CLASS_LABELS: has {len(given)} labels {list(given)}, but there are {num_classes} classes",
                 "List one label per class, in the order of the score columns.",
             )
         return LabelMap(label_field, tuple(given))
@@ -181,7 +181,7 @@ def _probabilities(part: TableSlice, scores: Sequence[str]) -> np.ndarray:
         if len(wrong):
             index = int(wrong[0])
             raise ContractError(
-                f"{part.origin.row(index)}, column {name!r}: {part.table[name][index].as_py()!r} is no probability",
+                f"{part.origin.row(index)}, column {name!r}: {part.table[name][index].as_py()!r} is not a probability",
                 "Write numbers from 0 to 1, or correct SCORE_FIELDS.",
             )
     if len(columns) == 1:

@@ -199,7 +199,7 @@ def _write(step: StepRun, metrics: ModelMetrics) -> None:
     values = {name: value for name, value in content.items() if "/" in name}
     if decides not in values:
         raise ContractError(
-            f"DECISION_METRIC: {decides!r} is none of the metrics of these predictions",
+            f"DECISION_METRIC: {decides!r} is not one of the metrics of these predictions",
             f"Use one of: {', '.join(values)}.",
         )
     evaluation = {

@@ -76,7 +76,7 @@ class LabelReader:
                 if len(self.labels) == MOST_LABELS:
                     row = origin.row(int(np.flatnonzero(local == code)[0]))
                     raise ContractError(
-                        f"{row}, column {self.column!r}: {key!r} is a label beyond the first {MOST_LABELS}",
+                        f"{row}, column {self.column!r}: {key!r} is one label more than the allowed {MOST_LABELS}",
                         "Set LABEL_FIELD to a column of classes.",
                     )
                 self._codes[key] = len(self.labels)
