@@ -75,7 +75,7 @@ docs: setup      ## regenerate docs/hyperparameters.md and parts of docs/pipelin
 
 bench: bench-packing bench-prepare ## measure speed and memory
 
-bench-classes: setup ## measure every model class on data/clothing-reviews: quality, size, speed, latency
+bench-classes: setup ## measure every model class on the clothing reviews: quality, size, speed, latency
 	$(BIN)/python benchmarks/classes.py
 
 bench-gpu: setup ## measure training on GPUs: tokens/s, MFU, memory
@@ -102,7 +102,7 @@ bench-prepare: setup ## measure data preparation: rate, memory over a million ro
 bench-preprocess: setup ## measure the preprocessing step on 5,000,000 rows: rows/s, peak memory
 	$(BIN)/python -m benchmarks.preprocess $(PREPROCESS)
 
-bench-reviews: setup ## measure quality on data/clothing-reviews
+bench-reviews: setup ## measure quality on the clothing reviews (benchmarks/review_data.py has their folder)
 	$(BIN)/python benchmarks/reviews.py
 
 bench-serving: setup ## compare the request handler with the plain ONNX session; serve 200 clients at once
