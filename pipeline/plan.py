@@ -95,7 +95,7 @@ def _plan_step(
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(["settings", contract.name, *map(str, first["loc"])])
-        value = f"{first['input']!r} is refused: " if first["loc"] and first["type"] != "missing" else ""
+        value = f"{first['input']!r} is invalid: " if first["loc"] and first["type"] != "missing" else ""
         raise ContractError(
             f"{key}: {value}{first['msg'].removeprefix('Value error, ')}",
             "Correct it; docs/pipeline.md lists the settings.",
