@@ -257,8 +257,8 @@ def test_a_threshold_chosen_on_val_decides_as_it_did_there():
     [("{", "JSON"), ("[]", "a list"), ('{"scores": [0, 1]}', "['scores']"),
      ('{"scores": [0, 1], "probabilities": [0, 1.5]}', "probabilities is not a list"),
      ('{"scores": [0], "probabilities": [0]}', "1 scores"), ('{"scores": [0, 1], "probabilities": [0]}', "2 scores"),
-     ('{"scores": [0, 0], "probabilities": [0, 1]}', "0 after 0"),
-     ('{"scores": [0, 1], "probabilities": [0.5, 0.25]}', "0.25 after 0.5")],
+     ('{"scores": [0, 0], "probabilities": [0, 1]}', "0 follows 0"),
+     ('{"scores": [0, 1], "probabilities": [0.5, 0.25]}', "0.25 follows 0.5")],
 )  # fmt: skip
 def test_a_calibration_that_is_no_monotone_map_is_refused(tmp_path, content, named):
     path = tmp_path / "calibration.json"
