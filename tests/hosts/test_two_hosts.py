@@ -57,7 +57,7 @@ def alone(tmp_path_factory):
 def test_two_hosts_train_the_weights_of_one_with_the_same_global_batch(job, alone, strategy):
     pair = job(**{**SETTINGS, **strategy})
     pair.run()
-    assert "2 hosts of" in pair.log(0)
+    assert "2 hosts with" in pair.log(0)
     for name, value in weights(alone).items():
         torch.testing.assert_close(weights(pair.paths[0])[name], value, rtol=1e-4, atol=1e-5, msg=name)
     assert metrics(pair.paths[0])["test/loss"] == pytest.approx(metrics(alone)["test/loss"], rel=1e-4)
