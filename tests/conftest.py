@@ -13,6 +13,8 @@ from contracts.paths import JobPaths
 
 # Where it is set, each of the hundreds of processes that tests start would compile the project's modules once more.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Tests run in one process per core; more threads would only wait for each other, at full processor load.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
