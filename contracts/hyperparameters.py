@@ -82,7 +82,7 @@ class Hyperparameters(BaseModel):
     hidden_common_dim: int = declare(100, group="model", scope="train", ge=1, needs=(conditions.PROJECTS,),
         about="Width H of each modality's features.")
     input_tab_dim: int | None = declare(None, group="model", scope="train", ge=0,
-        about="Number of tabular inputs. It is computed; a value given here is only checked against it (numeric columns, or numeric and risk columns).")
+        about="Number of tabular inputs. The job computes it. If you set it, it must be the number of numeric columns, or of numeric and risk columns.")
     fusion_hidden_dim: int | None = declare(None, group="model", scope="train", ge=1, classes=FUSION_WIDTH_CLASSES,
         about="Width F of the fusion head. Default: max(128, 3H/2) for trimodal_bert and trimodal_cross_attn, H for the other classes.")
     dropout: float = declare(0.1, group="model", scope="train", ge=0, lt=1, needs=(conditions.DROPS,),
@@ -96,9 +96,9 @@ class Hyperparameters(BaseModel):
     experts_per_record: int = declare(2, group="model", scope="train", ge=1, classes=("multimodal_moe",),
         about="Experts that process a record: those with the highest router scores.")
     expert_balance: float = declare(0.01, group="model", scope="train", ge=0, classes=("multimodal_moe",), needs=(conditions.SELECTS_EXPERTS,),
-        about="Weight of the load-balancing loss, which evens out the number of records per expert; 0 = off. With Adam and AdamW, the balance changes by about head_lr per step, whatever the weight.")
+        about="Weight of the load-balancing loss, which evens out the number of records per expert; 0 = off. With Adam and AdamW, the balance changes by about head_lr per step for any weight above 0.")
     modality_dropout: float = declare(0.0, group="model", scope="train", ge=0, lt=1,
-        about="Probability that a training record is processed without its table, or without one of its texts; never without all of them. Makes the model less dependent on one modality.")
+        about="Probability that a training record is processed without its table or without one of its texts. At least one modality always remains. This makes the model less dependent on one modality.")
     share_encoder: bool = declare(False, group="model", scope="train", classes=TWO_TEXT_CLASSES,
         about="Use one encoder for both texts; each text keeps its own projection. Both texts need the same pretrained tokenizer, reinit_* and is_embeddings_trainable.")
     is_embeddings_trainable: bool = declare(True, group="model", scope="train", needs=(conditions.TRAINS_ENCODERS, conditions.not_overridden("is_embeddings_trainable")),
@@ -248,7 +248,7 @@ class Hyperparameters(BaseModel):
     calibration: Literal["none", "temperature", "isotonic"] = declare("none", group="outcome", scope="after",
         about="Calibration of the probabilities, fitted on val after training. temperature divides the logits by one number and keeps the order of records. isotonic maps each class's probability through a monotone function and needs some thousand val records. temperature cannot undo class_weights: with two classes, also set target_prior. The calibration is part of model.onnx and of the Predictor.")
     target_prior: float | None = declare(None, group="outcome", scope="after", gt=0, lt=1,
-        about="Two classes: the share of class 1 where the model will be used, if it differs from train; probabilities are corrected for it.")
+        about="Two classes: the share of class 1 in the data that the model will score, if it differs from train. The probabilities are corrected for this share.")
     decision_threshold: float | str = declare(0.5, group="outcome", scope="after",
         about="Two classes: the probability from which a record is assigned to class 1. A number between 0 and 1, or a target on val: best_f1, precision>=x (with the highest recall), recall>=x (with the highest precision), or cost.")
     explain: int = declare(500, group="outcome", scope="after", ge=0,

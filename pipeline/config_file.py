@@ -56,7 +56,7 @@ def _read_mapping(path: Path, key: str) -> dict[str, Any]:
             f"{key}: {path} is not {kind}: {' '.join(str(error).split())}", "Correct the file."
         ) from None
     if not isinstance(content, dict):
-        raise ContractError(f"{key}: {path} holds a {type(content).__name__}, not a mapping", "Write name: value.")
+        raise ContractError(f"{key}: {path} contains a {type(content).__name__}, not a mapping", "Write name: value.")
     return content
 
 

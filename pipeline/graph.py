@@ -65,7 +65,7 @@ SEVERAL_INSTANCES = (TABULAR_PREPROCESSING.name, PYTORCH_TRAINING.name)
 
 
 def source(step: StepContract, folder: StepFolder) -> Source | None:
-    """Return the output that an input reads; None for an input from outside the pipeline."""
+    """Return the output that an input reads; None for an external input, which no step writes."""
     return EDGES.get((step.name, folder.name))
 
 
@@ -81,7 +81,7 @@ def outside_inputs() -> dict[str, tuple[StepContract, StepFolder]]:
     for step in ORDER:
         for folder in step.inputs:
             if source(step, folder) is None and folder.name != HYPERPARAMETERS_INPUT:
-                assert folder.name not in inputs, f"two inputs from outside are called {folder.name}"
+                assert folder.name not in inputs, f"two external inputs are called {folder.name}"
                 inputs[folder.name] = (step, folder)
     return inputs
 

@@ -35,7 +35,7 @@ class StepPlan:
         command: the arguments of `python -m container`; empty for a registration.
         environment: the step's environment variables.
         from_hyperparameters: the variables that repeat a hyperparameter, with its name.
-        outside: folder or S3 URI of each input from outside, by logical name.
+        outside: folder or S3 URI of each external input, which no step writes, by logical name.
     """
 
     contract: StepContract
@@ -60,7 +60,7 @@ def make_plan(config: PipelineConfig, outside: Mapping[str, str]) -> Plan:
     """Check a configuration as a whole.
 
     Args:
-        outside: the inputs from outside, local folders or S3 URIs, by logical name.
+        outside: local folder or S3 URI of each external input, which no step writes, by logical name.
 
     Raises:
         ContractError: an unknown step, setting, input or hyperparameter; a missing one; a contradiction.

@@ -82,8 +82,8 @@ def _two_classes(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> 
     area = analysis.metric("auroc")
     if area is not None:
         yield (
-            f"Given a random record of class {positive} and one of class {negative}, the model gives the first the "
-            f"higher score in {percent(area)} of cases; random guessing reaches 50%."
+            f"The model scores a random record of class {positive} higher than a random record of class {negative} in "
+            f"{percent(area)} of cases; random guessing reaches 50%."
         )
     larger = positive if share >= 0.5 else negative
     yield (
@@ -151,8 +151,8 @@ def _useless(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> Iter
     if len(class_labels) == 2 and f1 is not None and flag_all is not None and f1 < flag_all < 1:
         yield Finding(
             "check",
-            f"F1 on {analysis.split} at the threshold {analysis.threshold:.4g} ({f1:.3f}) is lower than if every "
-            f"record is flagged ({flag_all:.3f}). Choose another threshold.",
+            f"F1 on {analysis.split} at the threshold {analysis.threshold:.4g} ({f1:.3f}) is lower than the "
+            f"F1 of flagging every record ({flag_all:.3f}). Choose another threshold.",
         )
     area, interval = analysis.metric("auroc"), analysis.intervals.get("auroc")
     if area is not None and (interval[0] <= 0.5 if interval else area <= 0.5):

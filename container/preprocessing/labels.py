@@ -87,7 +87,7 @@ def check_two_classes(labels: LabelMap, counts: Mapping[str, int], *, where: str
     if len(present) < 2:
         only = f"only the label {present[0]!r}" if present else "no label"
         raise ContractError(
-            f"{where}: column {labels.column!r} holds {only}, but a classifier needs two classes",
+            f"{where}: column {labels.column!r} has {only}, but a classifier needs two classes",
             "Check label_name and the split of the data.",
         )
     return [label for label, key in zip(labels.labels, labels.keys.to_pylist()) if not counts.get(key)]

@@ -166,7 +166,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
         if (module, name) not in ALLOWED_CLASSES:
             raise ContractError(
                 f"{self.path}: the pickle refers to {module}.{name}, which is not allowed",
-                "A pickle may hold dicts, lists, numbers, strings and NumPy values only; write JSON instead.",
+                "A pickle may contain dicts, lists, numbers, strings and NumPy values only; write JSON instead.",
             )
         return getattr(importlib.import_module(module.replace("numpy.core", "numpy._core")), name)
 

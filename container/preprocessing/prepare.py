@@ -132,7 +132,7 @@ def open_prepared(folder: Path) -> PreparedData:
     marker = folder / MARKER
     if not marker.is_file():
         raise ContractError(
-            f"{folder}: holds no complete prepared data ({MARKER} is missing)", "Prepare the data again."
+            f"{folder}: contains no complete prepared data ({MARKER} is missing)", "Prepare the data again."
         )
     described = json.loads(marker.read_text("utf-8"))
     return PreparedData(

@@ -48,7 +48,7 @@ class RiskTable:
 
         Args:
             categories: categories of the column in train.
-            source: setting or artifact that holds the table.
+            source: setting or artifact that contains the table.
             fix: how to train without the table.
         """
         named = sorted(set(categories) - {MISSING})

@@ -34,7 +34,7 @@ def run(step: StepRun) -> None:
         cause = f"GENERATE_ROWS: is {settings.generate_rows}, but there is a table in {folder}"
         if folder is None:
             missing = (
-                f"{step.contract.input('input_data').path(step.root)} holds no table, and GENERATE_ROWS is not set"
+                f"{step.contract.input('input_data').path(step.root)} contains no table, and GENERATE_ROWS is not set"
             )
             cause = f"{step.contract.name}: input input_data is missing: {missing}"
         raise ContractError(cause, "Either provide a table, or set GENERATE_ROWS to generate one.")
@@ -45,7 +45,7 @@ def run(step: StepRun) -> None:
         source, tables = f"{len(parts.files)} {parts.format} file(s)", (part.table for part in parts.iter_tables())
     written, schema = _write(tables, step.output("DATA"), settings)
     if schema is None or not written:
-        raise ContractError(f"{folder}: holds no rows", "Provide a table with rows.")
+        raise ContractError(f"{folder}: has no rows", "Provide a table with rows.")
     names = json.dumps(schema.names, ensure_ascii=False)
     (step.output("SIGNATURE") / SIGNATURE).write_text(names, encoding="utf-8")
     rows = sum(written.values())

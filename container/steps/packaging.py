@@ -57,7 +57,7 @@ def _model_folder(step: StepRun) -> tuple[Path, Path]:
         return folder, folder
     if (folder / artifacts.MODEL_ONNX).exists():
         raise ContractError(
-            f"input model_input: {folder} holds both {ARCHIVED_MODEL} and {artifacts.MODEL_ONNX}", "Remove one."
+            f"input model_input: {folder} contains both {ARCHIVED_MODEL} and {artifacts.MODEL_ONNX}", "Remove one."
         )
     extract_archive(archive, step.scratch / "model")
     return archive, step.scratch / "model"
@@ -70,7 +70,7 @@ def _artifacts(source: Path, model: Path, *, include_weights: bool) -> dict[str,
         if not (model / name).is_file():
             present = ", ".join(sorted(entry.name for entry in model.iterdir()))
             raise ContractError(
-                f"{source}: has no {name}; it holds {present}",
+                f"{source}: has no {name}; it contains {present}",
                 "Provide the complete model/ of a completed training job.",
             )
     graphs = {*model.glob("model.*.onnx"), *model.glob("model*.onnx.data")}  # variants, and weights beyond 2 GiB

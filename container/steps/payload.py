@@ -271,7 +271,7 @@ def _head(files: Sequence[Path], columns: Sequence[str], count: int) -> tuple[pa
     for part in iter_tables(files, columns, rows_per_batch=count):
         if part.table.num_rows:
             return part.table, part.file
-    raise ContractError(f"{files[0]}: holds no row", "Provide a table with rows.")
+    raise ContractError(f"{files[0]}: has no row", "Provide a table with rows.")
 
 
 def _records(table: pa.Table, fitted: FittedPreprocessing, origin: Origin) -> list[Record]:

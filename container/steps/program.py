@@ -136,7 +136,7 @@ def _input_folder(contract: StepContract, folder: StepFolder, root: Path) -> Pat
     elif not matching:
         names = ", ".join(str(file.relative_to(path)) for file in files[:LISTED_FILES])
         more = f" and {len(files) - LISTED_FILES} more" if len(files) > LISTED_FILES else ""
-        problem = f"has no file that is named {' or '.join(folder.files)}; {path} holds {names}{more}"
+        problem = f"has no file that is named {' or '.join(folder.files)}; {path} contains {names}{more}"
     elif all(file.stat().st_size == 0 for file in matching):
         problem = f"is empty: {matching[0]} has 0 bytes"
     else:

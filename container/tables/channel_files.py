@@ -15,7 +15,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from contracts.errors import ContractError, first_line
-from contracts.spelling import did_you_mean
+from contracts.spelling import SIMILAR, did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ def check_one_format(folder: Path, formats: Mapping[Path, str]) -> None:
     examples = {data_format: path.name for path, data_format in formats.items()}
     if len(examples) > 1:
         listed = ", ".join(f"{name} ({data_format})" for data_format, name in sorted(examples.items()))
-        raise ContractError(f"{folder}: holds files of several formats: {listed}", "Keep the files of one format.")
+        raise ContractError(f"{folder}: contains files of several formats: {listed}", "Keep the files of one format.")
 
 
 def check_unique_names(names: Sequence[str], place: Path | str) -> None:
@@ -169,7 +169,7 @@ def check_columns(files: Iterable[Path], columns: Sequence[str]) -> None:
 def missing_column(column: str, present: Sequence[str], where: str) -> ContractError:
     """Return the error for a column that is not among those `present`."""
     return ContractError(
-        f"{where}: column {column!r} is missing{did_you_mean(column, present)}",
+        f"{where}: column {column!r} is missing{did_you_mean(column, present, hint=SIMILAR)}",
         f"The columns there are {', '.join(map(repr, present))}. Add it, or correct the setting that names it.",
     )
 
@@ -227,7 +227,7 @@ def _listing(folder: Path) -> str:
     if not names:
         return "the folder is empty"
     more = f" and {len(names) - LISTED_FILES} more" if len(names) > LISTED_FILES else ""
-    return f"it holds {', '.join(names[:LISTED_FILES])}{more}"
+    return f"it contains {', '.join(names[:LISTED_FILES])}{more}"
 
 
 def _parquet_file(path: Path) -> pq.ParquetFile:
@@ -273,7 +273,7 @@ def _plain_type(kind: pa.DataType, name: str, path: Path) -> pa.DataType:
         return _plain_type(kind.storage_type, name, path)
     if pa.types.is_nested(kind):
         raise ContractError(
-            f"{path}: column {name!r} is of type {kind}, which does not hold single values",
+            f"{path}: column {name!r} is of type {kind}, which is not a type of single values",
             "Write one text or number per row, or leave the column out of the configuration.",
         )
     return pa.string() if is_binary(kind) or pa.types.is_string_view(kind) else kind
@@ -288,13 +288,13 @@ def _as_plain(column: pa.ChunkedArray, field: pa.Field, path: Path) -> pa.Chunke
     except pa.ArrowException as error:
         if is_binary(column.type):
             raise ContractError(
-                f"{path}: column {field.name!r} is {column.type} and holds no UTF-8 text",
+                f"{path}: column {field.name!r} is {column.type} and is not UTF-8 text",
                 "Write the column as strings.",
             ) from error
         raise ContractError(
             f"{path}: column {field.name!r} is {column.type} and cannot be read as {field.type}, "
             f"the common type of all files: {first_line(error)}",
-            "Write the column with one type in every file, as text if it holds names.",
+            "Write the column with one type in every file, as text if it contains names.",
         ) from error
 
 
@@ -347,7 +347,7 @@ def text_header(path: Path) -> list[str]:
         raise ContractError(f"{path}: cannot be read: {error}", "Write the file again.") from error
     if head[:4] == b"PAR1" or head[:2] == b"\x1f\x8b" or b"\0" in head:
         raise ContractError(
-            f"{path}: holds binary data, not {format_of(path).upper()} text", "Use the suffix of its format."
+            f"{path}: contains binary data, not {format_of(path).upper()} text", "Use the suffix of its format."
         )
     text = head.decode("utf-8-sig", errors="replace")
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=DELIMITERS[format_of(path)])

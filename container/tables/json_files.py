@@ -29,7 +29,7 @@ def json_column_names(path: Path) -> list[str]:
             break
         names.update(dict.fromkeys(row))
     if not names:
-        raise ContractError(f"{path}: the file holds no rows", "Write an array of objects, or one object per line.")
+        raise ContractError(f"{path}: the file has no rows", "Write an array of objects, or one object per line.")
     return list(names)
 
 
@@ -82,7 +82,7 @@ def _cell(value: Any, name: str, path: Path, number: int) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     raise ContractError(
-        f"{path}: row {number}, column {name!r} holds a {type(value).__name__}, not a single value",
+        f"{path}: row {number}, column {name!r} contains a {type(value).__name__}, not a single value",
         "Give each column one text or number per row.",
     )
 

@@ -27,7 +27,7 @@ from container.tables.channel_files import (
 )
 from container.tables.json_files import json_batches, json_column_names
 from contracts.errors import ContractError
-from contracts.spelling import did_you_mean
+from contracts.spelling import SIMILAR, did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -199,15 +199,12 @@ def _check_same(
 ) -> None:
     missing = [name for name in expected if name not in names]
     extra = [name for name in names if name not in expected]
+    fix = "Give every part file the same columns."
     if missing and not missing_is_null:
-        hint = did_you_mean(missing[0], names)
-        raise ContractError(
-            f"{path}: column {missing[0]!r} of {reference} is missing{hint}", "Give every part file the same columns."
-        )
+        hint = did_you_mean(missing[0], names, hint=SIMILAR)
+        raise ContractError(f"{path}: column {missing[0]!r} of {reference} is missing{hint}", fix)
     if extra:
-        raise ContractError(
-            f"{path}: has the column {extra[0]!r}, which {reference} lacks", "Give every part file the same columns."
-        )
+        raise ContractError(f"{path}: has the column {extra[0]!r}, which {reference} lacks", fix)
 
 
 def _parquet_rows_at_once(files: Sequence[Path]) -> int:

@@ -34,23 +34,23 @@ def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def check_single_values(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> None:
-    """Raise ContractError where a column holds lists, dicts, or bytes that are not UTF-8 text."""
+    """Raise ContractError if a column contains lists, dicts, or bytes that are not UTF-8 text."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_nested(kind) or is_binary(kind)):
         return  # usual, and needs no decoding
     column = plain_array(column)
     if pa.types.is_nested(kind):
         index = pc.index(column.is_valid(), True).as_py()
-        held = "dict" if pa.types.is_struct(kind) or pa.types.is_map(kind) else "list"
+        found = "dict" if pa.types.is_struct(kind) or pa.types.is_map(kind) else "list"
         raise ContractError(
-            f"{origin.row(max(index, 0))}: column {name!r} holds a {held}, not a single value",
+            f"{origin.row(max(index, 0))}: column {name!r} contains a {found}, not a single value",
             "Give each column one text or number per record.",
         )
     try:
         column.cast(pa.string())
     except pa.ArrowInvalid as error:
         raise ContractError(
-            f"{origin.file or 'records'}: column {name!r} is of type {kind} and holds no UTF-8 text",
+            f"{origin.file or 'records'}: column {name!r} is of type {kind} and is not UTF-8 text",
             "Write the column as strings.",
         ) from error
 

@@ -27,7 +27,7 @@ class EncoderSource:
 
     Attributes:
         name: the hyperparameter `tokenizer`.
-        folder: holds config.json, tokenizer files and weights; None for from_scratch.
+        folder: contains config.json, tokenizer files and weights; None for from_scratch.
     """
 
     name: str

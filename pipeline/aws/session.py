@@ -63,7 +63,8 @@ def _import_sdk() -> None:
 
 
 def _not_installed(error: ImportError) -> ContractError:
-    return ContractError(f"the SageMaker SDK is not installed ({error})", "Install it: pip install '.[aws]'")
+    install = "pip install -c constraints.txt '.[aws]'"
+    return ContractError(f"the SageMaker SDK is not installed ({error})", f"Install it: {install}")
 
 
 def offline_session(region: str, bucket: str) -> Any:

@@ -80,7 +80,7 @@ class StepDirectory:
             seconds=round(seconds, 3),
             result=result,
         )
-        content = json.dumps({"completed": asdict(record), "told": identity}, indent=1, sort_keys=True)
+        content = json.dumps({"completed": asdict(record), "identity": identity}, indent=1, sort_keys=True)
         write_text_atomically(self.folder / RECORD, content)
         return record
 

@@ -105,9 +105,9 @@ def test_unlabelled_training_rows_are_left_out_on_request(tmp_path: Path, caplog
 
 
 def test_one_class_alone_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ContractError, match="column 'label' holds only the label '1'"):
+    with pytest.raises(ContractError, match="column 'label' has only the label '1'"):
         scan(tmp_path, ["1", "1", "1.0", "True"])
-    with pytest.raises(ContractError, match="column 'label' holds no label"):
+    with pytest.raises(ContractError, match="column 'label' has no label"):
         scan(tmp_path, [None, None], drop_unlabelled=True)
 
 

@@ -226,7 +226,7 @@ def test_a_killed_run_is_never_taken_for_complete(paths: JobPaths) -> None:
         ("val", table(4).drop(["text"]), {}, r"val/data.csv: column 'text' is missing"),
         ("train", table(9, x=[None] * 9), {}, "column 'x' has no value in any"),
         ("train", table(9), {"full_field_list": ["id", "text", "x", "y", "c", "label", "z"]}, "column 'z' is missing"),
-        ("train", table(9), {"train_filename": "other.csv"}, r"other.csv does not exist; it holds data.csv"),
+        ("train", table(9), {"train_filename": "other.csv"}, r"other.csv does not exist; it contains data.csv"),
     ],
 )
 def test_bad_input_is_named(

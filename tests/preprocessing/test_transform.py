@@ -137,7 +137,7 @@ def test_unlabelled_rows_are_dropped_on_request_and_the_rest_keep_their_numbers(
     [
         ({"x": ["1", "two", "3"]}, r"/d/a.csv: row 9, column 'x': 'two' is not a number"),
         ({"label": [0, 1, 9]}, r"/d/a.csv: row 10, column 'label': 9 is not one of the labels \[0, 1\]"),
-        ({"y": [[1], [2], [3]]}, r"/d/a.csv: row 8: column 'y' holds a list"),
+        ({"y": [[1], [2], [3]]}, r"/d/a.csv: row 8: column 'y' contains a list"),
     ],
 )
 def test_a_wrong_value_is_named_with_file_row_and_column(columns: dict[str, Any], message: str) -> None:
@@ -150,7 +150,7 @@ def test_a_missing_feature_is_named_with_the_nearest() -> None:
     renamed = found.rename_columns(
         ["ids" if name == "id" else "txt" if name == "text" else name for name in found.column_names]
     )
-    with pytest.raises(ContractError, match="records: column 'text' is missing; did you mean 'txt'"):
+    with pytest.raises(ContractError, match="records: column 'text' is missing; the similar column 'txt' exists"):
         fitted_preprocessor().transform(renamed)
 
 

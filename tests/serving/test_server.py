@@ -140,7 +140,7 @@ def test_a_lone_surrogate_in_json_becomes_a_replacement_character():
      ('{"chat": "a", "price": 1, "price": 2}', JSON, 400, "the key 'price' occurs more than once"),
      ("{}", JSON, 400, "no column"), ('{"chat": "hi"}\n{', JSON_LINES, 400, "line 2"),
      ("[" * 100_000, JSON, 400, "not JSON"),
-     ('{"chat": "hi", "prise": 1}', JSON, 400, "'price' is missing; did you mean 'prise'"),
+     ('{"chat": "hi", "prise": 1}', JSON, 400, "'price' is missing; the similar column 'prise' exists"),
      ("hi,1,2\n", CSV, 400, "3 fields"), ("hi,1,2,red\nho,1\n", CSV, 400, "Expected 4 columns, got 2"),
      ("chat,chat,price,quantity,color\na,b,1,2,c\n", CSV, 400, "'chat' occurs more than once"),
      ('hi,1,2,"red\n', CSV, 400, "never closed"), (b"hi,1,2,\xff\n", CSV, 400, "UTF8"),
@@ -483,7 +483,7 @@ def test_lists_matter_only_in_a_column_that_the_model_reads(server, content_type
     assert [answer.status for answer in answers] == [200, 200, 400, 400]
     np.testing.assert_array_equal(answers[0].probabilities, answers[1].probabilities)
     for answer, column in zip(answers[2:], ("color", "price")):
-        assert f"record 1: column '{column}' holds a list" in answer.json["error"]["message"]
+        assert f"record 1: column '{column}' contains a list" in answer.json["error"]["message"]
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def test_a_generated_table_is_the_same_for_the_same_seed(tmp_path: Path) -> None
 def test_without_a_table_the_number_of_rows_to_generate_is_needed(tmp_path: Path) -> None:
     run_step(tmp_path, "load-data", expect=1)
     assert message(tmp_path).startswith("DataLoading: input input_data is missing: ")
-    assert message(tmp_path).endswith("holds no table, and GENERATE_ROWS is not set")
+    assert message(tmp_path).endswith("contains no table, and GENERATE_ROWS is not set")
 
 
 def test_a_table_and_rows_to_generate_exclude_each_other(tmp_path: Path) -> None:
@@ -77,4 +77,4 @@ def test_a_table_and_rows_to_generate_exclude_each_other(tmp_path: Path) -> None
 def test_a_header_alone_is_no_table(tmp_path: Path) -> None:
     orders(0).to_csv(input_folder(tmp_path, "load-data", "input_data") / "table.csv", index=False)
     run_step(tmp_path, "load-data", expect=1)
-    assert message(tmp_path).endswith("holds no rows")
+    assert message(tmp_path).endswith("has no rows")

@@ -235,7 +235,7 @@ BAD_MODELS = {
     "a damaged preprocessing": (damaged("preprocessing.json"), "preprocessing.json"),
     "a damaged decision": (damaged("decision.json"), "decision.json"),
     "no tokenizer": (lambda model: shutil.rmtree(model / "tokenizer"), "tokenizer.json is missing"),
-    "both": (damaged("model.tar.gz"), "holds both model.tar.gz and model.onnx"),
+    "both": (damaged("model.tar.gz"), "contains both model.tar.gz and model.onnx"),
 }
 
 
@@ -254,7 +254,7 @@ def test_a_model_that_cannot_be_served_is_named_in_the_message(trained_job, tmp_
     ("content", "named"),
     [(b"no archive", "model.tar.gz: is not a complete tar.gz"),
      (archive_of((member("../model.onnx"), b"x")), "'../model.onnx'"),
-     (archive_of((member("model.pth"), b"x")), "model.tar.gz: has no model.onnx; it holds model.pth")],
+     (archive_of((member("model.pth"), b"x")), "model.tar.gz: has no model.onnx; it contains model.pth")],
 )  # fmt: skip
 def test_an_archive_that_holds_no_model_is_named_in_the_message(tmp_path, content, named):
     root = give(tmp_path, PACKAGE, model_input={ARCHIVED_MODEL: content})

@@ -198,7 +198,7 @@ BAD_INPUTS = {
         {"eval_output": {"test_predictions.csv": "order_id,label\n00000,1\n"}},
         "test_predictions.csv: column 'prob_class_0' is missing",
     ),
-    "no row": ({"processed_data": processed(TEST.head(0))}, "test_processed_data.csv: holds no row"),
+    "no row": ({"processed_data": processed(TEST.head(0))}, "test_processed_data.csv: has no row"),
     "a missing column": (
         {"processed_data": processed(TEST.drop(columns="color"))},
         "test_processed_data.csv: column 'color' is missing",

@@ -277,7 +277,7 @@ def test_a_row_without_an_id_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "cause"),
     [
-        ({"LABEL_FIELD": "lable"}, "column 'lable' is missing; did you mean 'label'"),
+        ({"LABEL_FIELD": "lable"}, "column 'lable' is missing; the similar column 'label' exists"),
         ({"ID_FIELD": "id"}, "column 'id' is missing"),
         ({"SPLIT_BY": "time", "TIME_FIELD": "when"}, "column 'when' is missing"),
         ({"SPLIT_BY": "time", "TIME_FIELD": "chat"}, "column 'chat': "),
@@ -296,7 +296,7 @@ def test_settings_that_do_not_fit_the_table_are_named(tmp_path: Path, settings: 
 def test_a_table_of_headers_alone_is_refused(tmp_path: Path) -> None:
     lay_out(tmp_path, orders(0))
     preprocess(tmp_path, expect=1)
-    assert message(tmp_path).endswith("holds no rows")
+    assert message(tmp_path).endswith("has no rows")
 
 
 def test_the_signature_of_the_loading_step_is_taken(tmp_path: Path) -> None:

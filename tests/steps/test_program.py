@@ -61,7 +61,7 @@ def test_an_input_that_is_missing_or_empty_or_of_another_kind_is_named(
     (folder / "notes.txt").write_text("hello")
     run_step(tmp_path, command, expect=1, **settings)
     assert message(tmp_path).startswith(f"{step.name}: input {name} has no file that is named *.csv or *.csv.gz")
-    assert message(tmp_path).endswith("holds notes.txt")
+    assert message(tmp_path).endswith("contains notes.txt")
     (folder / "part-0.csv").touch()
     run_step(tmp_path, command, expect=1, **settings)
     assert message(tmp_path) == f"{step.name}: input {name} is empty: {where}/part-0.csv has 0 bytes"

@@ -77,8 +77,8 @@ def test_objects_may_follow_each_other_without_lines_of_their_own(tmp_path: Path
         ('{"a": 1}\n{"a": 2}\n{"a": oops}\n{"a": 4}\n', "row 3 is not JSON"),
         ('{"a": 1}\n{"a": 2}\n"three"\n', "row 3 is a str, not an object"),
         ("[1, 2]", "row 1 is a str, not an object"),
-        ('{"a": [1]}', "row 1, column 'a' holds a list"),
-        ("[]", "holds no rows"),
+        ('{"a": [1]}', "row 1, column 'a' contains a list"),
+        ("[]", "has no rows"),
         ('[{"a": 1}] x', "text follows the end of the array"),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_header_that_fits_the_signature_is_no_row(tmp_path: Path) -> None:
 
 def test_a_header_that_nearly_fits_the_signature_is_refused(tmp_path: Path) -> None:
     write(orders(10).rename(columns={"label": "lable"}), tmp_path / "part-0.csv")
-    with pytest.raises(ContractError, match="column 'label' of the signature is missing; did you mean 'lable'"):
+    with pytest.raises(ContractError, match="'label' of the signature is missing; the similar column 'lable' exists"):
         read(tmp_path, tmp_path, signature=list(orders(1).columns))
 
 

@@ -13,7 +13,7 @@ from container.evaluation.curves import Curve, Ranking, threshold_below
 
 @dataclass(frozen=True)
 class CapturePoint:
-    """The flagged records under a budget.
+    """The records that are flagged within one limit.
 
     Attributes:
         flagged_share: of the records. false_positive_rate: of the negatives.
@@ -56,7 +56,7 @@ def capture(
     flagged_shares: Sequence[float],
     false_positive_rate: float,
 ) -> Capture:
-    """Measure recall under budgets. Records of equal score are flagged together, within the budget.
+    """Measure recall with a limit on flagged records. Records of equal score are flagged together, within the limit.
 
     Args:
         ranking: of all labelled records.
@@ -85,8 +85,8 @@ def capture(
             dollar_recall=None if dollar_recall is None else float(dollar_recall[index]),
         )
 
-    def last_within(counts: np.ndarray, budget: float) -> int:
-        return int(np.searchsorted(counts, budget * (1 + 1e-12), side="right")) - 1
+    def last_within(counts: np.ndarray, limit: float) -> int:
+        return int(np.searchsorted(counts, limit * (1 + 1e-12), side="right")) - 1
 
     shares = flagged / total
     return Capture(

@@ -44,11 +44,11 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """better, worse or not told apart, by the interval of the difference in AUROC."""
+        """Return better, worse or no significant difference, by the interval of the difference in AUROC."""
         if self.auroc_interval is None:
-            return "not told apart"
+            return "no significant difference"
         low, high = self.auroc_interval
-        return "better" if low > 0 else "worse" if high < 0 else "not told apart"
+        return "better" if low > 0 else "worse" if high < 0 else "no significant difference"
 
 
 def compare(

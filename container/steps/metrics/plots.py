@@ -1,4 +1,4 @@
-"""Draw the plots of the metrics step: calibration, scores, thresholds, budgets, slices, the previous model."""
+"""Draw the plots of the metrics step: calibration, scores, thresholds, recall, slices, the previous model."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +29,7 @@ def write_metric_plots(folder: Path, metrics: ModelMetrics) -> list[Path]:
         "calibration": ("Calibration", _calibration, lambda split: split.analysis.calibration is not None),
         "scores": ("Scores", _scores, lambda split: bool(split.analysis.histograms)),
         "thresholds": ("Thresholds", _thresholds, lambda split: bool(split.analysis.sweep)),
-        "recall_by_budget": ("Recall under a budget", _recall, lambda split: split.capture is not None),
+        "recall_by_budget": ("Recall by share of flagged records", _recall, lambda split: split.capture is not None),
         "previous_model": ("Compared with the previous model", _previous, lambda split: split.comparison is not None),
     }
     for kind, (title, draw, has) in kinds.items():

@@ -125,7 +125,7 @@ def read_split(
         labels.extend(part.table[label_field].chunks if has_label else [])
         probabilities.append(_probabilities(part, scores))
     if not ids or not sum(map(len, ids)):
-        raise ContractError(f"{split} predictions ({parts.files[0]}): hold no rows", "Provide predictions with rows.")
+        raise ContractError(f"{split} predictions ({parts.files[0]}): have no rows", "Provide predictions with rows.")
     raw_labels = pa.chunked_array(labels) if has_label else None
     stacked = np.concatenate(probabilities)  # [N, K]
     encoded = np.full(len(stacked), UNLABELLED, np.int64)
@@ -161,7 +161,7 @@ def find_labels(
         return LabelMap(label_field, tuple(range(num_classes)))
     if len(counts) != num_classes:
         raise ContractError(
-            f"column {label_field!r}: holds the {len(counts)} labels {sorted(counts)[:10]}; "
+            f"column {label_field!r}: has the {len(counts)} labels {sorted(counts)[:10]}; "
             f"the scores are of {num_classes} classes",
             "Set CLASS_LABELS to the label of each class, in the order of the score columns.",
         )
@@ -206,5 +206,5 @@ def _unpack(archive: Path, scratch: Path) -> Path:
         return bool(_PREDICTIONS.fullmatch(name)) or name == artifacts.METRICS
 
     if not extract_archive(archive, target, wanted=wanted):
-        raise ContractError(f"{archive}: holds no predictions", "Provide the output of a completed training job.")
+        raise ContractError(f"{archive}: contains no predictions", "Provide the output of a completed training job.")
     return target

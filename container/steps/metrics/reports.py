@@ -21,7 +21,7 @@ def metrics_content(metrics: ModelMetrics) -> dict[str, Any]:
 
 
 def report_content(metrics: ModelMetrics) -> dict[str, Any]:
-    """Return metrics_report.json: metrics.json, curves, budgets, operating points, slices and the comparison."""
+    """Return metrics_report.json: metrics.json, curves, recall, operating points, slices and the comparison."""
     return {
         **metrics_content(metrics),
         "operating_points": {
@@ -70,7 +70,7 @@ def model_statistics(metrics: ModelMetrics, *, split: str) -> dict[str, Any]:
 
 
 def _further(split: SplitMetrics) -> dict[str, float | None]:
-    """Return further numbers: calibration, recall under budgets, differences from the previous model."""
+    """Return further numbers: calibration, recall within limits, differences from the previous model."""
     calibration = split.analysis.calibration
     further: dict[str, float | None] = {
         "brier_score": calibration and calibration.brier_score,

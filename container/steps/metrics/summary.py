@@ -64,21 +64,21 @@ def _capture(name: str, split: SplitMetrics) -> Iterator[str]:
         return
     amount = split.capture.positive_amount
     total = "" if amount is None else f"; positives amount to {amount:,.2f}"
-    yield from ("", f"Recall under a budget, {name}{total}")
+    yield from ("", f"Recall with a limit on flagged records, {name}{total}")
     points = [(f"{share:g} of the records", point) for share, point in split.capture.at_shares.items()]
     points += [(f"{rate:g} of the negatives", point) for rate, point in split.capture.at_false_positive_rate.items()]
     yield from _table(
         ["flagged at most", "threshold", "flagged", "precision", "count recall", "dollar recall"],
         [
             [
-                budget,
+                limit,
                 f"{point.threshold:.4f}",
                 f"{point.flagged:,} ({point.flagged_share:.2%})",
                 _figure(point.precision),
                 _figure(point.count_recall),
                 "-" if point.dollar_recall is None else _figure(point.dollar_recall),
             ]
-            for budget, point in points
+            for limit, point in points
         ],
     )
     if split.missing_amounts:

@@ -244,7 +244,7 @@ def _check_rows(step: StepRun, profile: DataProfile, written: dict[str, int]) ->
     settings: TabularPreprocessingSettings = step.settings
     if not profile.rows:
         dropped = f": all {profile.dropped} have no label" if profile.dropped else ""
-        raise ContractError(f"{step.required_input('DATA')}: holds no rows{dropped}", "Provide a table with rows.")
+        raise ContractError(f"{step.required_input('DATA')}: has no rows{dropped}", "Provide a table with rows.")
     empty = [name for name, rows in written.items() if not rows]
     if empty:
         together = "; rows of one group or time stay together" if settings.group_field or settings.time_field else ""

@@ -64,7 +64,7 @@ class TimeColumn:
     def _check_kind(self, kind: _Kind, origin: Origin) -> None:
         if self.kind not in (None, kind):
             raise ContractError(
-                f"{origin.row(0)}, column {self.name!r}: holds a {kind}, but earlier rows hold a {self.kind}",
+                f"{origin.row(0)}, column {self.name!r}: contains a {kind}, but earlier rows contain a {self.kind}",
                 "Write all cells of the column in the same form.",
             )
         self.kind = kind
