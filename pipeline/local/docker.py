@@ -247,7 +247,7 @@ def _service(root: Path) -> Iterator[Any]:
     try:
         from moto.server import ThreadedMotoServer
     except ImportError:
-        raise ContractError("moto is not installed", "Install it: pip install 'moto[server]'") from None
+        raise ContractError("moto is not installed", "Run pip install -c constraints.txt 'moto[server]'.") from None
     import boto3
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)

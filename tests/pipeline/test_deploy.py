@@ -1,6 +1,7 @@
 """upsert and start, against moto's server: a real HTTP service on loopback."""
 
 import json
+import sys
 
 import boto3
 import pytest
@@ -10,6 +11,7 @@ from contracts.errors import ContractError
 from pipeline.__main__ import main
 from pipeline.aws.definition import specs_of
 from pipeline.aws.deploy import parse_overrides, registered_metric, start, upsert
+from pipeline.aws.session import sagemaker_sdk
 from testing.pipelines import configuration, everything, loopback_only, write_config
 
 VARIABLES = {
@@ -147,3 +149,10 @@ def test_a_parameter_that_is_refused_is_named(overrides, cause):
     with pytest.raises(ContractError) as error:
         parse_overrides(config, specs_of(config), overrides)
     assert error.value.cause.startswith(cause)
+
+
+def test_a_missing_sdk_is_installed_with_the_pinned_versions(monkeypatch):
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(ContractError) as missing, sagemaker_sdk("eu-west-1"):
+        pass
+    assert missing.value.fix == "Install it: pip install -c constraints.txt '.[aws]'"
