@@ -76,6 +76,7 @@ STRATEGIES = (
     Strategy("branch 2 x tp 2", 4, {"branch_size": 2, "tp_size": 2}),
     Strategy("branch 2 x pp 2", 4, {**_pipeline("1F1B", ranks=2, microbatches=4), "branch_size": 2}),
 )  # fmt: skip
+BY_NAME = {strategy.name: strategy for strategy in STRATEGIES}
 
 
 def ready_configurations() -> list[Strategy]:

@@ -14,15 +14,8 @@ from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.unused_settings import unused_settings
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 from testing.jobs import CONFIGURATION, run_train, table, write_job
-from testing.parity import (
-    ONE_PROCESS,
-    SGD,
-    TOLERANCE,
-    ParityJobs,
-    difference,
-)
-from testing.parity_strategies import STRATEGIES
 from tests.contracts.test_every_hyperparameter import pretrained_tiny
+from tests.models.pretrained_parity import PretrainedParity
 
 LORA = {"tokenizer": "pretrained_tiny", "encoder_config": {}, "reinit_layers": 0, "lora_rank": 2}
 
@@ -138,26 +131,14 @@ def test_a_job_with_adapters_serves_plain_weights(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def runs(rank_pool, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("lora")
-    pretrained_tiny(folder / "encoder")
-    jobs = ParityJobs(rank_pool, folder)
-    no_dropout = {"dropout": 0.0, "fusion_dropout": 0.0, "encoder_config": {"hidden_dropout_prob": 0.0}}
-    settings = {**LORA, **SGD, **no_dropout, "tokenizer": str(folder / "encoder"), "max_epochs": 2, "ema_decay": 0.9}
-    return lambda strategy: jobs.train(strategy, settings)[0]
-
-
-@pytest.fixture(scope="module")
-def alone(runs):
-    return runs(ONE_PROCESS)
+def parity(rank_pool, tmp_path_factory):
+    return PretrainedParity(rank_pool, tmp_path_factory.mktemp("lora"), **LORA)
 
 
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["ddp 2", "fsdp 2, FULL_SHARD", "pp 2, 1F1B", "pp 2, ZBVZeroBubble", "branch 2"])
-def test_a_strategy_gives_the_numbers_of_one_process_with_adapters(runs, alone, name):
-    ours = runs(next(strategy for strategy in STRATEGIES if strategy.name == name))
+def test_a_strategy_gives_the_numbers_of_one_process_with_adapters(parity, name):
+    ours = parity.check(name)
     assert any(".lora_B" in weight for weight in ours.weights)
     assert not any(".base_layer" in weight for weight in ours.weights)
-    found = difference(ours, alone)
-    assert found.value <= TOLERANCE, found

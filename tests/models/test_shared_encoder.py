@@ -8,15 +8,7 @@ from container.models.build import build_classifier
 from contracts.consistency import check_parallelism
 from contracts.errors import ContractError
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
-from testing.parity import (
-    ONE_PROCESS,
-    SGD,
-    TOLERANCE,
-    ParityJobs,
-    difference,
-)
-from testing.parity_strategies import STRATEGIES
-from tests.contracts.test_every_hyperparameter import pretrained_tiny
+from tests.models.pretrained_parity import PretrainedParity
 
 TWO_TEXTS = {"model_class": "trimodal_bert", "tokenizer": "pretrained", "encoder_config": {}, "reinit_layers": 0}
 
@@ -84,19 +76,8 @@ def test_it_is_refused_where_the_texts_are_on_different_ranks(axis):
 
 
 @pytest.fixture(scope="module")
-def runs(rank_pool, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("shared")
-    pretrained_tiny(folder / "encoder")
-    jobs = ParityJobs(rank_pool, folder)
-    no_dropout = {"dropout": 0.0, "fusion_dropout": 0.0, "encoder_config": {"hidden_dropout_prob": 0.0}}
-    settings = {**SGD, **no_dropout, "tokenizer": str(folder / "encoder"), "reinit_layers": 0, "max_epochs": 2}
-    settings |= {"share_encoder": True, "ema_decay": 0.9, "layer_lr_decay": 0.8}
-    return lambda strategy: jobs.train(strategy, settings)[0]
-
-
-@pytest.fixture(scope="module")
-def alone(runs):
-    return runs(ONE_PROCESS)
+def parity(rank_pool, tmp_path_factory):
+    return PretrainedParity(rank_pool, tmp_path_factory.mktemp("shared"), share_encoder=True, layer_lr_decay=0.8)
 
 
 @pytest.mark.slow
@@ -104,7 +85,5 @@ def alone(runs):
 @pytest.mark.parametrize(
     "name", ["ddp 2", "fsdp 2, FULL_SHARD", "fsdp 2, SHARD_GRAD_OP", "tp 2", "tp 2, sequence parallel", "tp 2 x fsdp 2"]
 )
-def test_a_strategy_gives_the_numbers_of_one_process_with_it(runs, alone, name):
-    ours = runs(next(strategy for strategy in STRATEGIES if strategy.name == name))
-    found = difference(ours, alone)
-    assert found.value <= TOLERANCE, found
+def test_a_strategy_gives_the_numbers_of_one_process_with_it(parity, name):
+    parity.check(name)

@@ -13,11 +13,10 @@ from testing.parity import (
     difference,
     disagreement,
 )
-from testing.parity_strategies import STRATEGIES
+from testing.parity_strategies import BY_NAME
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-BY_NAME = {strategy.name: strategy for strategy in STRATEGIES}
 OPTIONS: dict[str, Any] = {
     "loss": "focal",
     "focal_gamma": 1.5,

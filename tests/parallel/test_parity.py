@@ -30,12 +30,11 @@ from testing.parity import (
     Strategy,
     largest_difference,
 )
-from testing.parity_strategies import STRATEGIES
+from testing.parity_strategies import BY_NAME, STRATEGIES
 from testing.tiers import long_except
 
 pytestmark = pytest.mark.slow
 
-BY_NAME = {strategy.name: strategy for strategy in STRATEGIES}
 IN_SHORT = (
     "ddp 2, accumulation",
     "ddp 4",

@@ -1,11 +1,25 @@
+"""The loss and its options, beside torch's cross entropy and the formulas of the papers."""
+
 import numpy as np
 import pytest
 import torch
 
 from container.data.batch import PackedBatch
 from container.decision.softmax import softmax
+from container.preprocessing.class_weights import resolve_class_weights
 from container.training.objective import WeightedCrossEntropy
 from container.training.predict import weighted_log_loss
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.unused_settings import unused_settings
+from testing.jobs import CONFIGURATION
+
+LABELS = [0, 2, 1, 1, 0, 2]
+WEIGHTS = [1.0, 2.0, 5.0]
+
+
+def hyperparameters(**overrides):
+    return parse_hyperparameters({**CONFIGURATION, **overrides})
 
 
 def batch(labels, weights=None):
@@ -19,20 +33,58 @@ def batch(labels, weights=None):
     )
 
 
-def test_the_summed_loss_over_its_weights_is_torch_s_weighted_cross_entropy():
-    logits, labels = torch.randn(6, 3, dtype=torch.float64), [0, 2, 1, 1, 0, 2]
-    objective = WeightedCrossEntropy([1.0, 2.0, 5.0], torch.device("cpu"))
-    ours = objective(logits, batch(labels)) / objective.record_weights(batch(labels)).sum()
-    weights = torch.tensor([1.0, 2.0, 5.0], dtype=torch.float64)
-    torch.testing.assert_close(ours, torch.nn.functional.cross_entropy(logits, torch.tensor(labels), weight=weights))
+def mean_loss(logits, labels, **options):
+    objective = WeightedCrossEntropy(WEIGHTS, torch.device("cpu"), **options)
+    return objective(logits, batch(labels)) / objective.record_weights(batch(labels)).sum()
 
 
-def test_unlabelled_and_filling_records_weigh_nothing():
-    logits = torch.randn(3, 2)
-    objective = WeightedCrossEntropy([1.0, 2.0], torch.device("cpu"))
+@pytest.fixture
+def logits():
+    return torch.randn(len(LABELS), 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
+def test_the_smoothed_loss_is_torch_s_cross_entropy(logits, smoothing):
+    expected = torch.nn.functional.cross_entropy(
+        logits,
+        torch.tensor(LABELS),
+        weight=torch.tensor(WEIGHTS, dtype=torch.float64),
+        label_smoothing=smoothing,
+    )
+    torch.testing.assert_close(mean_loss(logits, LABELS, label_smoothing=smoothing), expected)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
+def test_the_focal_loss_is_that_of_its_paper(logits, gamma):
+    p = logits.softmax(1)[range(len(LABELS)), LABELS]
+    weights = torch.tensor(WEIGHTS, dtype=torch.float64)[LABELS]
+    expected = (weights * (1 - p) ** gamma * -p.log()).sum() / weights.sum()
+    torch.testing.assert_close(mean_loss(logits, LABELS, focal_gamma=gamma), expected)
+
+
+def test_focal_and_smoothed_the_loss_approaches_the_smoothed_one_as_gamma_vanishes(logits):
+    smoothed = mean_loss(logits, LABELS, label_smoothing=0.2)
+    torch.testing.assert_close(mean_loss(logits, LABELS, label_smoothing=0.2, focal_gamma=1e-9), smoothed)
+    assert mean_loss(logits, LABELS, label_smoothing=0.2, focal_gamma=2.0) < smoothed
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+def test_a_record_that_is_certain_gives_a_finite_gradient(gamma):
+    logits = torch.tensor([[200.0, -200.0, 0.0]], requires_grad=True)
+    mean_loss(logits, [0], focal_gamma=gamma).backward()
+    assert logits.grad.isfinite().all()
+    logits.grad = None
+    mean_loss(logits, [1], focal_gamma=gamma).backward()
+    assert logits.grad.isfinite().all()
+    assert logits.grad[0, 1] < 0
+
+
+@pytest.mark.parametrize("options", [{}, {"focal_gamma": 2.0}, {"label_smoothing": 0.1}])
+def test_unlabelled_and_filling_records_weigh_nothing_with_any_option(logits, options):
+    objective = WeightedCrossEntropy(WEIGHTS, torch.device("cpu"), **options)
     padded = batch([1, -100, 0], [1.0, 1.0, 0.0])
     assert objective.record_weights(padded).tolist() == [2.0, 0.0, 0.0]
-    assert objective(logits, padded).item() == pytest.approx(objective(logits[:1], batch([1])).item())
+    torch.testing.assert_close(objective(logits[:3], padded), objective(logits[:1], batch([1])))
 
 
 def test_the_reported_loss_equals_the_trained_one():
@@ -43,3 +95,35 @@ def test_the_reported_loss_equals_the_trained_one():
     assert weighted_log_loss(logits, labels, [1.0, 3.0]) == pytest.approx(trained.item())
     assert weighted_log_loss(logits, np.full(5, -100), [1.0, 3.0]) is None
     assert softmax(logits).sum(axis=1) == pytest.approx(np.ones(5))
+
+
+def test_balanced_weights_give_each_class_the_same_share(caplog):
+    hp = hyperparameters(class_weights="balanced")
+    counts = {"no": 90, "yes": 10}
+    caplog.set_level("INFO")
+    weights = resolve_class_weights(hp, ["no", "yes"], {"splits": {"train": {"classes": counts}}})
+    assert weights == pytest.approx([100 / 180, 5.0])
+    assert [weight * count for weight, count in zip(weights, counts.values())] == pytest.approx([50, 50])
+    assert "'yes' 5 (10 rows)" in caplog.text
+
+
+def test_a_class_without_rows_cannot_be_balanced():
+    hp = hyperparameters(class_weights="balanced", is_binary=False, num_classes=3, multiclass_categories=[0, 1, 2])
+    with pytest.raises(ContractError, match="class_weights: is 'balanced', but no training row has the label 2"):
+        resolve_class_weights(hp, [0, 1, 2], {"splits": {"train": {"classes": {"0": 4, "1": 6, "2": 0}}}})
+
+
+def test_given_weights_are_taken_and_none_are_all_one():
+    assert resolve_class_weights(hyperparameters(class_weights=[1.0, 3.0]), [0, 1], {}) == [1.0, 3.0]
+    assert resolve_class_weights(hyperparameters(), [0, 1], {}) == [1.0, 1.0]
+
+
+def test_another_word_than_balanced_is_refused():
+    with pytest.raises(ContractError, match="class_weights: 'even' is invalid"):
+        hyperparameters(class_weights="even")
+
+
+def test_the_exponent_without_the_focal_loss_has_no_effect_and_the_log_says_so():
+    (sentence,) = unused_settings(hyperparameters(focal_gamma=3.0))
+    assert sentence == "focal_gamma is set and has no effect here: loss is not focal."
+    assert not unused_settings(hyperparameters(focal_gamma=3.0, loss="focal"))
