@@ -1,5 +1,7 @@
 """Define the error that a user causes and can correct: its cause and what to change."""
 
+_SHOWN_CHARACTERS = 200
+
 
 class ContractError(ValueError):
     """Input that breaks the contract.
@@ -16,6 +18,11 @@ class ContractError(ValueError):
 
     def __str__(self) -> str:
         return f"{self.cause}\n{self.fix}" if self.fix else self.cause
+
+
+def shortened(text: str) -> str:
+    """Return the first 200 characters of a value, so that a message keeps its other parts."""
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def first_line(error: BaseException) -> str:

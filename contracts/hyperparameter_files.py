@@ -1,6 +1,5 @@
 """Read hyperparameters from the job's files: merge them, cast strings, and check them."""
 
-import ast
 import json
 import types
 import typing
@@ -11,13 +10,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from contracts.consistency import check_consistency
-from contracts.errors import ContractError
+from contracts.errors import ContractError, shortened
 from contracts.hyperparameters import Hyperparameters
+from contracts.json_text import parse_json, parse_literal
 from contracts.paths import JobPaths
 from contracts.spelling import did_you_mean
 
 ALIASES = {"chunk_truncate": "chunk_trancate"}
-_SHOWN_CHARACTERS = 200  # of a value in the log
 DROPPED = ("_tuning_objective_metric", "_comment", "_comments")
 
 
@@ -42,7 +41,9 @@ def load_hyperparameters(paths: JobPaths) -> Hyperparameters:
             name = ALIASES.get(key, key)
             if name not in Hyperparameters.model_fields:
                 raise _unknown(key, path)
-            merged[name] = cast_value(value, Hyperparameters.model_fields[name].annotation)
+            if origin.get(name) == path:
+                raise ContractError(f"{name}: is set twice in {path}, also as {key}", "Set it once.")
+            merged[name] = cast_value(name, value, path)
             origin[name] = path
     return parse_hyperparameters(merged, origin)
 
@@ -61,11 +62,7 @@ def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None
             raise _missing(missing, origin or {}, others=len(values), valid=valid) from None
         first = error.errors()[0]
         key = str(first["loc"][0])
-        field, path = Hyperparameters.model_fields[key], (origin or {}).get(key)
-        raise ContractError(
-            f"{key}: {values[key]!r} is invalid: {first['msg']}{f' (in {path})' if path else ''}",
-            f"{key} is {_type_name(field.annotation)}: {field.description}",
-        ) from None
+        raise _invalid(key, values[key], first["msg"], (origin or {}).get(key)) from None
     check_consistency(hp)
     return hp
 
@@ -76,8 +73,7 @@ def describe_hyperparameters(hp: Hyperparameters) -> list[str]:
     for name, declaration in hp.declarations().items():
         if name in hp.model_fields_set:
             value = json.dumps(hp.model_dump(mode="json", include={name})[name], ensure_ascii=False)
-            shown = value if len(value) <= _SHOWN_CHARACTERS else f"{value[:_SHOWN_CHARACTERS]}..."
-            groups.setdefault(declaration.group, []).append(f"{name}={shown}")
+            groups.setdefault(declaration.group, []).append(f"{name}={shortened(value)}")
     defaults = len(hp.declarations()) - len(hp.model_fields_set)
     return [
         *(f"hyperparameters ({group}): {' '.join(settings)}" for group, settings in groups.items()),
@@ -85,32 +81,40 @@ def describe_hyperparameters(hp: Hyperparameters) -> list[str]:
     ]
 
 
-def cast_value(value: Any, annotation: Any) -> Any:
-    """Return a string, as SageMaker passes all values, in a form that `annotation` accepts; return others unchanged."""
-    if not isinstance(value, str):
-        return value
+def cast_value(name: str, value: Any, path: Path | None = None) -> Any:
+    """Return a string, as SageMaker passes all values, in a form that the setting accepts; return others unchanged.
+
+    Raises:
+        ContractError: JSON with a key that occurs twice, or beyond the limits of contracts/json_text.py.
+    """
+    field = Hyperparameters.model_fields[name]
+    try:
+        return _cast(value, _plain_types(field.annotation)) if isinstance(value, str) else value
+    except json.JSONDecodeError:
+        return value  # the type's check names the setting
+    except ValueError as error:
+        raise _invalid(name, value, str(error), path) from None
+
+
+def _cast(value: str, kinds: set[Any]) -> Any:
     text = value.strip()
-    kinds = _plain_types(annotation)
     if type(None) in kinds and text.lower() in ("", "none", "null"):
         return None
     if kinds & {list, dict}:
-        for parse in (json.loads, ast.literal_eval):
-            try:
-                return parse(text)
-            except (ValueError, SyntaxError):
-                continue
-        return value
+        return parse_literal(text)
     if bool in kinds and str not in kinds:
         return text.lower() if text.lower() in ("true", "false") else text
-    return _unquote(value if str in kinds else text)
+    text = value if str in kinds else text
+    # Some SDK versions put JSON quotes around strings.
+    return str(parse_json(text)) if text[:1] == text[-1:] == '"' else text
 
 
-def _unquote(text: str) -> str:
-    """Remove the JSON quotes that some SDK versions put around strings."""
-    try:
-        return str(json.loads(text)) if text[:1] == text[-1:] == '"' else text
-    except ValueError:
-        return text
+def _invalid(name: str, value: Any, reason: str, path: Path | None) -> ContractError:
+    field = Hyperparameters.model_fields[name]
+    return ContractError(
+        f"{name}: {shortened(repr(value))} is invalid: {reason}{f' (in {path})' if path else ''}",
+        f"{name} is {_type_name(field.annotation)}: {field.description}",
+    )
 
 
 def _plain_types(annotation: Any) -> set[Any]:
@@ -128,7 +132,7 @@ def _type_name(annotation: Any) -> str:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except (ValueError, UnicodeDecodeError) as error:
         raise ContractError(f"{path}: is not JSON: {error}", "Correct the file.") from None
     if not isinstance(content, dict):

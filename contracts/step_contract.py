@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from contracts.errors import ContractError
+from contracts.errors import ContractError, shortened
+from contracts.json_text import parse_json
 from contracts.paths import DEFAULT_ROOT
 
 
@@ -20,12 +21,12 @@ def _listed(value: Any) -> Any:
         return value
     text = value.strip()
     if text.startswith("["):
-        return json.loads(text)
+        return parse_json(text)
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _object(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) else value
+    return parse_json(value) if isinstance(value, str) else value
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
@@ -67,7 +68,7 @@ class StepSettings(BaseModel):
             place, about = f"environment variable {name.upper()}", cls.model_fields[name].description
             if first["type"] == "missing":
                 raise ContractError(f"{place}: is not set", f"Set it: {about}") from None
-            raise ContractError(f"{place}: {given[name]!r} is invalid: {reason}", about or "") from None
+            raise ContractError(f"{place}: {shortened(repr(given[name]))} is invalid: {reason}", about or "") from None
 
     def to_environment(self) -> dict[str, str]:
         """Return these settings as environment variables, without those at their default. Byte-stable."""

@@ -1,6 +1,5 @@
 """Read a pipeline's configuration, YAML or JSON; an error names the file, the key and the value."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from contracts.errors import ContractError
+from contracts.json_text import parse_json
 from contracts.spelling import did_you_mean
 from pipeline.config import PipelineConfig
 
@@ -50,7 +50,7 @@ def _read_mapping(path: Path, key: str) -> dict[str, Any]:
     text = path.read_text(encoding="utf-8")
     kind = "JSON" if path.suffix == ".json" else "YAML"
     try:
-        content = json.loads(text) if kind == "JSON" else yaml.safe_load(text)
+        content = parse_json(text) if kind == "JSON" else yaml.safe_load(text)
     except (ValueError, yaml.YAMLError) as error:
         raise ContractError(
             f"{key}: {path} is not {kind}: {' '.join(str(error).split())}", "Correct the file."

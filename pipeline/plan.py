@@ -123,8 +123,7 @@ def _checked_hyperparameters(given: Mapping[str, Any]) -> dict[str, Any]:
         if key in DROPPED or key.startswith("sagemaker_"):
             continue
         name = ALIASES.get(key, key)
-        field = Hyperparameters.model_fields.get(name)
-        values[name] = cast_value(value, field.annotation) if field else value
+        values[name] = cast_value(name, value) if name in Hyperparameters.model_fields else value
     parse_hyperparameters(values)
     values = {name: value for name, value in values.items() if value is not None}
     if len(values) > MOST_HYPERPARAMETERS:

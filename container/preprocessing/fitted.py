@@ -16,6 +16,7 @@ from container.preprocessing.risk_tables import RiskTable, parse_risk_table
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import TextField
+from contracts.json_text import parse_json
 
 FORMAT_VERSION = 1
 _FIX = "Use a folder that a job wrote completely."
@@ -185,6 +186,6 @@ def _write_json(path: Path, value: Any) -> None:
 def read_json(path: Path, fix: str) -> Any:
     """Return the content of a JSON file; raise ContractError with `fix` where it cannot be read."""
     try:
-        return json.loads(path.read_text("utf-8"))
+        return parse_json(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ContractError(f"{path}: cannot be read: {error}", fix) from error

@@ -1,6 +1,5 @@
 """Read calibration.json of a package: a monotone map of class 1's probability, fitted after training on other data."""
 
-import json
 import operator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from contracts.errors import ContractError
+from contracts.json_text import parse_json
 
 _FIX = 'Write {"scores": [...], "probabilities": [...]}: from 0 to 1; scores ascending, probabilities never decreasing.'
 
@@ -34,7 +34,7 @@ class CalibrationMap:
             ContractError: not JSON, other keys, lists of unequal length, or values that are not monotone.
         """
         try:
-            content = json.loads(path.read_text("utf-8"))
+            content = parse_json(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise ContractError(f"{path}: cannot be read as JSON: {error}", _FIX) from error
         if not isinstance(content, dict) or set(content) != {"scores", "probabilities"}:

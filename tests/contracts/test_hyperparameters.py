@@ -6,7 +6,6 @@ import pytest
 
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import cast_value, load_hyperparameters, parse_hyperparameters
-from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
 from contracts.unused_settings import unused_settings
 from testing.jobs import CONFIGURATION, REPOSITORY, TWO_TEXTS
@@ -49,7 +48,7 @@ def paths(tmp_path):
     ],
 )
 def test_a_string_becomes_the_type_of_its_hyperparameter(name, text, value):
-    cast = cast_value(text, Hyperparameters.model_fields[name].annotation)
+    cast = cast_value(name, text)
     overrides = {"id_name": None, name: cast} if name != "id_name" else {name: cast}
     merged = {**CONFIGURATION, **{key: v for key, v in overrides.items() if v is not None or key == name}}
     assert getattr(parse_hyperparameters(merged), name) == value

@@ -199,8 +199,7 @@ def test_anything_else_is_refused_with_what_would_do(text):
 
 
 def test_a_number_from_the_service_is_a_number():
-    annotation = Hyperparameters.model_fields["decision_threshold"].annotation
-    assert settings(decision_threshold=cast_value("0.25", annotation)).decision_threshold == 0.25
+    assert settings(decision_threshold=cast_value("decision_threshold", "0.25")).decision_threshold == 0.25
 
 
 def scored(rows: int = 400) -> tuple[np.ndarray, np.ndarray]:

@@ -22,7 +22,6 @@ from container.training import explain as module
 from container.training.explain import explain
 from container.training.train import build_model
 from contracts.hyperparameter_files import cast_value, load_hyperparameters, parse_hyperparameters
-from contracts.hyperparameters import Hyperparameters
 from testing.evaluations import two_splits
 from testing.jobs import CONFIGURATION, NO_DROPOUT, TWO_TEXTS, table, write_job
 from testing.tiers import long_except
@@ -231,7 +230,7 @@ def test_any_start_of_the_sample_is_as_even_as_it_can_be() -> None:
 
 @pytest.mark.parametrize(("given", "expected"), [(True, 500), ("true", 500), (False, 0), ("false", 0), ("80", 80)])
 def test_explain_is_a_switch_or_a_number_of_records(given: Any, expected: int) -> None:
-    value = cast_value(given, Hyperparameters.model_fields["explain"].annotation)
+    value = cast_value("explain", given)
     assert parse_hyperparameters({**CONFIGURATION, "explain": value}).explain == expected
 
 

@@ -1,0 +1,99 @@
+"""Decode JSON that others wrote; every problem is a ValueError whose message says what is wrong and where."""
+
+import ast
+import json
+from collections.abc import Callable
+from typing import Any
+
+_MOST_LEVELS = 100
+_SHOWN = 40
+
+
+class JsonDecoder(json.JSONDecoder):
+    """Decode JSON in which no object has a key twice.
+
+    Args:
+        parse_int, parse_float, parse_constant: return the value of a number, of NaN, Infinity and -Infinity.
+    """
+
+    def __init__(
+        self,
+        *,
+        parse_int: Callable[[str], Any] | None = None,
+        parse_float: Callable[[str], Any] | None = None,
+        parse_constant: Callable[[str], Any] | None = None,
+    ) -> None:
+        super().__init__(
+            object_pairs_hook=_unique_keys,
+            parse_int=parse_int or _integer,
+            parse_float=parse_float,
+            parse_constant=parse_constant,
+        )
+
+    def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
+        try:
+            return super().raw_decode(s, idx)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+
+
+def parse_json(text: str) -> Any:
+    """Return the content of a setting or a file.
+
+    Raises:
+        ValueError: not JSON, a key that occurs twice, nesting or an integer beyond the limits, a lone surrogate.
+    """
+    content = JsonDecoder().decode(text)
+    _check(content, _MOST_LEVELS)
+    return content
+
+
+def parse_literal(text: str) -> Any:
+    """Return the content of JSON, or of a Python literal such as {'a': None}.
+
+    Raises:
+        ValueError: as `parse_json`; a text that is neither JSON nor a literal.
+    """
+    try:
+        return parse_json(text)
+    except json.JSONDecodeError as error:
+        try:
+            tree = ast.parse(text, mode="eval")
+            content = ast.literal_eval(tree)
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            raise error from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            _unique_keys([(ast.literal_eval(key), None) for key in node.keys if key is not None])
+    _check(content, _MOST_LEVELS)
+    return content
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} occurs more than once")
+    return content
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:  # Python's limit
+        raise ValueError(f"the integer {text[:_SHOWN]}... has {len(text)} digits, which is too many") from None
+
+
+def _check(value: Any, levels: int) -> None:
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            near = value[max(0, error.start - _SHOWN) : error.start + 1]
+            raise ValueError(f"the text {near!r} ends with a lone surrogate, which is not a character") from None
+    elif isinstance(value, (dict, list, tuple, set)):
+        if not levels:
+            raise ValueError(f"it is nested more than {_MOST_LEVELS} levels deep")
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        for part in parts:
+            _check(part, levels - 1)
