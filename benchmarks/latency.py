@@ -17,13 +17,13 @@ from review_data import COLUMNS, minilm_folder
 from container.data.batch import PackedBatch
 from container.data.records import PackedArrays
 from container.data.split import packed_text
-from container.export.onnx import OUTPUT, export_onnx, feed_of
+from container.export.onnx import export_onnx, feed_of
 from container.export.variants import WRITERS
 from container.models.build import build_classifier
 from container.models.classifier import Classifier
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from container.preprocessing.prepare import EncoderFiles
-from contracts.artifacts import MODEL_ONNX, onnx_file
+from contracts.artifacts import MODEL_ONNX, ONNX_OUTPUT, onnx_file
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 
@@ -98,7 +98,7 @@ def _measure(
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        ways[name] = lambda session=session: session.run([OUTPUT], feed)[0]
+        ways[name] = lambda session=session: session.run([ONNX_OUTPUT], feed)[0]
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     with torch.inference_mode():
         expected = ways["PyTorch"]()

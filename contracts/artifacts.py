@@ -1,5 +1,7 @@
 """Name the files that a job writes, and the environment variables that it reads."""
 
+import re
+
 MODEL_STATE = "model.pth"
 MODEL_ARTIFACTS = "model_artifacts.pth"
 MODEL_ONNX = "model.onnx"
@@ -40,8 +42,16 @@ REQUIRED_EVALUATION_FILES = (
     f"{TENSORBOARD_EVAL}/pr_curve.png",
 )
 
+ONNX_TABULAR, ONNX_OUTPUT = "tabular", "probabilities"  # an input and the output of model.onnx
+PROBABILITY_COLUMN = re.compile(r"prob_class_([0-9]+)")
+
 USE_PRECOMPUTED_IMPUTATION = "USE_PRECOMPUTED_IMPUTATION"
 USE_PRECOMPUTED_RISK_TABLES = "USE_PRECOMPUTED_RISK_TABLES"
+
+
+def probability_column(k: int) -> str:
+    """Return the column of class k's probability in predictions."""
+    return f"prob_class_{k}"
 
 
 def onnx_file(variant: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR, PROBABILITY_COLUMN
 from contracts.errors import ContractError
 from contracts.hyperparameters import FROM_SCRATCH, METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
 from contracts.model_classes import CROSS_ATTENTION_CLASSES, POOLED_CLASSES
@@ -157,6 +158,12 @@ def _check_columns(hp: Hyperparameters) -> None:
                 f"{name}: {unlisted} is not in {known} {getattr(hp, known)}",
                 f"Add the column to {known}, or remove it from {name}.",
             )
+    for name in ("id_name", "label_name"):
+        if PROBABILITY_COLUMN.fullmatch(getattr(hp, name)):
+            raise ContractError(
+                f"{name}: column {getattr(hp, name)!r} has the name of a column of probabilities in the predictions",
+                f"Rename the column in the data, and set {name} to its new name.",
+            )
     role_of: dict[str, str] = {}
     for role, columns in used_columns(hp).items():
         for column in columns:
@@ -215,6 +222,14 @@ def _check_convolutions(hp: Hyperparameters) -> None:
 
 
 def _check_text_steps(hp: Hyperparameters) -> None:
+    keys = [key for field in hp.text_fields for key in (field.input_ids_key, field.attention_mask_key)]
+    names = [*keys, ONNX_TABULAR, ONNX_OUTPUT]
+    if len(set(names)) < len(names):
+        raise ContractError(
+            f"text_input_ids_key, text_attention_mask_key: give model.onnx the inputs and output {', '.join(names)}, "
+            "which are not all different",
+            "Give each of them another name.",
+        )
     for name in ("text_processing_steps", "primary_text_processing_steps", "secondary_text_processing_steps"):
         steps = getattr(hp, name)
         if steps is None:

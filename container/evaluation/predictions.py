@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from contracts.artifacts import probability_column
 from contracts.atomic_files import AtomicFile
 
 _ROWS_AT_ONCE = 65_536
@@ -45,7 +46,7 @@ def write_predictions(
     if predictions.raw_labels is not None:
         columns[label_name] = predictions.raw_labels
     for k in range(num_classes):
-        columns[f"prob_class_{k}"] = pa.array(np.ascontiguousarray(predictions.probabilities[:, k]))
+        columns[probability_column(k)] = pa.array(np.ascontiguousarray(predictions.probabilities[:, k]))
     table = pa.table(columns)
     path = folder / f"{predictions.split}_predictions.{file_format}"
     with AtomicFile(path) as temporary:

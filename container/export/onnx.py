@@ -25,12 +25,11 @@ from container.data.records import PackedArrays, pad_text
 from container.decision.decision import Decision
 from container.export.decision_layer import DecisionLayer
 from container.models.classifier import Classifier
+from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR
 from contracts.errors import ContractError, first_line
 from contracts.hyperparameters import Hyperparameters
 
 UNCHANGED = Decision()
-OUTPUT = "probabilities"
-TABULAR = "tabular"
 OPSET = 18
 TOLERANCE = 1e-4
 # A protobuf message is limited to 2 GiB; the weights of a larger model go into a second file.
@@ -140,7 +139,7 @@ def check_parity(
             num_records = len(texts[0][0])
             feed = _feed(model, hp, texts, sample.tabular[:num_records])
             shape = tuple(texts[0][0].shape)
-            computed = np.asarray(session.run([OUTPUT], feed)[0])  # [B, K]
+            computed = np.asarray(session.run([ONNX_OUTPUT], feed)[0])  # [B, K]
             difference = float(np.abs(computed - expected[:num_records]).max())
             if not difference <= TOLERANCE:
                 raise RuntimeError(
@@ -175,7 +174,7 @@ class _Probabilities(nn.Module):
 def input_names(model: Classifier, hp: Hyperparameters) -> list[str]:
     """Return the names of the graph's inputs, in order."""
     names = [name for field in hp.text_fields for name in (field.input_ids_key, field.attention_mask_key)]
-    return names if model.tabular is None else [*names, TABULAR]
+    return names if model.tabular is None else [*names, ONNX_TABULAR]
 
 
 def _write(model: Classifier, hp: Hyperparameters, path: Path, *, decision: Decision) -> None:
@@ -201,7 +200,7 @@ def _write(model: Classifier, hp: Hyperparameters, path: Path, *, decision: Deci
                 dynamo=True,
                 opset_version=OPSET,
                 input_names=input_names(model, hp),
-                output_names=[OUTPUT],
+                output_names=[ONNX_OUTPUT],
                 dynamic_shapes={"inputs": tuple(dynamic)},
                 verbose=False,
             )

@@ -7,6 +7,7 @@ from typing import Any
 
 from container.serving.media_types import MediaType
 from container.serving.model import Prediction
+from contracts.artifacts import probability_column
 from contracts.serving import CSV, JSON
 
 LABEL, PROBABILITIES = "predicted_label", "probabilities"
@@ -37,7 +38,7 @@ def _csv(prediction: Prediction, *, header: bool) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if header:
-        writer.writerow([LABEL, *(f"prob_class_{k}" for k in range(len(prediction.class_labels)))])
+        writer.writerow([LABEL, *map(probability_column, range(len(prediction.class_labels)))])
     for label, probabilities in zip(prediction.decided, prediction.probabilities.tolist()):
         writer.writerow([label, *map(repr, probabilities)])
     return text.getvalue().encode()

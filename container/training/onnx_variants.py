@@ -10,7 +10,7 @@ import onnxruntime
 from container.data.split import PreparedSplit
 from container.evaluation.explanation import even_sample
 from container.evaluation.variant_report import VariantReport, judge
-from container.export.onnx import OUTPUT, feed_of
+from container.export.onnx import feed_of
 from container.export.variants import WRITERS
 from container.models.classifier import Classifier
 from contracts import artifacts
@@ -73,5 +73,6 @@ def _probabilities(
     """Return the probabilities of the records at `positions`. [len(positions), K]"""
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     parts = [positions[start : start + batch] for start in range(0, len(positions), batch)]
-    outputs = [np.asarray(session.run([OUTPUT], feed_of(model, hp, val.pack(part)))[0]) for part in parts]
+    feeds = (feed_of(model, hp, val.pack(part)) for part in parts)
+    outputs = [np.asarray(session.run([artifacts.ONNX_OUTPUT], feed)[0]) for feed in feeds]
     return np.concatenate(outputs) if outputs else np.empty((0, hp.num_classes), np.float32)

@@ -22,7 +22,6 @@ from contracts.errors import ContractError
 ARCHIVE = "output.tar.gz"
 ONLY_SPLIT = "test"  # the split of predictions whose file names have no split
 _PREDICTIONS = re.compile(r"(?P<split>[^/]+?)_predictions[^/]*")
-_SCORE = re.compile(r"prob_class_([0-9]+)")
 _SUM_TOLERANCE = 1e-3
 _ROUNDING = 1e-6
 
@@ -92,7 +91,8 @@ def score_columns(files: PredictionFiles, configured: Sequence[str]) -> tuple[st
         return tuple(configured)
     counts = set()
     for split, parts in files.splits.items():
-        classes = sorted(int(match[1]) for name in parts.columns if (match := _SCORE.fullmatch(name)))
+        matches = map(artifacts.PROBABILITY_COLUMN.fullmatch, parts.columns)
+        classes = sorted(int(match[1]) for match in matches if match)
         counts.add(len(classes))
         if classes != list(range(len(classes))) or len(classes) < 2:
             raise ContractError(
@@ -102,7 +102,7 @@ def score_columns(files: PredictionFiles, configured: Sequence[str]) -> tuple[st
             )
     if len(counts) > 1:
         raise ContractError(f"{files.folder}: the splits have {sorted(counts)} classes", "Score them with one model.")
-    return tuple(f"prob_class_{k}" for k in range(counts.pop()))
+    return tuple(map(artifacts.probability_column, range(counts.pop())))
 
 
 def read_split(
