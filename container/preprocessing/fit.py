@@ -22,7 +22,7 @@ from container.preprocessing.risk_tables import (
     parse_risk_table,
     select_labels,
 )
-from container.tables.channel_files import TableSlice, check_unique_names, iter_tables
+from container.tables.channel_files import TableSlice, check_names, iter_tables
 from container.tables.duplicate_ids import DuplicateIds
 from container.tables.values import numbers
 from contracts import artifacts
@@ -234,7 +234,7 @@ def fit_preprocessing(
             for name in (columns.categorical if hp.category_embedding_dim else ())
         },
     )
-    check_unique_names(fitted.feature_columns, "tabular inputs")
+    check_names(fitted.feature_columns, "tabular inputs")
     return fitted, FoldedRisks(hp.seed, statistics.num_folds, folds) if folds else None
 
 

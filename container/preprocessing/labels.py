@@ -1,6 +1,7 @@
 """Map label cells to class ids, in the configured order or the order learned from train."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -146,7 +147,7 @@ class LabelCollector:
 
 
 def _label(key: str) -> Label:
-    return int(key) if key.removeprefix("-").isdecimal() and str(int(key)) == key else key
+    return int(key) if re.fullmatch("0|-?[1-9][0-9]{,17}", key) else key  # larger ones stay exact as text
 
 
 def _order(key: str) -> tuple[int, float, str]:

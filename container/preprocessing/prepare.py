@@ -232,7 +232,7 @@ def _vocabulary_texts(files: Sequence[Path], field: TextField, *, rows: int, see
     for part in iter_tables(files, [field.column], rows_per_batch=SCAN_ROWS):
         numbers = np.arange(part.first_row, part.first_row + part.table.num_rows)
         sample = np.flatnonzero(fold_of(numbers, seed=seed, num_folds=every) == 0)
-        sampled = texts(part.table[field.column].take(sample), field.column, origin=part.origin)
+        sampled = texts(part.table[field.column].take(sample))
         for messages in clean_texts(field, sampled):
             characters += sum(map(len, messages))
             yield from messages

@@ -133,7 +133,7 @@ class Preprocessor:
         columns["tabular"] = _fixed_size_lists(tabular)
         counts: dict[str, TextCounts] = {}
         for text in fitted.text_fields:
-            encoded = self._processors[text.role].process(texts(table[text.column], text.column, origin=origin))
+            encoded = self._processors[text.role].process(texts(table[text.column]))
             columns[f"{text.role}_tokens"] = _lists(encoded.tokens, encoded.token_counts)
             columns[f"{text.role}_chunk_lengths"] = _lists(encoded.chunk_lengths, encoded.chunk_counts)
             counts[text.role] = encoded.counts

@@ -13,26 +13,17 @@ import pyarrow.parquet as pq
 
 from container.serving.errors import RequestError, bad_request
 from container.serving.media_types import request_type
-from container.tables.channel_files import check_unique_names, missing_column
+from container.tables.channel_files import check_names, missing_column
+from container.tables.json_files import RECORD_DECODER
 from container.tables.records import records_to_table
-from container.tables.values import written_float
 from contracts.errors import ContractError, first_line
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        raise ValueError(f"the key {_repeated([name for name, _ in pairs])!r} occurs more than once")
-    return content
 
 
 def _repeated(names: Sequence[str]) -> str | None:
     return next((name for name in names if names.count(name) > 1), None)
 
 
-# Numbers keep their written form, as in files: the categories 1.10 and 1.1 differ.
-_DECODER = json.JSONDecoder(parse_float=written_float, object_pairs_hook=_unique_keys)
 _LISTED = ("instances", "records")  # {"instances": [...]}
 
 
@@ -63,8 +54,9 @@ class Request:
         """
         table = self.table
         if self.header is not True:
-            first = [column[0].as_py().strip() for column in table.columns]
-            has_header = self.header is None and not {*columns, *others}.isdisjoint(first)
+            first = [column[0].as_py() for column in table.columns]
+            stripped = {name.strip() for name in first}  # a misspelled header is no record
+            has_header = self.header is None and not {*columns, *others}.isdisjoint({*first, *stripped})
             table = _named(table, first) if has_header else _unnamed(table, columns)
         if table.num_rows == 0:
             raise bad_request("the request contains no record", "Send at least one.")
@@ -116,7 +108,7 @@ def _read_json(body: bytes, limits: ServingSettings) -> pa.Table:
     if isinstance(content, Mapping):
         content = [content]
     if not isinstance(content, list):
-        raise _not_json(f"the request is a {type(content).__name__}")
+        raise _not_json("the request is neither an object nor a list")
     check_limit(len(content), "records", limits.serving_max_records)
     return _table(content)
 
@@ -129,8 +121,8 @@ def _read_lines(body: bytes, limits: ServingSettings) -> pa.Table:
 
 def _parse_json(text: bytes, where: str) -> Any:
     try:
-        return _DECODER.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
-    except (ValueError, RecursionError) as error:
+        return RECORD_DECODER.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
+    except ValueError as error:
         raise _not_json(f"{where} is not JSON: {error}") from error
 
 
@@ -164,7 +156,7 @@ def _read_csv(body: bytes, header: bool | None) -> Request:
     if table.num_rows == 0:
         raise bad_request("the request contains no record", "Send at least one line.")
     if header:
-        return Request(_named(table, [column[0].as_py().strip() for column in table.columns]))
+        return Request(_named(table, [column[0].as_py() for column in table.columns]))
     return Request(table, header)
 
 
@@ -216,7 +208,7 @@ def _read_parquet(body: bytes, limits: ServingSettings) -> pa.Table:
         table.validate(full=True)  # checks that strings are UTF-8
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise bad_request(f"the request is not Parquet: {first_line(error)}", "Write the table again.") from error
-    check_unique_names(names, "the request")
+    check_names(names, "the request")
     num_bytes = sum(_decoded_bytes(column) for column in table.columns)
     check_limit(num_bytes, decompressed, limits.serving_max_decoded_bytes)
     return table

@@ -250,7 +250,7 @@ def _first_rows(split: str, data: Path, predictions: Sequence[Path], package: Pa
     records = _records(rows, fitted, Origin(first_file))
     if not predictions:
         return Expected(split, ids, records, None)
-    names = [f"prob_class_{k}" for k in range(len(fitted.class_labels))]
+    names = [*map(artifacts.probability_column, range(len(fitted.class_labels)))]
     predicted, file = _head(predictions[:1], [fitted.id_name, *names], count)
     fix = "Provide the records that the predictions belong to."
     for row, (here, there) in enumerate(zip(ids, keys(predicted[fitted.id_name]).to_pylist()), start=1):
@@ -284,7 +284,7 @@ def _records(table: pa.Table, fitted: FittedPreprocessing, origin: Origin) -> li
         elif name in fitted.categorical_columns:
             columns[name] = keys(table[name]).to_pylist()
         else:
-            columns[name] = texts(table[name], name, origin=origin)
+            columns[name] = texts(table[name])
     return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
 

