@@ -12,6 +12,16 @@ from contracts.spelling import did_you_mean
 from pipeline.config import PipelineConfig
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """Load plain YAML in which no mapping has a key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+        if len(set(names)) < len(names):
+            raise ValueError(f"the key {max(names, key=names.count)!r} occurs more than once{node.start_mark}")
+        return super().construct_mapping(node, deep)
+
+
 def load_config(path: Path) -> PipelineConfig:
     """Read a configuration; relative paths start at the file's folder.
 
@@ -50,8 +60,8 @@ def _read_mapping(path: Path, key: str) -> dict[str, Any]:
     text = path.read_text(encoding="utf-8")
     kind = "JSON" if path.suffix == ".json" else "YAML"
     try:
-        content = parse_json(text) if kind == "JSON" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:
+        content = parse_json(text) if kind == "JSON" else yaml.load(text, _UniqueKeys)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ContractError(
             f"{key}: {path} is not {kind}: {' '.join(str(error).split())}", "Correct the file."
         ) from None

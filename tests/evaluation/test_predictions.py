@@ -1,9 +1,14 @@
+import csv
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from container.evaluation.predictions import SplitPredictions, write_predictions
+from container.tables.channel_files import iter_tables
 
 
 def predictions(ids, raw_labels, probabilities):
@@ -39,3 +44,36 @@ def test_an_input_without_labels_gives_predictions_without_them(tmp_path):
     path = write_predictions(tmp_path, made, id_name="id", label_name="y", file_format="csv")
     assert pd.read_csv(path).columns.tolist() == ["id", "prob_class_0", "prob_class_1"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["test_predictions.csv"]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        pa.array(["007", " x ", None, "", "a\nb", "007"]),
+        pa.array([2**63 - 1, None, -7, 7, 7]),
+        pa.array([2**64 - 1, 0], pa.uint64()),
+        pa.array([1.0, 0.1, 1e300, None]),
+        pa.array([Decimal("1.10"), None]),
+        pa.array(["a", "b", "a"]).dictionary_encode(),
+    ],
+    ids=lambda ids: str(ids.type),
+)
+def test_ids_of_parquet_are_those_of_the_predictions(tmp_path, ids):
+    pq.write_table(pa.table({"id": ids}), tmp_path / "in.parquet")
+    parts = [part.table["id"] for part in iter_tables([tmp_path / "in.parquet"], ["id"], rows_per_batch=2)]
+    read = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
+    made = SplitPredictions("test", read, None, np.zeros(len(ids)), np.full((len(ids), 2), 0.5))
+    path = write_predictions(tmp_path, made, id_name="id", label_name="y", file_format="parquet")
+    assert pq.read_table(path)["id"].to_pylist() == ids.to_pylist()
+
+
+def test_ids_of_csv_are_those_of_the_predictions(tmp_path):
+    ids = ["007", " x ", "", "a\nb", 'q"', "007", "12345678901234567890123", "1.0", "1e5"]
+    with (tmp_path / "in.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["id", "x"], *([each, "1"] for each in ids)])
+    parts = [part.table["id"] for part in iter_tables([tmp_path / "in.csv"], ["id"], rows_per_batch=2)]
+    read = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
+    made = SplitPredictions("test", read, None, np.zeros(len(ids)), np.full((len(ids), 2), 0.5))
+    path = write_predictions(tmp_path, made, id_name="id", label_name="y", file_format="csv")
+    with path.open(newline="") as file:
+        assert [row["id"] for row in csv.DictReader(file)] == ids

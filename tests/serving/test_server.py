@@ -86,6 +86,17 @@ def test_a_csv_without_a_header_has_the_models_columns_in_order():
     ]
 
 
+@pytest.mark.parametrize("content_type", [CSV, "text/csv; header=present"])
+def test_blanks_belong_to_the_names_of_a_csv_as_in_training(content_type):
+    body = b"chat, price \nhi,1\n"
+    assert read_request(body, content_type, LIMITS).records(["chat", " price "]).to_pylist() == [
+        {"chat": "hi", " price ": "1"}
+    ]
+    for others in ((), ("chat",)):
+        with pytest.raises(RequestError, match="'price' is missing; did you mean ' price '"):
+            read_request(body, content_type, LIMITS).records(["price"], others=others)
+
+
 @pytest.mark.parametrize(("parameter", "rows"), [("present", 1), ("absent", 2)])
 def test_a_client_may_say_whether_a_csv_has_a_header(parameter, rows):
     body = "chat,price,quantity,color\nchat,1,2,color\n"
