@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -81,7 +82,8 @@ def _written(value: Any) -> str | None:
     try:
         return texts(pa.array([value]))[0]
     except (pa.ArrowException, TypeError, OverflowError):  # a larger integer, or a class without an Arrow type
-        return replace_surrogates(str(value))
+        # Python writes at most 4300 digits of an integer.
+        return replace_surrogates(f"{Decimal(value):f}" if isinstance(value, int) else str(value))
 
 
 def _is_missing(value: Any) -> bool:

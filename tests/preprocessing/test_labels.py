@@ -51,6 +51,7 @@ def test_categories_give_the_order_of_ids() -> None:
         (["2.5", "-1"], (-1, "2.5")),
         (["a", "3"], (3, "a")),
         (["nan", "--1", "5"], (5, "--1", "nan")),
+        (["9" * 5000, "9" * 18], (10**18 - 1, "9" * 5000)),
     ],
 )
 def test_learned_labels_are_sorted_numbers_by_value(found: list[str], expected: tuple[object, ...]) -> None:

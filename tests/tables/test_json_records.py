@@ -80,3 +80,8 @@ def test_a_column_name_with_a_lone_surrogate_is_refused_everywhere(tmp_path: Pat
 def test_names_that_have_one_text_are_refused_in_a_caller_s_record() -> None:
     with pytest.raises(ContractError, match="record 2: the column '1' occurs twice"):
         records_to_table([{1: 5}, {1: 6, "1": 7}])
+
+
+def test_an_integer_of_any_size_has_its_digits_in_a_caller_s_record() -> None:
+    for records in ([{"c": 10**5000}], [{"c": "x"}, {"c": 10**5000}]):
+        assert texts(records_to_table(records)["c"])[-1] == "1" + "0" * 5000
