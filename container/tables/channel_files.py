@@ -263,7 +263,7 @@ def _common_schema(files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
             kind = plain_type(schema.field(name).type)
             if kind is None:
                 raise ContractError(
-                    f"{path}: column {name!r} is of type {schema.field(name).type}, which does not hold single values",
+                    f"{path}: column {name!r} is of type {schema.field(name).type}, which is not a type of single values",
                     "Write one text or number per row, or leave the column out of the configuration.",
                 )
             try:

@@ -93,7 +93,7 @@ def test_blanks_belong_to_the_names_of_a_csv_as_in_training(content_type):
         {"chat": "hi", " price ": "1"}
     ]
     for others in ((), ("chat",)):
-        with pytest.raises(RequestError, match="'price' is missing; did you mean ' price '"):
+        with pytest.raises(RequestError, match="'price' is missing; the similar column ' price ' exists"):
             read_request(body, content_type, LIMITS).records(["price"], others=others)
 
 

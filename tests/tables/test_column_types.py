@@ -150,5 +150,5 @@ def test_a_type_without_single_values_is_refused_in_training_and_serving(tmp_pat
 
 @pytest.mark.parametrize("column", REFUSED_IN_MEMORY, ids=name)
 def test_a_type_that_parquet_lacks_is_refused_with_its_column(column: pa.Array) -> None:
-    with pytest.raises(ContractError, match=r"record 1: column 'c' holds .*, not a single value"):
+    with pytest.raises(ContractError, match=r"record 1: column 'c' contains .*, not a single value"):
         meaning(records_to_table(pa.table({"c": column}))["c"])
