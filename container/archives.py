@@ -1,5 +1,6 @@
 """Write tar.gz files whose bytes depend on their content alone; extract them after a check of each member."""
 
+import errno
 import gzip
 import io
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from contracts.atomic_files import AtomicFile
 from contracts.errors import ContractError
+from contracts.input_files import shown
 
 _LEVEL = 1  # weights hardly compress, and a higher level takes three times as long
 _CHUNK = 1 << 20
@@ -59,21 +61,20 @@ def extract_archive(archive: Path, target: Path, *, wanted: Callable[[str], bool
                 if not wanted(member.name):
                     continue
                 name = _checked_name(archive, member)
-                path = target / name
-                if member.isdir():
-                    path.mkdir(parents=True, exist_ok=True)
-                    continue
                 if name in names:
                     raise _refused(archive, member, "occurs twice")
                 free = shutil.disk_usage(target).free
                 if member.size > free:
                     raise _refused(archive, member, f"has {member.size} bytes, but {target} has {free} bytes free")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                source = tar.extractfile(member)
-                assert source is not None, "a regular file has content"
-                with source, path.open("wb") as file:
-                    shutil.copyfileobj(source, file, _CHUNK)
-                names.add(name)
+                try:
+                    if _extract(tar, member, target / name):
+                        names.add(name)
+                except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                    raise _refused(archive, member, "is a file and a folder") from None
+                except OSError as error:
+                    if error.errno != errno.ENAMETOOLONG:
+                        raise
+                    raise _refused(archive, member, "has a name that is too long") from None
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ContractError(
             f"{archive}: is not a complete tar.gz file: {error}", "Copy it again, or write it again."
@@ -81,10 +82,25 @@ def extract_archive(archive: Path, target: Path, *, wanted: Callable[[str], bool
     return sorted(names)
 
 
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bool:
+    """Write a member to `path`; return whether it is a file."""
+    if member.isdir():
+        path.mkdir(parents=True, exist_ok=True)
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    source = tar.extractfile(member)
+    assert source is not None, "a regular file has content"
+    with source, path.open("wb") as file:
+        shutil.copyfileobj(source, file, _CHUNK)
+    return True
+
+
 def _checked_name(archive: Path, member: tarfile.TarInfo) -> str:
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts or "\\" in member.name:
         raise _refused(archive, member, "leads out of the archive's folder")
+    if shown(member.name) != member.name or "\0" in member.name:
+        raise _refused(archive, member, "has a name that is not UTF-8 text")
     if not (member.isreg() or member.isdir()):
         raise _refused(archive, member, "is neither a file nor a folder")
     return str(path)
@@ -92,4 +108,4 @@ def _checked_name(archive: Path, member: tarfile.TarInfo) -> str:
 
 def _refused(archive: Path, member: tarfile.TarInfo, reason: str) -> ContractError:
     fix = "Write an archive of regular files and folders only, each once."
-    return ContractError(f"{archive}: its member {member.name!r} {reason}", fix)
+    return ContractError(f"{archive}: its member {shown(member.name)!r} {reason}", fix)

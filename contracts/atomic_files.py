@@ -56,6 +56,14 @@ def write_text_atomically(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make a hard link, or a copy where the file system refuses the link."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 @contextmanager
 def atomic_folder(folder: Path, *, temporary: Path | None = None) -> Iterator[Path]:
     """Yield a path at which to create a folder; replace `folder` by it at the end of the block.

@@ -2,6 +2,7 @@
 
 import ast
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 from container.archives import extract_archive, write_archive
@@ -11,6 +12,7 @@ from container.steps.package_code import bound_names, serving_code
 from container.steps.program import StepRun
 from contracts import artifacts
 from contracts.errors import ContractError
+from contracts.input_files import exists, files_below
 from contracts.serving import CALIBRATION, CODE_FOLDER, ENTRY_POINT, ServingSettings
 from contracts.steps import ARCHIVED_MODEL
 
@@ -31,7 +33,7 @@ def run(step: StepRun) -> None:
     members: dict[str, Path | bytes] = dict(_artifacts(source, model, include_weights=step.settings.include_weights))
     calibration = step.input("calibration_model")
     if calibration is not None:
-        members[CALIBRATION] = calibration / CALIBRATION
+        members |= _members([calibration / CALIBRATION], calibration, place="input calibration_model")
     # Load the model here, as an endpoint would load it an hour later.
     served = ServedModel.load(model, ServingSettings())
     if calibration is not None:
@@ -74,9 +76,25 @@ def _artifacts(source: Path, model: Path, *, include_weights: bool) -> dict[str,
                 "Provide the complete model/ of a completed training job.",
             )
     graphs = {*model.glob("model.*.onnx"), *model.glob("model*.onnx.data")}  # variants, and weights beyond 2 GiB
-    tokenizers = {path for path in (model / artifacts.TOKENIZER).rglob("*") if path.is_file()}
-    files = {*(model / name for name in required), *graphs, *tokenizers}
-    return {path.relative_to(model).as_posix(): path for path in files}
+    tokenizers = set(files_below(model / artifacts.TOKENIZER).files) if exists(model / artifacts.TOKENIZER) else set()
+    return _members({*(model / name for name in required), *graphs, *tokenizers}, model, place=str(source))
+
+
+def _members(files: Iterable[Path], folder: Path, *, place: str) -> dict[str, Path]:
+    """Return files by path relative to `folder`.
+
+    Raises:
+        ContractError: a link, which could lead to any file of this machine.
+    """
+    members = {path.relative_to(folder).as_posix(): path for path in files}
+    for name, path in members.items():
+        for part in (path, *path.parents[: len(Path(name).parts) - 1]):
+            if part.is_symlink():
+                raise ContractError(
+                    f"{place}: {name} would be packed through the link {part.relative_to(folder)} -> {part.readlink()}",
+                    "Replace the link by the files themselves, or remove it.",
+                )
+    return members
 
 
 def _scripts(folder: Path) -> dict[str, Path]:
@@ -86,7 +104,8 @@ def _scripts(folder: Path) -> dict[str, Path]:
         ContractError: a script is not Python, hides the package's code, or is an inference.py without the functions
             that hosting calls.
     """
-    scripts = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
+    found = [path for path in files_below(folder, ignored_prefixes=(".",)).files if path.suffix == ".py"]
+    scripts = _members(found, folder, place="input inference_scripts_input")
     for name, path in scripts.items():
         if Path(name).parts[0].removesuffix(".py") in _OURS:
             raise ContractError(

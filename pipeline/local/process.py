@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from contracts.atomic_files import link_or_copy
 from contracts.paths import JobPaths
 from contracts.step_contract import StepContract, message_file
 from contracts.steps import STEPS
@@ -74,7 +75,7 @@ def _create_root(
         if origin.is_file():
             link.mkdir(exist_ok=True)
             (link / origin.name).unlink(missing_ok=True)
-            (link / origin.name).symlink_to(origin.absolute())
+            link_or_copy(origin, link / origin.name)
         else:
             link.symlink_to(origin.absolute(), target_is_directory=True)
     if training:

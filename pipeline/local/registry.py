@@ -1,14 +1,12 @@
 """A model registry in a folder: registry/GROUP/VERSION/, complete versions only."""
 
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from contracts.atomic_files import atomic_folder
+from contracts.atomic_files import atomic_folder, link_or_copy
 from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
 from contracts.steps import ARCHIVED_MODEL, REGISTRATION
 from pipeline.card import DOMAIN, TASK, model_card
@@ -105,14 +103,6 @@ class LocalRegistry:
             for folder in REGISTRATION.inputs:
                 for path in sorted(inputs[folder.name].iterdir()):
                     if path.is_file():
-                        _link_or_copy(path, temporary / path.name)
+                        link_or_copy(path, temporary / path.name)
             (temporary / PACKAGE_FILE).write_text(json.dumps(package, indent=1))
         return RegisteredModel(target, version, registration.approval, config.condition.metric, package_digest)
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    """Make a hard link, or a copy where the file system refuses the link."""
-    try:
-        os.link(source.resolve(), target)
-    except OSError:
-        shutil.copy2(source, target)

@@ -1,5 +1,6 @@
 """Package: what SageMaker hosts stands alone, has the same bytes every time, and is refused where it would not load."""
 
+import gzip
 import io
 import json
 import os
@@ -16,8 +17,10 @@ import pandas as pd
 import pytest
 
 from container.archives import extract_archive, write_archive
+from container.steps.packaging import _members
 from contracts.artifacts import MODEL_ONNX
 from contracts.errors import ContractError
+from contracts.input_files import files_below
 from contracts.steps import ARCHIVED_MODEL, PACKAGE
 from testing.jobs import table
 from testing.step_runs import failure_of, give, run_step
@@ -117,7 +120,9 @@ def test_an_archive_has_the_same_bytes_wherever_and_whenever_it_is_written(tmp_p
     ("entry", "named"),
     [(member("../out"), "'../out'"), (member("/etc/x"), "'/etc/x'"), (member("a/../../x"), "'a/../../x'"),
      (member("link", tarfile.SYMTYPE, "/etc/passwd"), "'link'"), (member("hard", tarfile.LNKTYPE, "a"), "'hard'"),
-     (member("dev", tarfile.CHRTYPE), "'dev'"), (member("pipe", tarfile.FIFOTYPE), "'pipe'"), (member("a"), "twice")],
+     (member("dev", tarfile.CHRTYPE), "'dev'"), (member("pipe", tarfile.FIFOTYPE), "'pipe'"), (member("a"), "twice"),
+     (member("./a"), "twice"), (member("a/b"), "a file and a folder"), (member("."), "a file and a folder"),
+     (member("x" * 300), "a name that is too long"), (member("caf\udce9"), r"'caf\\xe9' has a name that is not UTF-8")],
 )  # fmt: skip
 def test_a_member_that_is_no_plain_file_of_the_archive_is_refused(tmp_path, entry, named):
     archive = tmp_path / "x.tar.gz"
@@ -127,6 +132,27 @@ def test_a_member_that_is_no_plain_file_of_the_archive_is_refused(tmp_path, entr
     assert str(archive) in caught.value.cause
     assert named in caught.value.cause
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] in (["x.tar.gz", "a"], ["a", "x.tar.gz"])
+
+
+def test_a_member_larger_than_the_disk_is_refused_before_it_is_written(tmp_path):
+    archive = tmp_path / "x.tar.gz"
+    entry = member("a")
+    entry.size = 1 << 60
+    archive.write_bytes(gzip.compress(entry.tobuf(tarfile.GNU_FORMAT)))
+    with pytest.raises(ContractError, match=rf"'a' has {1 << 60} bytes, but .* bytes free"):
+        extract_archive(archive, tmp_path / "out")
+    assert not (tmp_path / "out" / "a").exists()
+
+
+@pytest.mark.parametrize("link", ["extra", "folder/extra", "folder"])
+def test_a_link_in_a_folder_is_not_packed(tmp_path, link):
+    folder, secret = tmp_path / "model", tmp_path / "secret"
+    (secret / "extra").mkdir(parents=True)
+    (secret / "extra" / "key").write_text("secret")
+    (folder / link).parent.mkdir(parents=True, exist_ok=True)
+    (folder / link).symlink_to(secret / "extra")
+    with pytest.raises(ContractError, match=rf"there: {link}/key would be packed through the link {link} -> {secret}"):
+        _members(files_below(folder).files, folder, place="there")
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[: len(content) // 2], lambda content: b"no archive"])

@@ -1,0 +1,144 @@
+"""Read files and folders that a user provides; raise ContractError for everything that cannot be read."""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from contracts.errors import ContractError, first_line
+
+_PERMISSIONS = "Give the job's user the permission to read it, or remove it."
+_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
+
+
+class Listing(NamedTuple):
+    """The content of a folder.
+
+    Attributes:
+        files: regular files, sorted by path.
+        ignored: files and folders whose names mark them as no data; they are not opened.
+    """
+
+    files: list[Path]
+    ignored: list[Path]
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """Return a path for messages, with the bytes that are not UTF-8 escaped."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def exists(path: Path) -> bool:
+    """Return whether a folder has an entry `path`, which may be a link to nothing.
+
+    Raises:
+        ContractError: the folder cannot be read, or the name is too long.
+    """
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    return True
+
+
+def check_file(path: Path) -> None:
+    """Raise ContractError unless `path` is a readable regular file, or a link to one; nothing is opened."""
+    if not stat.S_ISREG(mode := _mode(path)):
+        kind = _KINDS.get(stat.S_IFMT(mode), "a device")
+        raise ContractError(f"{shown(path)}: is {kind}, not a file", "Remove it, or put a regular file there.")
+    if not os.access(path, os.R_OK):
+        raise ContractError(f"{shown(path)}: cannot be read: permission denied", _PERMISSIONS)
+
+
+def files_below(folder: Path, *, ignored_prefixes: tuple[str, ...] = ()) -> Listing:
+    """List all files below a folder; links to files and to folders are followed.
+
+    Args:
+        ignored_prefixes: beginnings of the names of files and folders to ignore.
+
+    Raises:
+        ContractError: a file or folder that cannot be read, a link that leads to nothing or back to a folder that
+            contains it, a pipe, a socket, a device, or a name that is not UTF-8.
+    """
+    found = Listing([], [])
+    _collect(folder, (os.path.realpath(folder),), ignored_prefixes, found)
+    found.files.sort()
+    found.ignored.sort()
+    return found
+
+
+def read_json(path: Path, fix: str) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        ContractError: the file is missing, cannot be read, or is not JSON in UTF-8; with `fix` unless it needs another.
+    """
+    check_file(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ContractError(f"{shown(path)}: cannot be read: {first_line(error)}", fix) from error
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        empty = "the file is empty" if not text.strip() else f"is not JSON: {first_line(error)}"
+        raise ContractError(f"{shown(path)}: {empty}", fix) from error
+
+
+def read_object(path: Path, fix: str) -> dict[str, Any]:
+    """Return the object in a JSON file; raise ContractError as `read_json`, or for another type."""
+    content = read_json(path, fix)
+    if not isinstance(content, dict):
+        raise ContractError(f"{shown(path)}: contains a {type(content).__name__}, not an object", fix)
+    return content
+
+
+def _collect(folder: Path, real: tuple[str, ...], ignored_prefixes: tuple[str, ...], found: Listing) -> None:
+    """Add the content of `folder`; `real` are the real paths of the folders that lead to it."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [(entry.name, entry.is_symlink()) for entry in entries]
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    for name, is_link in names:
+        path = folder / name
+        if name.startswith(ignored_prefixes):
+            found.ignored.append(path)
+            continue
+        if shown(name) != name:
+            raise ContractError(f"{shown(path)}: the name is not UTF-8", "Rename it.")
+        if not stat.S_ISDIR(_mode(path)):
+            check_file(path)
+            found.files.append(path)
+            continue
+        target = os.path.realpath(path) if is_link else os.path.join(real[-1], name)
+        if target in real:
+            raise ContractError(
+                f"{shown(path)}: leads back to the folder {shown(target)}, which contains it", "Remove the link."
+            )
+        _collect(path, (*real, target), ignored_prefixes, found)
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> ContractError:
+    """Return the error for a path that the system refuses."""
+    if isinstance(error, FileNotFoundError):
+        if path.is_symlink():
+            return ContractError(
+                f"{shown(path)}: is a link to {shown(os.readlink(path))}, which does not exist",
+                "Copy the file itself there, or remove the link.",
+            )
+        return ContractError(f"{shown(path)}: does not exist", "Put it there, or correct the path.")
+    if isinstance(error, PermissionError):
+        return ContractError(f"{shown(path)}: cannot be read: permission denied", _PERMISSIONS)
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return ContractError(f"{shown(path)}: cannot be read: {reason}", "Correct the path, or remove what is there.")
