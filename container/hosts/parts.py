@@ -18,8 +18,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from container.hosts.control import json_line
+from container.tables.data_files import data_files
 from contracts.atomic_files import AtomicFile
 from contracts.errors import ContractError
+from contracts.input_files import exists
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +63,12 @@ class Held:
 
 
 def parts_of(channel: str, folder: Path, *, on_bytes: Callable[[int], None]) -> dict[Part, Path]:
-    """Hash the files of a channel's folder; return none if there is no folder.
+    """Hash the data files of a channel's folder; return none if there is no folder.
 
     Args:
         on_bytes: called with the number of bytes of each block that was read.
     """
-    paths = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else ()
+    paths = data_files(folder) if exists(folder) else ()
     return {Part(channel, path.relative_to(folder).as_posix(), *_read(path, on_bytes)): path for path in paths}
 
 

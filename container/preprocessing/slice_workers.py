@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from container.preprocessing.risk_tables import FoldedRisks
 from container.preprocessing.transform import Preprocessor, TransformCounts, Transformed
-from container.tables.channel_files import TableSlice
+from container.tables.channel_files import Origin, TableSlice
 from contracts.errors import ContractError
 
 logger = logging.getLogger(__name__)
@@ -94,8 +94,7 @@ class SliceWorkers:
         running: deque[Future[tuple[bytes, TransformCounts]]] = deque()
         try:
             for part in slices:
-                position = part.first_row, part.file, part.first_row_in_file
-                running.append(pool.submit(_work, _to_bytes(part.table), position, settings))
+                running.append(pool.submit(_work, _to_bytes(part.table), part.first_row, part.origin, settings))
                 if len(running) > SLICES_PER_WORKER * self._num_workers:
                     yield _received(running.popleft())
             while running:
@@ -125,9 +124,9 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(data: bytes, position: tuple[int, Path, int], settings: SliceSettings) -> tuple[bytes, TransformCounts]:
+def _work(data: bytes, first_row: int, origin: Origin, settings: SliceSettings) -> tuple[bytes, TransformCounts]:
     assert _worker is not None, "the initializer has run"
-    part = TableSlice(pa.ipc.open_stream(data).read_all(), *position)
+    part = TableSlice(pa.ipc.open_stream(data).read_all(), first_row, origin)
     batch, counts = _transform(*_worker, part, settings)
     return _to_bytes(pa.Table.from_batches([batch])), counts
 

@@ -23,7 +23,8 @@ from container.serving.calibration import CalibrationMap
 from container.steps import ask_package
 from container.steps.program import StepRun
 from container.steps.sample_requests import Record, request_body, sample_name
-from container.tables.channel_files import Origin, find_data_files, iter_tables
+from container.tables.channel_files import Origin, iter_tables
+from container.tables.data_files import find_data_files
 from container.tables.values import keys, numbers, texts
 from contracts import artifacts
 from contracts.errors import ContractError
@@ -245,32 +246,32 @@ def _predictions_folder(step: StepRun) -> Path | None:
 def _first_rows(split: str, data: Path, predictions: Sequence[Path], package: Package, count: int) -> Expected:
     fitted = package.fitted
     columns = [fitted.id_name, *fitted.feature_inputs]
-    rows, first_file = _head(find_data_files(data), columns, count)
+    rows, origin = _head(find_data_files(data), columns, count)
     ids = keys(rows[fitted.id_name]).to_pylist()
-    records = _records(rows, fitted, Origin(first_file))
+    records = _records(rows, fitted, origin)
     if not predictions:
         return Expected(split, ids, records, None)
     names = [*map(artifacts.probability_column, range(len(fitted.class_labels)))]
-    predicted, file = _head(predictions[:1], [fitted.id_name, *names], count)
+    predicted, scored = _head(predictions[:1], [fitted.id_name, *names], count)
     fix = "Provide the records that the predictions belong to."
-    for row, (here, there) in enumerate(zip(ids, keys(predicted[fitted.id_name]).to_pylist()), start=1):
+    for row, (here, there) in enumerate(zip(ids, keys(predicted[fitted.id_name]).to_pylist())):
         if here != there:
-            problem = f"has the {fitted.id_name} {there!r}, but the row of {first_file} has {here!r}"
-            raise ContractError(f"{file}: row {row} {problem}", fix)
+            problem = f"has the {fitted.id_name} {there!r}, but {origin.row(row)} has {here!r}"
+            raise ContractError(f"{scored.row(row)} {problem}", fix)
     if predicted.num_rows != rows.num_rows:
-        raise ContractError(f"{file}: has fewer rows than {first_file}", fix)
-    probabilities = np.stack([numbers(predicted[name], name, origin=Origin(file)) for name in names], axis=1)  # [N, K]
+        raise ContractError(f"{scored.file}: has fewer rows than {origin.file}", fix)
+    probabilities = np.stack([numbers(predicted[name], name, origin=scored) for name in names], axis=1)  # [N, K]
     calibration = package.folder / CALIBRATION
     if calibration.is_file():
         probabilities = CalibrationMap.read(calibration).apply(probabilities)
     return Expected(split, ids, records, probabilities)
 
 
-def _head(files: Sequence[Path], columns: Sequence[str], count: int) -> tuple[pa.Table, Path]:
-    """Return at most `count` first rows, and the file of the first row."""
+def _head(files: Sequence[Path], columns: Sequence[str], count: int) -> tuple[pa.Table, Origin]:
+    """Return at most `count` first rows, and their origin."""
     for part in iter_tables(files, columns, rows_per_batch=count):
         if part.table.num_rows:
-            return part.table, part.file
+            return part.table, part.origin
     raise ContractError(f"{files[0]}: has no row", "Provide a table with rows.")
 
 

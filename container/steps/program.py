@@ -22,6 +22,7 @@ from container.processes import set_up_logging
 from container.steps.hosts import is_sharded, read_hosts
 from contracts.atomic_files import temporary_path
 from contracts.errors import ContractError
+from contracts.input_files import exists, files_below
 from contracts.step_contract import StepContract, StepFolder, StepSettings, message_file
 from contracts.steps import PROCESSING_STEPS, ProcessingSettings
 
@@ -145,9 +146,8 @@ def _input_folder(contract: StepContract, folder: StepFolder, root: Path) -> Pat
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return all files below a folder, sorted, without hidden ones."""
-    entries = [path for path in folder.rglob("*") if path.is_file()]
-    return sorted(path for path in entries if not any(part[0] == "." for part in path.relative_to(folder).parts))
+    """Return all files below a folder, sorted, without hidden ones; none if there is no folder."""
+    return files_below(folder, ignored_prefixes=(".",)).files if exists(folder) else []
 
 
 def _all_files_are_elsewhere(contract: StepContract, root: Path) -> bool:

@@ -3,10 +3,9 @@
 import csv
 import gzip
 import io
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,8 +17,6 @@ from container.tables.column_types import decode, is_binary, plain_type, replace
 from contracts.errors import ContractError, first_line
 from contracts.spelling import SIMILAR, did_you_mean
 
-logger = logging.getLogger(__name__)
-
 DataFormat = Literal["csv", "tsv", "parquet"]
 SUFFIXES: dict[str, DataFormat] = {
     ".csv": "csv", ".csv.gz": "csv", ".tsv": "tsv", ".tsv.gz": "tsv", ".parquet": "parquet",
@@ -27,7 +24,7 @@ SUFFIXES: dict[str, DataFormat] = {
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 CSV_BLOCK_BYTES = 4 << 20  # the largest row; Arrow reads several blocks ahead
 HEADER_BYTES = 1 << 20
-LISTED_FILES = 10
+GROUPED_BYTES = 4 << 20  # most bytes of a slice with the rows of several files
 
 
 @dataclass(frozen=True)
@@ -35,88 +32,42 @@ class Origin:
     """The source of a slice's rows, for messages.
 
     Attributes:
-        file: the file, or None for records in memory.
-        first_row: position of the slice's first row in the file, from 0.
+        file: the file of the first row, or None for records in memory.
+        first_row: position of the slice's first row in that file, from 0.
+        later_files: files that begin within the slice, each with the position of its first row in the slice.
     """
 
     file: Path | None = None
     first_row: int = 0
+    later_files: tuple[tuple[int, Path], ...] = ()
 
     def row(self, index: int) -> str:
         """Return the name of row `index` of the slice for messages; rows count from 1, without the header."""
-        number = self.first_row + int(index) + 1
-        return f"{self.file}: row {number}" if self.file else f"record {number}"
+        file, number = self.file, self.first_row + int(index) + 1
+        for start, later in self.later_files:
+            if start <= index:
+                file, number = later, int(index) - start + 1
+        return f"{file}: row {number}" if file else f"record {number}"
 
 
 @dataclass(frozen=True)
 class TableSlice:
-    """Consecutive rows of one file.
+    """Consecutive rows of one file, or of several short ones.
 
     Attributes:
         table: the requested columns. [R rows]
         first_row: position of the first row among the rows of all files, from 0.
-        first_row_in_file: its position in `file`, from 0.
+        origin: the files of the rows.
     """
 
     table: pa.Table
     first_row: int
-    file: Path
-    first_row_in_file: int
-
-    @property
-    def origin(self) -> Origin:
-        return Origin(self.file, self.first_row_in_file)
-
-
-def data_files(folder: Path) -> list[Path]:
-    """Return the files below a folder, sorted by path, except those with a name that starts with . or _."""
-    return [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
-    ]
-
-
-def find_data_files(folder: Path, filename: str | None = None) -> list[Path]:
-    """Return the data files of a channel, sorted by path.
-
-    Args:
-        filename: read only this file, relative to the folder.
-
-    Raises:
-        ContractError: the channel or the named file is missing, or the channel has no data file.
-    """
-    if not folder.is_dir():
-        raise ContractError(
-            f"channel {folder.name}: the folder {folder} does not exist",
-            f"Give the job a channel named {folder.name!r}, or put its files into that folder.",
-        )
-    if filename is not None:
-        path = folder / filename
-        if not path.is_file():
-            raise ContractError(
-                f"{folder.name}_filename: {path} does not exist; {_listing(folder)}",
-                f"Correct {folder.name}_filename, or leave it out to read every data file of the channel.",
-            )
-        format_of(path)
-        return [path]
-    files = []
-    for path in data_files(folder):
-        if _suffix(path) in SUFFIXES:
-            files.append(path)
-        else:
-            logger.info("%s is ignored: its name must end with one of %s.", path, ", ".join(SUFFIXES))
-    if not files:
-        raise ContractError(
-            f"channel {folder.name}: no data file in {folder}; {_listing(folder)}",
-            f"Put files there whose names end with one of {', '.join(SUFFIXES)}.",
-        )
-    return files
+    origin: Origin
 
 
 def format_of(path: Path) -> DataFormat:
     """Return the format that a file's name indicates."""
-    data_format = SUFFIXES.get(_suffix(path))
+    data_format = SUFFIXES.get(suffix_of(path))
     if data_format is None:
         raise ContractError(
             f"{path}: the file name does not show the format",
@@ -166,10 +117,13 @@ def column_names(path: Path) -> list[str]:
 def check_columns(files: Iterable[Path], columns: Sequence[str]) -> None:
     """Raise ContractError where a file lacks one of `columns`."""
     for path in files:
-        names = column_names(path)
-        for column in columns:
-            if column not in names:
-                raise missing_column(column, names, str(path))
+        _check_present(columns, column_names(path), path)
+
+
+def _check_present(columns: Sequence[str], names: Sequence[str], path: Path) -> None:
+    for column in columns:
+        if column not in names:
+            raise missing_column(column, names, str(path))
 
 
 def missing_column(column: str, present: Sequence[str], where: str) -> ContractError:
@@ -189,8 +143,11 @@ def iter_tables(files: Sequence[Path], columns: Sequence[str], *, rows_per_batch
     Raises:
         ContractError: a missing column, a file that is not of its name's format, types that cannot be combined.
     """
-    check_columns(files, columns)
-    schema = _common_schema(files, columns) if input_format(files) == "parquet" else None
+    schema: pa.Schema | None = None
+    if input_format(files) == "parquet":
+        schema = _common_schema(files, columns)
+    else:
+        check_columns(files, columns)
 
     def tables(path: Path) -> Iterator[pa.Table]:
         for batch in _parquet_batches(path, columns, rows_per_batch) if schema else text_batches(path, columns):
@@ -200,18 +157,47 @@ def iter_tables(files: Sequence[Path], columns: Sequence[str], *, rows_per_batch
             for start in range(0, table.num_rows, rows_per_batch):
                 yield table.slice(start, rows_per_batch)
 
-    yield from number_slices(files, tables)
+    yield from number_slices(files, tables, rows_per_batch=rows_per_batch)
 
 
-def number_slices(files: Iterable[Path], tables: Callable[[Path], Iterable[pa.Table]]) -> Iterator[TableSlice]:
-    """Yield the tables of each file with their positions; `tables` reads a file."""
+def number_slices(
+    files: Iterable[Path], tables: Callable[[Path], Iterable[pa.Table]], *, rows_per_batch: int
+) -> Iterator[TableSlice]:
+    """Yield the tables of the files with their positions; short ones together, because each slice takes time.
+
+    Args:
+        tables: reads a file; all tables have one schema.
+        rows_per_batch: most rows of tables that are yielded together.
+    """
     first_row = 0
+    group: list[tuple[pa.Table, Origin]] = []
+    rows = size = 0
     for path in files:
         in_file = 0
         for table in tables(path):
-            yield TableSlice(table, first_row, path, in_file)
-            first_row += table.num_rows
+            if group and (rows + table.num_rows > rows_per_batch or size + table.nbytes > GROUPED_BYTES):
+                yield _grouped(group, first_row)
+                first_row += rows
+                group, rows, size = [], 0, 0
+            group.append((table, Origin(path, in_file)))
             in_file += table.num_rows
+            rows += table.num_rows
+            size += table.nbytes
+    if group:
+        yield _grouped(group, first_row)
+
+
+def _grouped(group: Sequence[tuple[pa.Table, Origin]], first_row: int) -> TableSlice:
+    (table, origin), *others = group
+    if not others:
+        return TableSlice(table, first_row, origin)
+    later, position = [], table.num_rows
+    for other, where in others:
+        if where.file != origin.file and where.first_row == 0:
+            later.append((position, where.file))
+        position += other.num_rows
+    together = pa.concat_tables([table for table, _ in group]).combine_chunks()
+    return TableSlice(together, first_row, replace(origin, later_files=tuple(later)))
 
 
 def is_gzip(path: Path) -> bool:
@@ -224,16 +210,9 @@ def open_plain(path: Path) -> io.BufferedIOBase:
     return gzip.open(path) if is_gzip(path) else path.open("rb")
 
 
-def _suffix(path: Path) -> str:
+def suffix_of(path: Path) -> str:
+    """Return the part of a file's name that indicates its format, such as .csv.gz."""
     return "".join(path.suffixes[-2 if is_gzip(path) else -1 :]).lower()
-
-
-def _listing(folder: Path) -> str:
-    names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
-    if not names:
-        return "the folder is empty"
-    more = f" and {len(names) - LISTED_FILES} more" if len(names) > LISTED_FILES else ""
-    return f"it contains {', '.join(names[:LISTED_FILES])}{more}"
 
 
 def _parquet_file(path: Path) -> pq.ParquetFile:
@@ -255,15 +234,27 @@ def _parquet_batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[
         raise ContractError(f"{path}: damaged Parquet data: {first_line(error)}", "Write the file again.") from error
 
 
+def _parquet_schema(path: Path, columns: Sequence[str]) -> pa.Schema:
+    schema = _parquet_file(path).schema_arrow
+    check_names(schema.names, path)
+    _check_present(columns, schema.names, path)
+    return schema
+
+
 def _common_schema(files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
     merged = pa.schema([])
+    merged_of: set[tuple[pa.DataType, ...]] = set()
     for path in files:
-        schema = _parquet_file(path).schema_arrow
-        for name in columns:
-            kind = plain_type(schema.field(name).type)
+        schema = _parquet_schema(path, columns)
+        types = tuple(schema.field(name).type for name in columns)
+        if types in merged_of:
+            continue
+        merged_of.add(types)
+        for name, raw_kind in zip(columns, types):
+            kind = plain_type(raw_kind)
             if kind is None:
                 raise ContractError(
-                    f"{path}: column {name!r} is of type {schema.field(name).type}, which is not a type of single values",
+                    f"{path}: column {name!r} is of type {raw_kind}, which is not a type of single values",
                     "Write one text or number per row, or leave the column out of the configuration.",
                 )
             try:

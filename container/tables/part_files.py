@@ -16,7 +16,6 @@ from container.tables.channel_files import (
     check_names,
     check_one_format,
     column_names,
-    data_files,
     is_gzip,
     iter_tables,
     number_slices,
@@ -24,6 +23,7 @@ from container.tables.channel_files import (
     text_batches,
     text_header,
 )
+from container.tables.data_files import data_files
 from container.tables.json_files import json_batches, json_column_names
 from contracts.errors import ContractError
 from contracts.json_text import parse_json
@@ -74,9 +74,11 @@ class PartFiles:
             rows = rows_per_batch or _parquet_rows_at_once(self.files)
             return iter_tables(self.files, wanted, rows_per_batch=rows)
         rows = rows_per_batch or ROWS_AT_ONCE // 4
-        return number_slices(
-            self.files, lambda path: (pa.Table.from_batches([batch]) for batch in self._batches(path, wanted, rows))
-        )
+
+        def tables(path: Path) -> Iterator[pa.Table]:
+            return (pa.Table.from_batches([batch]) for batch in self._batches(path, wanted, rows))
+
+        return number_slices(self.files, tables, rows_per_batch=rows)
 
     def _batches(self, path: Path, wanted: Sequence[str], rows_per_batch: int) -> Iterator[pa.RecordBatch]:
         if self.format == "json":
@@ -129,7 +131,7 @@ def read_signature(folder: Path) -> list[str]:
     Raises:
         ContractError: no file, or several; no names, or one twice.
     """
-    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith((".", "_"))]
+    files = data_files(folder)
     if len(files) != 1:
         raise ContractError(
             f"{folder}: has {len(files)} files instead of one signature", "Keep only the file with the column names."

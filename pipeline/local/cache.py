@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from contracts.atomic_files import write_text_atomically
+from contracts.input_files import files_below
 from contracts.step_contract import StepContract
-from pipeline.local.digests import ContentDigests, digest_of, files_in
+from pipeline.local.digests import ContentDigests, digest_of
 
 RECORD = "step.json"
 LOG = "log.txt"
@@ -76,7 +77,7 @@ class StepDirectory:
         outputs = {name: folder for name, folder in outputs.items() if folder.is_dir()}
         record = Completed(
             outputs={name: digests.of(folder) for name, folder in outputs.items()},
-            files=self._stamps(path for folder in outputs.values() for path in files_in(folder)),
+            files=self._stamps(path for folder in outputs.values() for path in files_below(folder).files),
             seconds=round(seconds, 3),
             result=result,
         )

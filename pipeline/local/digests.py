@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import contracts
 from contracts.atomic_files import write_text_atomically
+from contracts.input_files import files_below
 
 DISTRIBUTION = "text-table-trainer"
 REPOSITORY = Path(contracts.__file__).parents[1]  # contains the packages contracts and container
@@ -29,7 +29,7 @@ class ContentDigests:
         """Return the digest of a file, or of a folder's files with their relative names; links are followed."""
         if root.is_file():
             return digest_of([root.name, self._file(root)])
-        return digest_of(sorted([str(path.relative_to(root)), self._file(path)] for path in files_in(root)))
+        return digest_of([[str(path.relative_to(root)), self._file(path)] for path in files_below(root).files])
 
     def save(self) -> None:
         """Save the digests for the next run, without those of deleted files."""
@@ -48,13 +48,6 @@ class ContentDigests:
                 entry = [*stamp, hashlib.file_digest(file, "sha256").hexdigest()]
         self._seen[str(real)] = entry
         return str(entry[-1])
-
-
-def files_in(folder: Path) -> Iterable[Path]:
-    """Yield every file below a folder; links are followed."""
-    for parent, _, names in os.walk(folder, followlinks=True):
-        for name in names:
-            yield Path(parent, name)
 
 
 def digest_of(value: Any) -> str:

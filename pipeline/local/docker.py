@@ -23,6 +23,7 @@ from unittest.mock import patch
 import yaml
 
 from contracts.errors import ContractError
+from contracts.input_files import files_below
 from contracts.paths import JobPaths
 from contracts.step_contract import StepContract
 from contracts.steps import MODEL_METRICS, PACKAGE, PYTORCH_TRAINING, REGISTRATION
@@ -226,7 +227,7 @@ def _download(s3: Any, uri: str, folder: Path) -> None:
 
 
 def _upload(s3: Any, source: Path, key: str) -> None:
-    files = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
+    files = [source] if source.is_file() else files_below(source).files
     for path in files:
         name = path.name if source.is_file() else path.relative_to(source).as_posix()
         s3.upload_file(str(path), BUCKET, f"{key}/{name}")

@@ -295,6 +295,12 @@ def test_too_little_disk_is_said_before_anything_is_fetched(tmp_path):
     check_room(tmp_path, 0)
 
 
+def test_a_file_that_cannot_be_read_is_an_error_and_no_host_misses_it_silently(tmp_path):
+    (tmp_path / "b.csv").symlink_to("gone.csv")
+    with pytest.raises(ContractError, match=r"b\.csv: is a link to gone\.csv, which does not exist"):
+        parts_of("train", tmp_path, on_bytes=lambda _: None)
+
+
 @pytest.fixture
 def served(tmp_path):
     folder = tmp_path / "own"

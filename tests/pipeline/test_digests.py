@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+import pytest
+
+from contracts.errors import ContractError
 from pipeline.local.digests import ContentDigests, code_digest
 from testing.jobs import REPOSITORY
 
@@ -36,3 +39,10 @@ def test_the_code_digest_covers_every_file_of_the_code_with_content(monkeypatch)
     for package in ("contracts", "container"):
         files = {path for path in (REPOSITORY / package).rglob("*") if path.is_file() and path.stat().st_size}
         assert {path for path in files if "__pycache__" not in path.parts} <= read
+
+
+def test_a_pipe_in_an_input_is_an_error_and_never_opened(tmp_path):
+    (tmp_path / "input").mkdir()
+    os.mkfifo(tmp_path / "input" / "rows.csv")
+    with pytest.raises(ContractError, match=r"rows\.csv: is a named pipe, not a file"):
+        ContentDigests(tmp_path / "digests.json").of(tmp_path / "input")

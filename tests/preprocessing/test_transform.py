@@ -221,7 +221,7 @@ def test_statistics_of_parts_merge_into_those_of_the_whole(
         known = categories and LabelMap("label", tuple(categories))
         rules = {"num_classes": 2, "num_folds": 5, "seed": seed, "known": known, "labelled_only": True}
         statistics = SplitStatistics(TableColumns.of(hp), **rules)
-        statistics.add(TableSlice(found.slice(start, stop - start), start, Path("a.csv"), start))
+        statistics.add(TableSlice(found.slice(start, stop - start), start, Origin(Path("a.csv"), start)))
         return statistics
 
     def fitted(statistics: SplitStatistics) -> tuple[FittedPreprocessing, FoldedRisks]:

@@ -396,10 +396,11 @@ def test_the_sample_of_the_profile_does_not_depend_on_the_files(tmp_path: Path, 
 
 
 def test_what_is_written_is_what_a_training_job_reads(tmp_path: Path) -> None:
-    from container.tables.channel_files import find_data_files, iter_tables
+    from container.tables.channel_files import iter_tables
+    from container.tables.data_files import find_data_files
 
     lay_out(tmp_path, orders(100), suffix=".jsonl.gz")
     preprocess(tmp_path, OUTPUT_FORMAT="PARQUET")
     folder = output_folder(tmp_path, "preprocess", "processed_data") / "train"
     (part,) = iter_tables(find_data_files(folder), ["order_id", "label"], rows_per_batch=1000)
-    assert part.table.num_rows == pq.read_metadata(part.file).num_rows
+    assert part.table.num_rows == pq.read_metadata(part.origin.file).num_rows

@@ -13,12 +13,19 @@ import pytest
 
 from container.steps import program
 from container.steps.program import PROGRAMS
+from contracts.errors import ContractError
 from contracts.step_contract import message_file
 from contracts.steps import PROCESSING_STEPS
 from testing.jobs import REPOSITORY
 from testing.step_runs import environment, input_folder, message, orders, output_folder, run_step
 
 BUILT = [command for command, module in PROGRAMS.items() if find_spec(module)]
+
+
+def test_a_link_to_nothing_in_an_input_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "part.csv").symlink_to("gone.csv")
+    with pytest.raises(ContractError, match=r"part\.csv: is a link to gone\.csv, which does not exist"):
+        program._files(tmp_path)
 
 
 @pytest.mark.parametrize("command", BUILT)

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.tables.channel_files import Origin, find_data_files, input_format, iter_tables
+from container.tables.channel_files import Origin, input_format, iter_tables
+from container.tables.data_files import find_data_files
 from container.tables.records import records_to_table
 from container.tables.values import check_single_values, keys, numbers, texts
 from container.tables.writer import TableWriter
@@ -56,10 +57,27 @@ def test_rows_of_several_files_keep_order_and_numbers(tmp_path: Path, suffix: st
     files = [write_table(tmp_path / f"{i}{suffix}", table(rows, start=20 * i)) for i, rows in enumerate((20, 0, 13))]
     parts = list(iter_tables(files, ["id", "text"], rows_per_batch=7))
     assert [part.first_row for part in parts] == [0, 7, 14, 20, 27]
-    assert [part.first_row_in_file for part in parts] == [0, 7, 14, 0, 7]
-    assert [part.file for part in parts] == [files[0]] * 3 + [files[2]] * 2
+    assert [part.origin.first_row for part in parts] == [0, 7, 14, 0, 7]
+    assert [part.origin.file for part in parts] == [files[0]] * 3 + [files[2]] * 2
     ids = pa.concat_tables([part.table for part in parts])["id"].to_pylist()
     assert ids == [f"{i:05d}" for i in (*range(20), *range(40, 53))]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_short_files_share_a_slice_and_their_rows_keep_the_names_of_their_files(tmp_path: Path, suffix: str) -> None:
+    files = [write_table(tmp_path / f"{i}{suffix}", table(rows, start=20 * i)) for i, rows in enumerate((3, 0, 2, 6))]
+    first, second = iter_tables(files, ["id"], rows_per_batch=6)
+    assert (first.first_row, second.first_row) == (0, 5)
+    assert first.table["id"].to_pylist() == ["00000", "00001", "00002", "00040", "00041"]
+    assert [first.origin.row(i) for i in (0, 2, 3, 4)] == [
+        f"{files[0]}: row 1", f"{files[0]}: row 3", f"{files[2]}: row 1", f"{files[2]}: row 2",
+    ]  # fmt: skip
+    assert second.origin.row(5) == f"{files[3]}: row 6"
+
+
+def test_long_rows_do_not_share_a_slice(tmp_path: Path) -> None:
+    files = [write_table(tmp_path / f"{i}.parquet", pa.table({"id": ["x" * (3 << 20)]})) for i in range(2)]
+    assert [part.table.num_rows for part in iter_tables(files, ["id"], rows_per_batch=6)] == [1, 1]
 
 
 def test_csv_keeps_leading_zeros_quotes_and_line_breaks(tmp_path: Path) -> None:

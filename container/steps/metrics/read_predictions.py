@@ -13,7 +13,8 @@ import pyarrow as pa
 from container.archives import extract_archive
 from container.evaluation.predictions import SplitPredictions
 from container.preprocessing.labels import UNLABELLED, Label, LabelMap, learned_labels
-from container.tables.channel_files import TableSlice, data_files, missing_column
+from container.tables.channel_files import TableSlice, missing_column
+from container.tables.data_files import data_files
 from container.tables.part_files import PartFiles, open_part_files
 from container.tables.values import keys, numbers
 from contracts import artifacts

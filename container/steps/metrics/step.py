@@ -24,7 +24,8 @@ from container.steps.metrics.read_predictions import (
 from container.steps.metrics.reports import metrics_content, model_statistics, report_content
 from container.steps.metrics.summary import metrics_summary
 from container.steps.program import StepRun
-from container.tables.channel_files import Origin, data_files, missing_column
+from container.tables.channel_files import Origin, missing_column
+from container.tables.data_files import data_files
 from container.tables.part_files import PartFiles, open_part_files
 from container.tables.values import keys, numbers
 from contracts import artifacts

@@ -1,0 +1,76 @@
+"""Find the data files of a channel or of a step's input."""
+
+import logging
+from pathlib import Path
+
+from container.tables.channel_files import SUFFIXES, format_of, suffix_of
+from contracts.errors import ContractError
+from contracts.input_files import check_file, exists, files_below, shown
+
+logger = logging.getLogger(__name__)
+
+IGNORED_PREFIXES = (".", "_")
+LISTED_FILES = 10
+
+
+def data_files(folder: Path) -> list[Path]:
+    """Return the files below a folder, sorted by path; name those that begin with . or _ in the log, and ignore them.
+
+    Raises:
+        ContractError: a file or folder that cannot be read.
+    """
+    files, ignored = files_below(folder, ignored_prefixes=IGNORED_PREFIXES)
+    if ignored:
+        logger.info("%s: ignored, because the name begins with . or _: %s.", folder, _names(folder, ignored))
+    return files
+
+
+def find_data_files(folder: Path, filename: str | None = None) -> list[Path]:
+    """Return the data files of a channel, sorted by path.
+
+    Args:
+        filename: read only this file, relative to the folder.
+
+    Raises:
+        ContractError: the channel or the named file is missing, a file cannot be read, or the channel has no data file.
+    """
+    if not exists(folder):
+        raise ContractError(
+            f"channel {folder.name}: the folder {folder} does not exist",
+            f"Give the job a channel named {folder.name!r}, or put its files into that folder.",
+        )
+    if filename is not None:
+        path = folder / filename
+        if not exists(path):
+            raise ContractError(
+                f"{folder.name}_filename: {path} does not exist; {_content(folder)}",
+                f"Correct {folder.name}_filename, or leave it out to read every data file of the channel.",
+            )
+        check_file(path)
+        format_of(path)
+        return [path]
+    found = data_files(folder)
+    files = [path for path in found if suffix_of(path) in SUFFIXES]
+    others = [path for path in found if suffix_of(path) not in SUFFIXES]
+    if not files:
+        raise ContractError(
+            f"channel {folder.name}: no data file in {folder}; {_content(folder)}",
+            f"Put files there whose names end with one of {', '.join(SUFFIXES)}.",
+        )
+    if others:
+        logger.info(
+            "%s: ignored, because the name does not end with one of %s: %s.",
+            folder, ", ".join(SUFFIXES), _names(folder, others),
+        )  # fmt: skip
+    return files
+
+
+def _content(folder: Path) -> str:
+    listing = files_below(folder, ignored_prefixes=IGNORED_PREFIXES)
+    found = sorted([*listing.files, *listing.ignored])
+    return f"it holds {_names(folder, found)}" if found else "the folder is empty"
+
+
+def _names(folder: Path, paths: list[Path]) -> str:
+    more = f" and {len(paths) - LISTED_FILES} more" if len(paths) > LISTED_FILES else ""
+    return ", ".join(shown(path.relative_to(folder)) for path in paths[:LISTED_FILES]) + more

@@ -1,0 +1,134 @@
+"""Data files of a channel: links are followed, and what cannot be read is an error with its path."""
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from container.tables.data_files import data_files, find_data_files
+from contracts.errors import ContractError
+from testing.jobs import REPOSITORY
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Path:
+    folder = tmp_path / "train"
+    folder.mkdir()
+    (folder / "a.csv").write_text("id\n1\n")
+    return folder
+
+
+def test_links_to_files_and_folders_are_followed(channel: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "b.csv").write_text("id\n2\n")
+    (channel / "folder").symlink_to(tmp_path / "elsewhere")
+    (channel / "c.csv").symlink_to(tmp_path / "elsewhere" / "b.csv")
+    names = [str(path.relative_to(channel)) for path in find_data_files(channel)]
+    assert names == ["a.csv", "c.csv", "folder/b.csv"]
+
+
+def test_a_link_to_nothing_is_an_error(channel: Path) -> None:
+    (channel / "b.csv").symlink_to("gone.csv")
+    with pytest.raises(ContractError, match=r"train/b\.csv: is a link to gone\.csv, which does not exist") as caught:
+        data_files(channel)
+    assert "remove the link" in caught.value.fix
+    with pytest.raises(ContractError, match="which does not exist"):
+        find_data_files(channel, "b.csv")
+
+
+@pytest.mark.parametrize("target", [".", "..", "../../train", "b.csv"])
+def test_a_link_that_leads_back_is_an_error(channel: Path, target: str) -> None:
+    (channel / "part").mkdir()
+    (channel / "part" / "b.csv").symlink_to(target)
+    with pytest.raises(
+        ContractError, match=r"part/b\.csv.*(leads back to the folder|Too many levels of symbolic links)"
+    ):
+        data_files(channel)
+
+
+def test_two_folders_that_link_to_each_other_are_an_error(tmp_path: Path) -> None:
+    for name, other in (("a", "b"), ("b", "a")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "link").symlink_to(tmp_path / other)
+    with pytest.raises(ContractError, match="a/link/link: leads back to the folder"):
+        data_files(tmp_path / "a")
+
+
+def test_a_pipe_is_an_error_and_never_opened(channel: Path) -> None:
+    os.mkfifo(channel / "b.csv")
+    with pytest.raises(ContractError, match=r"b\.csv: is a named pipe, not a file"):
+        data_files(channel)
+    with pytest.raises(ContractError, match=r"b\.csv: is a named pipe, not a file"):
+        find_data_files(channel, "b.csv")
+
+
+def test_a_socket_and_a_device_are_errors(channel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(channel)  # the name of a socket is short
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("b.csv")
+        with pytest.raises(ContractError, match=r"b\.csv: is a socket, not a file"):
+            data_files(channel)
+    (channel / "b.csv").unlink()
+    (channel / "b.csv").symlink_to("/dev/zero")
+    with pytest.raises(ContractError, match=r"b\.csv: is a device, not a file"):
+        data_files(channel)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("hidden", ["a.csv", "part", "."])
+def test_what_the_jobs_user_may_not_read_is_an_error(channel: Path, hidden: str) -> None:
+    (channel / "part").mkdir()
+    (channel / hidden).chmod(0)
+    # The other user gets the folder above the channel as its working directory: it may not search those above it.
+    code = (
+        "import os, sys; from pathlib import Path; from container.tables.data_files import data_files; "
+        "os.setuid(65534); data_files(Path(sys.argv[1]))"
+    )
+    channel.parent.chmod(0o755)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, channel.name], cwd=channel.parent, env=environment, capture_output=True, text=True
+    )
+    (channel / hidden).chmod(0o755)
+    assert f"ContractError: {Path(channel.name, hidden)}: cannot be read: permission denied" in done.stderr
+
+
+def test_ignored_names_are_logged_once(channel: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in (".DS_Store", "_SUCCESS", "_tmp"):
+        (channel / name).touch()
+    (channel / ".broken").symlink_to("gone")
+    with caplog.at_level(logging.INFO):
+        assert [path.name for path in find_data_files(channel)] == ["a.csv"]
+    assert [record.message for record in caplog.records] == [
+        f"{channel}: ignored, because the name begins with . or _: .DS_Store, .broken, _SUCCESS, _tmp."
+    ]
+
+
+def test_a_name_that_is_not_utf8_is_refused_with_its_bytes_escaped(channel: Path) -> None:
+    Path(os.fsdecode(os.fsencode(channel) + b"/caf\xe9.csv")).touch()
+    with pytest.raises(ContractError) as caught:
+        data_files(channel)
+    assert caught.value.cause == f"{channel}/caf\\xe9.csv: the name is not UTF-8"
+    caught.value.cause.encode()
+
+
+def test_an_ignored_name_that_is_not_utf8_is_logged(channel: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Path(os.fsdecode(os.fsencode(channel) + b"/.caf\xe9")).touch()
+    with caplog.at_level(logging.INFO):
+        data_files(channel)
+    assert ".caf\\xe9" in caplog.text
+
+
+def test_a_name_that_is_too_long_is_an_error(channel: Path) -> None:
+    with pytest.raises(ContractError, match="cannot be read: File name too long"):
+        find_data_files(channel, "x" * 300 + ".csv")
+
+
+def test_a_channel_that_is_a_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "train").touch()
+    with pytest.raises(ContractError, match="train: cannot be read: Not a directory"):
+        find_data_files(tmp_path / "train")
