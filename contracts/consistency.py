@@ -1,11 +1,13 @@
 """Check rules that relate several hyperparameters; a contradiction is an error."""
 
 from collections.abc import Collection
+from pathlib import PurePosixPath
 
 from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR, PROBABILITY_COLUMN
 from contracts.errors import ContractError
 from contracts.hyperparameters import FROM_SCRATCH, METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
 from contracts.model_classes import CROSS_ATTENTION_CLASSES, POOLED_CLASSES
+from contracts.paths import SPLITS
 from contracts.spelling import did_you_mean
 
 
@@ -13,6 +15,7 @@ def check_consistency(hp: Hyperparameters) -> None:
     """Raise ContractError for the first contradiction."""
     _check_classes(hp)
     _check_columns(hp)
+    _check_filenames(hp)
     _check_model(hp)
     _check_text_steps(hp)
     _check_control(hp)
@@ -21,6 +24,17 @@ def check_consistency(hp: Hyperparameters) -> None:
     _check_modalities(hp)
     _check_lora(hp)
     _check_shared_encoder(hp)
+
+
+def _check_filenames(hp: Hyperparameters) -> None:
+    for split in SPLITS:
+        name = getattr(hp, f"{split}_filename")
+        path = PurePosixPath(name or split)
+        if path.is_absolute() or ".." in path.parts:
+            raise ContractError(
+                f"{split}_filename: {name!r} leads out of the channel {split}",
+                f"Give the name of a file in the channel {split}, relative to its folder.",
+            )
 
 
 def _check_shared_encoder(hp: Hyperparameters) -> None:
