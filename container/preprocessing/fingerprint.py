@@ -13,6 +13,7 @@ from contracts.hyperparameters import FROM_SCRATCH, Hyperparameters
 from contracts.paths import JobPaths
 
 FORMAT_VERSION = 4
+FINGERPRINT_LENGTH = 20
 EDGE_BYTES = 1 << 16
 TOKENIZER_SUFFIXES = (".json", ".txt", ".model")
 # Settings that enter the hash through values derived from them, such as the data files or the text fields.
@@ -59,7 +60,7 @@ def input_fingerprint(
         "flags": {name: os.environ.get(name, "false").lower() for name in FLAGS},
         "precomputed": [_describe(path, paths.precomputed_artifacts) for path in _files(paths.precomputed_artifacts)],
     }  # fmt: skip
-    return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:20]
+    return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:FINGERPRINT_LENGTH]
 
 
 def tokenizer_digest(folder: Path) -> str:

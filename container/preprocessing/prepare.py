@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import logging
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from container.preprocessing.data_summary import log_split, summarize_split
-from container.preprocessing.fingerprint import input_fingerprint, tokenizer_digest
+from container.preprocessing.fingerprint import FINGERPRINT_LENGTH, input_fingerprint, tokenizer_digest
 from container.preprocessing.fit import TableColumns, fit_preprocessing, learn_label_map, scan_held_out, scan_train
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.precomputed import load_precomputed
@@ -22,7 +23,8 @@ from container.preprocessing.risk_tables import fold_of
 from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
 from container.preprocessing.split_file import write_split
 from container.processes import available_cores
-from container.tables.channel_files import check_columns, find_data_files, input_format, iter_tables
+from container.tables.channel_files import check_columns, input_format, iter_tables
+from container.tables.data_files import find_data_files
 from container.tables.values import texts
 from container.text.encoder_config import apply_config_overrides, check_positions, read_config
 from container.text.encoder_source import EncoderSource, resolve_encoder, write_encoder_files
@@ -108,13 +110,14 @@ def prepare_data(paths: JobPaths, hp: Hyperparameters, *, contents: Mapping[Path
     with _exclusive(paths.prepared):
         folder = paths.prepared / input_fingerprint(paths, hp, files=files, encoders=encoders, contents=contents or {})
         reused = (folder / MARKER).is_file()
-        for stale in paths.prepared.glob(f"{UNFINISHED}*"):
-            shutil.rmtree(stale)
+        for stale in paths.prepared.iterdir():
+            if stale.name.startswith(UNFINISHED) and _is_ours(stale):
+                shutil.rmtree(stale)
         if not reused:
             with atomic_folder(folder, temporary=paths.prepared / f"{UNFINISHED}{folder.name}") as temporary:
                 _prepare(temporary, paths, hp, files=files, sources=sources)
         for other in paths.prepared.iterdir():
-            if other.is_dir() and other != folder:
+            if other != folder and _is_ours(other) and (other / MARKER).is_file():
                 shutil.rmtree(other)
     prepared = replace(open_prepared(folder), reused=reused)
     rows = ", ".join(f"{split} {count}" for split, count in prepared.rows.items())
@@ -239,6 +242,12 @@ def _vocabulary_texts(files: Sequence[Path], field: TextField, *, rows: int, see
         if characters > VOCABULARY_CHARACTERS:
             logger.info("The vocabulary of %r is learned on its first %d characters.", field.column, characters)
             return
+
+
+def _is_ours(folder: Path) -> bool:
+    """Return whether a folder has the name of prepared data, complete or not; all others belong to the user."""
+    named = re.fullmatch(f"({UNFINISHED})?[0-9a-f]{{{FINGERPRINT_LENGTH}}}", folder.name)
+    return named is not None and folder.is_dir() and not folder.is_symlink()
 
 
 @contextlib.contextmanager

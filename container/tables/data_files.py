@@ -68,7 +68,7 @@ def find_data_files(folder: Path, filename: str | None = None) -> list[Path]:
 def _content(folder: Path) -> str:
     listing = files_below(folder, ignored_prefixes=IGNORED_PREFIXES)
     found = sorted([*listing.files, *listing.ignored])
-    return f"it holds {_names(folder, found)}" if found else "the folder is empty"
+    return f"it contains {_names(folder, found)}" if found else "the folder is empty"
 
 
 def _names(folder: Path, paths: list[Path]) -> str:

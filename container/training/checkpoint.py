@@ -16,6 +16,7 @@ the plain model, and reads the parts that it needs.
 import json
 import logging
 import os
+import re
 import shutil
 import time
 import warnings
@@ -52,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 # Flat optimizer names let a checkpoint resume under another strategy.
 _OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
+_NAME = re.compile(r"epoch=\d+-step=\d+\.ckpt")
+_POINTERS = ("last.ckpt", "best.ckpt")
 _TEMPORARY = ".saving-"
 _WRITE_TIMEOUT = timedelta(minutes=30)  # one rank's disk may be slow; a rank that dies is noticed at once
 _LONG_WAIT = 5.0  # seconds of waiting for the previous save after which a line is logged
@@ -250,17 +253,22 @@ def clear_unfinished(folder: Path) -> None:
 
 
 def clear_checkpoints(folder: Path) -> None:
-    """Remove every checkpoint, and the files of unfinished saves."""
-    for path in folder.glob("*.ckpt"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    """Remove every checkpoint and the files that name one, and nothing else."""
+    for path in _checkpoint_folders(folder):
+        shutil.rmtree(path)
+    for name in _POINTERS:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _checkpoint_folders(folder: Path) -> list[Path]:
+    """Return the folders with the name of a checkpoint; all others belong to the user."""
+    return [path for path in folder.glob("*.ckpt") if _NAME.fullmatch(path.name) and path.is_dir()]
 
 
 def complete_checkpoints(folder: Path) -> list[Checkpoint]:
     """Return all complete checkpoints, oldest first; log the name of each incomplete or damaged one."""
     complete = []
-    for path in folder.glob("*.ckpt"):
-        if not path.is_dir() or path.name.startswith(_TEMPORARY):
-            continue
+    for path in _checkpoint_folders(folder):
         try:
             files = json.loads((path / "manifest.json").read_text())
             if not isinstance(files, dict) or not {".metadata", "state.json"} <= files.keys():

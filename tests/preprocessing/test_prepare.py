@@ -118,6 +118,21 @@ def test_a_setting_that_matters_is_prepared_anew_and_the_old_is_removed(paths: J
     assert second.split("train").is_file()
 
 
+def test_only_prepared_data_is_removed_from_its_folder(paths: JobPaths, tmp_path: Path) -> None:
+    (tmp_path / "linked").mkdir()
+    kept = [paths.prepared / name for name in ("mine", "tmp-mine", "0123456789abcdef0123")]
+    for folder in kept:
+        folder.mkdir(parents=True)
+        (folder / "notes.txt").touch()
+    (paths.prepared / "link").symlink_to(tmp_path / "linked")
+    first = prepare(paths)
+    (paths.prepared / f"tmp-{first.folder.name}").mkdir()
+    second = prepare(paths, max_sen_len=11)
+    expected = {".lock", "link", *(folder.name for folder in kept), second.folder.name}
+    assert {path.name for path in paths.prepared.iterdir()} == expected
+    assert all((folder / "notes.txt").exists() for folder in kept)
+
+
 def test_changed_files_tokenizers_and_artifacts_are_prepared_anew(
     paths: JobPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +202,7 @@ def test_settings_of_fits_that_are_precomputed_are_logged_as_without_effect(
 
 
 def test_an_unfinished_folder_is_not_used_and_a_failure_leaves_none(paths: JobPaths) -> None:
-    (paths.prepared / "tmp-other").mkdir(parents=True)
+    (paths.prepared / f"tmp-{'0' * 20}").mkdir(parents=True)
     write_table(paths.channel("test") / "data.csv", table(3, x=["1", "many", "2"]))
     with pytest.raises(ContractError, match=r"data.csv: row 2, column 'x': 'many' is not a number"):
         prepare(paths)
@@ -226,6 +241,7 @@ def test_a_killed_run_is_never_taken_for_complete(paths: JobPaths) -> None:
         ("val", table(4).drop(["text"]), {}, r"val/data.csv: column 'text' is missing"),
         ("train", table(9, x=[None] * 9), {}, "column 'x' has no value in any"),
         ("train", table(9), {"full_field_list": ["id", "text", "x", "y", "c", "label", "z"]}, "column 'z' is missing"),
+        ("train", table(9), {"train_filename": "x" * 300 + ".csv"}, r"x.csv: cannot be read: File name too long"),
         ("train", table(9), {"train_filename": "other.csv"}, r"other.csv does not exist; it contains data.csv"),
     ],
 )

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import FileSystemWriter
 
-from container.training.checkpoint import CheckpointStore, complete_checkpoints, load_weights
+from container.training.checkpoint import CheckpointStore, clear_checkpoints, complete_checkpoints, load_weights
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -99,6 +99,20 @@ def test_a_folder_that_was_never_completed_is_no_checkpoint(tmp_path):
     shutil.copytree(tmp_path / "epoch=0-step=1.ckpt", tmp_path / ".saving-epoch=0-step=2.ckpt")
     (tmp_path / "epoch=0-step=3.ckpt").mkdir()
     assert [one.folder.name for one in complete_checkpoints(tmp_path)] == ["epoch=0-step=1.ckpt"]
+
+
+def test_only_checkpoints_are_pruned_and_cleared(tmp_path):
+    module, optimizer = trained(0)
+    store = CheckpointStore(tmp_path, keep=1)
+    save(store, module, optimizer, 1)
+    shutil.copytree(tmp_path / "epoch=0-step=1.ckpt", tmp_path / "backup.ckpt")
+    (tmp_path / "notes.ckpt").touch()
+    save(store, module, optimizer, 2)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "backup.ckpt", "notes.ckpt", "last.ckpt", "epoch=0-step=2.ckpt",
+    }  # fmt: skip
+    clear_checkpoints(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"backup.ckpt", "notes.ckpt"}
 
 
 @pytest.mark.parametrize("manifest", ["[]", "{}", "not json", '{"state.json": 2, ".metadata": 2}'])
