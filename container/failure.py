@@ -101,7 +101,7 @@ def write_failure(paths: JobPaths, failure: Failure) -> None:
     for path in paths.failure_files:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(failure.text(), encoding="utf-8")
+            path.write_text(failure.text(), encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             print(f"could not write {path}: {error}", flush=True)
             with contextlib.suppress(OSError):

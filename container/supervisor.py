@@ -38,6 +38,7 @@ from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.hyperparameters import Hyperparameters
+from contracts.input_files import check_writable
 from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,8 @@ def train(paths: JobPaths) -> int:
     control: Control | None = None
     with _handled(stop):
         try:
+            for folder in paths.written:
+                check_writable(folder)
             topology = Topology.read(paths)
             if not topology.trains:
                 logger.info("host %s is not in the training group %r: exiting with 0", topology.current, topology.group)

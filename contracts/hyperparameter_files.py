@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from contracts.consistency import check_consistency
 from contracts.errors import ContractError, shortened
 from contracts.hyperparameters import Hyperparameters
+from contracts.input_files import exists, read_object
 from contracts.json_text import parse_json, parse_literal
 from contracts.paths import JobPaths
 from contracts.spelling import did_you_mean
@@ -28,14 +29,14 @@ def load_hyperparameters(paths: JobPaths) -> Hyperparameters:
     """
     merged: dict[str, Any] = {}
     origin: dict[str, Path] = {}
-    files = [path for path in paths.hyperparameter_files if path.is_file()]
+    files = [path for path in paths.hyperparameter_files if exists(path)]
     if not files:
         raise ContractError(
             f"hyperparameters: neither {' nor '.join(map(str, paths.hyperparameter_files))} exists",
             "Write one of them; docs/hyperparameters.md lists the keys.",
         )
     for path in files:
-        for key, value in _read_object(path).items():
+        for key, value in read_object(path, "Write {name: value}, in UTF-8.").items():
             if key.startswith("sagemaker_") or key in DROPPED:
                 continue
             name = ALIASES.get(key, key)
@@ -128,16 +129,6 @@ def _plain_types(annotation: Any) -> set[Any]:
 
 def _type_name(annotation: Any) -> str:
     return str(annotation).replace("typing.", "") if typing.get_args(annotation) else annotation.__name__
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        content = parse_json(path.read_text(encoding="utf-8"))
-    except (ValueError, UnicodeDecodeError) as error:
-        raise ContractError(f"{path}: is not JSON: {error}", "Correct the file.") from None
-    if not isinstance(content, dict):
-        raise ContractError(f"{path}: contains a {type(content).__name__}, not an object", "Write {name: value}.")
-    return content
 
 
 def _missing(names: list[str], origin: Mapping[str, Path], *, others: int, valid: bool) -> ContractError:

@@ -1,12 +1,14 @@
 """Read files and folders that a user provides; raise ContractError for everything that cannot be read."""
 
-import json
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from contracts.errors import ContractError, first_line
+from contracts.json_text import parse_json
 
 _PERMISSIONS = "Give the job's user the permission to read it, or remove it."
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
@@ -53,6 +55,23 @@ def check_file(path: Path) -> None:
         raise ContractError(f"{shown(path)}: cannot be read: permission denied", _PERMISSIONS)
 
 
+def check_writable(folder: Path) -> None:
+    """Raise ContractError unless `folder` is a folder in which files can be created, or can itself be created."""
+    nearest = folder
+    for path in (*reversed(folder.parents), folder):
+        if not exists(path):
+            break
+        if not stat.S_ISDIR(_mode(path)):
+            raise ContractError(
+                f"{shown(path)}: is no folder, but the job writes a folder there", "Remove or rename it."
+            )
+        nearest = path
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ContractError(
+            f"{shown(nearest)}: cannot be written: permission denied", "Give the job's user the permission to write."
+        )
+
+
 def files_below(folder: Path, *, ignored_prefixes: tuple[str, ...] = ()) -> Listing:
     """List all files below a folder; links to files and to folders are followed.
 
@@ -74,18 +93,18 @@ def read_json(path: Path, fix: str) -> Any:
     """Return the content of a JSON file.
 
     Raises:
-        ContractError: the file is missing, cannot be read, or is not JSON in UTF-8; with `fix` unless it needs another.
+        ContractError: the file is missing, or is not JSON in UTF-8; with another fix, if it cannot be opened.
     """
+    if not exists(path):
+        raise ContractError(f"{shown(path)}: cannot be read: it does not exist", fix)
     check_file(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ContractError(f"{shown(path)}: cannot be read: {first_line(error)}", fix) from error
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        empty = "the file is empty" if not text.strip() else f"is not JSON: {first_line(error)}"
-        raise ContractError(f"{shown(path)}: {empty}", fix) from error
+        return parse_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except ValueError as error:
+        reason = f"it is not JSON in UTF-8: {first_line(error)}" if path.stat().st_size else "the file is empty"
+        raise ContractError(f"{shown(path)}: cannot be read: {reason}", fix) from error
 
 
 def read_object(path: Path, fix: str) -> dict[str, Any]:
@@ -94,6 +113,18 @@ def read_object(path: Path, fix: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ContractError(f"{shown(path)}: contains a {type(content).__name__}, not an object", fix)
     return content
+
+
+@contextmanager
+def expected_content(path: Path, fix: str) -> Iterator[None]:
+    """Raise ContractError where the block does not find the keys and values of the file `path` that it needs."""
+    try:
+        yield
+    except ContractError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        problem = f"has no {error}" if isinstance(error, KeyError) else f"has a wrong value: {first_line(error)}"
+        raise ContractError(f"{shown(path)}: {problem}", fix) from error
 
 
 def _collect(folder: Path, real: tuple[str, ...], ignored_prefixes: tuple[str, ...], found: Listing) -> None:

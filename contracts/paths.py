@@ -67,6 +67,11 @@ class JobPaths:
         return self.root / "output" / "data"
 
     @property
+    def written(self) -> tuple[Path, ...]:
+        """Return the folders that the job writes."""
+        return self.root, self.model, self.output_data, self.tensorboard, self.checkpoints, self.prepared
+
+    @property
     def failure_files(self) -> tuple[Path, Path]:
         """Return the file that the service reads, and its copy among the outputs."""
         return self.root / "output" / "failure", self.output_data / "failure"

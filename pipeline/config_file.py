@@ -57,9 +57,9 @@ def _absolute(path: Path, folder: str) -> str:
 def _read_mapping(path: Path, key: str) -> dict[str, Any]:
     if not path.is_file():
         raise ContractError(f"{key}: {path} does not exist", "Name a YAML or JSON file; docs/pipeline.md has examples.")
-    text = path.read_text(encoding="utf-8")
     kind = "JSON" if path.suffix == ".json" else "YAML"
     try:
+        text = path.read_text(encoding="utf-8")
         content = parse_json(text) if kind == "JSON" else yaml.load(text, _UniqueKeys)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ContractError(

@@ -77,12 +77,15 @@ def decision_value(evaluation: str, *, where: str) -> float | None:
     Raises:
         ContractError: the metric is missing.
     """
-    content = json.loads(evaluation)
-    for key in VALUE_PATH.split("."):
-        if not isinstance(content, dict) or key not in content:
-            raise ContractError(f"{where}: has no {VALUE_PATH}", "Run ModelMetricsComputation of this version.")
-        content = content[key]
-    return None if content is None else float(content)
+    try:
+        content = json.loads(evaluation)
+        for key in VALUE_PATH.split("."):
+            content = content[key]
+        return None if content is None else float(content)
+    except (ValueError, KeyError, TypeError):
+        raise ContractError(
+            f"{where}: has no number {VALUE_PATH}", "Run ModelMetricsComputation of this version."
+        ) from None
 
 
 def read_decision_value(metrics: Path) -> float | None:

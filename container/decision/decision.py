@@ -11,8 +11,10 @@ import numpy as np
 from container.decision.calibrators import Calibrator, Temperature, log_softmax, read_calibrator
 from contracts import artifacts
 from contracts.errors import ContractError
+from contracts.input_files import expected_content, read_object
 
 FORMAT_VERSION = 2
+_FIX = "Pass the complete model/ folder of a training job."
 _UNCHANGED = Temperature()
 
 
@@ -109,22 +111,18 @@ class Decision:
             ContractError: the file is missing, is not JSON, or has another format version.
         """
         path = folder / artifacts.DECISION
-        try:
-            content = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise ContractError(
-                f"{path}: cannot be read: {error}", "Pass the complete model/ folder of a training job."
-            ) from error
+        content = read_object(path, _FIX)
         if content.get("format_version") != FORMAT_VERSION:
             raise ContractError(
                 f"{path}: format_version is {content.get('format_version')!r}, but this code reads {FORMAT_VERSION}",
                 "Use the version of this project that wrote the folder.",
             )
-        calibration = content["calibration"]
-        return cls(
-            method=calibration["method"],
-            calibrator=read_calibrator(calibration["method"], calibration, source=str(path)),
-            fitted_on=calibration["fitted_on"],
-            prior=PriorShift(**content["prior"]) if content["prior"] else None,
-            threshold=Threshold(**content["threshold"]) if content["threshold"] else None,
-        )
+        with expected_content(path, _FIX):
+            calibration = content["calibration"]
+            return cls(
+                method=calibration["method"],
+                calibrator=read_calibrator(calibration["method"], calibration, source=str(path)),
+                fitted_on=calibration["fitted_on"],
+                prior=PriorShift(**content["prior"]) if content["prior"] else None,
+                threshold=Threshold(**content["threshold"]) if content["threshold"] else None,
+            )

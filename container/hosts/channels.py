@@ -1,13 +1,14 @@
 """Read from input/config/inputdataconfig.json which channels are sharded over hosts."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from container.hosts.topology import Topology
 from contracts.errors import ContractError
+from contracts.input_files import exists, expected_content, read_object
 from contracts.paths import SPLITS, JobPaths
 
+_FIX = "Write an object of settings for each channel, or remove the file: then every host has all files."
 REPLICATED, SHARDED = "FullyReplicated", "ShardedByS3Key"
 
 
@@ -18,12 +19,11 @@ def sharded_channels(paths: JobPaths, topology: Topology) -> tuple[str, ...]:
         ContractError: not an input data configuration, or an unsupported input mode or distribution of a channel.
     """
     path = paths.config / "inputdataconfig.json"
-    if not path.is_file():
+    if not exists(path):
         return ()
-    try:
-        channels = {name: dict(settings) for name, settings in json.loads(path.read_text()).items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ContractError(f"{path}: is not an input data configuration: {error}") from None
+    content = read_object(path, _FIX)
+    with expected_content(path, _FIX):
+        channels = {name: dict(settings) for name, settings in content.items()}
     read_whole = (paths.pretrained.name, paths.precomputed_artifacts.name)
     for name in (*SPLITS, *read_whole):
         if name in channels:

@@ -1,6 +1,5 @@
 """Read from input/config/resourceconfig.json which hosts train, and in which order."""
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -8,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from contracts.errors import ContractError
+from contracts.input_files import exists, expected_content, read_object
 from contracts.paths import JobPaths
 
 INSTANCE_GROUP = "INSTANCE_GROUP"  # environment variable: the group that trains, if the job has several
 _ALONE = "localhost"
+_FIX = 'Write {"current_host": "algo-1", "hosts": ["algo-1"]}, or remove the file: then the job has one host.'
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,14 @@ class Topology:
             ContractError: not a resource configuration, or several instance groups without INSTANCE_GROUP.
         """
         path = paths.resource_config
-        if not path.is_file():
+        if not exists(path):
             return cls()
-        try:
-            content = json.loads(path.read_text())
+        content = read_object(path, _FIX)
+        with expected_content(path, _FIX):
             hosts = [str(name) for name in content.get("hosts") or [content.get("current_host") or _ALONE]]
             current = str(content.get("current_host") or hosts[0])
             listed = content.get("instance_groups", ())
             groups = {str(group["instance_group_name"]): list(group["hosts"]) for group in listed}
-        except (ValueError, AttributeError, KeyError, TypeError) as error:
-            raise ContractError(f"{path}: is not a resource configuration: {error!r}") from None
         if current not in hosts:
             raise ContractError(f"{path}: current_host {current!r} is not one of the hosts {hosts}")
         group = _chosen_group(groups, where=str(path))

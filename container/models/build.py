@@ -1,6 +1,5 @@
 """Build a classifier from hyperparameters and encoder files, or load a trained one from model/."""
 
-import json
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from contracts.artifacts import HYPERPARAMETERS, MODEL_STATE, tokenizer_folder
 from contracts.errors import ContractError, first_line
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters, TextField
+from contracts.input_files import read_object
 
 # By ModelClass.fusion.
 FUSION_HEADS: dict[str, type[FusionHead]] = {
@@ -160,10 +160,4 @@ def _projection(hp: Hyperparameters, encoder: TextEncoder | WordEncoder) -> nn.M
 
 
 def _load_hyperparameters(path: Path) -> Hyperparameters:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ContractError(
-            f"{path}: cannot be read: {first_line(error)}", "Give the model/ folder of a training job, complete."
-        ) from error
-    return parse_hyperparameters(values)
+    return parse_hyperparameters(read_object(path, "Give the model/ folder of a training job, complete."))

@@ -16,10 +16,10 @@ from container.preprocessing.risk_tables import RiskTable, parse_risk_table
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import TextField
-from contracts.json_text import parse_json
+from contracts.input_files import expected_content, read_object
 
 FORMAT_VERSION = 1
-_FIX = "Use a folder that a job wrote completely."
+_FIX = "Use a folder that one job wrote completely."
 
 
 @dataclass(frozen=True)
@@ -111,17 +111,26 @@ class FittedPreprocessing:
             ContractError: a file is missing, is not JSON, or has another format version.
         """
         path = folder / artifacts.PREPROCESSING
-        rules = read_json(path, _FIX)
+        rules = read_object(path, _FIX)
         if rules.get("format_version") != FORMAT_VERSION:
             raise ContractError(
                 f"{path}: format_version is {rules.get('format_version')!r}, but this code reads {FORMAT_VERSION}",
                 "Use the version of this project that wrote the folder.",
             )
+        imputation_path = folder / f"{artifacts.IMPUTE_DICT}.json"
+        imputation = read_object(imputation_path, _FIX)
+        with expected_content(path, _FIX):
+            for column in rules["numeric_columns"]:
+                if column not in imputation:
+                    raise ContractError(f"{imputation_path}: has no column {column!r}, which {path.name} names", _FIX)
+            return cls._from_json(rules, imputation, folder)
+
+    @classmethod
+    def _from_json(cls, rules: Mapping[str, Any], imputation: Mapping[str, Any], folder: Path) -> Self:
+        tables_path = folder / f"{artifacts.RISK_TABLE_MAP}.json"
+        tables = read_object(tables_path, _FIX)
         labels = tuple(rules["class_labels"])
         is_binary = rules["is_binary"]
-        imputation = read_json(folder / f"{artifacts.IMPUTE_DICT}.json", _FIX)
-        tables_path = folder / f"{artifacts.RISK_TABLE_MAP}.json"
-        tables = read_json(tables_path, _FIX)
         num_values = 1 if is_binary else len(labels)
         return cls(
             text_fields=tuple(_text_field(entry) for entry in rules["text_fields"]),
@@ -181,11 +190,3 @@ def _text_field(entry: Mapping[str, Any]) -> TextField:
 
 def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", "utf-8")
-
-
-def read_json(path: Path, fix: str) -> Any:
-    """Return the content of a JSON file; raise ContractError with `fix` where it cannot be read."""
-    try:
-        return parse_json(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ContractError(f"{path}: cannot be read: {error}", fix) from error

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from container.preprocessing.fitted import read_json
 from container.preprocessing.risk_tables import RiskTable, parse_risk_table
 from container.tables.channel_files import missing_column
 from contracts import artifacts
 from contracts.errors import ContractError
+from contracts.input_files import read_json
 
 logger = logging.getLogger(__name__)
 

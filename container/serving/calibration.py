@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from contracts.errors import ContractError
-from contracts.json_text import parse_json
+from contracts.input_files import read_object
 
 _FIX = 'Write {"scores": [...], "probabilities": [...]}: from 0 to 1; scores ascending, probabilities never decreasing.'
 
@@ -33,13 +33,9 @@ class CalibrationMap:
         Raises:
             ContractError: not JSON, other keys, lists of unequal length, or values that are not monotone.
         """
-        try:
-            content = parse_json(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise ContractError(f"{path}: cannot be read as JSON: {error}", _FIX) from error
-        if not isinstance(content, dict) or set(content) != {"scores", "probabilities"}:
-            actual = f"the keys {sorted(content)}" if isinstance(content, dict) else f"a {type(content).__name__}"
-            raise ContractError(f"{path}: has {actual}, not scores and probabilities", _FIX)
+        content = read_object(path, _FIX)
+        if set(content) != {"scores", "probabilities"}:
+            raise ContractError(f"{path}: has the keys {sorted(content)}, not scores and probabilities", _FIX)
         for name, values in content.items():
             if not isinstance(values, list) or not all(map(_is_share, values)):
                 raise ContractError(f"{path}: {name} is not a list of numbers from 0 to 1", _FIX)

@@ -1,11 +1,13 @@
 """Read the hosts of a processing job, and how its input files are divided among them."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.errors import ContractError
+from contracts.input_files import exists, expected_content, read_object
 from contracts.step_contract import processing_config, processing_resources
+
+_FIX = "Keep the file that the service writes, or remove it: then the job has one host with all files."
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,11 @@ class Hosts:
 def read_hosts(root: Path) -> Hosts:
     """Return the hosts that SageMaker lists; a local run has one host."""
     path = processing_resources(root)
-    if not path.is_file():
+    if not exists(path):
         return Hosts(("localhost",), "localhost")
-    resources = json.loads(path.read_text(encoding="utf-8"))
-    names, current = tuple(sorted(resources["hosts"])), resources["current_host"]
+    resources = read_object(path, _FIX)
+    with expected_content(path, _FIX):
+        names, current = tuple(sorted(map(str, resources["hosts"]))), str(resources["current_host"])
     if current not in names:
         raise ContractError(f"{path}: current_host {current!r} is not one of {list(names)}", "Correct the file.")
     return Hosts(names, current)
@@ -39,8 +42,9 @@ def read_hosts(root: Path) -> Hosts:
 def is_sharded(root: Path, input_name: str) -> bool:
     """Return whether each host has a part of an input's files instead of all of them."""
     path = processing_config(root)
-    if not path.is_file():
+    if not exists(path):
         return False
-    inputs = json.loads(path.read_text(encoding="utf-8")).get("ProcessingInputs", [])
-    by_name = {entry.get("InputName"): entry.get("S3Input", {}) for entry in inputs}
-    return by_name.get(input_name, {}).get("S3DataDistributionType") == "ShardedByS3Key"
+    content = read_object(path, _FIX)
+    with expected_content(path, _FIX):
+        by_name = {entry["InputName"]: entry.get("S3Input") or {} for entry in content.get("ProcessingInputs", [])}
+        return by_name.get(input_name, {}).get("S3DataDistributionType") == "ShardedByS3Key"

@@ -182,7 +182,7 @@ def _report(message: Path, failure: Failure) -> None:
     print(failure.text(), file=sys.stderr, flush=True)
     try:
         message.parent.mkdir(parents=True, exist_ok=True)
-        message.write_text(failure.text(), encoding="utf-8")
+        message.write_text(failure.text(), encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         print(f"could not write {message}: {error}", file=sys.stderr, flush=True)
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ def find_encoder(name: str, paths: JobPaths) -> EncoderSource:
     if name == FROM_SCRATCH:
         return EncoderSource(name, None)
     for folder in _local_folders(name, paths.pretrained):
-        if folder.is_dir():
+        if os.path.isdir(folder):  # False also for a name that is too long for a file
             missing = _missing_files(folder)
             if missing:
                 raise ContractError(
@@ -100,7 +101,7 @@ def write_encoder_files(source: EncoderSource, target: Path) -> None:
 def _local_folders(name: str, pretrained: Path) -> list[Path]:
     if not name.strip():
         return []
-    folders = [Path(name).expanduser(), pretrained / name, pretrained / Path(name).name]
+    folders = [Path(os.path.expanduser(name)), pretrained / name, pretrained / Path(name).name]
     if (pretrained / "config.json").is_file() and (name == pretrained.name or not _encoders_in(pretrained)):
         folders.append(pretrained)
     return folders

@@ -82,7 +82,7 @@ def test_a_wrong_type_names_key_value_file_and_expectation(paths):
 def test_a_file_that_is_no_json_is_named(paths):
     paths.config.mkdir(parents=True)
     paths.hyperparameter_files[1].write_text("{lr: 1}")
-    with pytest.raises(ContractError, match=r"hyperparameters\.json: is not JSON"):
+    with pytest.raises(ContractError, match=r"hyperparameters\.json: cannot be read: it is not JSON"):
         load_hyperparameters(paths)
 
 

@@ -90,7 +90,7 @@ def test_a_pipe_and_an_unknown_distribution_are_refused_with_the_reason(tmp_path
         sharded_channels(configured(tmp_path, train=kind(mode="Pipe")), topology)
     with pytest.raises(ContractError, match="channel val: has the distribution 'ByHash'"):
         sharded_channels(configured(tmp_path, val=kind("ByHash")), topology)
-    with pytest.raises(ContractError, match="is not an input data configuration"):
+    with pytest.raises(ContractError, match=r"inputdataconfig\.json: "):
         sharded_channels(configured(tmp_path, val=3), topology)
 
 

@@ -120,7 +120,7 @@ def test_an_encoder_out_of_reach_is_an_error_that_says_what_would_work(
         assert way in said.splitlines()[1]
 
 
-@pytest.mark.parametrize("name", ["", "./nowhere", "/no/such/folder", "a/b/c"])
+@pytest.mark.parametrize("name", ["", "./nowhere", "/no/such/folder", "a/b/c", "~nobody-here/x", "x" * 300])
 def test_a_name_that_is_no_hub_id_is_refused_without_asking_the_hub(paths: JobPaths, name: str) -> None:
     with pytest.raises(ContractError, match="not a Hugging Face id"):
         resolve_encoder(name, paths)

@@ -1,6 +1,5 @@
 """Read predictions of a training job (output/data, or packed as output.tar.gz) or of another scorer."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +18,12 @@ from container.tables.part_files import PartFiles, open_part_files
 from container.tables.values import keys, numbers
 from contracts import artifacts
 from contracts.errors import ContractError
+from contracts.input_files import expected_content, read_object
 
 ARCHIVE = "output.tar.gz"
 ONLY_SPLIT = "test"  # the split of predictions whose file names have no split
 _PREDICTIONS = re.compile(r"(?P<split>[^/]+?)_predictions[^/]*")
+_METRICS_FIX = "Provide the metrics.json that the training job wrote, or remove it."
 _SUM_TOLERANCE = 1e-3
 _ROUNDING = 1e-6
 
@@ -42,14 +43,16 @@ class PredictionFiles:
     @property
     def class_labels(self) -> tuple[Label, ...] | None:
         """The labels in the order of the classes, from the training job's metrics.json."""
-        classes = (self.job_metrics or {}).get("classes") or {}
-        return next((tuple(each["label"] for each in of_split) for of_split in classes.values()), None)
+        with expected_content(self.folder / artifacts.METRICS, _METRICS_FIX):
+            classes = (self.job_metrics or {}).get("classes") or {}
+            return next((tuple(each["label"] for each in of_split) for of_split in classes.values()), None)
 
     @property
     def threshold(self) -> float | None:
         """The training job's decision threshold."""
-        threshold = ((self.job_metrics or {}).get("decision") or {}).get("threshold")
-        return threshold["value"] if threshold else None
+        with expected_content(self.folder / artifacts.METRICS, _METRICS_FIX):
+            threshold = ((self.job_metrics or {}).get("decision") or {}).get("threshold")
+            return float(threshold["value"]) if threshold else None
 
 
 def find_predictions(folder: Path, *, scratch: Path) -> PredictionFiles:
@@ -77,7 +80,7 @@ def find_predictions(folder: Path, *, scratch: Path) -> PredictionFiles:
         name: open_part_files(files, folder=folder, scratch=scratch / f"{folder.name}-{name}")
         for name, files in sorted(by_split.items(), key=lambda entry: (entry[0] != "val", entry[0]))
     }
-    return PredictionFiles(folder, splits, None if metrics is None else json.loads(metrics.read_text("utf-8")))
+    return PredictionFiles(folder, splits, None if metrics is None else read_object(metrics, _METRICS_FIX))
 
 
 def score_columns(files: PredictionFiles, configured: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,160 @@
+"""Files of a user that hold JSON: what cannot be read is an error with the path and a fix."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from container import supervisor
+from container.decision.decision import Decision
+from container.failure import Failure, write_failure
+from container.hosts.channels import sharded_channels
+from container.hosts.topology import Topology
+from container.preprocessing.fitted import FittedPreprocessing
+from container.serving.calibration import CalibrationMap
+from container.steps.hosts import is_sharded, read_hosts
+from container.steps.metrics.read_predictions import PredictionFiles, find_predictions
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import load_hyperparameters
+from contracts.paths import JobPaths
+from pipeline.decision import decision_value
+from testing.jobs import REPOSITORY
+from testing.table_jobs import fit, table
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "input/config/hyperparameters.json": lambda root: load_hyperparameters(JobPaths(root)),
+    "input/config/resourceconfig.json": lambda root: Topology.read(JobPaths(root)),
+    "input/config/inputdataconfig.json": lambda root: sharded_channels(JobPaths(root), Topology()),
+    "config/resourceconfig.json": read_hosts,
+    "config/processingjobconfig.json": lambda root: is_sharded(root, "DATA"),
+    "decision.json": Decision.load,
+    "preprocessing.json": FittedPreprocessing.load,
+    "calibration.json": lambda root: CalibrationMap.read(root / "calibration.json"),
+}
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a folder": (Path.mkdir, "is a folder, not a file"),
+    "a pipe": (os.mkfifo, "is a named pipe, not a file"),
+    "a link to nothing": (lambda path: path.symlink_to("gone"), "is a link to gone, which does not exist"),
+    "a list": (lambda path: path.write_text("[1]"), "contains a list, not an object"),
+    "empty": (Path.touch, "cannot be read: the file is empty"),
+    "no JSON": (lambda path: path.write_text("{"), "cannot be read: it is not JSON in UTF-8: Expecting"),
+    "nested": (lambda path: path.write_text("[" * 100_000), "cannot be read: it is not JSON in UTF-8: "),
+    "no UTF-8": (lambda path: path.write_bytes(b'{"a": "\xe9"}'), "cannot be read: it is not JSON in UTF-8: 'utf-8'"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_that_holds_no_object_is_an_error_with_its_path_and_a_fix(
+    tmp_path: Path, name: str, damage: str
+) -> None:
+    write, problem = DAMAGE[damage]
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path)
+    with pytest.raises(ContractError) as caught:
+        READERS[name](tmp_path)
+    assert caught.value.cause.startswith(f"{path}: {problem}")
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("input/config/resourceconfig.json", {"hosts": 3}),
+        ("input/config/resourceconfig.json", {"hosts": ["algo-1"], "instance_groups": [{}]}),
+        ("input/config/inputdataconfig.json", {"train": 3}),
+        ("config/resourceconfig.json", {"hosts": ["algo-1"]}),
+        ("config/processingjobconfig.json", {"ProcessingInputs": [3]}),
+        ("decision.json", {"format_version": 2}),
+        ("decision.json", {"format_version": 2, "calibration": {"method": "none"}, "prior": 3, "threshold": None}),
+        ("decision.json", {"format_version": 2, "calibration": []}),
+        ("calibration.json", {}),
+    ],
+)
+def test_an_object_without_the_keys_or_values_it_needs_is_an_error_with_its_path_and_a_fix(
+    tmp_path: Path, name: str, content: object
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    with pytest.raises(ContractError) as caught:
+        READERS[name](tmp_path)
+    assert caught.value.cause.startswith(f"{path}: has ")
+    assert caught.value.fix
+
+
+def test_preprocessing_of_another_model_is_an_error_that_names_the_column(tmp_path: Path) -> None:
+    preprocessor, _ = fit(tmp_path / "fitted", table(20))
+    preprocessor.fitted.save(tmp_path)
+    (tmp_path / "impute_dict.json").write_text('{"other": 1}')
+    with pytest.raises(ContractError, match=r"impute_dict\.json: has no column 'x', which preprocessing\.json names"):
+        FittedPreprocessing.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["class_labels", "is_binary", "text_fields", "numeric_transform", "tokenizer_digests"])
+def test_preprocessing_without_a_key_is_an_error_that_names_it(tmp_path: Path, name: str) -> None:
+    preprocessor, _ = fit(tmp_path / "fitted", table(20))
+    preprocessor.fitted.save(tmp_path)
+    path = tmp_path / "preprocessing.json"
+    rules = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in rules.items() if key != name}))
+    with pytest.raises(ContractError, match=rf"preprocessing\.json: has no '{name}'"):
+        FittedPreprocessing.load(tmp_path)
+
+
+def test_metrics_of_a_job_that_are_no_object_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "test_predictions.csv").write_text("id,prob_class_0,prob_class_1\n1,0.5,0.5\n")
+    (tmp_path / "metrics.json").write_text("[]")
+    with pytest.raises(ContractError, match=r"metrics\.json: contains a list, not an object"):
+        find_predictions(tmp_path, scratch=tmp_path / "scratch")
+
+
+def test_metrics_of_a_job_with_other_content_are_an_error(tmp_path: Path) -> None:
+    files = PredictionFiles(tmp_path, {}, {"classes": {"val": [{}]}, "decision": {"threshold": {"target": "given"}}})
+    with pytest.raises(ContractError, match=r"metrics\.json: has no 'label'"):
+        _ = files.class_labels
+    with pytest.raises(ContractError, match=r"metrics\.json: has no 'value'"):
+        _ = files.threshold
+
+
+@pytest.mark.parametrize("name", ["model", "prepared", "output", "output/data", "checkpoints", "."])
+def test_a_file_where_the_job_writes_a_folder_is_an_error_before_it_begins(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(supervisor, "set_up_logging", lambda: None)
+    monkeypatch.setattr(os, "umask", lambda _mask: 0)
+    path = tmp_path / "job" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    assert supervisor.train(JobPaths(tmp_path / "job")) == 1
+    assert f"{path}: is no folder, but the job writes a folder there\nWhat to change: Remove" in capfd.readouterr().err
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_folder_without_the_permission_to_write_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    tmp_path.chmod(0o755)
+    code = (
+        "import os; from pathlib import Path; from contracts.input_files import check_writable; "
+        "os.setuid(65534); check_writable(Path('model', 'new'))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "ContractError: model: cannot be written: permission denied" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"decision": 3}', '{"decision": {"value": "high"}}'])
+def test_an_evaluation_without_the_metric_is_an_error(text: str) -> None:
+    with pytest.raises(ContractError, match=r"evaluation\.json: has no number decision\.value"):
+        decision_value(text, where="evaluation.json")
+
+
+def test_a_failure_with_a_name_that_is_not_utf8_is_written(tmp_path: Path) -> None:
+    write_failure(JobPaths(tmp_path), Failure("caf\udce9.csv: is damaged"))
+    for path in JobPaths(tmp_path).failure_files:
+        assert path.read_text("utf-8") == "caf\\udce9.csv: is damaged\n"
