@@ -1,16 +1,21 @@
-"""Measure data preparation: rows per second on reviews, memory for a million rows, time to open prepared data.
+"""Measure data preparation: short files, rows/s on reviews, memory for a million rows, time to open the result.
 
 Each preparation runs in a separate process, which starts its worker processes as a training job does. Memory is
 anonymous memory (the kernel's proportional Pss_Anon), without the page cache of mapped files.
 """
 
 import argparse
+import concurrent.futures
+import json
+import logging
 import multiprocessing
 import os
+import resource
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,17 +23,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 from printing import print_machine, print_table
 from review_data import TWO_TEXTS, generate_reviews, lay_out_job, minilm_folder, read_reviews
 
 from container.preprocessing.prepare import UNFINISHED, open_prepared, prepare_data
+from container.steps.program import run_step
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
+from contracts.steps import PROCESSING_STEPS
+from testing.table_jobs import settings, table, write_job
 
 GENERATED_REVIEWS = 20_000
 HELD_OUT_ROWS = 1_000
 ROWS_PER_FILE = 100_000
+ROWS_PER_SHORT_FILE = 5
 SECONDS_BETWEEN_SAMPLES = 0.1
 MARKS = (0.1, 0.25, 0.5, 1.0)
 FIRST_BATCH = 32
@@ -67,6 +77,9 @@ def main() -> int:
         tables, source = read_reviews(
             generated=arguments.generated, generated_rows=min(GENERATED_REVIEWS, arguments.rows)
         )
+        _prepare_short_files(Path(work) / "short", files=arguments.short_files)
+        if arguments.only_short_files:
+            return 0
         reviews = _prepare_reviews(Path(work), configuration, tables=tables, source=source, repeats=arguments.repeats)
         large = _prepare_large(Path(work) / "large", configuration, rows=arguments.rows)
         _time_opening([*reviews, large], configuration)
@@ -77,9 +90,58 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=10, help="copies of the reviews in the long runs")
     parser.add_argument("--rows", type=int, default=1_000_000, help="generated rows of the memory measurement")
+    parser.add_argument("--short-files", type=int, default=2_000, help=f"files of {ROWS_PER_SHORT_FILE} rows")
+    parser.add_argument("--only-short-files", action="store_true", help="measure nothing else")
     parser.add_argument("--work", type=Path, help="folder for temporary files; about 1 GB for 1,000,000 rows")
     parser.add_argument("--generated", action="store_true", help="use generated reviews even if the real ones exist")
     return parser.parse_args()
+
+
+def _prepare_short_files(work: Path, *, files: int) -> None:
+    """Print processor time for the same rows in one file and in many, in each format that a program reads."""
+    rows = files * ROWS_PER_SHORT_FILE
+    lines = []
+    for command, file_format in [("train", "csv"), ("train", "parquet"), *(("preprocess", name) for name in _WRITERS)]:
+        seconds = []
+        for count in (1, files):
+            root = work / f"{command}-{file_format}-{count}"
+            paths = write_job(root)
+            folder = (
+                paths.channel("train") if command == "train" else PROCESSING_STEPS[command].input("DATA").path(root)
+            )
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            for number in range(count):
+                part = table(rows // count, start=number * (rows // count))
+                _WRITERS[file_format](part, folder / f"part-{number:05d}.{file_format}")
+            with concurrent.futures.ProcessPoolExecutor(1, mp_context=_SPAWN) as pool:
+                seconds.append(pool.submit(_processor_seconds, command, paths).result())
+        lines.append([command, file_format, *(f"{each:.2f}" for each in seconds)])
+    title = f"Processor time (user, with child processes) to prepare or split {rows:,} short rows"
+    print_table(title, ["program", "format", "one file", f"{files:,} files"], lines)
+
+
+def _write_json_lines(part: pa.Table, path: Path) -> None:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in part.to_pylist()))
+
+
+_WRITERS: dict[str, Callable[[pa.Table, Path], object]] = {
+    "csv": pa.csv.write_csv, "jsonl": _write_json_lines, "parquet": pq.write_table,
+}  # fmt: skip
+
+
+def _processor_seconds(command: str, paths: JobPaths) -> float:
+    logging.disable(logging.INFO)
+    if command == "train":
+        prepare_data(paths, settings(tokenizer="tiny"))
+    else:
+        environment = {"LABEL_FIELD": "label", "ID_FIELD": "id"}
+        assert run_step(command, paths.root, {"job_type": "training"}, environment) == 0
+    users = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(resource.getrusage(who).ru_utime for who in users) - _imported
+
+
+_imported = resource.getrusage(resource.RUSAGE_SELF).ru_utime
 
 
 def _prepare_reviews(

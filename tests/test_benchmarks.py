@@ -87,7 +87,10 @@ def test_latency_prints_every_way_to_serve(review_data):
 @pytest.mark.slow
 @pytest.mark.long
 def test_prepare_prints_rates_memory_and_opening_times(tmp_path):
-    printed = run("prepare.py", "--generated", "--repeats", "1", "--rows", "3000", "--work", tmp_path)
+    printed = run(
+        "prepare.py", "--generated", "--repeats", "1", "--rows", "3000", "--short-files", "20", "--work", tmp_path
+    )
+    assert "20 files" in printed
     assert "rows/s" in printed
     memory = table_lines(printed, {"while fitting", "300", "750", "1,500", "3,000"})
     assert memory["while fitting"][0].endswith("MiB")
