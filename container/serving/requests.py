@@ -8,12 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from container.serving.errors import RequestError, bad_request
 from container.serving.media_types import request_type
 from container.tables.channel_files import check_names, missing_column
+from container.tables.csv_blocks import CsvText
+from container.tables.csv_files import read_csv
 from container.tables.json_files import RECORD_DECODER
 from container.tables.records import records_to_table
 from contracts.errors import ContractError, first_line
@@ -141,37 +142,13 @@ def _table(records: list[Any]) -> pa.Table:
 
 
 def _read_csv(body: bytes, header: bool | None) -> Request:
-    if not body.endswith(b"\n"):
-        body += b"\n"  # Arrow finds no row in a single line without a newline
-    try:
-        # All columns are strings: 007 stays 007, as in training.
-        count = _parse_csv(body, None).num_columns
-        table = _parse_csv(body, [str(i) for i in range(count)])
-    except (pa.ArrowException, UnicodeError) as error:
-        cause = first_line(error)
-        if "Empty CSV" in cause:
-            cause = "a quote that opens a field is never closed"
-        fix = "Send UTF-8 with the same number of fields in every line. Double the quotes inside a field."
-        raise bad_request(f"the request is not CSV: {cause}", fix) from error
+    # All columns are strings: 007 stays 007, as in training.
+    table = read_csv(body, CsvText("the request", ",", header))
     if table.num_rows == 0:
         raise bad_request("the request contains no record", "Send at least one line.")
     if header:
         return Request(_named(table, [column[0].as_py() for column in table.columns]))
     return Request(table, header)
-
-
-def _parse_csv(body: bytes, names: list[str] | None) -> pa.Table:
-    return pa_csv.read_csv(
-        pa.BufferReader(body),
-        read_options=pa_csv.ReadOptions(
-            use_threads=False, block_size=len(body) + 1, column_names=names, autogenerate_column_names=names is None
-        ),
-        # With a single column an empty line is a record whose only field is empty.
-        parse_options=pa_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=names is None or len(names) > 1),
-        convert_options=pa_csv.ConvertOptions(
-            column_types={name: pa.string() for name in names or ()}, strings_can_be_null=False
-        ),
-    )
 
 
 def _named(table: pa.Table, names: Sequence[str]) -> pa.Table:

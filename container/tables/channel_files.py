@@ -1,6 +1,5 @@
 """Read a channel's CSV, TSV and Parquet files as a stream of slices."""
 
-import csv
 import gzip
 import io
 from collections import Counter
@@ -10,10 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from container.tables.column_types import decode, is_binary, plain_type, replace_surrogates, widen_floats
+from container.tables.csv_blocks import CsvText
+from container.tables.csv_files import csv_batches, csv_header
 from contracts.errors import ContractError, first_line
 from contracts.spelling import SIMILAR, did_you_mean
 
@@ -22,8 +22,6 @@ SUFFIXES: dict[str, DataFormat] = {
     ".csv": "csv", ".csv.gz": "csv", ".tsv": "tsv", ".tsv.gz": "tsv", ".parquet": "parquet",
 }  # fmt: skip
 DELIMITERS = {"csv": ",", "tsv": "\t"}
-CSV_BLOCK_BYTES = 4 << 20  # the largest row; Arrow reads several blocks ahead
-HEADER_BYTES = 1 << 20
 GROUPED_BYTES = 4 << 20  # most bytes of a slice with the rows of several files
 
 
@@ -128,6 +126,11 @@ def _check_present(columns: Sequence[str], names: Sequence[str], path: Path) -> 
 
 def missing_column(column: str, present: Sequence[str], where: str) -> ContractError:
     """Return the error for a column that is not among those `present`."""
+    if len(present) == 1 and any(delimiter in present[0] for delimiter in ",;\t|"):
+        return ContractError(
+            f"{where}: column {column!r} is missing; the only column is {present[0]!r}",
+            "Separate the columns by commas in CSV files and requests, by tabs in TSV files.",
+        )
     return ContractError(
         f"{where}: column {column!r} is missing{did_you_mean(column, present, hint=SIMILAR)}",
         f"The columns there are {', '.join(map(repr, present))}. Add it, or correct the setting that names it.",
@@ -293,20 +296,10 @@ def text_header(path: Path) -> list[str]:
         ContractError: the file is empty, cannot be read, or is not text.
     """
     try:
-        with open_plain(path) as stream:
-            head = stream.read(HEADER_BYTES)
-    except (OSError, EOFError) as error:
-        raise ContractError(f"{path}: cannot be read: {error}", "Write the file again.") from error
-    if head[:4] == b"PAR1" or head[:2] == b"\x1f\x8b" or b"\0" in head:
-        raise ContractError(
-            f"{path}: contains binary data, not {format_of(path).upper()} text", "Use the suffix of its format."
-        )
-    text = head.decode("utf-8-sig", errors="replace")
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=DELIMITERS[format_of(path)])
-    names = next((line for line in lines if line), None)  # Arrow skips empty lines too
-    if names is None or not text.strip():
-        raise ContractError(f"{path}: the file is empty", "Begin the table with a line of column names.")
-    return names
+        with _open_stream(path) as stream:
+            return csv_header(stream, _csv_text(path, has_header=True))
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
 def text_batches(
@@ -320,31 +313,21 @@ def text_batches(
     Raises:
         ContractError: the file is damaged.
     """
+    names = text_header(path) if header is None else header
     try:
-        stream = pa.input_stream(str(path), compression="gzip" if is_gzip(path) else None)
-        with (
-            stream,
-            pa_csv.open_csv(
-                stream,
-                read_options=pa_csv.ReadOptions(
-                    use_threads=False, block_size=CSV_BLOCK_BYTES, column_names=None if header is None else list(header)
-                ),
-                parse_options=pa_csv.ParseOptions(delimiter=DELIMITERS[format_of(path)], newlines_in_values=True),
-                convert_options=pa_csv.ConvertOptions(
-                    include_columns=list(columns),
-                    column_types={name: pa.string() for name in columns},
-                    strings_can_be_null=False,
-                ),
-            ) as reader,
-        ):
-            yield from reader
-    except (pa.ArrowException, OSError, EOFError) as error:
-        if "straddl" in str(error):
-            raise ContractError(
-                f"{path}: a quote that opens a field is never closed, or a row exceeds {CSV_BLOCK_BYTES >> 20} MiB",
-                "Double the quotes inside a field; write larger rows as Parquet.",
-            ) from error
-        raise ContractError(
-            f"{path}: cannot be read as {format_of(path).upper()}: {first_line(error)}",
-            "Write it in UTF-8 with one header line and the same number of fields in every row.",
-        ) from error
+        with _open_stream(path) as stream:
+            yield from csv_batches(stream, _csv_text(path, names, has_header=header is None), columns=columns)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _open_stream(path: Path) -> pa.NativeFile:
+    return pa.input_stream(str(path), compression="gzip" if is_gzip(path) else None)
+
+
+def _csv_text(path: Path, columns: Sequence[str] = (), *, has_header: bool) -> CsvText:
+    return CsvText(str(path), DELIMITERS[format_of(path)], has_header, tuple(columns))
+
+
+def _unreadable(path: Path, error: OSError) -> ContractError:
+    return ContractError(f"{path}: cannot be read: {first_line(error)}", "Write the file again.")
