@@ -154,6 +154,6 @@ def _ahead(blocks: Iterator[Block]) -> Iterator[Block]:
 def _fill(stream: Stream, buffer: np.ndarray) -> int:
     """Read until the buffer is full or the stream ends; return the number of bytes."""
     size = 0
-    while size < len(buffer) and (count := stream.readinto(memoryview(buffer)[size:])):
+    while size < len(buffer) and (count := stream.readinto(buffer[size:].data)):
         size += count
     return size
