@@ -2,10 +2,10 @@
 
 import pytest
 
-from container.preprocessing.fitted import read_json
 from container.tables.part_files import read_signature
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import cast_value, load_hyperparameters
+from contracts.input_files import read_json
 from contracts.json_text import parse_json
 from contracts.paths import JobPaths
 from contracts.steps import TabularPreprocessingSettings
