@@ -87,6 +87,7 @@ class Preprocessor:
         folds: FoldedRisks | None = None,
         require_label: bool = False,
         drop_unlabelled: bool = False,
+        max_tokens: int | None = None,
     ) -> Transformed:
         """Return the prepared columns of docs/architecture.md, "Prepared split", for R raw rows; ignore other columns.
 
@@ -97,6 +98,7 @@ class Preprocessor:
             folds: out-of-fold risk values, for rows of train.
             require_label: an unlabelled row is an error.
             drop_unlabelled: remove unlabelled rows; the others keep their numbers.
+            max_tokens: as for TextProcessor.process.
 
         Raises:
             ContractError: a missing column; an invalid number, category, label or text, with its row.
@@ -133,7 +135,8 @@ class Preprocessor:
         columns["tabular"] = _fixed_size_lists(tabular)
         counts: dict[str, TextCounts] = {}
         for text in fitted.text_fields:
-            encoded = self._processors[text.role].process(texts(table[text.column]))
+            values = texts(table[text.column])
+            encoded = self._processors[text.role].process(values, max_tokens=max_tokens)
             columns[f"{text.role}_tokens"] = _lists(encoded.tokens, encoded.token_counts)
             columns[f"{text.role}_chunk_lengths"] = _lists(encoded.chunk_lengths, encoded.chunk_counts)
             counts[text.role] = encoded.counts

@@ -1,7 +1,7 @@
 """Run a text field's steps on a batch of strings: clean, encode once, group into chunks of token ids."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -16,6 +16,9 @@ from contracts.hyperparameters import TextField
 
 CHUNKER = "dialogue_chunker"
 TOKENIZER = "tokenizer"
+_PART_CHARACTERS = 1 << 20  # characters that are encoded together; a token takes up to 200 bytes meanwhile
+_SEGMENT = 1 << 16  # characters of a long text that are counted together
+_MOST_ADDED = 256  # tokens that a cut inside a word adds; WordPiece's longest word has 100 characters
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,12 @@ class EncodedTexts:
     chunk_counts: np.ndarray
     counts: TextCounts
 
+    @classmethod
+    def joined(cls, parts: Sequence["EncodedTexts"]) -> "EncodedTexts":
+        """Return the records of all parts."""
+        arrays = zip(*((part.tokens, part.token_counts, part.chunk_lengths, part.chunk_counts) for part in parts))
+        return cls(*map(np.concatenate, arrays), counts=sum((part.counts for part in parts), TextCounts()))
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -96,15 +105,48 @@ class TextProcessor:
                 f"Set it to {field.max_sen_len - self._budget + 1} or more.",
             )
 
-    def process(self, texts: Sequence[str | None]) -> EncodedTexts:
-        """Encode R records; None and blank text become one chunk of special tokens only."""
+    def process(self, texts: Sequence[str | None], *, max_tokens: int | None = None) -> EncodedTexts:
+        """Encode R records; None and blank text become one chunk of special tokens only.
+
+        Args:
+            max_tokens: the most tokens that the caller accepts of a record. Of a longer record, only the beginning is
+                encoded: enough to have more tokens, or to have all chunks that max_total_chunks keeps.
+        """
+        parts = [self._process(part, max_tokens) for part in _parts(texts)]
+        return parts[0] if len(parts) == 1 else EncodedTexts.joined(parts)
+
+    def _process(self, texts: Sequence[str | None], max_tokens: int | None) -> EncodedTexts:
         records = _raw_records(texts)
+        first_encoding = next((step for step in self.field.steps if step in (CHUNKER, TOKENIZER)), None)
         for step in self.field.steps:
+            if step == first_encoding and max_tokens is not None:
+                records = [self._beginning(record, max_tokens) for record in records]
             if step == CHUNKER:
                 records = self._chunk(records, with_text=self.field.steps[-2:] != (CHUNKER, TOKENIZER))
             elif step != TOKENIZER:
                 records = [_run_string_step(step, record) for record in records]
         return self._encode(records)
+
+    def _beginning(self, record: Record, max_tokens: int) -> Record:
+        """Return the part of a long record that `process` encodes, or the whole record."""
+        if sum(len(piece.text) for piece in record) <= _SEGMENT:
+            return record
+        most = min(max_tokens, (self.field.max_chunks or max_tokens) * self._budget)
+        divides = CHUNKER in self.field.steps  # else a piece is one chunk, of which _encode keeps the beginning
+        kept: Record = []
+        total = 0  # at least so many tokens
+        for piece in record:
+            tokens = stop = 0
+            # More than the budget, so that pack_messages begins the same chunks as with the whole piece.
+            while stop < len(piece.text) and (tokens <= self._budget or (divides and total + tokens <= most)):
+                tokens += len(self.tokenizer.encode_batch([piece.text[stop : stop + _SEGMENT]])[0])
+                stop += _SEGMENT
+                tokens -= _MOST_ADDED * (stop < len(piece.text))
+            kept.append(Piece(piece.text[:stop]))
+            total += max(0, tokens if divides else min(tokens, self._budget))
+            if total > most:
+                break
+        return kept
 
     def _chunk(self, records: list[Record], *, with_text: bool) -> list[Record]:
         """Pack each record's messages into chunks; with_text also finds the text of each chunk."""
@@ -190,6 +232,17 @@ def clean_texts(field: TextField, texts: Sequence[str | None]) -> list[list[str]
         if step not in (CHUNKER, TOKENIZER):
             records = [_run_string_step(step, record) for record in records]
     return [[piece.text for piece in record] for record in records]
+
+
+def _parts(texts: Sequence[str | None]) -> Iterator[Sequence[str | None]]:
+    """Yield consecutive texts with at most _PART_CHARACTERS together, or one longer text."""
+    begin = characters = 0
+    for i, text in enumerate(texts):
+        characters += len(text or "")
+        if characters > _PART_CHARACTERS and i > begin:
+            yield texts[begin:i]
+            begin, characters = i, len(text or "")
+    yield texts[begin:]
 
 
 def _raw_records(texts: Sequence[str | None]) -> list[Record]:

@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from container.text import tokenization
 from container.text.chunk_tokenizer import ChunkTokenizer
 from container.text.chunking import pack_messages
 from container.text.tokenization import EncodedTexts, TextCounts, TextProcessor, clean_texts
@@ -368,3 +369,65 @@ def test_preprocessing_text_imports_no_torch() -> None:
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+class Counting:
+    """A tokenizer that counts the characters that it encodes."""
+
+    def __init__(self, tokenizer: ChunkTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.characters = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._tokenizer, name)
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        self.characters += sum(map(len, texts))
+        return self._tokenizer.encode_batch(texts)
+
+
+LONG = {
+    "one message": " ".join(CORPUS * 5),
+    "no space": "!?" * 12_000,
+    "messages": "".join(f"[bom]{text}[eom]" for text in CORPUS * 2),
+    "one long message last": "[bom]hello[eom]" * 3 + "[bom]" + " ".join(CORPUS * 5) + "[eom]",
+    "a long word first": "a" * 12_000 + " " + " ".join(CORPUS * 5),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "steps", [(), ("dialogue_splitter",), ("dialogue_splitter", "dialogue_chunker", "text_normalizer")]
+)
+def test_a_truncated_record_keeps_its_chunks_when_only_its_beginning_is_encoded(monkeypatch, kind, steps) -> None:
+    monkeypatch.setattr(tokenization, "_SEGMENT", 4096)
+    counting = Counting(tokenizer_of(kind))
+    processor = TextProcessor(field(*steps, max_sen_len=24, max_chunks=4), counting)
+    for name, text in LONG.items():
+        whole = processor.process([text, "short"])
+        everything, counting.characters = counting.characters, 0
+        beginning = processor.process([text, "short"], max_tokens=100)
+        assert chunks_of(beginning) == chunks_of(whole), name
+        if steps[1:] != ("dialogue_chunker", "text_normalizer"):  # its chunks are encoded twice
+            assert counting.characters < everything, name
+        counting.characters = 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_a_record_with_too_many_tokens_more_than_the_limit_are_encoded_but_not_all(monkeypatch, kind) -> None:
+    monkeypatch.setattr(tokenization, "_SEGMENT", 4096)
+    processor = TextProcessor(field(max_sen_len=24), tokenizer_of(kind))
+    for name, text in LONG.items():
+        whole = processor.process([text]).token_counts[0]
+        assert 200 < processor.process([text], max_tokens=200).token_counts[0] < whole, name
+        assert processor.process([text], max_tokens=whole).token_counts[0] == whole, name
+
+
+def test_texts_that_are_encoded_in_parts_are_the_texts_encoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = TextProcessor(field(max_sen_len=24, max_chunks=2), tokenizer_of("wordpiece"))
+    texts = [None, *CORPUS[:50], "", CORPUS[3] * 20]
+    together = processor.process(texts)
+    monkeypatch.setattr(tokenization, "_PART_CHARACTERS", 300)
+    parts = processor.process(texts)
+    assert chunks_of(parts) == chunks_of(together)
+    assert parts.counts == together.counts
