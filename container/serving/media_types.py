@@ -1,11 +1,20 @@
 """Parse Content-Type and Accept headers (RFC 9110, 8.3 and 12.5.1)."""
 
+import re
 from dataclasses import dataclass
-from email.message import Message
 from http import HTTPStatus
 
 from container.serving.errors import RequestError
 from contracts.serving import JSON, MEDIA_TYPES, REQUEST_TYPES, RESPONSE_TYPES
+
+# The grammar of RFC 9110, 5.6. A name does not end in "*": no media type here has parameters in RFC 8187's form.
+_TOKEN = r"[!#$%&'+.^_`|~0-9A-Za-z-]++"
+_QUOTED = r'"(?:[^"\\]|\\.)*+"'
+_NAME = re.compile(rf"\s*+((?:{_TOKEN}|\*)(?:/(?:{_TOKEN}|\*))?+)?+\s*+")
+_PARAMETER = re.compile(rf";\s*+(?:({_TOKEN})\s*+=\s*+({_QUOTED}|{_TOKEN}))?+\s*+")
+_LISTED = re.compile(rf"(?:[^,\"]|{_QUOTED})++")  # a member of a list that commas separate
+_SHOWN = 100  # characters of a header in a message
+_QUALITY = re.compile(r"0?\.[0-9]+|0\.?|1(?:\.0*)?")  # Java's default Accept has q=.2
 
 
 @dataclass(frozen=True)
@@ -24,17 +33,20 @@ def request_type(content_type: str | None) -> MediaType:
     """Return the format of a request's body.
 
     Raises:
-        RequestError: 415, a missing or unknown Content-Type, or an encoding other than UTF-8.
+        RequestError: 415, a missing, malformed or unknown Content-Type, or an encoding other than UTF-8.
     """
-    name, parameters = _parse(content_type or "")
     known = f"Send one of {', '.join(REQUEST_TYPES)}."
+    try:
+        name, parameters = _parse(content_type or "")
+    except ValueError as error:
+        raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type is malformed: {error}", known) from error
     if not name:
         raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type is missing", known)
     if name not in MEDIA_TYPES:
-        raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type {name!r} is not known", known)
+        raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type {_shown(name)} is not known", known)
     charset = parameters.get("charset", "utf-8").lower()
     if charset not in ("utf-8", "utf8", "us-ascii"):
-        cause = f"Content-Type: charset {charset!r} is not supported"
+        cause = f"Content-Type: charset {_shown(charset)} is not supported"
         raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, cause, "Send UTF-8.")
     return MediaType(MEDIA_TYPES[name], _header(parameters))
 
@@ -43,19 +55,23 @@ def response_type(accept: str | None) -> MediaType:
     """Return the format of a response: the one that Accept prefers; JSON if it accepts any.
 
     Raises:
-        RequestError: 406, Accept names no supported format.
+        RequestError: 406, Accept is malformed or names no supported format.
     """
     if not (accept or "").strip():
         return MediaType(JSON)
+    fix = f"Accept one of {', '.join(RESPONSE_TYPES)}."
     best: tuple[float, MediaType] | None = None
-    for part in str(accept).split(","):
-        name, parameters = _parse(part)
-        wanted = _response(name)
-        quality = _quality(parameters)
-        if wanted is not None and quality > 0 and (best is None or quality > best[0]):
-            best = quality, MediaType(wanted, _header(parameters))
+    try:
+        for part in _LISTED.findall(str(accept)):
+            name, parameters = _parse(part)
+            wanted = _response(name)
+            quality = _quality(parameters)
+            if wanted is not None and quality > 0 and (best is None or quality > best[0]):
+                best = quality, MediaType(wanted, _header(parameters))
+    except ValueError as error:
+        raise RequestError(HTTPStatus.NOT_ACCEPTABLE, f"Accept is malformed: {error}", fix) from error
     if best is None:
-        cause, fix = f"Accept {accept!r} names no format of a response", f"Accept one of {', '.join(RESPONSE_TYPES)}."
+        cause = f"Accept {_shown(str(accept))} names no format of a response"
         raise RequestError(HTTPStatus.NOT_ACCEPTABLE, cause, fix)
     return best[1]
 
@@ -70,18 +86,36 @@ def _response(name: str) -> str | None:
 
 
 def _parse(value: str) -> tuple[str, dict[str, str]]:
-    message = Message()
-    message["content-type"] = " ".join(value.split())
-    (name, _), *parameters = message.get_params([("", "")])
-    return name.strip().lower(), {key.lower(): text for key, text in parameters}
+    """Return a media type ("" if empty) and its parameters; raise ValueError where the text is neither."""
+    found = _NAME.match(value)
+    assert found is not None  # the pattern matches an empty text too
+    name, end = (found[1] or "").lower(), found.end()
+    parameters: dict[str, str] = {}
+    while end < len(value):
+        found = _PARAMETER.match(value, end)
+        if found is None:
+            raise ValueError(f"{_shown(value[end:])} is not a parameter NAME=VALUE")
+        end = found.end()
+        if found[1] is None:
+            continue
+        key, text = found[1].lower(), found[2]
+        if key in parameters:
+            raise ValueError(f"the parameter {_shown(key)} occurs more than once")
+        parameters[key] = re.sub(r"\\(.)", r"\1", text[1:-1]) if text.startswith('"') else text
+    return name, parameters
 
 
 def _quality(parameters: dict[str, str]) -> float:
-    try:
-        return float(parameters.get("q", 1))
-    except ValueError:
-        return 1.0
+    text = parameters.get("q", "1")
+    if not _QUALITY.fullmatch(text):
+        raise ValueError(f"q={_shown(text)} is not a number from 0 to 1")
+    return float(text)
 
 
 def _header(parameters: dict[str, str]) -> bool | None:
     return {"present": True, "absent": False}.get(parameters.get("header", "").lower())
+
+
+def _shown(text: str) -> str:
+    """Return the beginning of a header for a message."""
+    return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
