@@ -1,5 +1,6 @@
 """Predict the probabilities of raw records, with the same preprocessing as training."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -17,6 +18,10 @@ from contracts.hyperparameters import ONNX_VARIANTS, TextField
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+
+
+class RecordTooLongError(ContractError):
+    """A record with more tokens than Predictor.load's `max_tokens`."""
 
 
 # Padding increases the tokens of a batch by at most this factor. On 2 cores, 64 reviews through MiniLM took 602 ms at
@@ -40,11 +45,20 @@ class Predictor:
         decision: maps logits to probabilities, and probabilities to decisions.
     """
 
-    def __init__(self, preprocessor: Preprocessor, backend: Backend, *, decision: Decision, batch_size: int) -> None:
+    def __init__(
+        self,
+        preprocessor: Preprocessor,
+        backend: Backend,
+        *,
+        decision: Decision,
+        batch_size: int,
+        max_tokens: int | None = None,
+    ) -> None:
         self._preprocessor = preprocessor
         self._backend = backend
         self.decision = decision
         self._batch_size = batch_size
+        self._max_tokens = max_tokens
         self.class_labels: list[int | str] = list(preprocessor.fitted.class_labels)
 
     @classmethod
@@ -55,6 +69,7 @@ class Predictor:
         *,
         variant: Literal["fused", "int8"] | None = None,
         batch_size: int = 32,
+        max_tokens: int | None = None,
         threads: int | None = None,
     ) -> "Predictor":
         """Load the model folder of a completed job.
@@ -64,6 +79,8 @@ class Predictor:
             variant: serve model.fused.onnx or model.int8.onnx instead of model.onnx.
             batch_size: the most records in a batch. With int8 every batch has one record: its scales depend on all
                 values of a batch, and a record's score must not depend on other records.
+            max_tokens: the most tokens of a record, and of a batch, including padding; they determine the memory of a
+                run. None = no limit.
             threads: number of ONNX Runtime's threads; None = one per core.
 
         Raises:
@@ -84,7 +101,8 @@ class Predictor:
             loaded: Backend = OnnxBackend(folder, fields, variant=variant, threads=threads)
         else:
             loaded = TorchBackend(folder, decision)
-        return cls(preprocessor, loaded, decision=decision, batch_size=1 if variant == "int8" else batch_size)
+        size = 1 if variant == "int8" else batch_size
+        return cls(preprocessor, loaded, decision=decision, batch_size=size, max_tokens=max_tokens)
 
     @property
     def feature_inputs(self) -> tuple[str, ...]:
@@ -100,15 +118,18 @@ class Predictor:
         """Return the class probabilities of raw records.
 
         Args:
-            records: raw columns; the label and the id may be absent, other columns are ignored.
+            records: raw columns; the label and the id may be absent, other columns are ignored. A key that a dict lacks
+                is a missing value; a table must have every column.
 
         Returns:
             Probabilities, calibrated if the job was, in the order of `records`. [N, K] float64
 
         Raises:
-            ContractError: a column is missing, or a numeric column has a value that is not a number.
+            ContractError: a column is missing, a dict has no column of the model, or a numeric column has a value that
+                is not a number.
+            RecordTooLongError: a record has more than max_tokens.
         """
-        table = records_to_table(records)
+        table = records_to_table(records, self.feature_inputs)
         if table.num_rows == 0:
             return np.empty((0, len(self.class_labels)))
         return self.compute([self.prepare(table)] * table.num_rows, range(table.num_rows))
@@ -123,9 +144,15 @@ class Predictor:
             ContractError: as `predict`.
         """
         # Without the label, which must not have an effect, not even one that training never saw.
-        inputs = table.select([name for name in table.column_names if name in self.feature_inputs])
-        roles = [field.role for field in self._preprocessor.fitted.text_fields]
-        return RecordArrays.from_batch(self._preprocessor.transform(inputs).batch, roles)
+        inputs = table.select([name for name in table.column_names if name not in self.other_columns])
+        fields = self._preprocessor.fitted.text_fields
+        transformed = self._preprocessor.transform(inputs, max_tokens=self._max_tokens)
+        records = RecordArrays.from_batch(transformed.batch, [field.role for field in fields])
+        if (limit := self._max_tokens) is not None:
+            for i in range(len(records.row)):
+                if records.padded_tokens(i) > limit:
+                    raise _too_long(records, i, [field.column for field in fields], limit)
+        return records
 
     def compute(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
         """Return the class probabilities of record indices[i] of records[i], i = 0..N-1; thread-safe. [N, K]"""
@@ -156,12 +183,23 @@ class Predictor:
         for i in np.lexsort((sizes, *shapes[:, :, 0].T)).tolist():  # by numbers of chunks, then by size
             grown = np.maximum(largest, shapes[i]) if batch else shapes[i]
             padded = int(grown.prod(axis=1).sum()) * (len(batch) + 1)
-            if batch and (len(batch) == self._batch_size or padded > _MOST_PADDING * (tokens + int(sizes[i]))):
+            most = min(_MOST_PADDING * (tokens + int(sizes[i])), self._max_tokens or math.inf)
+            if batch and (len(batch) == self._batch_size or padded > most):
                 yield batch
                 batch, tokens, grown = [], 0, shapes[i]
             batch.append(i)
             largest, tokens = grown, tokens + int(sizes[i])
         yield batch
+
+
+def _too_long(records: RecordArrays, index: int, columns: Sequence[str], limit: int) -> RecordTooLongError:
+    shapes = zip(columns, records.padded_shapes(index))
+    parts = [f"column {name!r} has {chunks} chunks of up to {longest} tokens" for name, (chunks, longest) in shapes]
+    return RecordTooLongError(
+        f"record {index + 1}: has at least {records.padded_tokens(index)} tokens, with chunks padded to one length; "
+        f"at most {limit} are accepted ({', '.join(parts)})",
+        "Send a shorter text, serve with a larger SERVING_MAX_TOKENS, or train with chunk_trancate=true.",
+    )
 
 
 class OnnxBackend:

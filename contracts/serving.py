@@ -41,6 +41,11 @@ class ServingSettings(StepSettings):
     serving_batch_size: int = Field(
         default=32, ge=1, description="Maximum number of records in a batch, from one or more requests."
     )
+    serving_max_tokens: int = Field(
+        default=16_384,
+        ge=1,
+        description="Maximum number of tokens of a record, and of a run of the model, including padding.",
+    )
     serving_onnx_variant: Literal["fused", "int8"] | None = Field(
         default=None, description="Serve model.fused.onnx or model.int8.onnx, if the job kept it."
     )
@@ -48,10 +53,12 @@ class ServingSettings(StepSettings):
         default=None, ge=1, description="Threads of ONNX Runtime. Default: one per core."
     )
     serving_concurrency: int = Field(
-        default=256, ge=1, description="Maximum number of requests in progress, one thread each; others wait."
+        default=256, ge=1, description="Maximum number of requests in progress, one thread each; others get status 503."
     )
     serving_timeout_seconds: float = Field(
-        default=55.0, gt=0, description="A request that waits longer gets status 503; SageMaker's limit is 60 s."
+        default=55.0,
+        gt=0,
+        description="Maximum time for a request to arrive (then status 408), and to be computed (then 503).",
     )
     serving_grace_seconds: float = Field(
         default=25.0, ge=0, description="Time for active requests after SIGTERM; SageMaker kills after 30 s."

@@ -49,6 +49,10 @@ class RecordArrays:
         """Return (chunks, longest chunk) of each text of one record: its shape in the dense form."""
         return [(len(chunks), int(chunks.max())) for chunks in (text.chunks(index) for text in self.texts)]
 
+    def padded_tokens(self, index: int) -> int:
+        """Return the tokens of one record in the dense form, including padding."""
+        return sum(chunks * longest for chunks, longest in self.padded_shapes(index))
+
 
 @dataclass(frozen=True)
 class PackedArrays:

@@ -6,7 +6,8 @@ import threading
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 Response = tuple[HTTPStatus, bytes, str]  # status, body, Content-Type
 _REMEMBERED = 100_000  # latencies kept for the log
+_BODIES = 4  # requests of the largest size in progress
 
 
 class Application:
@@ -40,6 +42,7 @@ class Application:
         self._settings = settings
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
         self._counting = threading.Lock()
+        self._requests, self._bytes = 0, 0  # in progress
         self._routes: dict[str, tuple[str, Callable[[dict[str, Any]], Response]]] = {
             "/ping": ("GET", self._ping),
             "/invocations": ("POST", self._invocations),
@@ -52,8 +55,8 @@ class Application:
         if path not in self._routes:
             known = ", ".join(f"{verb} {name}" for name, (verb, _) in self._routes.items())
             status, body, media_type = _error(HTTPStatus.NOT_FOUND, f"{path} is not known", f"Use one of: {known}.")
-        elif method != self._routes[path][0]:
-            allowed = self._routes[path][0]
+        elif method not in self._methods(path):
+            allowed = ", ".join(self._methods(path))
             cause = f"{path} does not support {method}"
             status, body, media_type = _error(HTTPStatus.METHOD_NOT_ALLOWED, cause, f"Use {allowed}.")
             headers.append(("Allow", allowed))
@@ -63,7 +66,7 @@ class Application:
             headers.append(("Retry-After", "1"))
         headers += [("Content-Type", media_type), ("Content-Length", str(len(body)))]
         start_response(f"{status.value} {status.phrase}", headers)
-        return [body]
+        return [] if method == "HEAD" else [body]  # else the client takes the body for the next response
 
     def summary(self) -> str:
         """Return the number of responses and their latency, as a line for the log."""
@@ -72,6 +75,10 @@ class Application:
             return f"requests answered: {answered}"
         half, most = np.percentile(np.array(self._seconds), [50, 99]) * 1000
         return f"requests answered: {answered}; p50 {half:.1f} ms, p99 {most:.1f} ms"
+
+    def _methods(self, path: str) -> tuple[str, ...]:
+        method = self._routes[path][0]
+        return ("GET", "HEAD") if method == "GET" else (method,)
 
     def _ping(self, _environ: dict[str, Any]) -> Response:
         if self.draining or not self._host.healthy:
@@ -98,14 +105,16 @@ class Application:
 
     def _answer(self, environ: dict[str, Any]) -> Response:
         try:
-            check_limit(int(environ.get("CONTENT_LENGTH") or 0), "bytes", self._settings.serving_max_bytes)
+            num_bytes = int(environ.get("CONTENT_LENGTH") or 0)
+            check_limit(num_bytes, "bytes", self._settings.serving_max_bytes)
             encoding = environ.get("HTTP_CONTENT_ENCODING", "identity")
             if encoding.strip().lower() not in ("", "identity"):
                 cause = f"Content-Encoding {encoding!r} is not supported"
                 raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, cause, "Send the body without compression.")
-            body, media_type = self._host.answer(
-                environ["wsgi.input"].read(), environ.get("CONTENT_TYPE"), environ.get("HTTP_ACCEPT")
-            )
+            with self._place(num_bytes):
+                body, media_type = self._host.answer(
+                    environ["wsgi.input"].read(), environ.get("CONTENT_TYPE"), environ.get("HTTP_ACCEPT")
+                )
             return HTTPStatus.OK, body, media_type
         except RequestError as error:
             return _error(error.status, error.cause, error.fix)
@@ -113,11 +122,34 @@ class Application:
             return _error(HTTPStatus.BAD_REQUEST, error.cause, error.fix)
         except TimeoutError:
             cause = f"not computed within {self._settings.serving_timeout_seconds:g} s"
+            if self.draining:
+                cause = "the server stopped before the request was computed"
             return _error(HTTPStatus.SERVICE_UNAVAILABLE, cause, "Send fewer records at once, or add instances.")
         except Exception:
             number = uuid.uuid4().hex[:12]
             logger.exception("request %s failed", number)
             return _error(HTTPStatus.INTERNAL_SERVER_ERROR, f"a server error; the log shows it as request {number}")
+
+    @contextmanager
+    def _place(self, num_bytes: int) -> Iterator[None]:
+        """Count a request as in progress during a `with` block.
+
+        Raises:
+            RequestError: 503, too many requests or bytes are in progress.
+        """
+        with self._counting:
+            most = _BODIES * self._settings.serving_max_bytes
+            if self._requests == self._settings.serving_concurrency or self._bytes + num_bytes > most:
+                cause = f"{self._requests} requests with {self._bytes} bytes are in progress"
+                raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, cause, "Send the request again, or add instances.")
+            self._requests += 1
+            self._bytes += num_bytes
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._requests -= 1
+                self._bytes -= num_bytes
 
 
 def _error(status: HTTPStatus, cause: str, fix: str = "") -> Response:

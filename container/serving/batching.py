@@ -21,6 +21,7 @@ class _Waiting:
     def __init__(self, records: RecordArrays) -> None:
         self.records = records
         self.count = len(records.row)
+        assert self.count
         self.done = 0
         self.parts: list[np.ndarray] = []
         self.answer: Future[np.ndarray] = Future()
@@ -35,13 +36,16 @@ class BatchingQueue:
     Args:
         compute: class probabilities of record indices[i] of records[i]. [N, K]
         batch_size: the most records in a round.
+        max_tokens: the most tokens in a round of several records, including padding; None = no limit.
     """
 
-    def __init__(self, compute: ComputeRecords, *, batch_size: int) -> None:
+    def __init__(self, compute: ComputeRecords, *, batch_size: int, max_tokens: int | None = None) -> None:
         assert batch_size >= 1
         self._compute = compute
         self._batch_size = batch_size
+        self._max_tokens = max_tokens
         self._waiting: deque[_Waiting] = deque()
+        self._unanswered: set[_Waiting] = set()
         self._changed = threading.Condition()
         self._closed = False
         self._worker = threading.Thread(target=self._work, name="batching", daemon=True)
@@ -63,6 +67,7 @@ class BatchingQueue:
             if self._closed:
                 raise TimeoutError("the queue is closed")
             self._waiting.append(request)
+            self._unanswered.add(request)
             self._changed.notify()
         try:
             return request.answer.result(timeout)
@@ -71,15 +76,21 @@ class BatchingQueue:
             raise
         except CancelledError as error:
             raise TimeoutError("the queue was closed") from error
+        finally:
+            self._unanswered.discard(request)
 
     def close(self) -> None:
-        """Finish the current round, drop waiting requests and end the worker."""
+        """Drop all requests; the worker ends after the current round, of which no result is used."""
         with self._changed:
             self._closed = True
-            for request in self._waiting:
+            for request in list(self._unanswered):
                 request.answer.cancel()
             self._changed.notify()
-        self._worker.join()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the worker after `close`; return whether it has ended."""
+        self._worker.join(timeout)
+        return not self._worker.is_alive()
 
     def _work(self) -> None:
         while True:
@@ -97,16 +108,22 @@ class BatchingQueue:
         waiting = [request for request in self._waiting if not request.answer.cancelled()]
         self._waiting.clear()
         shares: list[tuple[_Waiting, range]] = []
-        room = self._batch_size
+        room, tokens = self._batch_size, 0
         for i, request in enumerate(waiting):
-            if room == 0:
+            # Later requests use what a request with fewer records leaves of its share.
+            share = max(1, room // min(room, len(waiting) - i)) if room else 0
+            stop = request.done
+            while stop < min(request.done + share, request.count):
+                tokens += request.records.padded_tokens(stop)
+                if self._max_tokens is not None and tokens > self._max_tokens and (shares or stop > request.done):
+                    room = 0
+                    break
+                stop += 1
+            if stop == request.done:
                 self._waiting.extendleft(reversed(waiting[i:]))
                 break
-            # Later requests use what a request with fewer records leaves of its share.
-            share = max(1, room // min(room, len(waiting) - i))
-            taken = range(request.done, min(request.done + share, request.count))
-            shares.append((request, taken))
-            room -= len(taken)
+            shares.append((request, range(request.done, stop)))
+            room = max(0, room - len(shares[-1][1]))
         for request, taken in shares:
             if taken.stop < request.count:
                 self._waiting.append(request)

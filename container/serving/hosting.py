@@ -2,6 +2,9 @@
 
 import sys
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -14,14 +17,55 @@ from contracts.errors import ContractError
 from contracts.serving import CODE_FOLDER, ENTRY_POINT, JSON
 
 
+class Turns:
+    """Let one request pass at a time, until closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @contextmanager
+    def take(self, timeout: float) -> Iterator[None]:
+        """Wait for the other requests during a `with` block.
+
+        Raises:
+            TimeoutError: `timeout` seconds passed, or the host was closed.
+        """
+        if not self._lock.acquire(timeout=timeout):
+            raise TimeoutError("other requests took too long")
+        try:
+            if self._closed:
+                raise TimeoutError("the host is closed")
+            yield
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Let no further request pass."""
+        self._closed = True
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the request in progress; return whether it has ended."""
+        ended = self._lock.acquire(timeout=timeout)
+        if ended:
+            self._lock.release()
+        return ended
+
+
 class ModelHost:
-    """This project's handler; it computes the records of several requests together."""
+    """This project's handler; it computes the records of several requests together.
+
+    Requests are read and prepared one by one, because that takes a multiple of a body's size in memory.
+    """
 
     def __init__(self, folder: Path) -> None:
         settings = handler.settings()
         self._model = handler.model_fn(str(folder))
         self._timeout = settings.serving_timeout_seconds
-        self._queue = BatchingQueue(self._model.compute, batch_size=settings.serving_batch_size)
+        self._turns = Turns()
+        self._queue = BatchingQueue(
+            self._model.compute, batch_size=settings.serving_batch_size, max_tokens=settings.serving_max_tokens
+        )
 
     @property
     def healthy(self) -> bool:
@@ -35,12 +79,20 @@ class ModelHost:
             TimeoutError: the computation took too long.
         """
         response_type(accept)  # refuse an unsupported format before computing anything
-        request = handler.input_fn(body, content_type)
-        prediction = self._model.predict(request, lambda records: self._queue.compute(records, timeout=self._timeout))
-        return handler.output_fn(prediction, accept)
+        deadline = time.monotonic() + self._timeout
+        with self._turns.take(self._timeout):
+            prepared = self._model.prepare(handler.input_fn(body, content_type))
+        probabilities = self._queue.compute(prepared, timeout=max(0.0, deadline - time.monotonic()))
+        return handler.output_fn(self._model.decide(probabilities), accept)
 
     def close(self) -> None:
+        """Make all unanswered requests raise TimeoutError."""
+        self._turns.close()
         self._queue.close()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the work in progress after `close`; return whether it has ended."""
+        return self._turns.join(timeout) and self._queue.join(timeout)
 
 
 class ScriptHost:
@@ -58,17 +110,23 @@ class ScriptHost:
             getattr(module, name, getattr(handler, name)) for name in names
         )
         self._model = load(str(folder))
-        self._one_at_a_time = threading.Lock()
+        self._turns = Turns()
+        self._timeout = handler.settings().serving_timeout_seconds
 
     def answer(self, body: bytes, content_type: str | None, accept: str | None) -> tuple[bytes, str]:
         wanted = accept or JSON
-        with self._one_at_a_time:
+        with self._turns.take(self._timeout):
             answer: Any = self._output(self._predict(self._input(body, content_type), self._model), wanted)
         text, media_type = answer if isinstance(answer, tuple) else (answer, JSON if wanted == "*/*" else wanted)
         return text.encode() if isinstance(text, str) else bytes(text), media_type
 
     def close(self) -> None:
-        """Do nothing: there is no queue."""
+        """Make all waiting requests raise TimeoutError."""
+        self._turns.close()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the request in progress after `close`; return whether it has ended."""
+        return self._turns.join(timeout)
 
 
 Host = ModelHost | ScriptHost

@@ -1,22 +1,21 @@
 """Serve the model of a package: the Predictor, the package's calibration, the decision."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
 from container.data.records import RecordArrays
-from container.predictor import Predictor
+from container.predictor import Predictor, RecordTooLongError
 from container.serving.calibration import CalibrationMap
-from container.serving.errors import bad_request
+from container.serving.errors import RequestError
 from container.serving.requests import Request
 from contracts.errors import ContractError
 from contracts.serving import CALIBRATION, ServingSettings
-
-Compute = Callable[[RecordArrays], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,7 @@ class ServedModel:
                 folder,
                 variant=settings.serving_onnx_variant,
                 batch_size=settings.serving_batch_size,
+                max_tokens=settings.serving_max_tokens,
                 threads=settings.serving_threads,
             )
         )
@@ -82,31 +82,38 @@ class ServedModel:
             )
         self._calibration = calibration
 
-    def predict(self, request: Request, compute: Compute | None = None) -> Prediction:
+    def predict(self, request: Request) -> Prediction:
         """Predict the records of a request.
 
-        Args:
-            compute: computes prepared records [N, K], e.g. together with those of other requests; by default, alone.
+        Raises:
+            RequestError: as `prepare`.
+        """
+        prepared = self.prepare(request)
+        count = len(prepared.row)
+        return self.decide(self.compute([prepared] * count, range(count)))
+
+    def prepare(self, request: Request) -> RecordArrays:
+        """Preprocess the records of a request.
 
         Raises:
-            RequestError: 400, a column or every record is missing, or a value of a numeric column is not a number.
+            RequestError: 400, a column or every record is missing, or a value of a numeric column is not a number; 413,
+                a record has too many tokens.
         """
         table = request.records(self.feature_inputs, others=self._predictor.other_columns)
         try:
             with self._preparing:
-                prepared = self._predictor.prepare(table)
+                return self._predictor.prepare(table)
+        except RecordTooLongError as error:
+            raise RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, error.cause, error.fix) from error
         except ContractError as error:
-            raise bad_request(error.cause, error.fix) from error
-        if compute is not None:
-            return self._decide(compute(prepared))
-        count = len(prepared.row)
-        return self._decide(self.compute([prepared] * count, range(count)))
+            raise RequestError(HTTPStatus.BAD_REQUEST, error.cause, error.fix) from error
 
     def compute(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
         """Return the probabilities of record indices[i] of records[i], before the package's calibration. [N, K]"""
         return self._predictor.compute(records, indices)
 
-    def _decide(self, probabilities: np.ndarray) -> Prediction:
+    def decide(self, probabilities: np.ndarray) -> Prediction:
+        """Return the response's content for the probabilities that `compute` returned."""
         decision = self._predictor.decision
         decided = decision.decide(probabilities)
         if self._calibration is not None:

@@ -1,6 +1,7 @@
 """Read a request's body (CSV, JSON, JSON Lines or Parquet) as a table of raw records."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -25,6 +26,8 @@ def _repeated(names: Sequence[str]) -> str | None:
     return next((name for name in names if names.count(name) > 1), None)
 
 
+_MAX_COLUMNS = 10_000  # Arrow takes 10 kB of memory per column
+_CSV_FIELD = re.compile(rb'(?:"(?:[^"]++|"")*+")?+[^,\r\n]*+')
 _LISTED = ("instances", "records")  # {"instances": [...]}
 
 
@@ -33,27 +36,32 @@ class Request:
     """The records of a request.
 
     Attributes:
-        table: raw columns.
+        content: raw columns; dicts from JSON.
         header: whether a CSV's first row names the columns; None if the model's columns decide it. True for other
             formats.
     """
 
-    table: pa.Table
+    content: pa.Table | list[Any]
     header: bool | None = True
 
     def records(self, columns: Sequence[str], *, others: Sequence[str] = ()) -> pa.Table:
         """Return the table with named columns.
 
         A CSV's first row is a header if it contains the name of a column. Without a header, the fields are `columns`.
+        A column that a JSON object lacks is a missing value, as in JSON files of training data.
 
         Args:
             columns: the columns that the model needs, in its order.
             others: columns of the training data that it does not need.
 
         Raises:
-            RequestError: 400, no record, a missing or repeated column, or a wrong number of fields.
+            RequestError: 400, no record, a record that is not an object or has none of `columns`, a missing or repeated
+                column, or a wrong number of fields.
         """
-        table = self.table
+        try:
+            table = records_to_table(self.content, columns)
+        except ContractError as error:
+            raise bad_request(error.cause, error.fix) from error
         if self.header is not True:
             first = [column[0].as_py() for column in table.columns]
             stripped = {name.strip() for name in first}  # a misspelled header is no record
@@ -89,7 +97,7 @@ def read_request(body: bytes, content_type: str | None, limits: ServingSettings)
     except ContractError as error:
         raise bad_request(error.cause, error.fix) from error
     # The first line of a CSV may be a header, which does not count.
-    check_limit(request.table.num_rows - (request.header is None), "records", limits.serving_max_records)
+    check_limit(len(request.content) - (request.header is None), "records", limits.serving_max_records)
     return request
 
 
@@ -97,10 +105,11 @@ def check_limit(count: int, unit: str, limit: int) -> None:
     """Raise RequestError 413 if `count` exceeds `limit`."""
     if count > limit:
         cause = f"the request has {count} {unit}; at most {limit} are accepted"
-        raise RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, cause, "Send the records in several requests.")
+        fix = "Send only columns of the model." if unit == "columns" else "Send the records in several requests."
+        raise RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, cause, fix)
 
 
-def _read_json(body: bytes, limits: ServingSettings) -> pa.Table:
+def _read_json(body: bytes, limits: ServingSettings) -> list[Any]:
     content = _parse_json(body, "the request")
     if isinstance(content, Mapping) and len(content) == 1:
         name, value = next(iter(content.items()))
@@ -111,13 +120,13 @@ def _read_json(body: bytes, limits: ServingSettings) -> pa.Table:
     if not isinstance(content, list):
         raise _not_json("the request is neither an object nor a list")
     check_limit(len(content), "records", limits.serving_max_records)
-    return _table(content)
+    return content
 
 
-def _read_lines(body: bytes, limits: ServingSettings) -> pa.Table:
+def _read_lines(body: bytes, limits: ServingSettings) -> list[Any]:
     lines = [line for line in body.splitlines() if line.strip()]
     check_limit(len(lines), "records", limits.serving_max_records)
-    return _table([_parse_json(line, f"line {number}") for number, line in enumerate(lines, start=1)])
+    return [_parse_json(line, f"line {number}") for number, line in enumerate(lines, start=1)]
 
 
 def _parse_json(text: bytes, where: str) -> Any:
@@ -134,14 +143,8 @@ def _not_json(cause: str) -> RequestError:
     )
 
 
-def _table(records: list[Any]) -> pa.Table:
-    table = records_to_table(records)
-    if records and not table.num_columns:
-        raise bad_request("record 1: has no column", "Send {column: value}.")
-    return table
-
-
 def _read_csv(body: bytes, header: bool | None) -> Request:
+    check_limit(_count_fields(body), "columns", _MAX_COLUMNS)
     # All columns are strings: 007 stays 007, as in training.
     table = read_csv(body, CsvText("the request", ",", header))
     if table.num_rows == 0:
@@ -149,6 +152,18 @@ def _read_csv(body: bytes, header: bool | None) -> Request:
     if header:
         return Request(_named(table, [column[0].as_py() for column in table.columns]))
     return Request(table, header)
+
+
+def _count_fields(body: bytes) -> int:
+    """Return the number of fields of the first row, or _MAX_COLUMNS + 1 if it is larger."""
+    end = -1
+    for count in range(1, _MAX_COLUMNS + 1):
+        field = _CSV_FIELD.match(body, end + 1)
+        assert field is not None  # the pattern matches an empty field too
+        end = field.end()
+        if not body.startswith(b",", end):
+            return count
+    return _MAX_COLUMNS + 1
 
 
 def _named(table: pa.Table, names: Sequence[str]) -> pa.Table:
@@ -176,6 +191,7 @@ def _read_parquet(body: bytes, limits: ServingSettings) -> pa.Table:
     try:
         with pq.ParquetFile(pa.BufferReader(body)) as file:
             check_limit(file.metadata.num_rows, "records", limits.serving_max_records)
+            check_limit(file.metadata.num_columns, "columns", _MAX_COLUMNS)
             names = file.schema_arrow.names
             groups = (file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
             check_limit(sum(groups), decompressed, limits.serving_max_decoded_bytes)

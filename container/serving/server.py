@@ -1,6 +1,7 @@
 """Run the HTTP server (`python -m container serve`), from loading the model to a clean stop."""
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -12,14 +13,16 @@ from typing import Any
 
 from waitress import wasyncore
 from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser, ParsingError, TransferEncodingNotImplemented
 from waitress.server import BaseWSGIServer, create_server
 from waitress.task import ErrorTask, WSGITask
+from waitress.utilities import Error
 
 from container.processes import available_cores, set_up_logging
 from container.serving import handler
 from container.serving.application import Application
 from container.serving.errors import error_body
-from container.serving.hosting import load_host
+from container.serving.hosting import Host, load_host
 from contracts.errors import ContractError
 from contracts.serving import JSON, ServingSettings
 
@@ -30,16 +33,45 @@ STOPPED, FAILED = 0, 1
 # connection.
 _READ_THOUGH_REFUSED = 4
 _POLL_SECONDS = 0.1
+_REFUSE_SECONDS = 2.0  # to send responses 503 after the grace time
+_JOIN_SECONDS = 1.0
+_SPARE_THREADS = 4  # respond to /ping, and to requests beyond SERVING_CONCURRENCY
+_MEMORY_PER_BODY = 1 << 16  # bytes of a body in memory before its request is complete; the rest is in a temporary file
+_HINTS = {
+    HTTPStatus.BAD_REQUEST: "Send a request as in RFC 9112, with Content-Length or Transfer-Encoding: chunked.",
+    HTTPStatus.REQUEST_TIMEOUT: "Send the request faster, or in several requests.",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "Send the records in several requests.",
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "Send fewer or shorter headers.",
+}
+
+
+class _Parser(HTTPRequestParser):
+    """Respond with status 400 also where waitress raises an exception of Python, or responds with 501."""
+
+    def parse_header(self, header_plus: bytes) -> None:
+        try:
+            super().parse_header(header_plus)
+        except TransferEncodingNotImplemented as error:
+            raise ParsingError(str(error)) from error
+        except ValueError as error:  # a URI with "[", a Content-Length of more than 4300 digits
+            raise ParsingError(f"Start line or Content-Length is invalid: {error}") from error
+        # Proxies disagree about where such a request ends (RFC 9112, 6.1 and 6.3).
+        if "TRANSFER_ENCODING" in self.headers or (self.chunked and "CONTENT_LENGTH" in self.headers):
+            raise ParsingError("Transfer-Encoding together with Content-Length, or in another version than HTTP/1.1")
+
+
+class _TooSlow(Error):
+    code, reason = HTTPStatus.REQUEST_TIMEOUT.value, HTTPStatus.REQUEST_TIMEOUT.phrase
 
 
 class _AnswerTask(WSGITask):
     """Close the connection after a response if the server is stopping."""
 
-    def execute(self) -> None:
+    def build_response_header(self) -> bytes:
         application: Any = self.channel.server.application  # an Application
         if application.draining:
             self.set_close_on_finish()
-        super().execute()
+        return super().build_response_header()
 
 
 class _RefusalTask(ErrorTask):
@@ -48,7 +80,7 @@ class _RefusalTask(ErrorTask):
     def execute(self) -> None:
         error: Any = self.request.error  # pyright: ignore[reportAttributeAccessIssue]  # typeshed omits it
         status = HTTPStatus(error.code)
-        body = error_body(status, str(error.body))
+        body = error_body(status, str(error.body), _HINTS.get(status, ""))
         self.status = f"{status.value} {status.phrase}"
         self.response_headers = [("Content-Type", JSON)]
         self.set_close_on_finish()
@@ -57,8 +89,31 @@ class _RefusalTask(ErrorTask):
 
 
 class _Channel(HTTPChannel):
+    parser_class = _Parser
     task_class = _AnswerTask
     error_task_class = _RefusalTask
+    receiving_since = 0.0
+
+    def received(self, data: bytes) -> bool:
+        """Note when the first bytes of a request arrive."""
+        request = self.request
+        complete = super().received(data)
+        if self.request is not request:
+            self.receiving_since = time.monotonic()
+        return complete
+
+    def refuse_if_slow(self, seconds: float) -> None:
+        """Respond with status 408 if the current request began to arrive `seconds` ago."""
+        with self.requests_lock:  # pyright: ignore[reportAttributeAccessIssue]  # typeshed omits it
+            request: Any = self.request
+            if request is None or self.requests or time.monotonic() - self.receiving_since < seconds:
+                return
+            request.error = _TooSlow(f"the request did not arrive within {seconds:g} s")
+            request.completed = True
+            self.requests = [request]
+            self.request = None
+            server: Any = self.server
+            server.add_task(self)
 
 
 def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
@@ -93,9 +148,13 @@ def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
         time.monotonic() - began,
         available_cores(),
     )
-    _run(server, application, sockets, settings.serving_grace_seconds)
-    host.close()
+    _serve_until_signal(server, sockets, settings.serving_timeout_seconds)
+    application.draining = True
+    _drain(server, host, sockets, settings.serving_grace_seconds)
     logger.info("stopped; %s", application.summary())
+    if not host.join(_JOIN_SECONDS):
+        logging.shutdown()
+        os._exit(STOPPED)  # an interpreter that ends while ONNX Runtime computes can crash
     return STOPPED
 
 
@@ -108,9 +167,10 @@ def _open(
             sockets,
             host=address,
             port=port,
-            threads=settings.serving_concurrency,
+            threads=settings.serving_concurrency + _SPARE_THREADS,
             connection_limit=4 * settings.serving_concurrency + 100,
             backlog=2048,
+            inbuf_overflow=_MEMORY_PER_BODY,
             max_request_body_size=_READ_THOUGH_REFUSED * settings.serving_max_bytes,
             asyncore_use_poll=True,  # select() ends at 1024 descriptors
             ident=None,
@@ -123,28 +183,43 @@ def _open(
     return server
 
 
-def _run(server: BaseWSGIServer, application: Application, sockets: dict[int, Any], grace: float) -> None:
-    """Serve until a signal; then complete requests in progress, for at most `grace` seconds."""
+def _serve_until_signal(server: BaseWSGIServer, sockets: dict[int, Any], most_seconds: float) -> None:
+    """Serve; refuse requests that take more than `most_seconds` to arrive."""
     stop = threading.Event()
+    checked = time.monotonic()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     while not stop.is_set():
         wasyncore.loop(_POLL_SECONDS, use_poll=True, map=sockets, count=1)
+        if time.monotonic() - checked > 1:
+            checked = time.monotonic()
+            for channel in _channels(server):
+                channel.refuse_if_slow(most_seconds)
+
+
+def _drain(server: BaseWSGIServer, host: Host, sockets: dict[int, Any], grace: float) -> None:
+    """Complete requests in progress for at most `grace` seconds; then answer the others with status 503."""
     logger.info("stopping on request; completing requests in progress")
-    application.draining = True
     _accept_backlog(server)
     wasyncore.dispatcher.close(server)  # the listening socket only; the threads' wake-up socket stays open
-    deadline = time.monotonic() + grace
+    unanswered = _wait_for_answers(server, sockets, grace)
+    if unanswered:
+        logger.warning("%d requests were not answered within %g s", unanswered, grace)
+    host.close()
+    _wait_for_answers(server, sockets, _REFUSE_SECONDS)
+    server.task_dispatcher.shutdown(timeout=1)
+    wasyncore.close_all(sockets)
+
+
+def _wait_for_answers(server: BaseWSGIServer, sockets: dict[int, Any], seconds: float) -> int:
+    """Return the number of requests that are not answered after `seconds` seconds at most."""
+    deadline = time.monotonic() + seconds
     quiet = 0
     # Two idle checks: data sent just before the first is still in the kernel.
     while quiet < 2 and time.monotonic() < deadline:
         wasyncore.loop(_POLL_SECONDS, use_poll=True, map=sockets, count=1)
         quiet = 0 if any(map(_busy, _channels(server))) else quiet + 1
-    unanswered = sum(map(_busy, _channels(server)))
-    if unanswered:
-        logger.warning("%d requests were not answered within %g s", unanswered, grace)
-    server.task_dispatcher.shutdown(timeout=1)
-    wasyncore.close_all(sockets)
+    return sum(map(_busy, _channels(server)))
 
 
 def _accept_backlog(server: BaseWSGIServer) -> None:
@@ -155,12 +230,12 @@ def _accept_backlog(server: BaseWSGIServer) -> None:
         server.handle_accept()
 
 
-def _channels(server: BaseWSGIServer) -> list[HTTPChannel]:
+def _channels(server: BaseWSGIServer) -> list[_Channel]:
     by_descriptor: Any = server.active_channels  # a dict; typeshed declares a channel
     return list(by_descriptor.values())
 
 
-def _busy(channel: HTTPChannel) -> bool:
+def _busy(channel: _Channel) -> bool:
     return bool(channel.requests or channel.request is not None or channel.total_outbufs_len)
 
 

@@ -1,7 +1,7 @@
 """Convert a caller's records to a table of raw columns."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -15,15 +15,19 @@ from contracts.errors import ContractError
 _TYPED = "biufmM"  # dtype kinds of numbers and times, which would lose their precision as Python objects
 
 
-def records_to_table(records: Any) -> pa.Table:
+def records_to_table(records: Any, columns: Sequence[str] = ()) -> pa.Table:
     """Return raw records as a table: a list of dicts, a pandas DataFrame, an Arrow table or record batch.
 
-    A key that some dicts lack is null there. A column of mixed types (1, "1") is read as strings, as from a CSV file.
-    Lone surrogates, which JSON can represent and UTF-8 cannot, become U+FFFD in values. A column with lists or dicts
-    becomes a column of empty ones, so that only code that needs the column rejects it.
+    A key that a dict lacks is null, whatever the other dicts have. A column of mixed types (1, "1") is read as strings,
+    as from a CSV file. Lone surrogates, which JSON can represent and UTF-8 cannot, become U+FFFD in values. A column
+    with lists or dicts becomes a column of empty ones, so that only code that needs the column rejects it.
+
+    Args:
+        columns: the columns to take from dicts, if not all; a dict without any of them is an error.
 
     Raises:
-        ContractError: a record that is not a dict; a column name that occurs twice or has a lone surrogate.
+        ContractError: a record that is not a dict or has none of `columns`; a column name that occurs twice or has a
+            lone surrogate; rows without a column.
     """
     if isinstance(records, pa.RecordBatch):
         records = pa.Table.from_batches([records])
@@ -33,6 +37,8 @@ def records_to_table(records: Any) -> pa.Table:
     if hasattr(records, "columns") and hasattr(records, "iloc"):
         names = [str(name) for name in records.columns]
         check_names(names, "records")
+        if len(records) and not names:
+            raise ContractError(f"records: {len(records)} rows have no column", "Pass a table with columns.")
         return pa.table({name: _series(records.iloc[:, i]) for i, name in enumerate(names)})
     if isinstance(records, Mapping):
         records = [records]
@@ -50,6 +56,13 @@ def records_to_table(records: Any) -> pa.Table:
         rows = [{str(name): value for name, value in row.items()} for row in rows]
         names = dict.fromkeys(map(str, names))
     check_names(list(names), "records")
+    names = dict.fromkeys(columns) or names
+    for index, row in enumerate(rows if columns else ()):
+        if row.keys().isdisjoint(columns):
+            raise ContractError(
+                f"record {index + 1}: has no column of the model",
+                f"Pass a value, or null, for at least one of {', '.join(map(repr, columns))}.",
+            )
     return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
 
 

@@ -1,12 +1,15 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from container.data.records import RecordArrays, TextArrays
 from container.decision.decision import Decision
-from container.predictor import Predictor
+from container.predictor import Predictor, RecordTooLongError
 from contracts.errors import ContractError
+from testing.table_jobs import fit, table
 
 
 def test_an_unknown_backend_is_named_with_the_known_ones(tmp_path):
@@ -67,3 +70,70 @@ def test_a_record_of_many_chunks_is_not_padded_with_one_of_few():
 
 def test_no_more_records_than_the_batch_size_are_computed_at_once():
     assert [len(batch) for batch in computed([7] * 10, batch_size=4)] == [4, 4, 2]
+
+
+class Tokens:
+    """A backend that returns the number of tokens and the first number of each record, and notes its runs."""
+
+    def __init__(self):
+        self.runs = []
+
+    def probabilities(self, records, indices):
+        tokens = [part.padded_tokens(i) for part, i in zip(records, indices)]
+        self.runs.append(tokens)
+        return np.array([[count, part.tabular[i][0]] for part, i, count in zip(records, indices, tokens)])
+
+
+@pytest.fixture(scope="module")
+def preprocessor(tmp_path_factory):
+    return fit(tmp_path_factory.mktemp("fit"), table(60))[0]
+
+
+def of(preprocessor, **limits):
+    return Predictor(preprocessor, Tokens(), decision=Decision(), batch_size=8, **limits)
+
+
+FULL = {"text": "good shirt", "x": 1.5, "y": 2, "c": "a"}
+
+
+@pytest.mark.parametrize(
+    "records",
+    [[{}, {}, {}], [FULL, {}], [{"id": 1, "label": "no"}], pd.DataFrame(index=range(3)), pd.DataFrame({"id": [1]}),
+     pa.table({"id": [1, 2]}), pa.table({"id": [1, 2]}).select([]), pd.DataFrame([FULL]).drop(columns="x"),
+     iter([{}])],
+)  # fmt: skip
+def test_records_without_the_models_columns_are_an_error_in_every_form(preprocessor, records):
+    with pytest.raises(ContractError, match="column"):
+        of(preprocessor).predict(records)
+
+
+@pytest.mark.parametrize("records", [[], pd.DataFrame(), iter([]), pd.DataFrame([FULL]).head(0)])
+def test_no_record_gets_no_probability(preprocessor, records):
+    assert of(preprocessor).predict(records).shape == (0, len(of(preprocessor).class_labels))
+
+
+@pytest.mark.parametrize("record", [{"text": "good"}, {"x": 1}, {"c": None}, {"y": 3, "other": []}])
+def test_a_key_that_a_record_lacks_is_a_missing_value_alone_and_in_company(preprocessor, record):
+    alone = of(preprocessor).predict([record])
+    np.testing.assert_array_equal(of(preprocessor).predict(iter([FULL, record, FULL]))[1:2], alone)
+    np.testing.assert_array_equal(of(preprocessor).predict([{**dict.fromkeys(FULL), **record}]), alone)
+
+
+def test_a_run_has_at_most_max_tokens_and_the_probabilities_do_not_depend_on_it(preprocessor):
+    records = [{**FULL, "text": "good " * (i % 7), "x": i} for i in range(40)]
+    free, limited = of(preprocessor), of(preprocessor, max_tokens=20)
+    np.testing.assert_array_equal(limited.predict(records), free.predict(records))
+    assert max(len(run) * max(run) for run in limited._backend.runs) <= 20
+    assert max(len(run) * max(run) for run in free._backend.runs) > 20
+
+
+def test_a_record_with_more_than_max_tokens_is_named_with_its_column(preprocessor):
+    with pytest.raises(
+        RecordTooLongError, match=r"record 2: has at least 24 tokens.*at most 20.*column 'text' has 2 chunks"
+    ):
+        of(preprocessor, max_tokens=20).predict([FULL, {"text": "good " * 20}])
+
+
+def test_an_error_of_a_table_names_the_columns_that_it_has(preprocessor):
+    with pytest.raises(ContractError, match="column 'text' is missing; did you mean 'texts'"):
+        of(preprocessor).predict(pd.DataFrame([FULL]).rename(columns={"text": "texts"}))

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from container.data.records import RecordArrays
+from container.data.records import RecordArrays, TextArrays
 from container.decision.decision import Decision, Threshold
 from container.serving.answers import write_answer
 from container.serving.batching import BatchingQueue
@@ -153,7 +154,12 @@ def test_a_lone_surrogate_in_json_becomes_a_replacement_character():
      ('{"chat": "a", "\\ud800": 1}', JSON, 400, r"the column name '\ud800' has a lone surrogate"),
      ("{}", JSON, 400, "no column"), ('{"chat": "hi"}\n{', JSON_LINES, 400, "line 2"),
      ("[" * 100_000, JSON, 400, "not JSON"),
-     ('{"chat": "hi", "prise": 1}', JSON, 400, "'price' is missing; the similar column 'prise' exists"),
+     ('{"review": "hi", "prise": 1}', JSON, 400, "record 1: has no column"),
+     ('[{"chat": "hi"}, {}]', JSON, 400, "record 2: has no column"), ("{}\n{}", JSON_LINES, 400, "record 1: has no"),
+     ("chat,prise,quantity,color\nhi,1,2,red\n", CSV, 400, "'price' is missing; the similar column 'prise' exists"),
+     (parquet(pd.DataFrame({"chat": ["hi"], "prise": [1]})), PARQUET, 400, "the similar column 'prise' exists"),
+     (parquet(pd.DataFrame(index=range(3))), PARQUET, 400, "no record"), ("\n" * 4, CSV, 400, "empty"),
+     ("," * 10_000, CSV, 413, "10001 columns"), ("[" + "{}," * 9 + "{}]", JSON, 400, "no column"),
      ("hi,1,2\n", CSV, 400, "3 fields"),
      ("hi,1,2,red\nho,1\n", CSV, 400, "row 2, counted from the first line"),
      ("chat,chat,price,quantity,color\na,b,1,2,c\n", CSV, 400, "'chat' occurs more than once"),
@@ -194,10 +200,33 @@ def test_a_small_parquet_file_that_is_huge_when_decoded_is_refused():
     ("accept", "name"),
     [(None, JSON), ("", JSON), ("*/*", JSON), ("text/*", CSV), ("text/csv", CSV), ("application/x-ndjson", JSON_LINES),
      ("text/html, text/csv;q=0.5, application/json;q=0.4", CSV), ("application/json, text/csv", JSON),
-     ("text/csv;q=0, application/jsonlines", JSON_LINES), ("TEXT/CSV; Charset=UTF-8", CSV)],
+     ("text/csv;q=0, application/jsonlines", JSON_LINES), ("TEXT/CSV; Charset=UTF-8", CSV),
+     ('text/html; x=","; y="\\"", text/csv', CSV), ("text/html, *; q=.2, */*; q=.2", JSON), ("text/csv;;;", CSV)],
 )  # fmt: skip
 def test_the_answer_has_the_format_that_accept_prefers(accept, name):
     assert response_type(accept).name == name
+
+
+@pytest.mark.parametrize(
+    ("content_type", "named"),
+    [("text/csv; charset*=utf-8''utf-16", "charset*"), ("text/csv, application/json", "malformed"),
+     ("text/csv; charset=utf-8; charset=utf-16", "more than once"), ("text/csv; charset=rot13", "rot13"),
+     ("text/csv; header", "malformed"), ("text/\xe9", "malformed"), ("x" * 200_000, "xxx..."), (";", "missing")],
+)  # fmt: skip
+def test_a_content_type_that_does_not_name_one_format_in_utf_8_is_415(content_type, named):
+    with pytest.raises(RequestError) as caught:
+        request_type(content_type)
+    assert (int(caught.value.status), named in caught.value.cause) == (415, True)
+    assert len(caught.value.cause) < 200
+
+
+@pytest.mark.parametrize(
+    "accept", ["text/csv; header*=utf-8''present", "text/csv; q=nan", "text/csv; q=-1", '"', "a/b/c"]
+)
+def test_a_malformed_accept_is_406(accept):
+    with pytest.raises(RequestError, match="malformed|names no format") as caught:
+        response_type(accept)
+    assert int(caught.value.status) == 406
 
 
 @pytest.mark.parametrize("accept", ["text/html", "application/x-parquet", "image/*", "text/csv;q=0"])
@@ -295,6 +324,13 @@ def numbered(values):
     """Prepared records whose row numbers are `values`."""
     values = np.array(list(values))
     return RecordArrays(values, np.zeros(len(values)), np.zeros((len(values), 0)), ())
+
+
+def of_tokens(lengths):
+    """Prepared records of one chunk with these numbers of tokens."""
+    ends = np.cumsum([0, *lengths])
+    text = TextArrays(np.zeros(ends[-1], np.int64), ends, np.array(lengths), np.arange(len(lengths) + 1))
+    return replace(numbered(range(len(lengths))), texts=(text,))
 
 
 class Slow:
@@ -398,24 +434,37 @@ def test_a_request_that_waits_too_long_is_dropped(slow):
     assert slow.rounds == [[0]]
 
 
-def test_closing_finishes_the_round_under_way_and_drops_what_waits(slow):
+def test_closing_drops_the_round_in_progress_and_what_waits(slow):
     queue = BatchingQueue(slow, batch_size=1)
     with ThreadPoolExecutor(4) as clients:
         first = clients.submit(queue.compute, numbered([0]))
         assert slow.started.acquire(timeout=10)
         others = [clients.submit(queue.compute, numbered([i])) for i in (1, 2)]
         waiting(queue, 2)
-        closing = clients.submit(queue.close)
-        for other in others:
+        queue.close()
+        for request in (first, *others):
             with pytest.raises(TimeoutError):
-                other.result(timeout=10)
+                request.result(timeout=10)
+        assert not queue.join(timeout=0)
         slow.go_on.release(10)
-        assert first.result()[0, 0] == 0
-        closing.result(timeout=10)
+        assert queue.join(timeout=10)
     assert slow.rounds == [[0]]
     assert not queue.alive
     with pytest.raises(TimeoutError):
         queue.compute(numbered([3]))
+
+
+def test_a_round_of_several_records_has_at_most_max_tokens(slow):
+    queue = BatchingQueue(slow, batch_size=8, max_tokens=100)
+    slow.go_on.release(100)
+    with ThreadPoolExecutor(2) as clients:
+        answers = [clients.submit(queue.compute, of_tokens([40, 40, 40, 250, 10, 10])) for _ in range(2)]
+        for answer in answers:
+            assert answer.result(timeout=10)[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    queue.close()
+    tokens = [[(40, 40, 40, 250, 10, 10)[row] for row in found] for found in slow.rounds]
+    assert all(sum(found) <= 100 or found == [250] for found in tokens)
+    assert [250] in tokens
 
 
 # The server

@@ -1,0 +1,256 @@
+"""A running server and requests that no client should send: a status and a reason for each, and never 500."""
+
+import io
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, HTTPResponse
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from contracts.serving import CSV, JSON, JSON_LINES, PARQUET
+from testing.jobs import table
+from testing.serving import Answer, ask, serving
+
+pytestmark = pytest.mark.slow
+RECORD = {"chat": "hello there", "price": 3.5, "quantity": 2, "color": "red"}
+SPARSE = {"chat": "hello there"}
+
+
+@pytest.fixture(scope="module")
+def server(trained_job):
+    with serving(
+        trained_job.root, SERVING_MAX_BYTES="200000", SERVING_CONCURRENCY="2", SERVING_MAX_TOKENS="300"
+    ) as one:
+        yield one
+
+
+def send(server, data):
+    """Send bytes over a new connection: the first answer, and what follows it until the server closes or is silent."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(data)
+        response = HTTPResponse(connection, method=data.split(b" ")[0].decode("latin-1"))
+        response.begin()
+        answer = Answer(
+            response.status, response.read(), {name.lower(): value for name, value in response.getheaders()}
+        )
+        connection.settimeout(0.3)
+        try:
+            return answer, connection.recv(1000)
+        except TimeoutError:
+            return answer, None
+        except ConnectionResetError:  # the server closed before it had read everything
+            return answer, b""
+
+
+def post(*headers, body=b"", path=b"/invocations"):
+    """A request with these headers, as bytes."""
+    lines = [b"POST " + path + b" HTTP/1.1", b"Host: x", *headers]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def check_error(answer):
+    error = answer.json["error"]
+    assert answer.headers["content-type"] == JSON
+    assert error["status"] == answer.status
+    assert error["message"]
+    assert error["hint"]
+
+
+BODY = json.dumps(RECORD).encode()
+JSON_TYPE = b"Content-Type: application/json"
+LENGTH = b"Content-Length: %d" % len(BODY)
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "closes"),
+    [(post(JSON_TYPE, LENGTH, body=BODY), 200, False),
+     (post(JSON_TYPE, LENGTH, b"Expect: 100-continue", body=BODY), 200, False),
+     (post(JSON_TYPE, b"Transfer-Encoding: chunked", body=b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)), 200, False),
+     (post(JSON_TYPE, b"Transfer-Encoding: chunked", body=b"1\r\n%s\r\n0\r\n\r\n" % BODY), 400, True),
+     (post(JSON_TYPE, b"Transfer-Encoding: chunked", body=b"-1\r\n"), 400, True),
+     (post(JSON_TYPE, b"Transfer-Encoding: gzip, chunked", body=b"0\r\n\r\n"), 400, True),
+     (post(JSON_TYPE, LENGTH, b"Transfer-Encoding: chunked", body=b"0\r\n\r\n"), 400, True),
+     (post(JSON_TYPE, b"Transfer-Encoding: chunked", b"Connection: keep-alive").replace(b"1.1", b"1.0"), 400, True),
+     (post(JSON_TYPE, b"Content-Length: -1"), 400, True),
+     (post(JSON_TYPE, b"Content-Length: 1, 1", body=b"{"), 400, True),
+     (post(JSON_TYPE, b"Content-Length: " + b"9" * 5000), 400, True),
+     (post(JSON_TYPE, b"Content-Length: 99999999999999"), 413, True),
+     (post(JSON_TYPE), 400, False), (post(JSON_TYPE, LENGTH, b"Content-Encoding: gzip", body=BODY), 415, False),
+     (post(b"Content-Type: text/csv; charset*=utf-8''utf-16", LENGTH, body=BODY), 415, False),
+     (post(JSON_TYPE, JSON_TYPE, LENGTH, body=BODY), 415, False),
+     (post(JSON_TYPE, LENGTH, b"Accept: text/csv; header*=x", body=BODY), 406, False),
+     (post(b"X: " + b"y" * 300_000), 431, True), (post(b"No colon"), 400, True), (post(path=b"http://["), 400, True),
+     (post(path=b"/\xff"), 400, True), (post(path=b"/%00%ff"), 404, False),
+     (b"HEAD /ping HTTP/1.1\r\n\r\n", 200, False), (b"HEAD /invocations HTTP/1.1\r\n\r\n", 405, False),
+     (b"OPTIONS * HTTP/1.1\r\n\r\n", 404, False),
+     (b"PUT /ping HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}", 405, False), (b"GET\r\n\r\n", 400, True)],
+)  # fmt: skip
+def test_a_request_that_is_not_as_in_the_standard_gets_a_reason(server, data, status, closes):
+    answer, rest = send(server, data)
+    if answer.status != 200 and not data.startswith(b"HEAD"):
+        check_error(answer)
+    assert answer.status == status
+    # What follows a refused request must not be read as the next request.
+    assert rest == (b"" if closes else None)
+
+
+def test_a_head_request_gets_no_body_that_the_next_answer_would_begin_with(server):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(b"HEAD /invocations HTTP/1.1\r\n\r\nGET /ping HTTP/1.1\r\nConnection: close\r\n\r\n")
+        answers = b"".join(iter(lambda: connection.recv(10_000), b""))
+    head, ping = answers.split(b"\r\n\r\n", 1)
+    assert b" 405 " in head
+    assert ping.startswith(b"HTTP/1.1 200")
+
+
+TEXTS = st.one_of(
+    st.text(max_size=20), st.sampled_from(["\ud800", "\0", "<&" * 500, "[bom][eom]", "x" * 5000, "\U0001f600" * 99])
+)
+VALUES = st.one_of(
+    TEXTS, st.none(), st.booleans(), st.integers(), st.floats(), st.just([1]), st.just({}), st.just(10**400)
+)
+RECORDS = st.lists(
+    st.dictionaries(st.one_of(st.sampled_from(list(RECORD)), TEXTS), VALUES, max_size=5), min_size=1, max_size=4
+)
+JSON_BODIES = st.one_of(RECORDS, RECORDS.map(lambda records: {"instances": records}), VALUES).map(json.dumps)
+LINES = RECORDS.map(lambda records: "\n".join(map(json.dumps, records)))
+DEEP = st.sampled_from(["[" * 50_000, '{"a":' * 50_000, '{"chat":' + "[" * 900 + "]" * 900 + "}", '"\\ud800"'])
+BODIES = st.one_of(
+    st.tuples(st.just(JSON), st.one_of(JSON_BODIES, DEEP)),
+    st.tuples(st.just(JSON_LINES), LINES),
+    st.tuples(st.just(CSV), st.text(st.sampled_from(list('a1,"\n\r\0.\x85')), max_size=60)),
+    st.tuples(st.sampled_from([CSV, JSON, JSON_LINES, PARQUET]), st.binary(max_size=60)),
+)
+HEADERS = st.one_of(
+    st.none(),
+    st.sampled_from(
+        ["*/*", "text/csv", "text/csv; header=present", "application/jsonlines;q=nan", ";;;", "\xe9", 'a="']
+    ),
+    st.text(st.characters(max_codepoint=255, exclude_characters="\0\r\n", exclude_categories=["Cc"]), max_size=30),
+)
+
+
+@seed(1)
+@settings(max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(BODIES, st.one_of(st.none(), HEADERS), HEADERS)
+def test_no_request_is_answered_with_500(server, sent, content_type, accept):
+    named, body = sent
+    body = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body
+    answer = server.ask(body, content_type or named, **({} if accept is None else {"Accept": accept.encode("latin-1")}))
+    assert answer.status == 200 or 400 <= answer.status < 500
+    if answer.status != 200:
+        check_error(answer)
+    elif content_type is None and named in (JSON, JSON_LINES):
+        assert _answers(answer) == (_records(body) if named == JSON else len(body.splitlines()))
+
+
+def _records(body):
+    content = json.loads(body)
+    content = content.get("instances", content) if isinstance(content, dict) and len(content) == 1 else content
+    return len(content) if isinstance(content, list) else 1
+
+
+def _answers(answer):
+    if answer.headers["content-type"] == JSON:
+        return len(answer.json["predictions"])
+    return answer.body.count(b"\n") - answer.body.startswith(b"predicted_label")
+
+
+@pytest.mark.parametrize("content_type", [JSON, JSON_LINES])
+def test_a_record_that_lacks_keys_has_the_same_answer_alone_and_in_company(server, content_type):
+    def join(records):
+        return json.dumps(records) if content_type == JSON else "\n".join(map(json.dumps, records))
+
+    explicit = {**dict.fromkeys(RECORD), **SPARSE}
+    alone, both, given_null = (server.ask(join(r), content_type) for r in ([SPARSE], [RECORD, SPARSE], [explicit]))
+    assert [answer.status for answer in (alone, both, given_null)] == [200] * 3
+    assert both.probabilities[1] == pytest.approx(alone.probabilities[0], abs=1e-6)
+    assert given_null.probabilities[0] == pytest.approx(alone.probabilities[0], abs=1e-6)
+    for refused in ([{}], [RECORD, {}], [{"id": 1}, RECORD]):
+        answer = server.ask(join(refused), content_type)
+        assert answer.status == 400
+        assert f"record {1 + (refused[0] == RECORD)}: has no column" in answer.json["error"]["message"]
+
+
+def test_requests_that_are_computed_together_do_not_lend_each_other_columns(server):
+    with ThreadPoolExecutor(2) as clients:
+        answers = [clients.submit(server.ask, json.dumps(one)) for one in (RECORD, {"id": 1}) * 10]
+        assert {answer.result().status for answer in answers[1::2]} <= {400, 503}
+        assert {answer.result().status for answer in answers[::2]} <= {200, 503}
+
+
+@pytest.mark.parametrize("content_type", [CSV, PARQUET])
+def test_a_table_without_a_column_of_the_model_is_refused(server, content_type):
+    frame = table(3, seed=0).drop(columns="price")
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pandas(frame), sink)
+    answer = server.ask(sink.getvalue() if content_type == PARQUET else frame.to_csv(index=False), content_type)
+    assert answer.status == 400
+    assert "column 'price' is missing" in answer.json["error"]["message"]
+
+
+def test_a_record_with_too_many_tokens_is_refused_with_its_number_and_the_limit(server):
+    answer = server.ask(json.dumps([RECORD, {"chat": "<&" * 50_000}]))
+    assert answer.status == 413
+    check_error(answer)
+    error = answer.json["error"]
+    assert "record 2: has at least" in error["message"]
+    assert "at most 300" in error["message"]
+    assert "column 'chat'" in error["message"]
+    assert "SERVING_MAX_TOKENS" in error["hint"]
+    assert "chunk_trancate" in error["hint"]
+
+
+def test_a_full_server_answers_503_and_pings_and_ends_in_time_with_an_answer_for_each(trained_job):
+    records = json.loads(table(24, seed=2).drop(columns=["label", "order_id"]).to_json(orient="records"))
+    with serving(
+        trained_job.root, SERVING_CONCURRENCY="1", SERVING_GRACE_SECONDS="0.1", SERVING_BATCH_SIZE="1"
+    ) as server:
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection.request("POST", "/invocations", json.dumps(records * 400), {"Content-Type": JSON})
+        deadline = time.monotonic() + 20
+        while (other := server.ask(BODY, accept="x")).status == 406:  # the first request is still arriving
+            assert time.monotonic() < deadline
+        assert (other.status, other.headers["retry-after"]) == (503, "1")
+        check_error(other)
+        assert server.ask(content_type=None, method="GET", path="/ping").status == 200
+        server.process.terminate()
+        answer = connection.getresponse()
+        assert (answer.status, answer.getheader("Connection")) == (503, "close")
+        assert "the server stopped" in json.loads(answer.read())["error"]["message"]
+        assert server.process.wait(timeout=20) == 0
+        assert "1 requests were not answered within 0.1 s" in server.log.read_text()
+
+
+def test_a_request_that_arrives_byte_by_byte_is_refused_and_others_are_answered(trained_job):
+    with serving(trained_job.root, SERVING_TIMEOUT_SECONDS="3", SERVING_CONCURRENCY="1") as server:
+        slow = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(8)]
+        stop = threading.Event()
+
+        def drip():
+            for byte in post(JSON_TYPE, LENGTH, body=BODY):
+                for connection in slow:
+                    try:
+                        connection.send(bytes([byte]))
+                    except OSError:
+                        return
+                if stop.wait(0.3):
+                    return
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        fast = HTTPConnection("127.0.0.1", server.port, timeout=30)
+        assert ask(fast, BODY, JSON).status == 200
+        for connection in slow:
+            assert connection.recv(100).startswith(b"HTTP/1.0 408 Request Timeout")
+        stop.set()
+        dripping.join()
+        assert ask(fast, BODY, JSON).status == 200
+        fast.close()
