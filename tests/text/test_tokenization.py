@@ -431,3 +431,12 @@ def test_texts_that_are_encoded_in_parts_are_the_texts_encoded_together(monkeypa
     parts = processor.process(texts)
     assert chunks_of(parts) == chunks_of(together)
     assert parts.counts == together.counts
+
+
+def test_a_cut_inside_a_long_word_does_not_count_as_more_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenization, "_SEGMENT", 4096)
+    text = "a" * 90 + " " + ("a" * 4095 + " ") * 10  # a word is [UNK], but its last 90 characters are tokens
+    processor = TextProcessor(field(max_sen_len=24), tokenizer_of("wordpiece"))
+    whole = processor.process([text])
+    assert whole.token_counts[0] < 200
+    assert chunks_of(processor.process([text], max_tokens=200)) == chunks_of(whole)
