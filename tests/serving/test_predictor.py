@@ -135,5 +135,5 @@ def test_a_record_with_more_than_max_tokens_is_named_with_its_column(preprocesso
 
 
 def test_an_error_of_a_table_names_the_columns_that_it_has(preprocessor):
-    with pytest.raises(ContractError, match="column 'text' is missing; did you mean 'texts'"):
+    with pytest.raises(ContractError, match="column 'text' is missing; the similar column 'texts' exists"):
         of(preprocessor).predict(pd.DataFrame([FULL]).rename(columns={"text": "texts"}))

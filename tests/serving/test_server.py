@@ -149,7 +149,7 @@ def test_a_lone_surrogate_in_json_becomes_a_replacement_character():
     [("", JSON, 400, "empty"), ("  \n", CSV, 400, "empty"), ("[]", JSON, 400, "no record"),
      ("chat,price,quantity,color\n", CSV, 400, "no record"), ("[", JSON, 400, "not JSON"),
      ("3", JSON, 400, "neither an object nor a list"),
-     ("[3]", JSON, 400, "record 1: is a str"),
+     ("[3]", JSON, 400, "record 1: '3' is not a dict"),
      ('{"chat": "a", "price": 1, "price": 2}', JSON, 400, "the key 'price' occurs more than once"),
      ('{"chat": "a", "\\ud800": 1}', JSON, 400, r"the column name '\ud800' has a lone surrogate"),
      ("{}", JSON, 400, "no column"), ('{"chat": "hi"}\n{', JSON_LINES, 400, "line 2"),

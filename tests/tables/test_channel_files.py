@@ -165,7 +165,7 @@ def test_records_in_every_form_are_the_same_table() -> None:
     for records in (rows, pd.DataFrame(rows), made, made.to_batches()[0]):
         assert records_to_table(records).to_pylist() == expected
     assert records_to_table([]).num_rows == 0
-    with pytest.raises(ContractError, match="record 2: is a str"):
+    with pytest.raises(ContractError, match="record 2: 'text' is not a dict"):
         records_to_table([{}, "text"])
     with pytest.raises(ContractError, match="record 2: column 'text' contains a list"):
         check_single_values(records_to_table([{"text": "a"}, {"text": ["a"]}])["text"], "text", origin=Origin())
