@@ -135,7 +135,7 @@ class Predictor:
         return self.compute([self.prepare(table)] * table.num_rows, range(table.num_rows))
 
     def prepare(self, table: "pa.Table") -> RecordArrays:
-        """Preprocess raw records. Not thread-safe: the tokenizer caches words.
+        """Preprocess raw records; thread-safe.
 
         Args:
             table: as for `predict`; at least one row.

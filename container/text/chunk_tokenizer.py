@@ -1,24 +1,31 @@
 """Wrap a Hugging Face fast tokenizer for packing: ids without special tokens, padding or truncation."""
 
 import json
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from container.text.parts import text_parts
 from contracts.errors import ContractError
 
 _LOCAL_PRE_TOKENIZERS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "ByteLevel", "Metaspace"}
 _LOCAL_NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"}
 _ASCII_NORMALIZERS = _LOCAL_NORMALIZERS | {"Precompiled", "Replace", "Strip"}
 _MAX_NEW = 0.4  # encoding a word alone takes two to three times as long as inside a text
+_LONGEST_PART = 65_536  # characters of a text encoded at a time
+_LARGEST_GROUP = 262_144  # characters of several texts encoded at a time
 _MAX_REMEMBERED = 1_000_000  # characters + ids; 8 million take 90 MB more over a million reviews
 
 
 class ChunkTokenizer:
-    """Encode text to ids. Picklable.
+    """Encode text to ids. Picklable and thread-safe.
+
+    Parts of a long text are encoded separately, so that no call holds the interpreter for long. The ids are those of
+    the whole text, except where a part begins inside a word of more than 65,536 characters.
 
     The environment variable TOKENIZERS_PARALLELISM controls the library's threads; worker processes set it to false.
 
@@ -37,7 +44,7 @@ class ChunkTokenizer:
         self._words = _WordCache(tokenizer)
         self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
         self.prefix, self.suffix = _special_tokens(tokenizer)
-        joined, first, second, spaced = self.encode_batch(["a b", "a", "b", " b"])
+        joined, first, second, spaced = self._words.encode_batch(["a b", "a", "b", " b"])
         self.separator = "" if joined == first + second != first + spaced else " "
         self._continues = _continuing_tokens(tokenizer)
 
@@ -59,12 +66,29 @@ class ChunkTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, without special tokens."""
-        return self._words.encode_batch(texts)
+        parts = [[part for part, _ in self._parts(text)] for text in texts]
+        encoded = chain.from_iterable(map(self._words.encode_batch, _groups(chain.from_iterable(parts))))
+        return [_joined(islice(encoded, len(cut))) for cut in parts]
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """Return the token ids of a text, and the index of each token's first character."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        return encoding.ids, [start for start, _ in encoding.offsets]
+        ids: list[int] = []
+        starts: list[int] = []
+        for part, begin in self._parts(text):
+            # encode() would hold the interpreter.
+            encoding = self._tokenizer.encode_batch([part], add_special_tokens=False)[0]
+            ids += encoding.ids
+            starts += [begin + start for start, _ in encoding.offsets]
+        return ids, starts
+
+    def _parts(self, text: str) -> Iterator[tuple[str, int]]:
+        """Yield the parts of a text, and the index of each part's first character."""
+        end = 0
+        for part in text_parts(text, _LONGEST_PART, before=" "):
+            # Without the space that messages do not have either.
+            own = part.removeprefix(" ") if end and not self.separator else part
+            end += len(part)
+            yield own, end - len(own)
 
     def starts_word(self, token: int) -> bool:
         """Return whether the vocabulary marks this token as the beginning of a word."""
@@ -96,6 +120,34 @@ def _continuing_tokens(tokenizer: Tokenizer) -> frozenset[int]:
     return frozenset(index for token, index in vocabulary.items() if not token.startswith(("Ġ", "▁", " ")))
 
 
+def _groups(parts: Iterable[str]) -> Iterator[list[str]]:
+    """Yield lists of consecutive parts, of a limited number of characters in total."""
+    group: list[str] = []
+    size = 0
+    for part in parts:
+        if size + len(part) > _LARGEST_GROUP and group:
+            yield group
+            group, size = [], 0
+        group.append(part)
+        size += len(part)
+    yield group
+
+
+def _joined(parts: Iterable[list[int]]) -> list[int]:
+    ids = next(parts := iter(parts))
+    for part in parts:
+        ids += part
+    return ids
+
+
+@dataclass(frozen=True)
+class _Ids:
+    """Ids of words."""
+
+    first: dict[str, list[int]] = field(default_factory=dict)  # of a word that opens a text
+    later: dict[str, list[int]] = field(default_factory=dict)  # of a word after a space
+
+
 class _WordCache:
     """Encode texts word by word with a cache: the same ids as encoding whole texts, several times faster.
 
@@ -107,16 +159,19 @@ class _WordCache:
         self._tokenizer = tokenizer
         self._usable = _words_are_independent(tokenizer)
         self._ascii_only = not {part["type"] for part in _components(tokenizer.normalizer)} <= _LOCAL_NORMALIZERS
-        self._first: dict[str, list[int]] = {}  # ids of a word that opens a text
-        self._later: dict[str, list[int]] = {}  # ids of a word after a space
+        self._ids = _Ids()
         self._remembered = 0
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         words = [self._words(text) for text in texts]
-        if not self._remember([parts for parts in words if parts]):
+        if self._remembered > _MAX_REMEMBERED:
+            self._ids = _Ids()  # other threads may be reading the old one
+            self._remembered = 0
+        ids = self._ids
+        if not self._remember([parts for parts in words if parts], ids):
             return self._encode(texts)
         whole = iter(self._encode([text for text, parts in zip(texts, words) if not parts]))
-        first, later = self._first.__getitem__, self._later.__getitem__
+        first, later = ids.first.__getitem__, ids.later.__getitem__
         return [
             [*first(parts[0]), *chain.from_iterable(map(later, parts[1:]))] if parts else next(whole) for parts in words
         ]
@@ -129,21 +184,16 @@ class _WordCache:
         plain = text.split()
         return words if plain == words or (words[0] == "" and plain == words[1:]) else None
 
-    def _remember(self, texts: list[list[str]]) -> bool:
-        """Add the new words of these texts and return True; return False where too many words are new."""
-        first = {parts[0] for parts in texts}.difference(self._first)
-        later = set().union(*(parts[1:] for parts in texts)).difference(self._later)
+    def _remember(self, texts: list[list[str]], ids: _Ids) -> bool:
+        """Add the new words of these texts to `ids` and return True; return False where too many words are new."""
+        first = {parts[0] for parts in texts}.difference(ids.first)
+        later = set().union(*(parts[1:] for parts in texts)).difference(ids.later)
         if _MAX_NEW * sum(map(len, texts)) < len(first) + len(later):
             return False
-        if self._remembered > _MAX_REMEMBERED:
-            self._first.clear()
-            self._later.clear()
-            self._remembered = 0
-            return self._remember(texts)
-        for cache, space, new in ((self._first, "", list(first)), (self._later, " ", list(later))):
-            for word, ids in zip(new, self._encode([space + word for word in new])):
-                cache[word] = ids
-                self._remembered += len(word) + len(ids)
+        for cache, space, new in ((ids.first, "", list(first)), (ids.later, " ", list(later))):
+            for word, word_ids in zip(new, self._encode([space + word for word in new])):
+                cache[word] = word_ids
+                self._remembered += len(word) + len(word_ids)
         return True
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:

@@ -8,7 +8,9 @@ from functools import cache
 
 import emoji
 
-_MARKER = re.compile(r"\[(?:bom|eom)\]", re.IGNORECASE)
+from container.text.parts import text_parts
+
+_MARKER = re.compile(r"\[[be]om\]", re.IGNORECASE)
 
 # Parts that a browser does not show, each with the pattern of its end.
 _HIDDEN = tuple(
@@ -30,12 +32,23 @@ _INLINE_TAG = re.compile(
     re.IGNORECASE,
 )
 
+# A number longer than 8 digits is no code point. int() refuses more than 4,300 digits.
+_LONG_ENTITY = re.compile("&#0*([0-9]{1,8})[0-9]*")
+
 _KEYCAP = re.compile("[0-9#*]\ufe0f?\u20e3")
+
+# Characters that continue an emoji: joiner, variation selector, keycap, skin tones, tags.
+_CONTINUES = "[\u200d\ufe0f\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]"
+_FLAG_LETTER = "[\U0001f1e6-\U0001f1ff]"
 
 # Invisible characters, without zero-width joiners: Persian and Indic spelling needs those.
 _CONTROL = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 )
+
+_MOST_MARKS = 30
+_MAYBE_MARKS = re.compile(rf"[^\w\s!-~]{{{_MOST_MARKS + 1},}}")  # no combining mark is a letter, a digit or ASCII
+_GRAPHEME_JOINER = "\u034f"
 
 
 def split_dialogue(text: str) -> list[str]:
@@ -57,8 +70,12 @@ def normalize_html(text: str) -> str:
     outside a table.)
     """
     if "<" in text:
-        text = _TAG.sub(_tag_replacement, _drop_hidden(text))
-    return html.unescape(text) if "&" in text else text
+        parts = text_parts(_drop_hidden(text), before="<", keep=True)
+        text = "".join(_TAG.sub(_tag_replacement, part) for part in parts)
+    if "&" in text:
+        parts = text_parts(text, before="&", keep=True)
+        text = "".join(html.unescape(_LONG_ENTITY.sub(r"&#\1", part)) for part in parts)
+    return text
 
 
 def _drop_hidden(text: str) -> str:
@@ -86,19 +103,51 @@ def remove_emoji(text: str) -> str:
 def _emoji_run() -> re.Pattern[str]:
     """Return a pattern of runs that may contain emoji, so that replace_emoji, a slow loop in Python, reads only those.
 
-    The pattern has a few wide ranges, because a set of 1,400 characters is searched one by one.
+    The pattern has a few wide ranges, because a set of 1,400 characters is searched one by one. A run has at most 127
+    characters, because replace_emoji takes quadratic time. It ends between two emoji; only a sequence of more than 64
+    joined characters is cut, and a row of flags after an even number of letters.
     """
     points = sorted({ord(character) for sequence in emoji.EMOJI_DATA for character in sequence} - set(range(128)))
     gaps = [i for i in range(1, len(points)) if points[i] - points[i - 1] > 4096]
     ranges = zip([0, *gaps], [*gaps, len(points)])
-    return re.compile("[" + "".join(f"{chr(points[a])}-{chr(points[b - 1])}" for a, b in ranges) + "]+")
+    any_part = "[" + "".join(f"{chr(points[a])}-{chr(points[b - 1])}" for a, b in ranges) + "]"
+    joined = f"{_CONTINUES}|(?<=\u200d){any_part}|(?<={_FLAG_LETTER}){_FLAG_LETTER}"
+    return re.compile(f"(?:{_FLAG_LETTER}|(?:(?!{_FLAG_LETTER}){any_part}){{1,64}})(?:{joined}){{0,63}}")
 
 
 def normalize_text(text: str) -> str:
-    """Return text in Unicode form NFKC without control characters, with white space collapsed and trimmed."""
-    if not (text.isascii() and text.isprintable()):
-        text = unicodedata.normalize("NFKC", _CONTROL.sub("", text))
-    return " ".join(text.split())
+    """Return text in Unicode form NFKC without control characters, with white space collapsed and trimmed.
+
+    After 30 combining marks in a row, a combining grapheme joiner follows, as in Unicode's Stream-Safe Text Format
+    (https://unicode.org/reports/tr15/#Stream_Safe_Text_Format): sorting a longer run takes quadratic time.
+    """
+    parts = [" "]
+    for part in text_parts(text):
+        # The dots keep white space at the ends, which one of two neighbours loses.
+        collapsed = " ".join(f".{_normal_form(part)}.".split())[1:-1]
+        parts.append(collapsed.removeprefix(" ") if parts[-1][-1] == " " else collapsed)
+        if not parts[-1]:
+            parts.pop()
+    return "".join(parts).strip()
+
+
+def _normal_form(text: str) -> str:
+    if text.isascii() and text.isprintable():
+        return text
+    text = _MAYBE_MARKS.sub(_limit_marks, _CONTROL.sub("", text))
+    return unicodedata.normalize("NFKC", text)
+
+
+def _limit_marks(run: re.Match[str]) -> str:
+    kept: list[str] = []
+    marks = 0
+    for character in run[0]:
+        marks = marks + 1 if unicodedata.combining(character) else 0
+        if marks > _MOST_MARKS:
+            kept.append(_GRAPHEME_JOINER)
+            marks = 1
+        kept.append(character)
+    return "".join(kept)
 
 
 _SPLITS: dict[str, Callable[[str], list[str]]] = {"dialogue_splitter": split_dialogue}

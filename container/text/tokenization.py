@@ -184,7 +184,7 @@ class TextProcessor:
         encoded = iter(self.tokenizer.encode_batch(waiting))
         budget, limit = self._budget, self.field.max_chunks
         prefix, suffix = self.tokenizer.prefix, self.tokenizer.suffix
-        runs: list[Sequence[int]] = []  # consecutive ids
+        runs: list[np.ndarray] = []  # consecutive ids
         lengths: list[int] = []
         chunk_counts: list[int] = []
         empty = truncated = cut_chunks = cut_tokens = 0
@@ -201,7 +201,7 @@ class TextProcessor:
                 empty += 1
                 kept = [[]]
             for chunk in kept:
-                runs += (prefix, chunk, suffix)
+                runs.append(np.array([*prefix, *chunk, *suffix], dtype=np.int32))
                 lengths.append(len(chunk))
             chunk_counts.append(len(kept))
         chunk_lengths = np.array(lengths, dtype=np.int32) + np.int32(len(prefix) + len(suffix))  # [S]
@@ -209,7 +209,7 @@ class TextProcessor:
         total = int(chunk_lengths.sum(dtype=np.int64))
         ends = np.concatenate([[0], np.cumsum(chunk_lengths, dtype=np.int64)])[np.cumsum(counts)]
         return EncodedTexts(
-            tokens=np.fromiter(chain.from_iterable(runs), dtype=np.int32, count=total),  # [N]
+            tokens=np.concatenate([np.empty(0, np.int32), *runs]),  # [N]
             token_counts=np.diff(ends, prepend=0),  # [R]
             chunk_lengths=chunk_lengths,
             chunk_counts=counts,

@@ -1,6 +1,9 @@
 """The string steps: what they take away, and that they take nothing else."""
 
-import time
+import html
+import itertools
+import random
+import re
 import unicodedata
 
 import emoji
@@ -10,12 +13,15 @@ from hypothesis import strategies as st
 
 from container.tables.column_types import replace_surrogates
 from container.text.cleaning import (
+    _CONTROL,
     normalize_html,
     normalize_text,
     remove_emoji,
     run_string_step,
     split_dialogue,
 )
+from container.text.parts import text_parts
+from testing.hostile_texts import FAMILIES, superlinear
 
 STEPS = ["dialogue_splitter", "html_normalizer", "emoji_remover", "text_normalizer"]
 
@@ -65,11 +71,19 @@ def test_html_goes_and_text_stays(text: str, clean: str) -> None:
     assert normalize_html(text) == clean
 
 
-@pytest.mark.parametrize("unit", ["<!--", "<script>", "<a ", "<a x='", '<a "', "<a x=", "<style></style "])
-def test_hostile_html_takes_linear_time(unit: str) -> None:
-    start = time.perf_counter()
-    normalize_html(unit * 20_000)
-    assert time.perf_counter() - start < 1
+@pytest.mark.parametrize("step", STEPS)
+def test_hostile_text_takes_linear_time(step: str) -> None:
+    assert superlinear(lambda text: run_string_step(step, text), list(FAMILIES)) == {}
+
+
+def test_a_tag_longer_than_a_part_is_removed() -> None:
+    tag = f'<img src="data:{"A" * 100_000} {"B" * 100_000}">'
+    assert normalize_html(f"a{tag * 3}b &amp; {'c ' * 50_000}&lt;") == f"a   b & {'c ' * 50_000}<"
+
+
+@pytest.mark.parametrize("digits", ["0" * 5_000 + "65", "9" * 5_000, "1" * 9, "0" * 5_000, "65"])
+def test_a_decimal_entity_of_any_length_is_decoded(digits: str) -> None:
+    assert normalize_html(f"&#{digits};") == html.unescape(f"&#{min(int(digits[-10:]), 10**9)};")
 
 
 @pytest.mark.parametrize(
@@ -95,6 +109,38 @@ def test_removing_emoji_agrees_with_the_library(text: str) -> None:
     assert kept == "".join(emoji.replace_emoji(text, " ").split())
 
 
+EMOJI_PARTS = ["👨", "👩", "👧", "\u200d", "🏽", "\ufe0f", "❤", "🏳", "🌈", "🇩", "🇪", "🏴", "\U000e0067", "\U000e007f",
+               "👍", "©", "か", "日", "a", " ", "1", "\u20e3"]  # fmt: skip
+
+
+def remove_emoji_without_a_bound(text: str) -> str:
+    """remove_emoji before runs had a maximum length."""
+    points = sorted({ord(character) for sequence in emoji.EMOJI_DATA for character in sequence} - set(range(128)))
+    gaps = [i for i in range(1, len(points)) if points[i] - points[i - 1] > 4096]
+    ranges = zip([0, *gaps], [*gaps, len(points)])
+    run = re.compile("[" + "".join(f"{chr(points[a])}-{chr(points[b - 1])}" for a, b in ranges) + "]+")
+    text = re.sub("[0-9#*]\ufe0f?\u20e3", " ", text)
+    return run.sub(lambda match: emoji.replace_emoji(match[0], " "), text)
+
+
+@given(st.lists(st.sampled_from(EMOJI_PARTS), max_size=40).map("".join))
+def test_a_bounded_run_loses_what_an_unbounded_run_loses(text: str) -> None:
+    assert remove_emoji(text) == remove_emoji_without_a_bound(text)
+
+
+@pytest.mark.parametrize("separator", ["", " ", "a"])
+def test_a_row_of_all_emoji_becomes_what_it_was(separator: str) -> None:
+    text = separator.join(sequence for sequence in emoji.EMOJI_DATA if not {*sequence} <= {*"#*0123456789\ufe0f\u20e3"})
+    assert remove_emoji(text) == remove_emoji_without_a_bound(text)
+
+
+@pytest.mark.parametrize("before", ["", "🎉", "👍🏽"])
+def test_a_long_row_of_flags_is_removed(before: str) -> None:
+    flags = [sequence for sequence in emoji.EMOJI_DATA if len(sequence) == 2 and "🇦" <= sequence[0] <= "🇿"]
+    assert len(flags) > 250
+    assert remove_emoji(before + "".join(flags)).strip() == ""
+
+
 def test_text_is_normalized_without_losing_its_case() -> None:
     assert normalize_text("  Ｆｕｌｌ\twidth\r\n ﬁne\x00\u200b \u00adTEXT\u3000end ") == "Full width fine TEXT end"
 
@@ -105,6 +151,59 @@ def test_normalizing_text_twice_changes_nothing_more(text: str) -> None:
     assert normalize_text(once) == once
     assert once == " ".join(once.split())
     assert unicodedata.is_normalized("NFKC", once)
+
+
+REVIEWS = [
+    "Sehr schöne Qualität, paßt perfekt – gerne wieder! 😀 ½ Preis, 20 °C",
+    "Très déçue : la taille ne correspond pas… n’achetez pas",
+    "とても気に入りました。ｻｲｽﾞも丁度良く、カ\u3099ッカリしません。①②③",
+    "质量很好，物流也快，五星好评！！！",
+    "정말 마음에 들어요 \u1112\u1161\u11ab\u1100\u1173\u11af ㅋㅋㅋ",
+    "جودة ممتازة وتوصيل سريع\u200f، شكرًا لكم",
+    "चमक अच्छी है, क\u094d\u200dषमा कपड़ा मुलायम",
+    "Chất lượng tuyệt vời, Vie\u0323\u0302t Nam, ａｂｃ",
+    "כותנה נעימה מאוד, שָׁלוֹם",
+    "ผ้านิ่มมาก ที่นี่ดีมาก น้ำหนักเบา",
+    "Отличное платье, ё е\u0308 й и\u0306",
+    "Ζ\u0301α\u0301λγο " + "x" + "".join(map(chr, range(0x300, 0x31E))) + "y",
+]
+combining = st.characters(categories=["Mn", "Mc", "Lm", "Lo"])
+scripts = st.lists(st.one_of(st.sampled_from(REVIEWS), st.text(), st.text(combining, max_size=30)), max_size=8)
+
+
+def normalize_without_a_bound(text: str) -> str:
+    """normalize_text before long runs of marks were cut and texts were divided."""
+    return " ".join(unicodedata.normalize("NFKC", _CONTROL.sub("", text)).split())
+
+
+@given(scripts.map(" ".join))
+def test_text_with_up_to_30_marks_in_a_row_has_its_normal_form(text: str) -> None:
+    assert normalize_text(text) == normalize_without_a_bound(text)
+
+
+@pytest.mark.parametrize("blank", [" ", "  ", "\n", " \u3000\t ", "\x00 "])
+def test_a_long_text_has_the_normal_form_of_the_whole(blank: str) -> None:
+    rng = random.Random(1)
+    words = [word for review in REVIEWS for word in review.split()]
+    text = blank.join(rng.choices(words, k=20_000))
+    assert len(text) > 5 * 16_384
+    assert normalize_text(text) == normalize_without_a_bound(text)
+
+
+def test_a_joiner_follows_every_30_combining_marks() -> None:
+    marks = "\u0316\u0301" * 30
+    in_order = "\u0316" * 15 + "\u0301" * 15
+    assert normalize_text(f"x{marks[:30]}") == f"x{in_order}"
+    assert normalize_text(f"x{marks}") == f"x{in_order}\u034f{in_order}"
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@given(text=st.text(st.sampled_from("ab <"), max_size=40), longest=st.integers(2, 9))
+def test_the_parts_of_a_text_are_the_text(text: str, longest: int, keep: bool) -> None:
+    parts = list(text_parts(text, longest, before="<", keep=keep))
+    assert "".join(parts) == text
+    assert all(part[0] == "<" or (not keep and len(before) == longest) for before, part in itertools.pairwise(parts))
+    assert all(len(part) <= longest or (keep and "<" not in part[1:]) for part in parts)
 
 
 def test_surrogates_of_broken_json_become_text_that_can_be_encoded() -> None:

@@ -4,8 +4,10 @@ import dataclasses
 import itertools
 import json
 import pickle
+import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -13,77 +15,23 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer
 
-from container.text import tokenization
+from container.text import chunk_tokenizer, tokenization
 from container.text.chunk_tokenizer import ChunkTokenizer
 from container.text.chunking import pack_messages
 from container.text.tokenization import EncodedTexts, TextCounts, TextProcessor, clean_texts
 from contracts.errors import ContractError
-from contracts.hyperparameters import FULL_TEXT_STEPS, TextField
+from contracts.hyperparameters import FULL_TEXT_STEPS
+from testing.hostile_texts import superlinear
+from testing.tokenizers import CORPUS, KINDS, WORDS, field, trained
 
-WORDS = "the dress fits well and i love how soft it feels but unbelievably short sleeves returned it on 12 may !"
-CORPUS = [" ".join(WORDS.split()[start:] + WORDS.split()[:start]) for start in range(len(WORDS.split()))] * 5
-CORPUS += ["wide    gaps   count"] * 100  # byte-level vocabularies learn runs of spaces
-KINDS = ["wordpiece", "byte_level", "metaspace"]
 STEPS_BEFORE_TOKENIZER = FULL_TEXT_STEPS[:-1]
 
 
 @cache
 def tokenizer_of(kind: str) -> ChunkTokenizer:
     return ChunkTokenizer(Tokenizer.from_str(trained(kind)))
-
-
-@cache
-def trained(kind: str) -> str:
-    """A tokenizer as BERT, RoBERTa or XLM-R has it."""
-    if kind == "wordpiece":
-        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-        tokenizer = Tokenizer(models.WordPiece({}, unk_token="[UNK]"))
-        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        trainer = trainers.WordPieceTrainer(vocab_size=120, special_tokens=special, show_progress=False)
-    elif kind == "byte_level":
-        special = ["<s>", "<pad>", "</s>", "<unk>"]
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(
-            vocab_size=330, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-        )
-    else:
-        special = ["<s>", "<pad>", "</s>", "<unk>"]
-        tokenizer = Tokenizer(models.Unigram())
-        tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("``", '"')])
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        trainer = trainers.UnigramTrainer(vocab_size=90, special_tokens=special, unk_token="<unk>", show_progress=False)
-    tokenizer.train_from_iterator(CORPUS, trainer)
-    if kind == "wordpiece":
-        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    elif kind == "byte_level":
-        tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    else:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-        )
-    return tokenizer.to_str()
-
-
-def field(*steps: str, max_sen_len: int = 512, max_chunks: int | None = None) -> TextField:
-    return TextField(
-        role="text",
-        column="body",
-        tokenizer="any",
-        steps=(*steps, "tokenizer") if steps else FULL_TEXT_STEPS,
-        max_sen_len=max_sen_len,
-        max_chunks=max_chunks,
-        reinit_pooler=False,
-        reinit_layers=0,
-        is_embeddings_trainable=True,
-        input_ids_key="input_ids",
-        attention_mask_key="attention_mask",
-    )
 
 
 def chunks_of(encoded: EncodedTexts) -> list[list[list[int]]]:
@@ -171,7 +119,38 @@ def test_remembered_words_give_the_ids_of_whole_texts(kind: str, texts: list[str
     direct = Tokenizer.from_str(trained(kind)).encode_batch(present, add_special_tokens=False)
     tokenizer = tokenizer_of(kind)
     assert tokenizer.encode_batch(present) == [encoding.ids for encoding in direct]
-    assert tokenizer._words._later, "the words were looked up, not only passed on"
+    assert tokenizer._words._ids.later, "the words were looked up, not only passed on"
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "whole_text"])
+def test_the_parts_of_a_long_text_give_the_ids_and_offsets_of_the_whole(kind: str) -> None:
+    words = random.Random(0).choices([*WORDS.split(), "naïve", "日本語", "👍🏽", "[SEP]"], k=40_000)
+    text = " ".join(words)
+    assert len(text) > 2 * chunk_tokenizer._LONGEST_PART
+    whole = Tokenizer.from_str(trained(kind)).encode(text, add_special_tokens=False)
+    tokenizer = ChunkTokenizer(Tokenizer.from_str(trained(kind)))
+    assert tokenizer.encode_batch(["the dress", text, ""])[1] == whole.ids
+    ids, starts = tokenizer.encode_with_starts(text)
+    assert ids == whole.ids
+    after_space = [start + (text[start] == " ") for start in starts]
+    assert after_space == [start + (text[start] == " ") for start, _ in whole.offsets]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "whole_text"])
+def test_hostile_text_is_encoded_and_chunked_in_linear_time(kind: str) -> None:
+    tokenizer = ChunkTokenizer(Tokenizer.from_str(trained(kind)))
+    processor = TextProcessor(field("dialogue_chunker", max_sen_len=16), tokenizer)
+    families = ["one word", "punctuation", "blanks", "ideographs", "alternating marks", "words", "long words"]
+    assert superlinear(lambda text: processor.process([text]), families) == {}
+
+
+def test_threads_that_share_a_tokenizer_get_the_ids_of_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk_tokenizer, "_MAX_REMEMBERED", 200)  # the cache is emptied all the time
+    tokenizer, expected = tokenizer_of("wordpiece"), Tokenizer.from_str(trained("wordpiece"))
+    batches = [[" ".join([f"{word}{i}"] * 9)] * 3 for i in range(60) for word in WORDS.split()]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(tokenizer.encode_batch, batches))
+    assert found == [[expected.encode(text, add_special_tokens=False).ids for text in batch] for batch in batches]
 
 
 @pytest.mark.parametrize("kind", KINDS)

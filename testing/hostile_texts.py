@@ -1,0 +1,87 @@
+"""Texts that take superlinear time in some implementations of text steps and tokenizers."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+# A family is a beginning and a unit that is repeated to the wanted size.
+FAMILIES: dict[str, tuple[str, str]] = {
+    "joiners": ("", "👨\u200d"),
+    "family of emoji": ("", "👨\u200d👩\u200d👧\u200d"),
+    "skin tones": ("", "👍🏽"),
+    "skin tones alone": ("", "🏽\u200d"),
+    "flags": ("", "🇩🇪"),
+    "regional indicator": ("", "🇦"),
+    "tag characters": ("🏴", "\U000e0067"),
+    "unclosed tag flags": ("", "🏴\U000e0067"),
+    "keycaps": ("", "1\ufe0f\u20e3"),
+    "variation selectors": ("❤", "\ufe0f"),
+    "alternating marks": ("a", "\u0301\u0316"),
+    "equal marks": ("a", "\u0301"),
+    "marks that decompose": ("a", "\u0344\u0316"),
+    "Hangul letters": ("", "\u1100\u1161\u11a8"),
+    "ligatures": ("", "\ufdfa"),
+    "accents on letters": ("", "e\u0301\u0323 "),
+    "entities": ("", "&amp;"),
+    "ampersands": ("", "&"),
+    "open entities": ("", "&#"),
+    "long decimal entity": ("&#", "9"),
+    "long hexadecimal entity": ("&#x", "f"),
+    "long named entity": ("&", "notin"),
+    "less-than signs": ("", "<"),
+    "open tags": ("", "<a "),
+    "open attributes": ("", "<a b='"),
+    "one tag with attributes": ("<a", " b=c"),
+    "one tag with blanks": ("<a", " "),
+    "open comments": ("", "<!--"),
+    "open comments, closed once": ("-->", "<!--"),
+    "open scripts": ("", "<script>"),
+    "open closing tags": ("", "</script "),
+    "scripts and styles": ("", "<script><style></script>"),
+    "square brackets": ("", "["),
+    "open markers": ("", "[bo"),
+    "markers": ("", "[bom]"),
+    "messages": ("", "[bom]a[eom]"),
+    "one word": ("", "x"),
+    "digits": ("", "7"),
+    "punctuation": ("", "!"),
+    "words": ("", "a b "),
+    "long words": ("", "unbelievably" * 9 + " "),
+    "blanks": ("", " "),
+    "lines": ("", "\n"),
+    "blanks and lines": ("", " \n\t"),
+    "addresses": ("", "a@"),
+    "URLs": ("", "http://"),
+    "right-to-left": ("", "\u0627\u200f"),
+    "zero-width": ("", "\u200b\u200d"),
+    "ideographs": ("", "日"),
+    "kana with marks": ("", "か\u3099"),
+    "control characters": ("", "\x00\x7f"),
+}
+
+
+def hostile_text(family: str, num_bytes: int) -> str:
+    """Return a text of a family of about `num_bytes` bytes in UTF-8."""
+    begin, unit = FAMILIES[family]
+    return begin + unit * (num_bytes // len(unit.encode()))
+
+
+def processor_seconds(run: Callable[[], object]) -> float:
+    """Return the processor time of a call, of all threads of this process."""
+    began = time.process_time()
+    run()
+    return time.process_time() - began
+
+
+def superlinear(run: Callable[[str], object], families: list[str]) -> dict[str, tuple[float, float]]:
+    """Return the families that take 30 times as long, or longer, at ten times the size, with both times in seconds.
+
+    Quadratic time would be a hundred times as long. Times below a millisecond count as one.
+    """
+    found = {}
+    for family in families:
+        small, large = (hostile_text(family, size) for size in (10_000, 100_000))
+        seconds = processor_seconds(partial(run, small)), processor_seconds(partial(run, large))
+        if seconds[1] >= 30 * max(seconds[0], 0.001):
+            found[family] = seconds
+    return found
