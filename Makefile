@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 JOBS ?= 2
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# tests of one file share trained jobs, so one process runs them
 
-.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-long faults host-faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving
+.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-long faults host-faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving bench-text
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -107,3 +107,6 @@ bench-reviews: setup ## measure quality on the clothing reviews (benchmarks/revi
 
 bench-serving: setup ## compare the request handler with the plain ONNX session; serve 200 clients at once
 	$(BIN)/python -m benchmarks.serving
+
+bench-text: setup ## measure text steps and tokenizers on hostile texts of up to 5 MB: processor time by size
+	$(BIN)/python -m benchmarks.text_steps

@@ -73,15 +73,14 @@ def processor_seconds(run: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-def superlinear(run: Callable[[str], object], families: list[str]) -> dict[str, tuple[float, float]]:
-    """Return the families that take 30 times as long, or longer, at ten times the size, with both times in seconds.
+def superlinear(run: Callable[[str], object], families: list[str]) -> list[str]:
+    """Return the families that take 30 times as long, or longer, at ten times the size, in each of three attempts.
 
-    Quadratic time would be a hundred times as long. Times below a millisecond count as one.
+    Quadratic time would be a hundred times as long. Times below 2 milliseconds count as 2.
     """
-    found = {}
-    for family in families:
-        small, large = (hostile_text(family, size) for size in (10_000, 100_000))
-        seconds = processor_seconds(partial(run, small)), processor_seconds(partial(run, large))
-        if seconds[1] >= 30 * max(seconds[0], 0.001):
-            found[family] = seconds
-    return found
+
+    def is_superlinear(family: str) -> bool:
+        small, large = (processor_seconds(partial(run, hostile_text(family, size))) for size in (10_000, 100_000))
+        return large >= 30 * max(small, 0.002)
+
+    return [family for family in families if all(is_superlinear(family) for _ in range(3))]

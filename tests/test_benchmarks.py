@@ -153,6 +153,13 @@ def test_the_gpu_benchmark_prints_speed_and_memory_of_each_way_to_compute():
     assert "tokens/s" in printed
 
 
+def test_text_steps_prints_processor_times_and_waits():
+    steps = {"emoji_remover", "wordpiece, chunks"}
+    printed = run("text_steps", "--megabytes", "0.002", "0.004", "--steps", *steps)
+    found = table_lines(printed.split("The slowest text", 1)[1], steps)
+    assert all(cells[1].endswith(" s") and cells[-1].endswith(" s") for cells in found.values())
+
+
 def test_splitting_prints_every_format():
     formats = {"csv", "tsv", "csv.gz", "jsonl", "parquet"}
     printed = run("preprocess", "--rows", "3000", "--formats", *formats, expect=1)  # 3000 rows are over too soon

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -23,7 +24,7 @@ from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
 
 
 def _repeated(names: Sequence[str]) -> str | None:
-    return next((name for name in names if names.count(name) > 1), None)
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 _MAX_COLUMNS = 10_000  # Arrow takes 10 kB of memory per column

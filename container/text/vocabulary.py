@@ -10,6 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from container.text.encoder_config import scratch_config
+from container.text.parts import text_parts
 from contracts.errors import ContractError
 from contracts.hyperparameters import ENCODER_SIZES
 
@@ -108,9 +109,10 @@ def _count_words(texts: Iterable[str], tokenizer: Tokenizer) -> Counter[str]:
             rare += 1
     words: Counter[str] = Counter()
     for text, count in raw.items():
-        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text)):
-            if len(word) <= _LONGEST_WORD:
-                words[word] += count
+        for part in text_parts(text):
+            for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(part)):
+                if len(word) <= _LONGEST_WORD:
+                    words[word] += count
     return words
 
 

@@ -33,6 +33,7 @@ from container.tables.channel_files import Origin
 from container.tables.values import keys, numbers
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
+from testing.hostile_texts import processor_seconds
 from testing.jobs import REPOSITORY, table
 from testing.serving import ask, many_clients, serving
 
@@ -180,6 +181,14 @@ def test_too_many_records_are_refused_and_as_many_as_allowed_are_taken(content_t
     assert read(bodies(frame)[content_type], content_type, limits).num_rows == 24
     status, cause = refusal(bodies(pd.concat([frame, frame.head(2)]))[content_type], content_type, limits)
     assert (status, "at most 24" in cause) == (413, True), cause
+
+
+def test_the_names_of_a_record_are_compared_in_linear_time():
+    def refuse(count):
+        body = json.dumps({f"c{i}": 1 for i in range(count)})[:-1] + ', "last": 1, "last": 2}'
+        return processor_seconds(lambda: refusal(body, JSON))
+
+    assert refuse(20_000) < 30 * max(refuse(2_000), 0.001)
 
 
 def test_too_many_bytes_are_refused():

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.tables.channel_files import Origin, input_format, iter_tables
+from container.tables.channel_files import Origin, check_names, input_format, iter_tables
 from container.tables.data_files import find_data_files
 from container.tables.records import records_to_table
 from container.tables.values import check_single_values, keys, numbers, texts
 from container.tables.writer import TableWriter
 from contracts.errors import ContractError
+from testing.hostile_texts import processor_seconds
 from testing.table_jobs import table, write_table
 
 
@@ -374,3 +375,10 @@ def test_a_csv_may_begin_with_empty_lines(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("\ufeff\n\n")
     with pytest.raises(ContractError, match=r"a\.csv: the file is empty"):
         read([tmp_path / "a.csv"], ["id"])
+
+
+def test_column_names_are_compared_in_linear_time() -> None:
+    def check(count: int) -> float:
+        return processor_seconds(lambda: check_names([f"c{i}" for i in range(count)], "records"))
+
+    assert check(20_000) < 30 * max(check(2_000), 0.001)

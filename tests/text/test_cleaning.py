@@ -73,7 +73,7 @@ def test_html_goes_and_text_stays(text: str, clean: str) -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_hostile_text_takes_linear_time(step: str) -> None:
-    assert superlinear(lambda text: run_string_step(step, text), list(FAMILIES)) == {}
+    assert superlinear(lambda text: run_string_step(step, text), list(FAMILIES)) == []
 
 
 def test_a_tag_longer_than_a_part_is_removed() -> None:

@@ -137,11 +137,12 @@ def test_the_parts_of_a_long_text_give_the_ids_and_offsets_of_the_whole(kind: st
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "whole_text"])
-def test_hostile_text_is_encoded_and_chunked_in_linear_time(kind: str) -> None:
+def test_hostile_text_is_encoded_and_chunked_in_linear_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # waiting threads take processor time
     tokenizer = ChunkTokenizer(Tokenizer.from_str(trained(kind)))
     processor = TextProcessor(field("dialogue_chunker", max_sen_len=16), tokenizer)
     families = ["one word", "punctuation", "blanks", "ideographs", "alternating marks", "words", "long words"]
-    assert superlinear(lambda text: processor.process([text]), families) == {}
+    assert superlinear(lambda text: processor.process([text]), families) == []
 
 
 def test_threads_that_share_a_tokenizer_get_the_ids_of_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
