@@ -2,6 +2,7 @@
 
 import ast
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -72,8 +73,8 @@ def parse_literal(text: str) -> Any:
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} occurs more than once")
+        counts = Counter(name for name, _ in pairs)
+        raise ValueError(f"the key {next(name for name in counts if counts[name] > 1)!r} occurs more than once")
     return content
 
 

@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -12,9 +12,11 @@ from typing import Any
 
 from container.serving import handler, inference
 from container.serving.batching import BatchingQueue
-from container.serving.media_types import response_type
+from container.serving.media_types import request_type, response_type
 from contracts.errors import ContractError
-from contracts.serving import CODE_FOLDER, ENTRY_POINT, JSON
+from contracts.serving import CODE_FOLDER, ENTRY_POINT, JSON, PARQUET
+
+_LARGE_BYTES = 1 << 16
 
 
 class Turns:
@@ -55,7 +57,8 @@ class Turns:
 class ModelHost:
     """This project's handler; it computes the records of several requests together.
 
-    Requests are read and prepared one by one, because that takes a multiple of a body's size in memory.
+    Large requests are read and prepared one by one, because that takes a multiple of a body's size in memory. A request
+    in Parquet counts as large, because its size after decompression is not known. Other requests do not wait for them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -80,7 +83,8 @@ class ModelHost:
         """
         response_type(accept)  # refuse an unsupported format before computing anything
         deadline = time.monotonic() + self._timeout
-        with self._turns.take(self._timeout):
+        large = len(body) > _LARGE_BYTES or request_type(content_type).name == PARQUET
+        with self._turns.take(self._timeout) if large else nullcontext():
             prepared = self._model.prepare(handler.input_fn(body, content_type))
         probabilities = self._queue.compute(prepared, timeout=max(0.0, deadline - time.monotonic()))
         return handler.output_fn(self._model.decide(probabilities), accept)

@@ -1,8 +1,6 @@
 """Serve the model of a package: the Predictor, the package's calibration, the decision."""
 
-import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -17,8 +15,6 @@ from container.serving.errors import RequestError
 from container.serving.requests import Request
 from contracts.errors import ContractError
 from contracts.serving import CALIBRATION, ServingSettings
-
-_LARGE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,6 @@ class ServedModel:
         self.class_labels = predictor.class_labels
         self._predictor = predictor
         self._calibration: CalibrationMap | None = None
-        self._preparing_large = threading.Lock()  # one at a time, because text takes a multiple of its size
 
     @classmethod
     def load(cls, folder: str | Path, settings: ServingSettings) -> Self:
@@ -104,8 +99,7 @@ class ServedModel:
         """
         table = request.records(self.feature_inputs, others=self._predictor.other_columns)
         try:
-            with self._preparing_large if table.nbytes > _LARGE_BYTES else nullcontext():
-                return self._predictor.prepare(table)
+            return self._predictor.prepare(table)
         except RecordTooLongError as error:
             raise RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, error.cause, error.fix) from error
         except ContractError as error:
