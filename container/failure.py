@@ -2,17 +2,26 @@
 
 import contextlib
 import errno
+import re
 import signal
+import sys
 import time
 import traceback
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
 
 _OUT_OF_MEMORY = "Lower batch_size (raise accumulate_grad_batches to keep the global batch), or take a larger machine."
-_MEMORY_SIGNS = ("out of memory", "can't allocate memory", "not enough memory")
-_PEER_SIGNS = (
+_SHOWN_BYTES = 1024  # of a failure file, which the service shows
+_DETAIL_BYTES = 12_000  # both failure files fit into the space that the supervisor reserves
+
+# Messages of torch, by their beginning: the text of a message may also come from the data.
+_TORCH_MEMORY = ("[enforce fail at alloc_cpu", "CUDA error: out of memory", "std::bad_alloc")
+_GLOO = re.compile(r"\[[^\]]*\bgloo\b")
+_RUST_DISK_FULL = "(os error 28)"  # the end of a message of tokenizers and safetensors
+_LOST_PEER = (
     "connection closed by peer",
     "connection reset",
     "connection refused",
@@ -54,12 +63,18 @@ class Failure:
     killed: bool = False
     at: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Replace what UTF-8 cannot encode, such as the bytes of a file name in another encoding."""
+        for name in ("cause", "fix", "detail"):
+            text = getattr(self, name).encode("utf-8", "backslashreplace").decode("utf-8")
+            object.__setattr__(self, name, text)
+
     @classmethod
     def from_exception(cls, error: BaseException, *, rank: int | None = None) -> "Failure":
         """Return the failure for `error`; known kinds get a fix."""
         detail = "".join(traceback.format_exception(error))
         cause, fix = _explain(error)
-        echo = isinstance(error, PeerFailed) or any(sign in detail.lower() for sign in _PEER_SIGNS)
+        echo = any(_lost_peer(link) for link in _chain(error))
         return cls(" ".join(cause.split()), fix, detail, rank, echo, at=time.time())
 
     @classmethod
@@ -86,8 +101,10 @@ class Failure:
     def text(self) -> str:
         """Return the text of a failure file: the cause in the first line, what to change, the detail."""
         where = f" [rank {self.rank}]" if self.rank is not None and f"rank {self.rank}" not in self.cause else ""
-        fix = f"\nWhat to change: {self.fix}" if self.fix else ""
-        return f"{self.cause}{where}{fix}\n\n{self.detail}".strip() + "\n"
+        fix = f"\nWhat to change: {_shorten(self.fix, _SHOWN_BYTES // 2)}" if self.fix else ""
+        cause = _shorten(self.cause, _SHOWN_BYTES - len(f"{where}{fix}\n".encode()))
+        cut = "" if cause == self.cause else f"{self.cause}\n"
+        return f"{cause}{where}{fix}\n\n{_shorten(cut + self.detail, _DETAIL_BYTES)}".strip() + "\n"
 
 
 def root_cause(failures: list[Failure]) -> Failure:
@@ -96,16 +113,19 @@ def root_cause(failures: list[Failure]) -> Failure:
     return min(failures, key=lambda failure: (failure.echo, failure.at))
 
 
-def write_failure(paths: JobPaths, failure: Failure) -> None:
-    """Write both failure files; the second one also if writing the first one fails."""
-    for path in paths.failure_files:
+def write_failure(failure: Failure, *paths: Path) -> None:
+    """Write a failure to each of `paths` and to stderr; none of them prevents the others."""
+    for path in paths:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(failure.text(), encoding="utf-8", errors="backslashreplace")
         except OSError as error:
-            print(f"could not write {path}: {error}", flush=True)
+            with contextlib.suppress(OSError):
+                print(f"could not write {path}: {error}", file=sys.stderr, flush=True)
             with contextlib.suppress(OSError):
                 path.unlink()  # an empty file would hide the failure
+    with contextlib.suppress(OSError):
+        print(failure.text(), file=sys.stderr, flush=True)
 
 
 def clear_failure(paths: JobPaths) -> None:
@@ -114,25 +134,76 @@ def clear_failure(paths: JobPaths) -> None:
         path.unlink(missing_ok=True)
 
 
-def _explain(error: BaseException) -> tuple[str, str]:
+def _chain(error: BaseException) -> list[BaseException]:
+    """Return an error and those that it was raised from, as a traceback shows them."""
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in chain:
         chain.append(link)
-        link = link.__cause__ or link.__context__
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return chain
+
+
+def _explain(error: BaseException) -> tuple[str, str]:
+    chain = _chain(error)
     for link in reversed(chain):
-        if isinstance(link, MemoryError) or any(sign in str(link).lower() for sign in _MEMORY_SIGNS):
-            return f"out of memory: {str(link) or type(link).__name__}", _OUT_OF_MEMORY
+        if _out_of_memory(link):
+            return f"out of memory: {_message(link)}", _OUT_OF_MEMORY
     contract = next((link for link in chain if isinstance(link, ContractError)), None)
     if contract is not None:
         return contract.cause, contract.fix
-    text = " ".join(str(link) for link in chain)
-    full = next((link for link in chain if isinstance(link, OSError) and link.errno == errno.ENOSPC), None)
-    if full or "No space left on device" in text or "ENOSPC" in text:
-        where = f" while writing {full.filename}" if full and full.filename else ""
+    full = next((link for link in chain if _disk_full(link)), None)
+    if full is not None:
+        name = full.filename if isinstance(full, OSError) else None
+        where = f" while writing {name}" if name else ""
         return f"the disk is full{where}", "Give the job a larger volume, or lower keep_checkpoints."
     if isinstance(error, KeyboardInterrupt):
         return "interrupted from the keyboard", "Run the same job again: it resumes from the last checkpoint."
     if isinstance(error, PeerFailed):
         return str(error), ""
-    return f"{type(error).__name__}: {(str(error) or type(error).__name__).splitlines()[0]}", ""
+    return f"{type(error).__name__}: {_message(error).splitlines()[0]}", ""
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return (
+        isinstance(error, MemoryError)
+        or _is_a(error, "OutOfMemoryError")
+        or (isinstance(error, RuntimeError) and _message(error).startswith(_TORCH_MEMORY))
+    )
+
+
+def _disk_full(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return _message(error).endswith(_RUST_DISK_FULL)
+
+
+def _lost_peer(error: BaseException) -> bool:
+    """Return whether an error follows from the end of another process."""
+    if isinstance(error, (PeerFailed, ConnectionError)):
+        return True
+    from_torch = _is_a(error, "DistError") or (isinstance(error, RuntimeError) and _GLOO.match(_message(error)))
+    return bool(from_torch) and any(sign in _message(error).lower() for sign in _LOST_PEER)
+
+
+def _is_a(error: BaseException, name: str) -> bool:
+    """Return whether an error is of the class `name`, of torch, which this module must not import."""
+    return any(kind.__name__ == name for kind in type(error).__mro__)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error).strip() or type(error).__name__
+    except Exception:  # of a library's own __str__
+        return type(error).__name__
+
+
+def _shorten(text: str, limit: int) -> str:
+    """Return the beginning and the end of `text`, in at most `limit` bytes."""
+    encoded = text.encode()
+    if len(encoded) <= limit:
+        return text
+    first, last = encoded[: limit // 2 - 5], encoded[-(limit // 2 - 5) :]
+    return f"{first.decode(errors='ignore')} ... {last.decode(errors='ignore')}"

@@ -249,8 +249,7 @@ def _fail(paths: JobPaths, failure: Failure) -> int:
     shutil.rmtree(paths.model / artifacts.INCOMPLETE, ignore_errors=True)
     with contextlib.suppress(OSError):
         os.truncate(paths.root / _LOCK, 0)
-    write_failure(paths, failure)
-    print(failure.text(), file=sys.stderr, flush=True)
+    write_failure(failure, *paths.failure_files)
     return FAILED
 
 

@@ -7,7 +7,6 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from pathlib import Path, PurePath
 from types import FrameType
 from typing import Any
 
-from container.failure import Failure
+from container.failure import Failure, write_failure
 from container.processes import set_up_logging
 from container.steps.hosts import is_sharded, read_hosts
 from contracts.atomic_files import temporary_path
@@ -104,7 +103,7 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
         failure = Failure.from_exception(error)
         if isinstance(error, ContractError):
             failure = replace(failure, detail="")  # a traceback does not help to correct the input
-        _report(message, failure)
+        write_failure(failure, message)
         _remove_outputs(contract, root)
         return FAILED
     return COMPLETED
@@ -176,15 +175,6 @@ def _remove_outputs(contract: StepContract, root: Path) -> None:
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     path.unlink(missing_ok=True)
-
-
-def _report(message: Path, failure: Failure) -> None:
-    print(failure.text(), file=sys.stderr, flush=True)
-    try:
-        message.parent.mkdir(parents=True, exist_ok=True)
-        message.write_text(failure.text(), encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        print(f"could not write {message}: {error}", file=sys.stderr, flush=True)
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:

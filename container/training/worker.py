@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -55,7 +56,8 @@ def main(arguments: Sequence[str]) -> int:
     except BaseException as error:
         try:
             failure = Failure.from_exception(error, rank=rank)
-            print(f"[rank {rank}] {failure.cause}", flush=True)  # first: the disk may be full
+            with suppress(OSError):
+                print(f"[rank {rank}] {failure.cause}", flush=True)  # first: the disk may be full
             write_json(job.error_file(rank), asdict(failure))
             logging.shutdown()
         finally:
