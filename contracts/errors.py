@@ -28,3 +28,12 @@ def shortened(text: str) -> str:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, at most 300 characters, or its type's name if it has no message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+def shown(value: object) -> str:
+    """Return the value as in Python source, at most 200 characters, for a message."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # thousands of digits or levels
+        return f"a {type(value).__name__} that is too long to print"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"

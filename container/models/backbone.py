@@ -24,6 +24,7 @@ from container.models.backbone_parts import (
 )
 from container.models.encoder import MeanPooler, Pooler, TextEncoder
 from container.models.families import FAMILIES, EncoderFamily, encoder_family
+from container.models.memory import build_if_it_fits
 from contracts.errors import ContractError, first_line
 from contracts.hyperparameters import TextField
 
@@ -150,11 +151,16 @@ def _read_config(folder: Path) -> PretrainedConfig:
 
 def _random_backbone(config: PretrainedConfig, family: EncoderFamily, folder: Path) -> PreTrainedModel:
     try:
-        return AutoModel.from_config(config, dtype=torch.float32, **_attention(family))
+        return build_if_it_fits(
+            lambda: AutoModel.from_config(config, dtype=torch.float32, **_attention(family)),
+            part=f"the encoder of model_type {config.model_type}", settings="encoder_config",
+        )  # fmt: skip
+    except ContractError:
+        raise
     except Exception as error:  # families raise different types
         raise ContractError(
             f"{folder}/config.json: no encoder can be built with these sizes: {first_line(error)}",
-            "Correct encoder_config, e.g. make hidden_size a multiple of num_attention_heads.",
+            "Correct the value of encoder_config that this names.",
         ) from error
 
 

@@ -14,6 +14,7 @@ from container.models.cross_attention import CrossAttentionTable, CrossAttention
 from container.models.encoder import TextBranch, TextEncoder
 from container.models.experts import Experts
 from container.models.fusion import Concat, ConcatMLP, FusionHead, Gate, NormalisedGates, States, TextOnly
+from container.models.memory import build_if_it_fits
 from container.models.numeric_embedding import build_numeric_embedding
 from container.models.tabular import CategoryEmbedding, TabularBranch, TabularFields, scaled_edges
 from container.models.word_encoders import ConvolutionalEncoder, RecurrentEncoder, WordEncoder
@@ -73,20 +74,29 @@ def build_classifier(
         if hp.architecture.uses_table and tabular_dim:
             kind = {"vector": TabularBranch, "fields": TabularFields}[head.table_features]
             num_numbers = tabular_dim - len(num_codes)
-            tabular = kind(
-                num_numbers,
-                hp.hidden_common_dim,
-                transform=numeric_transform,
-                dropout=hp.dropout,
-                embedding=build_numeric_embedding(hp, edges=scaled_edges(numeric_transform), num_inputs=num_numbers),
-                categories=CategoryEmbedding(num_codes, hp.category_embedding_dim) if num_codes else None,
+            edges = scaled_edges(numeric_transform)
+            tabular = build_if_it_fits(
+                lambda: kind(
+                    num_numbers,
+                    hp.hidden_common_dim,
+                    transform=numeric_transform,
+                    dropout=hp.dropout,
+                    embedding=build_numeric_embedding(hp, edges=edges, num_inputs=num_numbers),
+                    categories=CategoryEmbedding(num_codes, hp.category_embedding_dim) if num_codes else None,
+                ),
+                part="the tabular branch",
+                settings="numeric_embedding_dim, category_embedding_dim or hidden_common_dim",
             )
         widths = {branch.encoder.width for branch in branches.values()}
-        fusion = head(
-            hp,
-            text_width=hp.hidden_common_dim if projects else max(widths),
-            num_texts=len(branches),
-            table_width=0 if tabular is None else hp.hidden_common_dim,
+        fusion = build_if_it_fits(
+            lambda: head(
+                hp,
+                text_width=hp.hidden_common_dim if projects else max(widths),
+                num_texts=len(branches),
+                table_width=0 if tabular is None else hp.hidden_common_dim,
+            ),
+            part="the fusion head",
+            settings="hidden_common_dim, fusion_hidden_dim or num_experts",
         )
         return Classifier(branches, tabular=tabular, fusion=fusion, modality_dropout=hp.modality_dropout)
 
@@ -148,10 +158,15 @@ def _encoder(
         return build_encoder(field, files, chosen=hp.model_fields_set, pooling=pooling)
     words = build_word_embeddings(field, files)
     if hp.architecture.encoder == "lstm":
-        return RecurrentEncoder(
-            words, width=hp.hidden_common_dim, num_layers=hp.num_layers, dropout=1 - hp.dropout_keep
+        sizes = {"width": hp.hidden_common_dim, "num_layers": hp.num_layers, "dropout": 1 - hp.dropout_keep}
+        return build_if_it_fits(
+            lambda: RecurrentEncoder(words, **sizes), part="the encoder", settings="hidden_common_dim or num_layers"
         )
-    return ConvolutionalEncoder(words, kernel_sizes=hp.kernel_size, channels=hp.num_channels)
+    return build_if_it_fits(
+        lambda: ConvolutionalEncoder(words, kernel_sizes=hp.kernel_size, channels=hp.num_channels),
+        part="the encoder",
+        settings="num_channels or kernel_size",
+    )
 
 
 def _projection(hp: Hyperparameters, encoder: TextEncoder | WordEncoder) -> nn.Module:

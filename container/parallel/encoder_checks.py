@@ -64,6 +64,8 @@ def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegree
     Raises:
         ContractError: see `check_against_model`; or an encoder was not found, or its configuration is invalid.
     """
+    if any(field.tokenizer == FROM_SCRATCH for field in hp.text_fields):
+        encoder_config(paths, hp, name=FROM_SCRATCH)  # checks the sizes
     if hp.architecture.encoder != "transformer":
         _check_no_split(hp, degrees)
         return

@@ -1,6 +1,8 @@
 """Write config.json of an encoder: sizes for random weights, overrides for pretrained ones."""
 
+import functools
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -8,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import ContractError
+from contracts.errors import ContractError, shown
 from contracts.hyperparameters import ENCODER_SIZES
 from contracts.spelling import did_you_mean
 
@@ -44,6 +46,9 @@ _OTHER_NAMES = {
 }
 
 DEFAULT_POSITIONS = 512
+_LAYERS = frozenset({"num_hidden_layers", "n_layers"})
+_MOST_LAYERS = 1_000
+_LARGEST_SIZE = 1_048_576
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,8 @@ def scratch_config(
     hidden, heads = (aliases.get(key, key) for key in ("hidden_size", "num_attention_heads"))
     sizes = [aliases.get(key, key) for key in ENCODER_SIZES]
     feed_forward = next((key for key in ("intermediate_size", "hidden_dim") if key in known), None)
-    _check_sizes(config, [key for key in (*sizes, feed_forward, "max_position_embeddings") if key in config])
+    given_sizes = [key for key in (*sizes, feed_forward, "max_position_embeddings") if key in config]
+    _check_values({key: config[key] for key in given_sizes}, dict.fromkeys(given_sizes, 1))
     if feed_forward:
         config.setdefault(feed_forward, 4 * config[hidden])
     if config[hidden] % config[heads]:
@@ -175,18 +181,37 @@ def _position_offset(config: Mapping[str, Any]) -> int:
     return (1 if padding is None else padding) + 1
 
 
-def _check_sizes(config: Mapping[str, Any], keys: list[str]) -> None:
-    for key in keys:
-        value = config[key]
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ContractError(
-                f"encoder_config: {key} is {value!r}, not a positive whole number", f"Set {key} to 1 or more."
+def _check_values(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Raise ContractError for the first value whose type differs from the default's, or that is out of range."""
+    for key, value in values.items():
+        default = defaults.get(key)
+        number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+        if value is None and key.endswith("_token_id"):
+            continue
+        if isinstance(default, bool):
+            valid, needed = isinstance(value, bool), "true or false"
+        elif isinstance(default, int):
+            least = 1 if key in SHAPE_KEYS and not key.endswith("_token_id") else 0
+            most = _MOST_LAYERS if key in _LAYERS else _LARGEST_SIZE
+            valid, needed = (
+                isinstance(number, int) and least <= number <= most,
+                f"a whole number from {least} to {most}",
             )
+        elif "dropout" in key or key.endswith("_prob"):
+            valid, needed = 0 <= number < 1, "a number from 0 to below 1"
+        elif key.endswith("_eps") or key == "initializer_range":
+            valid, needed = 0 < number <= 1, "a number above 0, at most 1"
+        elif isinstance(default, float):
+            valid, needed = math.isfinite(number), "a number"
+        else:
+            continue
+        if not valid:
+            raise ContractError(f"encoder_config: {key} is {shown(value)}, not {needed}", f"Set {key} to {needed}.")
 
 
 def _ask(model_type: str, values: Mapping[str, Any]) -> _Schema:
     """Return the keys of a model type in transformers, after it has accepted `values`."""
-    answer = json.loads(run_transformers("config", model_type, json.dumps(dict(values))))
+    answer = _answer(model_type, json.dumps(dict(values)))
     if "model_types" in answer:
         raise ContractError(
             f"encoder_config: model_type {model_type!r} is unknown to transformers"
@@ -200,9 +225,18 @@ def _ask(model_type: str, values: Mapping[str, Any]) -> _Schema:
                 f"encoder_config: {key!r} is not a setting of a {model_type} encoder{did_you_mean(key, known)}",
                 f"Use one of: {', '.join(sorted(answer['defaults']))}.",
             )
+    _check_values({answer["aliases"].get(key, key): value for key, value in values.items()}, answer["defaults"])
     if answer["error"]:
-        raise ContractError(f"encoder_config: {dict(values)} is rejected: {answer['error']}", "Correct this value.")
+        raise ContractError(
+            f"encoder_config: {shown(dict(values))} is rejected: {answer['error']}",
+            "Correct this value of encoder_config.",
+        )
     return _Schema(answer["defaults"], answer["aliases"])
+
+
+@functools.cache
+def _answer(model_type: str, values: str) -> dict[str, Any]:
+    return json.loads(run_transformers("config", model_type, values))
 
 
 def run_transformers(*arguments: str) -> str:

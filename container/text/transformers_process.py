@@ -9,6 +9,8 @@ import json
 import sys
 from typing import Any
 
+ACTIVATIONS = ("hidden_act", "activation", "hidden_activation", "classifier_activation", "activation_function")
+
 
 def describe_config(model_type: str, values: dict[str, Any]) -> dict[str, Any]:
     """Return the keys of a config class with defaults, its aliases, and the error that `values` raise, if any."""
@@ -23,9 +25,21 @@ def describe_config(model_type: str, values: dict[str, Any]) -> dict[str, Any]:
     error = None
     try:
         config_class(**values)
+        _check_activations(values)
     except Exception as raised:  # each class raises different errors
         error = " ".join(str(raised).split())
     return {"defaults": defaults, "aliases": config_class.attribute_map, "error": error}
+
+
+def _check_activations(values: dict[str, Any]) -> None:
+    """Raise ValueError for an unknown activation function; no config class checks them."""
+    given = {key: value for key, value in values.items() if key in ACTIVATIONS}
+    if given:
+        from transformers.activations import ACT2FN  # imports torch
+
+        for key, value in given.items():
+            if value not in ACT2FN:
+                raise ValueError(f"{key} {value!r} is not one of {', '.join(sorted(ACT2FN))}")
 
 
 def convert_tokenizer(source: str, target: str) -> None:
