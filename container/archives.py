@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from contracts.atomic_files import AtomicFile
 from contracts.errors import ContractError
-from contracts.input_files import shown
+from contracts.input_files import escaped
 
 _LEVEL = 1  # weights hardly compress, and a higher level takes three times as long
 _CHUNK = 1 << 20
@@ -99,7 +99,7 @@ def _checked_name(archive: Path, member: tarfile.TarInfo) -> str:
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts or "\\" in member.name:
         raise _refused(archive, member, "leads out of the archive's folder")
-    if shown(member.name) != member.name or "\0" in member.name:
+    if escaped(member.name) != member.name or "\0" in member.name:
         raise _refused(archive, member, "has a name that is not UTF-8 text")
     if not (member.isreg() or member.isdir()):
         raise _refused(archive, member, "is neither a file nor a folder")
@@ -108,4 +108,4 @@ def _checked_name(archive: Path, member: tarfile.TarInfo) -> str:
 
 def _refused(archive: Path, member: tarfile.TarInfo, reason: str) -> ContractError:
     fix = "Write an archive of regular files and folders only, each once."
-    return ContractError(f"{archive}: its member {shown(member.name)!r} {reason}", fix)
+    return ContractError(f"{archive}: its member {escaped(member.name)!r} {reason}", fix)

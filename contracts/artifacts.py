@@ -5,6 +5,8 @@ import re
 MODEL_STATE = "model.pth"
 MODEL_ARTIFACTS = "model_artifacts.pth"
 MODEL_ONNX = "model.onnx"
+ONNX_TABULAR = "tabular"  # input of model.onnx
+ONNX_OUTPUT = "probabilities"
 HYPERPARAMETERS = "hyperparameters.json"
 FEATURE_COLUMNS = "feature_columns.txt"
 IMPUTE_DICT = "impute_dict"  # .json is read; .pkl is for users

@@ -1,8 +1,12 @@
 """Declare a hyperparameter: its group, what a change of it invalidates, and when it has an effect."""
 
-from collections.abc import Callable, Collection
+import functools
+import operator
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import Field
 from pydantic.fields import FieldInfo
@@ -70,3 +74,50 @@ def declaration_of(field: FieldInfo) -> Declaration:
     """Return the declaration of `field`; a field that is not made by `declare` invalidates everything."""
     extra = field.json_schema_extra
     return cast(Any, extra)["declaration"] if isinstance(extra, dict) else Declaration()
+
+
+_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+
+
+def is_union(annotation: Any) -> bool:
+    """Return whether an annotation has alternatives, as in `int | None`."""
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
+
+def plain_type(annotation: Any) -> Any:
+    """Return an annotation without the constraints of its parts."""
+    parts = typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        return plain_type(parts[0])
+    if not parts or origin is Literal:
+        return annotation
+    plain = [plain_type(part) for part in parts]
+    return functools.reduce(operator.or_, plain) if is_union(annotation) else origin[tuple(plain)]
+
+
+def number_limits(annotation: Any, rules: Iterable[Any] = ()) -> list[dict[str, float]]:
+    """Return the limits of each kind of number in an annotation, its items included, by pydantic's names (ge, lt).
+
+    Args:
+        rules: the metadata of the annotation's field.
+    """
+    if typing.get_origin(annotation) is Annotated:
+        kind, *extra = typing.get_args(annotation)
+        return number_limits(kind, [rule for each in extra for rule in getattr(each, "metadata", ())])
+    if annotation in (int, float):
+        return [{name: getattr(rule, name) for rule in rules for name in _LIMITS if hasattr(rule, name)}]
+    if typing.get_origin(annotation) is Literal:
+        return []
+    passed = rules if is_union(annotation) else ()
+    return [found for part in typing.get_args(annotation) for found in number_limits(part, passed)]
+
+
+def describe_limits(field: FieldInfo) -> str:
+    """Return the limits of a field's numbers as text, e.g. " (at least 0, below 1)", or ""."""
+    limits = [
+        f"{_LIMITS[name]} {value}" if isinstance(value, int) else f"{_LIMITS[name]} {value:g}"
+        for found in number_limits(field.annotation, field.metadata)
+        for name, value in found.items()
+    ]
+    return f" ({', '.join(limits)})" if limits else ""

@@ -31,9 +31,9 @@ def first_line(error: BaseException) -> str:
 
 
 def shown(value: object) -> str:
-    """Return the value as in Python source, at most 200 characters, for a message."""
+    """Return the first 200 characters of a value as in Python source, for a message."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # thousands of digits or levels
         return f"a {type(value).__name__} that is too long to print"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
+    return shortened(text)

@@ -10,10 +10,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from contracts.consistency import check_consistency
-from contracts.errors import ContractError, shortened
+from contracts.declaration import describe_limits, plain_type
+from contracts.errors import ContractError, shortened, shown
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import exists, read_object
 from contracts.json_text import parse_json, parse_literal
+from contracts.numbers import decimal_comma
 from contracts.paths import JobPaths
 from contracts.spelling import did_you_mean
 
@@ -112,9 +114,10 @@ def _cast(value: str, kinds: set[Any]) -> Any:
 
 def _invalid(name: str, value: Any, reason: str, path: Path | None) -> ContractError:
     field = Hyperparameters.model_fields[name]
+    kind = _type_name(plain_type(field.annotation))
     return ContractError(
-        f"{name}: {shortened(repr(value))} is invalid: {reason}{f' (in {path})' if path else ''}",
-        f"{name} is {_type_name(field.annotation)}: {field.description}",
+        f"{name}: {shown(value)} is invalid: {reason}{f' (in {path})' if path else ''}",
+        f"{decimal_comma(value)}{name} is {kind}{describe_limits(field)}: {field.description}",
     )
 
 

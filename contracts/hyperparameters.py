@@ -1,8 +1,8 @@
 """Declare every hyperparameter of a job; docs/hyperparameters.md is generated from these declarations."""
 
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from contracts import conditions
 from contracts.declaration import Declaration, Scope, declaration_of, declare
@@ -16,6 +16,7 @@ from contracts.model_classes import (
     ModelClass,
     model_class,
 )
+from contracts.numbers import LARGEST_INTEGER, Json, Number
 from contracts.text_fields import EVENT_TEXT_STEPS, FULL_TEXT_STEPS, TextField, TextStep, resolve_text_field
 from contracts.threshold_targets import ThresholdTarget, parse_threshold
 
@@ -24,10 +25,17 @@ OnnxVariant = Literal["fused", "int8"]
 ONNX_VARIANTS: tuple[str, ...] = get_args(OnnxVariant)
 METRICS: tuple[str, ...] = get_args(Metric)
 
+Label = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
+KernelSize = Annotated[int, Field(ge=1, le=1_024)]
+Channels = Annotated[int, Field(ge=1, le=16_384)]
+Threshold = Annotated[float, Field(gt=0, lt=1)]
+ClassWeight = Annotated[float, Field(ge=1e-6, le=1e6)]  # only ratios matter; in this range, float32 sums are exact
+
 # Under these schedules each rank has two shorter stages. Zero-bubble schedules run the backward pass in two parts.
 ZERO_BUBBLE_SCHEDULES = ("InterleavedZeroBubble", "ZBVZeroBubble")
 TWO_STAGE_SCHEDULES = ("Interleaved1F1B", *ZERO_BUBBLE_SCHEDULES)
 
+ONNX_NAME = "^[A-Za-z_][A-Za-z0-9_]*$"  # ONNX requires identifiers of C
 BALANCED = "balanced"
 _POOLED_TWO_TEXT_CLASSES = tuple(name for name in POOLED_CLASSES if name in TWO_TEXT_CLASSES)
 FUSION_WIDTH_CLASSES = (*TWO_TEXT_CLASSES, "multimodal_gate_fusion", "multimodal_moe")
@@ -73,29 +81,29 @@ class Hyperparameters(BaseModel):
         about="Encoder of the primary text. Default: tokenizer.")
     secondary_tokenizer: str | None = declare(None, group="model", scope="prepare", classes=TWO_TEXT_CLASSES,
         about="Encoder of the secondary text. Default: tokenizer.")
-    encoder_config: dict[str, Any] = declare({}, group="model", scope="prepare",
+    encoder_config: dict[str, Json] = declare({}, group="model", scope="prepare",
         about=f"With from_scratch: the encoder's sizes (defaults {ENCODER_SIZES}). With a pretrained encoder: changes to its config that keep every tensor shape, e.g. hidden_dropout_prob.")
-    num_classes: int = declare(2, group="model", scope="prepare", ge=2, about="Number of classes.")
+    num_classes: int = declare(2, group="model", scope="prepare", ge=2, le=10_000, about="Number of classes.")
     is_binary: bool = declare(True, group="model", scope="prepare", about="Two classes, one score: the probability of class 1.")
-    multiclass_categories: list[int | str] | None = declare(None, group="model", scope="prepare",
+    multiclass_categories: list[Label | str] | None = declare(None, group="model", scope="prepare",
         about="Class labels in the order of their ids; required unless is_binary. Binary default: the two labels of train, sorted.")
-    hidden_common_dim: int = declare(100, group="model", scope="train", ge=1, needs=(conditions.PROJECTS,),
+    hidden_common_dim: int = declare(100, group="model", scope="train", ge=1, le=16_384, needs=(conditions.PROJECTS,),
         about="Width H of each modality's features.")
-    input_tab_dim: int | None = declare(None, group="model", scope="train", ge=0,
+    input_tab_dim: int | None = declare(None, group="model", scope="train", ge=0, le=1_000_000,
         about="Number of tabular inputs. The job computes it. If you set it, it must be the number of numeric columns, or of numeric and risk columns.")
-    fusion_hidden_dim: int | None = declare(None, group="model", scope="train", ge=1, classes=FUSION_WIDTH_CLASSES,
+    fusion_hidden_dim: int | None = declare(None, group="model", scope="train", ge=1, le=16_384, classes=FUSION_WIDTH_CLASSES,
         about="Width F of the fusion head. Default: max(128, 3H/2) for trimodal_bert and trimodal_cross_attn, H for the other classes.")
     dropout: float = declare(0.1, group="model", scope="train", ge=0, lt=1, needs=(conditions.DROPS,),
         about="Dropout of the text heads and the tabular branch.")
     fusion_dropout: float = declare(0.1, group="model", scope="train", ge=0, lt=1, classes=FUSION_DROPOUT_CLASSES,
         about="Dropout of the fusion head.")
-    fusion_attention_heads: int = declare(4, group="model", scope="train", ge=1, classes=CROSS_ATTENTION_CLASSES,
+    fusion_attention_heads: int = declare(4, group="model", scope="train", ge=1, le=1_024, classes=CROSS_ATTENTION_CLASSES,
         about="Attention heads of the cross-attention; must divide hidden_common_dim.")
-    num_experts: int = declare(4, group="model", scope="train", ge=2, classes=("multimodal_moe",),
+    num_experts: int = declare(4, group="model", scope="train", ge=2, le=1_024, classes=("multimodal_moe",),
         about="Experts of the mixture: small networks over text and table features.")
-    experts_per_record: int = declare(2, group="model", scope="train", ge=1, classes=("multimodal_moe",),
+    experts_per_record: int = declare(2, group="model", scope="train", ge=1, le=1_024, classes=("multimodal_moe",),
         about="Experts that process a record: those with the highest router scores.")
-    expert_balance: float = declare(0.01, group="model", scope="train", ge=0, classes=("multimodal_moe",), needs=(conditions.SELECTS_EXPERTS,),
+    expert_balance: float = declare(0.01, group="model", scope="train", ge=0, le=1_000, classes=("multimodal_moe",), needs=(conditions.SELECTS_EXPERTS,),
         about="Weight of the load-balancing loss, which evens out the number of records per expert; 0 = off. With Adam and AdamW, the balance changes by about head_lr per step for any weight above 0.")
     modality_dropout: float = declare(0.0, group="model", scope="train", ge=0, lt=1,
         about="Probability that a training record is processed without its table or without one of its texts. At least one modality always remains. This makes the model less dependent on one modality.")
@@ -115,42 +123,42 @@ class Hyperparameters(BaseModel):
         about="Override for the primary text.")
     secondary_reinit_pooler: bool | None = declare(None, group="model", scope="train", classes=_POOLED_TWO_TEXT_CLASSES, needs=(conditions.POOLER, conditions.pretrained("secondary_reinit_pooler")),
         about="Override for the secondary text.")
-    reinit_layers: int = declare(2, group="model", scope="train", ge=0, classes=TRANSFORMER_CLASSES, needs=(conditions.not_overridden("reinit_layers"), conditions.pretrained("reinit_layers")),
+    reinit_layers: int = declare(2, group="model", scope="train", ge=0, le=1_000, classes=TRANSFORMER_CLASSES, needs=(conditions.not_overridden("reinit_layers"), conditions.pretrained("reinit_layers")),
         about="Reinitialize the last n layers of a pretrained encoder.")
-    primary_reinit_layers: int | None = declare(None, group="model", scope="train", ge=0, classes=TWO_TEXT_CLASSES, needs=(conditions.pretrained("primary_reinit_layers"),),
+    primary_reinit_layers: int | None = declare(None, group="model", scope="train", ge=0, le=1_000, classes=TWO_TEXT_CLASSES, needs=(conditions.pretrained("primary_reinit_layers"),),
         about="Override for the primary text.")
-    secondary_reinit_layers: int | None = declare(None, group="model", scope="train", ge=0, classes=TWO_TEXT_CLASSES, needs=(conditions.pretrained("secondary_reinit_layers"),),
+    secondary_reinit_layers: int | None = declare(None, group="model", scope="train", ge=0, le=1_000, classes=TWO_TEXT_CLASSES, needs=(conditions.pretrained("secondary_reinit_layers"),),
         about="Override for the secondary text.")
-    lora_rank: int = declare(0, group="model", scope="train", ge=0, classes=TRANSFORMER_CLASSES,
+    lora_rank: int = declare(0, group="model", scope="train", ge=0, le=4_096, classes=TRANSFORMER_CLASSES,
         about="Rank of LoRA: train low-rank updates of the pretrained encoders' layers instead of the encoders; 0 = train the encoders. model.pth and model.onnx contain plain weights with the updates merged. Needs reinit_layers 0.")
-    lora_alpha: float = declare(16.0, group="model", scope="train", gt=0, classes=TRANSFORMER_CLASSES, needs=(conditions.LORA,),
+    lora_alpha: float = declare(16.0, group="model", scope="train", gt=0, le=1_000_000, classes=TRANSFORMER_CLASSES, needs=(conditions.LORA,),
         about="Scale of the low-rank updates: they are multiplied by lora_alpha / lora_rank.")
     lora_target: Literal["attention", "linear"] = declare("attention", group="model", scope="train", classes=TRANSFORMER_CLASSES, needs=(conditions.LORA,),
         about="Linear layers that get low-rank updates: those of the attention, or all of the encoder.")
-    kernel_size: list[int] = declare([3, 5, 7], group="model", scope="train", min_length=1, classes=("multimodal_cnn",),
+    kernel_size: list[KernelSize] = declare([3, 5, 7], group="model", scope="train", min_length=1, max_length=100, classes=("multimodal_cnn",),
         about="Kernel size of each set of convolutions, in tokens.")
-    num_channels: list[int] = declare([100, 100], group="model", scope="train", min_length=1, classes=("multimodal_cnn",),
+    num_channels: list[Channels] = declare([100, 100], group="model", scope="train", min_length=1, max_length=100, classes=("multimodal_cnn",),
         about="Channels of each convolutional layer. Default: 100 for each of num_layers.")
-    num_layers: int = declare(2, group="model", scope="train", ge=1, classes=("lstm", "multimodal_cnn"),
+    num_layers: int = declare(2, group="model", scope="train", ge=1, le=100, classes=("lstm", "multimodal_cnn"),
         about="Recurrent or convolutional layers. Default if num_channels is set: its length.")
     dropout_keep: float = declare(0.5, group="model", scope="train", gt=0, le=1, classes=("lstm", "multimodal_cnn"), needs=(conditions.DROPS_BETWEEN_LAYERS,),
         about="Share of the activations that dropout keeps: between recurrent layers, and in the output of the convolutions.")
 
-    max_sen_len: int = declare(512, group="text", scope="prepare", ge=4, needs=(conditions.not_overridden("max_sen_len"),),
+    max_sen_len: int = declare(512, group="text", scope="prepare", ge=4, le=131_072, needs=(conditions.not_overridden("max_sen_len"),),
         about="Tokens per chunk, including special tokens.")
-    primary_max_sen_len: int | None = declare(None, group="text", scope="prepare", ge=4, classes=TWO_TEXT_CLASSES,
+    primary_max_sen_len: int | None = declare(None, group="text", scope="prepare", ge=4, le=131_072, classes=TWO_TEXT_CLASSES,
         about="Override for the primary text.")
-    secondary_max_sen_len: int | None = declare(None, group="text", scope="prepare", ge=4, classes=TWO_TEXT_CLASSES,
+    secondary_max_sen_len: int | None = declare(None, group="text", scope="prepare", ge=4, le=131_072, classes=TWO_TEXT_CLASSES,
         about="Override for the secondary text.")
     chunk_trancate: bool = declare(False, group="text", scope="prepare",
         about="Keep only the first max_total_chunks chunks of a record; the number of removed chunks is logged. chunk_truncate is accepted too.")
-    max_total_chunks: int = declare(5, group="text", scope="prepare", ge=1, needs=(conditions.TRUNCATES,),
+    max_total_chunks: int = declare(5, group="text", scope="prepare", ge=1, le=1_000_000, needs=(conditions.TRUNCATES,),
         about="Chunks kept per record and text if chunk_trancate is true.")
     fixed_tokenizer_length: bool = declare(True, group="text", scope="run", needs=(conditions.NEVER_PADS,),
         about="Accepted for older configurations. It has no effect because batches are packed, without padding.")
-    text_input_ids_key: str = declare("input_ids", group="text", scope="after", min_length=1,
+    text_input_ids_key: str = declare("input_ids", group="text", scope="after", pattern=ONNX_NAME, max_length=100,
         about="Name of the token input in model.onnx; with two texts, prefixed with primary_ or secondary_.")
-    text_attention_mask_key: str = declare("attention_mask", group="text", scope="after", min_length=1,
+    text_attention_mask_key: str = declare("attention_mask", group="text", scope="after", pattern=ONNX_NAME, max_length=100,
         about="Name of the mask input in model.onnx, with the same prefixes.")
     text_processing_steps: list[TextStep] | None = declare(None, group="text", scope="prepare", needs=(conditions.ONE_TEXT,),
         about="Steps for the one text, in order. Default: " + ", ".join(FULL_TEXT_STEPS) + ".")
@@ -159,40 +167,40 @@ class Hyperparameters(BaseModel):
     secondary_text_processing_steps: list[TextStep] | None = declare(None, group="text", scope="prepare", classes=TWO_TEXT_CLASSES,
         about="Steps for the secondary text. Default: " + ", ".join(EVENT_TEXT_STEPS) + ".")
 
-    smooth_factor: float = declare(0.0, group="table", scope="prepare", ge=0, needs=(conditions.CATEGORIES, conditions.FITS_RISKS),
+    smooth_factor: float = declare(0.0, group="table", scope="prepare", ge=0, le=1_000_000, needs=(conditions.CATEGORIES, conditions.FITS_RISKS),
         about="Risk tables: weight of the prior, as a fraction of the number of training rows.")
-    count_threshold: int = declare(0, group="table", scope="prepare", ge=0, needs=(conditions.CATEGORIES, conditions.FITS_RISKS),
+    count_threshold: int = declare(0, group="table", scope="prepare", ge=0, le=1_000_000_000, needs=(conditions.CATEGORIES, conditions.FITS_RISKS),
         about="Risk tables: a category with fewer training rows gets the prior.")
-    risk_table_folds: int = declare(5, group="table", scope="prepare", ge=0, needs=(conditions.CATEGORIES, conditions.FITS_RISKS),
+    risk_table_folds: int = declare(5, group="table", scope="prepare", ge=0, le=100, needs=(conditions.CATEGORIES, conditions.FITS_RISKS),
         about="Number of folds: training rows get risk values fitted on the other folds. With 0 or 1, the values are fitted on the same rows.")
     imputation_strategy: Literal["mean", "median", "mode"] = declare("mean", group="table", scope="prepare", needs=(conditions.NUMBERS, conditions.FITS_IMPUTATION),
         about="Value of missing numbers, computed on train.")
-    imputation_dict: dict[str, float] | None = declare(None, group="table", scope="prepare", needs=(conditions.NUMBERS,),
+    imputation_dict: dict[str, Number] | None = declare(None, group="table", scope="prepare", needs=(conditions.NUMBERS,),
         about="Imputation values by numeric column; the other columns get fitted values.")
-    risk_tables: dict[str, dict[str, Any]] | None = declare(None, group="table", scope="prepare", needs=(conditions.CATEGORIES,),
+    risk_tables: dict[str, dict[str, Json]] | None = declare(None, group="table", scope="prepare", needs=(conditions.CATEGORIES,),
         about="Risk tables by categorical column, in the format of risk_table_map.json; the other columns get fitted tables.")
-    category_embedding_dim: int = declare(0, group="table", scope="prepare", ge=0,
+    category_embedding_dim: int = declare(0, group="table", scope="prepare", ge=0, le=4_096,
         about="Width of a trained vector for each category of cat_field_list, in addition to its risk values; 0 = none. For columns with many values, e.g. products.")
-    category_embedding_min_count: int = declare(5, group="table", scope="prepare", ge=1, needs=(conditions.EMBEDS_CATEGORIES,),
+    category_embedding_min_count: int = declare(5, group="table", scope="prepare", ge=1, le=1_000_000_000, needs=(conditions.EMBEDS_CATEGORIES,),
         about="Categories with fewer training rows share one vector with categories that are not in train.")
     numeric_transform: Literal["standard", "quantile", "none"] = declare("standard", group="table", scope="prepare", needs=(conditions.TABLE,),
         about="Scaling of the tabular inputs after imputation, fitted on train; part of model.pth and model.onnx.")
     numeric_embedding: Literal["none", "piecewise_linear", "periodic"] = declare("none", group="table", scope="prepare",
         about="Replace each tabular input by a vector, followed by a linear layer per input and ReLU (Gorishniy et al. 2022). piecewise_linear: the position of the value in each bin, where bins are quantiles of train; periodic: sines and cosines with trained frequencies.")
-    numeric_embedding_dim: int = declare(16, group="table", scope="train", ge=1, needs=(conditions.chosen("numeric_embedding", "piecewise_linear", "periodic"),),
+    numeric_embedding_dim: int = declare(16, group="table", scope="train", ge=1, le=4_096, needs=(conditions.chosen("numeric_embedding", "piecewise_linear", "periodic"),),
         about="Width of each input's vector.")
-    numeric_embedding_bins: int = declare(16, group="table", scope="prepare", ge=1, needs=(conditions.chosen("numeric_embedding", "piecewise_linear"),),
+    numeric_embedding_bins: int = declare(16, group="table", scope="prepare", ge=1, le=1_024, needs=(conditions.chosen("numeric_embedding", "piecewise_linear"),),
         about="Bins of each input; fewer if its quantiles coincide.")
-    numeric_embedding_frequencies: int = declare(16, group="table", scope="train", ge=1, needs=(conditions.chosen("numeric_embedding", "periodic"),),
+    numeric_embedding_frequencies: int = declare(16, group="table", scope="train", ge=1, le=4_096, needs=(conditions.chosen("numeric_embedding", "periodic"),),
         about="Frequencies of each input.")
-    numeric_embedding_sigma: float = declare(0.1, group="table", scope="train", gt=0, needs=(conditions.chosen("numeric_embedding", "periodic"),),
+    numeric_embedding_sigma: float = declare(0.1, group="table", scope="train", gt=0, le=1_000_000, needs=(conditions.chosen("numeric_embedding", "periodic"),),
         about="Standard deviation of the initial frequencies, in periods per unit of the scaled input.")
 
-    batch_size: int = declare(32, group="training", scope="run", ge=1,
+    batch_size: int = declare(32, group="training", scope="run", ge=1, le=1_000_000,
         about="Records per data-parallel rank and forward pass; a pipeline splits them into num_microbatches microbatches.")
-    max_epochs: int = declare(10, group="training", scope="run", ge=1, about="Maximum number of passes over train.")
-    lr: float = declare(2e-5, group="training", scope="train", gt=0, about="Peak learning rate.")
-    head_lr: float | None = declare(None, group="training", scope="train", gt=0,
+    max_epochs: int = declare(10, group="training", scope="run", ge=1, le=1_000_000, about="Maximum number of passes over train.")
+    lr: float = declare(2e-5, group="training", scope="train", gt=0, le=1_000, about="Peak learning rate.")
+    head_lr: float | None = declare(None, group="training", scope="train", gt=0, le=1_000,
         about="Peak learning rate of all weights except the encoders' backbones. Default: lr. With a pretrained encoder, about 1e-3 is usually much better.")
     layer_lr_decay: float = declare(1.0, group="training", scope="train", gt=0, le=1, classes=TRANSFORMER_CLASSES,
         about="Factor on lr for each encoder layer between a weight and the top of its encoder; the embeddings have the lowest rate. 1 = lr for every layer.")
@@ -200,8 +208,8 @@ class Hyperparameters(BaseModel):
         about="Optimizer. Biases and norms get no weight decay.")
     momentum: float = declare(0.9, group="training", scope="train", ge=0, lt=1, needs=(conditions.chosen("optimizer", "SGD"),),
         about="Momentum of SGD.")
-    weight_decay: float = declare(0.0, group="training", scope="train", ge=0, about="Weight decay (decoupled with AdamW, L2 otherwise).")
-    adam_epsilon: float = declare(1e-8, group="training", scope="train", gt=0, needs=(conditions.chosen("optimizer", "Adam", "AdamW"),),
+    weight_decay: float = declare(0.0, group="training", scope="train", ge=0, le=1_000, about="Weight decay (decoupled with AdamW, L2 otherwise).")
+    adam_epsilon: float = declare(1e-8, group="training", scope="train", gt=0, le=1, needs=(conditions.chosen("optimizer", "Adam", "AdamW"),),
         about="Epsilon of Adam and AdamW.")
     loss: Literal["cross_entropy", "focal"] = declare("cross_entropy", group="training", scope="train",
         about="Training loss; focal gives less weight to records that are already classified well. val/loss is always the log loss with class_weights, so that runs can be compared.")
@@ -209,13 +217,13 @@ class Hyperparameters(BaseModel):
         about="Exponent of the focal loss; 0 is cross entropy.")
     label_smoothing: float = declare(0.0, group="training", scope="train", ge=0, lt=1,
         about="Share of each label that the training loss spreads evenly over all classes.")
-    class_weights: list[float] | Literal["balanced"] | None = declare(None, group="training", scope="train",
+    class_weights: list[ClassWeight] | Literal["balanced"] | None = declare(None, group="training", scope="train",
         about="Weight of each class in the loss, in the order of the class ids; balanced = rows of train / (classes * rows of the class). Default: 1 for each class.")
     ema_decay: float = declare(0.0, group="training", scope="train", ge=0, lt=1,
         about="Decay of an exponential moving average of the weights, e.g. 0.999; 0 = none. The average is validated, evaluated and saved. The decay is smaller in the first steps, so that the average of a short run is not dominated by its initial weights.")
-    gradient_clip_val: float = declare(1.0, group="training", scope="train", ge=0, about="Maximum global gradient norm; 0 = no clipping.")
-    accumulate_grad_batches: int = declare(1, group="training", scope="run", ge=1, about="Forward passes per optimizer step and rank.")
-    warmup_steps: int = declare(300, group="training", scope="train", ge=0,
+    gradient_clip_val: float = declare(1.0, group="training", scope="train", ge=0, le=1_000_000_000, about="Maximum global gradient norm; 0 = no clipping.")
+    accumulate_grad_batches: int = declare(1, group="training", scope="run", ge=1, le=1_000_000, about="Forward passes per optimizer step and rank.")
+    warmup_steps: int = declare(300, group="training", scope="train", ge=0, le=1_000_000_000,
         about="Optimizer steps of linear warmup. The default is reduced to a tenth of the steps of a short run; any other value is used unchanged.")
     run_scheduler: bool = declare(True, group="training", scope="train",
         about="Decay the learning rate linearly after the warmup; false = keep it constant.")
@@ -229,81 +237,81 @@ class Hyperparameters(BaseModel):
 
     early_stop_metric: str = declare("val/f1_score", group="control", scope="train",
         about="Metric that decides which weights are best and when to stop: val/loss, or val/ and a metric, e.g. val/auroc.")
-    early_stop_patience: int = declare(3, group="control", scope="run", ge=1,
+    early_stop_patience: int = declare(3, group="control", scope="run", ge=1, le=1_000_000,
         about="Epochs without a better early_stop_metric before training stops.")
-    val_check_interval: float = declare(0.25, group="control", scope="run", gt=0,
+    val_check_interval: float = declare(0.25, group="control", scope="run", gt=0, le=1_000_000_000,
         about="Interval of validations: a fraction of an epoch (up to 1), or a number of optimizer steps (above 1).")
     metric_choices: list[Metric] = declare(["auroc", "f1_score"], group="control", scope="run", min_length=1,
         about="Metrics of each validation during training. The final evaluation computes all metrics.")
     load_ckpt: bool = declare(True, group="control", scope="after", about="Evaluate and save the best weights; false = the last weights.")
     resume: bool = declare(True, group="control", scope="run", about="Resume from the newest complete checkpoint in checkpoints/.")
-    keep_checkpoints: int = declare(2, group="control", scope="run", ge=1,
+    keep_checkpoints: int = declare(2, group="control", scope="run", ge=1, le=1_000_000,
         about="Number of newest checkpoints to keep; the best one is kept in addition.")
-    checkpoint_every_n_steps: int = declare(0, group="control", scope="run", ge=0,
+    checkpoint_every_n_steps: int = declare(0, group="control", scope="run", ge=0, le=1_000_000_000,
         about="Also save a checkpoint every n optimizer steps; 0 = only at validations.")
-    log_every_n_steps: int = declare(20, group="control", scope="run", ge=1, about="Optimizer steps between progress lines.")
-    max_nonfinite_steps: int = declare(5, group="control", scope="run", ge=1,
+    log_every_n_steps: int = declare(20, group="control", scope="run", ge=1, le=1_000_000_000, about="Optimizer steps between progress lines.")
+    max_nonfinite_steps: int = declare(5, group="control", scope="run", ge=1, le=1_000_000,
         about="Consecutive optimizer steps with a non-finite loss or gradient before the job fails; such steps are skipped.")
 
     calibration: Literal["none", "temperature", "isotonic"] = declare("none", group="outcome", scope="after",
         about="Calibration of the probabilities, fitted on val after training. temperature divides the logits by one number and keeps the order of records. isotonic maps each class's probability through a monotone function and needs some thousand val records. temperature cannot undo class_weights: with two classes, also set target_prior. The calibration is part of model.onnx and of the Predictor.")
     target_prior: float | None = declare(None, group="outcome", scope="after", gt=0, lt=1,
         about="Two classes: the share of class 1 in the data that the model will score, if it differs from train. The probabilities are corrected for this share.")
-    decision_threshold: float | str = declare(0.5, group="outcome", scope="after",
+    decision_threshold: Threshold | str = declare(0.5, group="outcome", scope="after",
         about="Two classes: the probability from which a record is assigned to class 1. A number between 0 and 1, or a target on val: best_f1, precision>=x (with the highest recall), recall>=x (with the highest precision), or cost.")
-    explain: int = declare(500, group="outcome", scope="after", ge=0,
+    explain: int = declare(500, group="outcome", scope="after", ge=0, le=1_000_000_000,
         about="Number of val records on which the importance of each column and modality is measured (permutation importance, ablation); true = 500, false or 0 = none. Takes at most about a minute, on a slow machine five.")
     onnx_variants: list[OnnxVariant] = declare([], group="outcome", scope="after",
         about="Also write model.fused.onnx (fused operators, the same arithmetic) or model.int8.onnx (fused, 8-bit weights). A variant is kept only if its AUROC on val falls by at most 0.002.")
-    false_positive_cost: float = declare(1.0, group="outcome", scope="after", gt=0, needs=(conditions.COSTS,),
+    false_positive_cost: float = declare(1.0, group="outcome", scope="after", gt=0, le=1_000_000_000, needs=(conditions.COSTS,),
         about="Cost of assigning a record to class 1 wrongly, for decision_threshold=cost.")
-    false_negative_cost: float = declare(1.0, group="outcome", scope="after", gt=0, needs=(conditions.COSTS,),
+    false_negative_cost: float = declare(1.0, group="outcome", scope="after", gt=0, le=1_000_000_000, needs=(conditions.COSTS,),
         about="Cost of missing a record of class 1, for decision_threshold=cost.")
 
-    nproc_per_node: int | None = declare(None, group="processes", scope="run", ge=1,
+    nproc_per_node: int | None = declare(None, group="processes", scope="run", ge=1, le=1_024,
         about="Worker processes per host. Default: number of GPUs, or 1.")
-    preprocess_workers: int | None = declare(None, group="processes", scope="run", ge=1,
+    preprocess_workers: int | None = declare(None, group="processes", scope="run", ge=1, le=1_024,
         about="Processes that prepare data. Default: number of cores.")
     strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp", "pp", "branch"] = declare("auto", group="processes", scope="run", needs=(conditions.PROCESSES,),
         about="Parallelism: ddp = replicas; fsdp = shards; hsdp = shards within each replica; tp = slices of layers; pp = stages; branch = one text encoder per rank; auto = the sizes below, and replicas on the remaining processes.")
-    dp_replicate_size: int = declare(-1, group="processes", scope="run", ge=-1, about="Number of replicas; -1 = all remaining processes.")
-    dp_shard_size: int = declare(1, group="processes", scope="run", ge=-1,
+    dp_replicate_size: int = declare(-1, group="processes", scope="run", ge=-1, le=100_000, about="Number of replicas; -1 = all remaining processes.")
+    dp_shard_size: int = declare(1, group="processes", scope="run", ge=-1, le=100_000,
         about="Ranks that share one sharded copy of the model; -1 = all remaining processes.")
-    pp_size: int = declare(1, group="processes", scope="run", ge=-1, about="Ranks of a pipeline; -1 = all remaining processes.")
-    tp_size: int = declare(1, group="processes", scope="run", ge=-1, about="Ranks that each layer is divided between; -1 = all remaining processes.")
-    branch_size: int = declare(1, group="processes", scope="run", ge=-1,
+    pp_size: int = declare(1, group="processes", scope="run", ge=-1, le=100_000, about="Ranks of a pipeline; -1 = all remaining processes.")
+    tp_size: int = declare(1, group="processes", scope="run", ge=-1, le=100_000, about="Ranks that each layer is divided between; -1 = all remaining processes.")
+    branch_size: int = declare(1, group="processes", scope="run", ge=-1, le=100_000,
         about="Ranks that the text encoders are divided between; -1 = one rank per encoder.")
     pp_schedule: Literal["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"] = declare("1F1B", group="processes", scope="run", features=("pp",),
         about="Pipeline schedule; the last three give each rank two shorter stages.")
-    num_microbatches: int = declare(4, group="processes", scope="run", ge=1, features=("pp",),
+    num_microbatches: int = declare(4, group="processes", scope="run", ge=1, le=1_000_000, features=("pp",),
         about="Microbatches per forward pass of a pipeline, of batch_size / num_microbatches records each.")
     sharding_strategy: Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"] = declare("FULL_SHARD", group="processes", scope="run", needs=(conditions.SHARDS,),
         about="What dp_shard shards: FULL_SHARD = everything; SHARD_GRAD_OP = gradients and optimizer state, with the parameters gathered from forward to backward; NO_SHARD = nothing, so that fsdp's ranks are replicas.")
     fsdp_wrap: Literal["layer", "size"] = declare("layer", group="processes", scope="run", features=("fsdp",),
         about="Unit that is gathered and freed together: each encoder layer, or modules of at least fsdp_min_params parameters.")
-    fsdp_min_params: int = declare(1_000_000, group="processes", scope="run", ge=1, features=("fsdp",), needs=(conditions.chosen("fsdp_wrap", "size"),),
+    fsdp_min_params: int = declare(1_000_000, group="processes", scope="run", ge=1, le=1_000_000_000_000, features=("fsdp",), needs=(conditions.chosen("fsdp_wrap", "size"),),
         about="Minimum number of parameters of a unit, for fsdp_wrap=size.")
     fsdp_reduce_dtype: Literal["float32", "bfloat16"] = declare("float32", group="processes", scope="run", features=("fsdp",), needs=(conditions.AUTOCAST,),
         about="Data type in which gradients are summed, for bf16 or fp16.")
     cpu_offload: bool = declare(False, group="processes", scope="run", features=("fsdp",),
         about="Keep shards of parameters, gradients and optimizer state in the host's memory. Slow; for models that do not fit otherwise.")
-    bucket_cap_mb: int = declare(25, group="processes", scope="run", ge=1, features=("ddp",),
+    bucket_cap_mb: int = declare(25, group="processes", scope="run", ge=1, le=100_000, features=("ddp",),
         about="Size of a gradient bucket in MiB. A bucket is reduced in one operation.")
     gradient_as_bucket_view: bool = declare(True, group="processes", scope="run", features=("ddp",),
         about="Store gradients in the buckets instead of in copies, to save memory.")
     gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = declare("none", group="processes", scope="run", features=("ddp",),
         about="Compression of gradients for communication; powersgd sends low-rank approximations. Results differ from those of one process.")
-    powersgd_rank: int = declare(1, group="processes", scope="run", ge=1, features=("ddp",), needs=(conditions.chosen("gradient_compression", "powersgd"),),
+    powersgd_rank: int = declare(1, group="processes", scope="run", ge=1, le=4_096, features=("ddp",), needs=(conditions.chosen("gradient_compression", "powersgd"),),
         about="Rank of the approximation, for gradient_compression=powersgd.")
     sequence_parallel: bool = declare(False, group="processes", scope="run", features=("tp",),
         about="Also shard the operations between the sliced matrix products (norms, dropout) over tp, to save memory.")
-    activation_checkpointing: int = declare(0, group="processes", scope="run", ge=0, classes=TRANSFORMER_CLASSES,
+    activation_checkpointing: int = declare(0, group="processes", scope="run", ge=0, le=1_000, classes=TRANSFORMER_CLASSES,
         about="Recompute every n-th encoder layer in the backward pass instead of keeping its activations; 1 = every layer, 0 = none.")
     compile: bool = declare(False, group="processes", scope="run", classes=TRANSFORMER_CLASSES,
         about="Compile encoder layers with torch.compile; the first steps take longer.")
-    max_restarts: int = declare(3, group="processes", scope="run", ge=0,
+    max_restarts: int = declare(3, group="processes", scope="run", ge=0, le=1_000,
         about="Number of times that workers killed by a signal are restarted from the newest checkpoint. Errors that name their cause are not retried.")
-    process_group_timeout_minutes: float = declare(10, group="processes", scope="run", gt=0, needs=(conditions.PROCESSES,),
+    process_group_timeout_minutes: float = declare(10, group="processes", scope="run", gt=0, le=50_000, needs=(conditions.PROCESSES,),
         about="Minutes that a collective operation waits for the other processes before the job fails.")
     log_all_ranks: bool = declare(False, group="processes", scope="run", needs=(conditions.PROCESSES,),
         about="Log the progress of every process, prefixed with its rank. By default, ranks above 0 log only warnings.")
@@ -322,7 +330,9 @@ class Hyperparameters(BaseModel):
     @classmethod
     def _number_of_records(cls, value: Any) -> Any:
         """Return the default number of records for true, and 0 for false."""
-        switched = {"true": True, "false": False}.get(str(value).strip().lower())
+        switched = (
+            {"true": True, "false": False}.get(str(value).strip().lower()) if isinstance(value, (bool, str)) else None
+        )
         return value if switched is None else cls.model_fields["explain"].default * switched
 
     @model_validator(mode="after")

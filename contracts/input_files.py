@@ -26,7 +26,7 @@ class Listing(NamedTuple):
     ignored: list[Path]
 
 
-def shown(path: str | os.PathLike[str]) -> str:
+def escaped(path: str | os.PathLike[str]) -> str:
     """Return a path for messages, with the bytes that are not UTF-8 escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
@@ -50,9 +50,9 @@ def check_file(path: Path) -> None:
     """Raise ContractError unless `path` is a readable regular file, or a link to one; nothing is opened."""
     if not stat.S_ISREG(mode := _mode(path)):
         kind = _KINDS.get(stat.S_IFMT(mode), "a device")
-        raise ContractError(f"{shown(path)}: is {kind}, not a file", "Remove it, or put a regular file there.")
+        raise ContractError(f"{escaped(path)}: is {kind}, not a file", "Remove it, or put a regular file there.")
     if not os.access(path, os.R_OK):
-        raise ContractError(f"{shown(path)}: cannot be read: permission denied", _PERMISSIONS)
+        raise ContractError(f"{escaped(path)}: cannot be read: permission denied", _PERMISSIONS)
 
 
 def check_writable(folder: Path) -> None:
@@ -63,12 +63,12 @@ def check_writable(folder: Path) -> None:
             break
         if not stat.S_ISDIR(_mode(path)):
             raise ContractError(
-                f"{shown(path)}: is no folder, but the job writes a folder there", "Remove or rename it."
+                f"{escaped(path)}: is no folder, but the job writes a folder there", "Remove or rename it."
             )
         nearest = path
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ContractError(
-            f"{shown(nearest)}: cannot be written: permission denied", "Give the job's user the permission to write."
+            f"{escaped(nearest)}: cannot be written: permission denied", "Give the job's user the permission to write."
         )
 
 
@@ -96,7 +96,7 @@ def read_json(path: Path, fix: str) -> Any:
         ContractError: the file is missing, or is not JSON in UTF-8; with another fix, if it cannot be opened.
     """
     if not exists(path):
-        raise ContractError(f"{shown(path)}: cannot be read: it does not exist", fix)
+        raise ContractError(f"{escaped(path)}: cannot be read: it does not exist", fix)
     check_file(path)
     try:
         return parse_json(path.read_text(encoding="utf-8"))
@@ -104,14 +104,14 @@ def read_json(path: Path, fix: str) -> Any:
         raise _unreadable(path, error) from error
     except ValueError as error:
         reason = f"it is not JSON in UTF-8: {first_line(error)}" if path.stat().st_size else "the file is empty"
-        raise ContractError(f"{shown(path)}: cannot be read: {reason}", fix) from error
+        raise ContractError(f"{escaped(path)}: cannot be read: {reason}", fix) from error
 
 
 def read_object(path: Path, fix: str) -> dict[str, Any]:
     """Return the object in a JSON file; raise ContractError as `read_json`, or for another type."""
     content = read_json(path, fix)
     if not isinstance(content, dict):
-        raise ContractError(f"{shown(path)}: contains a {type(content).__name__}, not an object", fix)
+        raise ContractError(f"{escaped(path)}: contains a {type(content).__name__}, not an object", fix)
     return content
 
 
@@ -124,7 +124,7 @@ def expected_content(path: Path, fix: str) -> Iterator[None]:
         raise
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         problem = f"has no {error}" if isinstance(error, KeyError) else f"has a wrong value: {first_line(error)}"
-        raise ContractError(f"{shown(path)}: {problem}", fix) from error
+        raise ContractError(f"{escaped(path)}: {problem}", fix) from error
 
 
 def _collect(folder: Path, real: tuple[str, ...], ignored_prefixes: tuple[str, ...], found: Listing) -> None:
@@ -139,8 +139,8 @@ def _collect(folder: Path, real: tuple[str, ...], ignored_prefixes: tuple[str, .
         if name.startswith(ignored_prefixes):
             found.ignored.append(path)
             continue
-        if shown(name) != name:
-            raise ContractError(f"{shown(path)}: the name is not UTF-8", "Rename it.")
+        if escaped(name) != name:
+            raise ContractError(f"{escaped(path)}: the name is not UTF-8", "Rename it.")
         if not stat.S_ISDIR(_mode(path)):
             check_file(path)
             found.files.append(path)
@@ -148,7 +148,7 @@ def _collect(folder: Path, real: tuple[str, ...], ignored_prefixes: tuple[str, .
         target = os.path.realpath(path) if is_link else os.path.join(real[-1], name)
         if target in real:
             raise ContractError(
-                f"{shown(path)}: leads back to the folder {shown(target)}, which contains it", "Remove the link."
+                f"{escaped(path)}: leads back to the folder {escaped(target)}, which contains it", "Remove the link."
             )
         _collect(path, (*real, target), ignored_prefixes, found)
 
@@ -165,11 +165,11 @@ def _unreadable(path: Path, error: OSError | ValueError) -> ContractError:
     if isinstance(error, FileNotFoundError):
         if path.is_symlink():
             return ContractError(
-                f"{shown(path)}: is a link to {shown(os.readlink(path))}, which does not exist",
+                f"{escaped(path)}: is a link to {escaped(os.readlink(path))}, which does not exist",
                 "Copy the file itself there, or remove the link.",
             )
-        return ContractError(f"{shown(path)}: does not exist", "Put it there, or correct the path.")
+        return ContractError(f"{escaped(path)}: does not exist", "Put it there, or correct the path.")
     if isinstance(error, PermissionError):
-        return ContractError(f"{shown(path)}: cannot be read: permission denied", _PERMISSIONS)
+        return ContractError(f"{escaped(path)}: cannot be read: permission denied", _PERMISSIONS)
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    return ContractError(f"{shown(path)}: cannot be read: {reason}", "Correct the path, or remove what is there.")
+    return ContractError(f"{escaped(path)}: cannot be read: {reason}", "Correct the path, or remove what is there.")

@@ -33,33 +33,42 @@ CALIBRATION = "calibration.json"  # in the package: a calibration of class 1's p
 class ServingSettings(StepSettings):
     """Environment variables of the served model, in the project's image and in others."""
 
-    serving_max_bytes: int = Field(default=25 << 20, ge=1, description="Maximum size of a request, in bytes.")
-    serving_max_records: int = Field(default=10_000, ge=1, description="Maximum number of records in a request.")
+    serving_max_bytes: int = Field(
+        default=25 << 20, ge=1, le=1 << 40, description="Maximum size of a request, in bytes."
+    )
+    serving_max_records: int = Field(
+        default=10_000, ge=1, le=10**9, description="Maximum number of records in a request."
+    )
     serving_max_decoded_bytes: int = Field(
-        default=256 << 20, ge=1, description="Maximum size of a decompressed Parquet request, in bytes."
+        default=256 << 20, ge=1, le=1 << 40, description="Maximum size of a decompressed Parquet request, in bytes."
     )
     serving_batch_size: int = Field(
-        default=32, ge=1, description="Maximum number of records in a batch, from one or more requests."
+        default=32, ge=1, le=1_000_000, description="Maximum number of records in a batch, from one or more requests."
     )
     serving_max_tokens: int = Field(
         default=16_384,
         ge=1,
+        le=10**9,
         description="Maximum number of tokens of a record, and of a run of the model, including padding.",
     )
     serving_onnx_variant: Literal["fused", "int8"] | None = Field(
         default=None, description="Serve model.fused.onnx or model.int8.onnx, if the job kept it."
     )
     serving_threads: int | None = Field(
-        default=None, ge=1, description="Threads of ONNX Runtime. Default: one per core."
+        default=None, ge=1, le=1_024, description="Threads of ONNX Runtime. Default: one per core."
     )
     serving_concurrency: int = Field(
-        default=256, ge=1, description="Maximum number of requests in progress, one thread each; others get status 503."
+        default=256,
+        ge=1,
+        le=10_000,
+        description="Maximum number of requests in progress, one thread each; others get status 503.",
     )
     serving_timeout_seconds: float = Field(
         default=55.0,
         gt=0,
+        le=3_600,
         description="Maximum time for a request to arrive (then status 408), and to be computed (then 503).",
     )
     serving_grace_seconds: float = Field(
-        default=25.0, ge=0, description="Time for active requests after SIGTERM; SageMaker kills after 30 s."
+        default=25.0, ge=0, le=3_600, description="Time for active requests after SIGTERM; SageMaker kills after 30 s."
     )

@@ -1,12 +1,24 @@
 """Suggest names for misspelled ones."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 SIMILAR = "; the similar column {!r} exists"  # hint for a column that a table or a request lacks
+_LONGEST = 200  # characters that are compared; the time grows with their square
 
 
 def did_you_mean(name: str, known: Iterable[str], *, hint: str = "; did you mean {!r}?") -> str:
-    """Return `hint` with the known name closest to `name`, or "" if none is close."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
-    return hint.format(close[0]) if close else ""
+    """Return `hint` with the known name closest to `name`, or "" if none is close.
+
+    Upper case and separators do not count.
+    """
+    names: dict[str, str] = {}
+    for each in known:
+        names.setdefault(_letters(each), each)
+    close = difflib.get_close_matches(_letters(name[:_LONGEST]), names, n=1, cutoff=0.4)
+    return hint.format(names[close[0]]) if close else ""
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]+", "_", name.casefold()).strip("_")

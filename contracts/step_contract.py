@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from contracts.errors import ContractError, shortened
+from contracts.declaration import describe_limits
+from contracts.errors import ContractError, shown
 from contracts.json_text import parse_json
+from contracts.numbers import Json, decimal_comma
 from contracts.paths import DEFAULT_ROOT
 
 
@@ -30,8 +32,8 @@ def _object(value: Any) -> Any:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
-Fractions = Annotated[tuple[float, ...], BeforeValidator(_listed)]
-JsonObject = Annotated[dict[str, Any], BeforeValidator(_object)]
+Fractions = Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], BeforeValidator(_listed)]
+JsonObject = Annotated[dict[str, Json], BeforeValidator(_object)]
 
 
 class StepSettings(BaseModel):
@@ -68,7 +70,10 @@ class StepSettings(BaseModel):
             place, about = f"environment variable {name.upper()}", cls.model_fields[name].description
             if first["type"] == "missing":
                 raise ContractError(f"{place}: is not set", f"Set it: {about}") from None
-            raise ContractError(f"{place}: {shortened(repr(given[name]))} is invalid: {reason}", about or "") from None
+            raise ContractError(
+                f"{place}: {shown(given[name])} is invalid: {reason}",
+                f"{decimal_comma(given[name])}{about}{describe_limits(cls.model_fields[name])}",
+            ) from None
 
     def to_environment(self) -> dict[str, str]:
         """Return these settings as environment variables, without those at their default. Byte-stable."""

@@ -2,10 +2,14 @@
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from contracts import artifacts
+from contracts.hyperparameters import METRICS
+from contracts.numbers import Number
 from contracts.paths import SPLITS as TRAINING_SPLITS
+from contracts.serving import MEDIA_TYPES, REQUEST_TYPES
+from contracts.spelling import did_you_mean
 from contracts.step_contract import Fractions, JsonObject, Names, StepArgument, StepContract, StepFolder, StepSettings
 
 TABLE_FILES = tuple(f"*.{suffix}{gz}" for suffix in ("csv", "tsv", "json", "jsonl", "parquet") for gz in ("", ".gz"))
@@ -50,9 +54,11 @@ class DataLoadingSettings(ProcessingSettings):
     """Environment of DataLoading."""
 
     output_format: TableFormat = Field("CSV", description="Format of the table that is written.")
-    generate_rows: int = Field(0, ge=0, description="Rows to generate if there is no input. 0: the input is required.")
-    seed: int = Field(7, ge=0, description="Seed of a generated table.")
-    rows_per_file: int = Field(1_000_000, ge=1, description="Rows per part file.")
+    generate_rows: int = Field(
+        0, ge=0, le=100_000_000, description="Rows to generate if there is no input. 0: the input is required."
+    )
+    seed: int = Field(7, ge=0, lt=2**63, description="Seed of a generated table.")
+    rows_per_file: int = Field(1_000_000, ge=1, le=10**9, description="Rows per part file.")
 
 
 class TabularPreprocessingSettings(ProcessingSettings):
@@ -124,9 +130,13 @@ class ModelMetricsSettings(ProcessingSettings):
     group_fields: Names = Field(
         (), description="Columns that define the slices of metrics, in the predictions or in processed_data."
     )
-    min_group_rows: int = Field(30, ge=1, description="Groups with fewer labelled rows are combined as 'others'.")
+    min_group_rows: int = Field(
+        30, ge=1, le=10**9, description="Groups with fewer labelled rows are combined as 'others'."
+    )
     flagged_shares: Fractions = Field(
-        (0.01, 0.05, 0.1, 0.2), description="Shares of highest scores at which count and dollar recall are reported."
+        (0.01, 0.05, 0.1, 0.2),
+        max_length=100,
+        description="Shares of highest scores at which count and dollar recall are reported.",
     )
     false_positive_rate: float = Field(
         0.1, gt=0, lt=1, description="False positive rate at which count and dollar recall are also reported."
@@ -141,6 +151,23 @@ class ModelMetricsSettings(ProcessingSettings):
     )  # fmt: skip
     generate_plots: bool = Field(True, description="Write plots.")
 
+    @field_validator("decision_metric")
+    @classmethod
+    def _known_metric(cls, value: str, info: ValidationInfo) -> str:
+        """Check the metric's name against the other settings; the predictions decide which splits there are."""
+        budgets = [f"{share:g}" for share in info.data.get("flagged_shares", ())]
+        budgets.append(f"fpr_{info.data.get('false_positive_rate', 0.1):g}")
+        kinds = ["count"] if info.data.get("amount_field") is None else ["count", "dollar"]
+        known = [
+            *("loss", *METRICS, "brier_score", "expected_calibration_error"),
+            *(f"{kind}_recall_at_{budget}" for budget in budgets for kind in kinds),
+            *(f"{name}_difference" for name in METRICS),
+        ]
+        name = value.partition("/")[2]
+        if name not in known:
+            raise ValueError(f"{name!r} is not a metric{did_you_mean(name, known)}; there are {', '.join(known)}")
+        return value
+
 
 class PackageSettings(ProcessingSettings):
     """Environment of Package."""
@@ -151,12 +178,24 @@ class PackageSettings(ProcessingSettings):
 class PayloadSettings(ProcessingSettings):
     """Environment of Payload."""
 
-    content_types: Names = Field(("application/json", "text/csv"), description="Content types of the sample requests.")
-    default_numeric_value: float = Field(0.0, description="Value of numeric columns in a sample request.")
+    content_types: Names = Field(
+        ("application/json", "text/csv"), min_length=1, description="Content types of the sample requests."
+    )
+    default_numeric_value: Number = Field(0.0, description="Value of numeric columns in a sample request.")
     default_text_value: str = Field("DEFAULT_TEXT", description="Value of text and categorical columns.")
     field_defaults: JsonObject = Field({}, description='Values by column that take precedence, e.g. {"price": 9.99}.')
-    check_rows: int = Field(64, ge=1, description="Rows of processed_data that are sent in each content type.")
+    check_rows: int = Field(
+        64, ge=1, le=1_000_000, description="Rows of processed_data that are sent in each content type."
+    )
     tolerance: float = Field(1e-4, gt=0, lt=1, description="Maximum difference from the training job's probabilities.")
+
+    @field_validator("content_types")
+    @classmethod
+    def _served(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if name not in MEDIA_TYPES:
+                raise ValueError(f"{name!r} is not served; name one or more of {', '.join(REQUEST_TYPES)}")
+        return value
 
 
 _MODEL_INPUT = StepFolder(

@@ -1,14 +1,13 @@
 """Write docs/hyperparameters.md from the contract; with `--check`, only check that it is current."""
 
 import sys
-import types
 import typing
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import PydanticUndefined
 
-from contracts.declaration import Declaration, declaration_of
+from contracts.declaration import Declaration, declaration_of, describe_limits, is_union, plain_type
 from contracts.hyperparameter_files import ALIASES
 from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import ALIASES as CLASS_ALIASES
@@ -59,15 +58,10 @@ def render() -> str:
             declaration = declaration_of(field)
             if declaration.group != group:
                 continue
-            limits = ", ".join(
-                f"{word} {getattr(rule, attribute)}"
-                for rule in field.metadata
-                for attribute, word in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
-                if getattr(rule, attribute, None) is not None
-            )
-            about = (field.description or "") + (f" ({limits})" if limits else "")
+            about = (field.description or "") + describe_limits(field)
+            kind = _type(plain_type(field.annotation))
             cells = (
-                f"`{name}`", _type(field.annotation), _default(field.default), declaration.scope, _cell(about),
+                f"`{name}`", kind, _default(field.default), declaration.scope, _cell(about),
                 _cell(_obstacles(declaration)),
             )  # fmt: skip
             parts.append(f"| {' | '.join(cells)} |\n")
@@ -96,16 +90,12 @@ def _type(annotation: Any) -> str:
     if typing.get_origin(annotation) is typing.Literal:
         return _cell(" or ".join(f"`{value}`" for value in typing.get_args(annotation)))
     kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
-    if _is_union(annotation) and len(kinds) > 1:
+    if is_union(annotation) and len(kinds) > 1:
         return " or ".join(_type(kind) for kind in kinds)
     text = getattr(annotation, "__name__", str(annotation)) if not typing.get_args(annotation) else str(annotation)
     for long, short in (("typing.", ""), (" | None", "")):
         text = text.replace(long, short)
     return _cell("list of names" if "Literal" in text else text)
-
-
-def _is_union(annotation: Any) -> bool:
-    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
 def _default(value: Any) -> str:

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from contracts.declaration import describe_limits
 from contracts.steps import MODEL_METRICS
 from pipeline.config import Aws, Condition, Machine, PipelineConfig, Registration, Retries, Spot
 from pipeline.graph import AFTER_CONDITION, CONDITION, EDGES, FAIL, ORDER, outside_inputs
@@ -62,7 +63,7 @@ def _about(model: type[BaseModel]) -> str:
 
 
 def _row(name: str, field: FieldInfo) -> str:
-    about = (field.description or "").replace("|", "\\|")
+    about = (field.description or "").replace("|", "\\|") + describe_limits(field)
     choices = _choices(field.annotation)
     return f"| {name} | {_default(field)} | {', '.join(choices) + '. ' if choices else ''}{about} |"
 

@@ -8,6 +8,7 @@ from generated_parts import update_page
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from contracts.declaration import describe_limits
 from contracts.step_contract import StepContract, StepFolder
 from contracts.steps import STEPS
 
@@ -52,7 +53,7 @@ def _setting(name: str, field: FieldInfo) -> str:
     kinds = (field.annotation, *get_args(field.annotation))
     choices = next((get_args(kind) for kind in kinds if _is_literal(kind)), ())
     about = f"{', '.join(choices)}. {field.description}" if choices else field.description
-    return f"| {name.upper()} | {default} | {about} |"
+    return f"| {name.upper()} | {default} | {about}{describe_limits(field)} |"
 
 
 def _is_literal(annotation: Any) -> bool:

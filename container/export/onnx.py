@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
+from onnx_ir import Graph
 from onnx_ir.passes.common import DeduplicateInitializersPass
 from torch import Tensor, nn
 from torch.export import Dim
@@ -214,12 +215,21 @@ def _write(model: Classifier, hp: Hyperparameters, path: Path, *, decision: Deci
     # The tracer stores a stack trace, with paths of this machine, in every node.
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()
+    _rename_values(program.model.graph, {*input_names(model, hp), ONNX_OUTPUT})
     program.model.graph.metadata_props.clear()
     program.model.metadata_props.update(_metadata(hp, decision))
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
     if hp.share_encoder:  # the exporter stores a transposed weight once for each text that uses it
         DeduplicateInitializersPass(size_limit=num_bytes)(program.model)
     program.save(path, external_data=num_bytes > LARGEST_FILE)
+
+
+def _rename_values(graph: Graph, names: set[str]) -> None:
+    """Rename the values inside the graph that the tracer gave one of `names`, those of inputs and outputs."""
+    values = [value for node in graph.all_nodes() for value in node.outputs if not value.is_graph_output()]
+    for value in (*values, *graph.initializers.values()):
+        if value.name in names:
+            value.name = f"{value.name}.inner"  # no input has a dot in its name
 
 
 def _metadata(hp: Hyperparameters, decision: Decision) -> dict[str, str]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from container.tables.channel_files import Origin
 from container.tables.values import keys, plain_array
-from contracts.errors import ContractError, shortened
+from contracts.errors import ContractError, shown
 
 UNLABELLED = -100  # as in container/data/batch.py, which needs torch
 
@@ -47,7 +47,7 @@ class LabelMap:
         wrong = np.flatnonzero(pc.and_(pc.is_null(ids), pc.is_valid(cell_keys)).to_numpy(zero_copy_only=False))
         if len(wrong):
             index = int(wrong[0])
-            value = shortened(repr(plain_array(column)[index].as_py()))
+            value = shown(plain_array(column)[index].as_py())
             raise ContractError(
                 f"{origin.row(index)}, column {self.column!r}: {value} is not one of the labels {list(self.labels)}",
                 "Correct the row, or multiclass_categories (with is_binary false) so that it lists every label.",
@@ -139,7 +139,7 @@ class LabelCollector:
     def _admit(self, key: str, where: str) -> None:
         if len(self.index) == self.allowed:
             raise ContractError(
-                f"{where}, column {self.column!r}: {shortened(repr(key))} is one label more than the {self.allowed} "
+                f"{where}, column {self.column!r}: {shown(key)} is one label more than the {self.allowed} "
                 f"classes {list(self.index)}",
                 "Check label_name. For more classes, set is_binary=false, num_classes and multiclass_categories.",
             )

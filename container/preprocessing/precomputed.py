@@ -17,6 +17,7 @@ from container.tables.channel_files import missing_column
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.input_files import read_json
+from contracts.numbers import LARGEST_NUMBER
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +75,13 @@ def load_imputation(folder: Path, columns: Sequence[str]) -> dict[str, float]:
     """Return impute_dict of an earlier step: {column: value}."""
     path, values = read_artifact(folder, artifacts.IMPUTE_DICT, columns)
     for column, value in values.items():
-        if not isinstance(value, (int, float, np.number)) or isinstance(value, bool) or not np.isfinite(value):
+        if (
+            not isinstance(value, (int, float, np.number))
+            or isinstance(value, bool)
+            or not abs(value) <= LARGEST_NUMBER
+        ):
             raise ContractError(
-                f"{path}: column {column!r}: {value!r} is not a finite number",
+                f"{path}: column {column!r}: {value!r} is not a finite number of float32",
                 "Give each column one number, or set USE_PRECOMPUTED_IMPUTATION to false to fit them.",
             )
     return {column: float(value) for column, value in values.items()}

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from container.tables.values import keys
 from contracts.errors import ContractError
+from contracts.numbers import LARGEST_NUMBER
 
 MISSING = ""  # null and "" are one category
 
@@ -252,7 +253,7 @@ def parse_risk_table(column: str, given: Any, *, num_values: int, source: str) -
     def values(name: str, risks: Any) -> tuple[float, ...]:
         listed = list(risks) if isinstance(risks, (list, tuple, np.ndarray)) else [risks]
         numeric = all(isinstance(x, (int, float, np.number)) and not isinstance(x, bool) for x in listed)
-        if not numeric or len(listed) != num_values or not np.isfinite(np.array(listed, np.float64)).all():
+        if not numeric or len(listed) != num_values or not all(abs(x) <= LARGEST_NUMBER for x in listed):
             raise refuse(f"{name} is {risks!r}, not {form.rstrip(',')}")
         return tuple(float(x) for x in listed)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from container.tables.channel_files import SUFFIXES, format_of, suffix_of
 from contracts.errors import ContractError
-from contracts.input_files import check_file, exists, files_below, shown
+from contracts.input_files import check_file, escaped, exists, files_below
 
 logger = logging.getLogger(__name__)
 
@@ -73,4 +73,4 @@ def _content(folder: Path) -> str:
 
 def _names(folder: Path, paths: list[Path]) -> str:
     more = f" and {len(paths) - LISTED_FILES} more" if len(paths) > LISTED_FILES else ""
-    return ", ".join(shown(path.relative_to(folder)) for path in paths[:LISTED_FILES]) + more
+    return ", ".join(escaped(path.relative_to(folder)) for path in paths[:LISTED_FILES]) + more

@@ -12,7 +12,7 @@ import pyarrow as pa
 from container.tables.channel_files import check_names, open_plain
 from container.tables.column_types import replace_surrogates
 from container.tables.values import written_float
-from contracts.errors import ContractError, shortened
+from contracts.errors import ContractError, shown
 from contracts.json_text import JsonDecoder
 
 HEAD_ROWS = 1000  # rows that name the columns
@@ -150,7 +150,7 @@ def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
         number += 1
         if not isinstance(row, dict):
             raise ContractError(
-                f"{path}: row {number}: {shortened(repr(row))} is not an object", "Write each row as {column: value}."
+                f"{path}: row {number}: {shown(row)} is not an object", "Write each row as {column: value}."
             )
         yield row
     if in_array and not ended:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from container.tables.channel_files import check_names
 from container.tables.column_types import replace_surrogates
 from container.tables.values import texts
-from contracts.errors import ContractError, shortened
+from contracts.errors import ContractError, shown
 
 _TYPED = "biufmM"  # dtype kinds of numbers and times, which would lose their precision as Python objects
 
@@ -46,7 +46,7 @@ def records_to_table(records: Any, columns: Sequence[str] = ()) -> pa.Table:
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise ContractError(
-                f"record {index + 1}: {shortened(repr(row))} is not a dict of columns",
+                f"record {index + 1}: {shown(row)} is not a dict of columns",
                 "Pass a list of dicts, a DataFrame or an Arrow table.",
             )
     names = dict.fromkeys(name for row in rows for name in row)

@@ -8,10 +8,10 @@ import pyarrow.compute as pc
 
 from container.tables.channel_files import Origin
 from container.tables.column_types import decode, exact_integers, is_binary, plain_type, widen_floats
-from contracts.errors import ContractError, shortened
+from contracts.errors import ContractError, shown
+from contracts.numbers import LARGEST_NUMBER
 
 MISSING_NUMBERS = ("", "na", "n/a", "null", "none", "nan")
-LARGEST = float(np.finfo(np.float32).max)  # the model reads float32
 _UNSIGNED = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _NUMBER = f"^[+-]?{_UNSIGNED}"
 _INTEGRAL = r"^(-?(?:0|[1-9][0-9]*))\.0*$"
@@ -90,10 +90,10 @@ def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) ->
             "Take it out of tab_field_list, or write it as numbers.",
         )
     values = parsed.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
-    wrong = np.flatnonzero(np.abs(values) > LARGEST)  # inf too; NaN compares false
+    wrong = np.flatnonzero(np.abs(values) > LARGEST_NUMBER)  # inf too; NaN compares false
     if len(wrong):
         index = int(wrong[0])
-        value = shortened(repr(column[index].as_py()))
+        value = shown(column[index].as_py())
         raise ContractError(
             f"{origin.row(index)}, column {name!r}: {value} is not a finite 32-bit number",
             "Write a finite number, or leave the field empty for imputation.",
@@ -149,7 +149,7 @@ def _parse(column: pa.Array, name: str, origin: Origin) -> pa.Array:
     if pc.any(wrong).as_py():
         index = pc.index(wrong, True).as_py()
         raise ContractError(
-            f"{origin.row(index)}, column {name!r}: {shortened(repr(column[index].as_py()))} is not a number",
+            f"{origin.row(index)}, column {name!r}: {shown(column[index].as_py())} is not a number",
             "Write a number, or leave the field empty; take the column out of tab_field_list if it is a category.",
         )
     return pc.cast(pc.utf8_ltrim(text, characters="+"), pa.float64())  # Arrow parses no plus sign

@@ -13,6 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from onnx_ir.serde import deserialize_model, serialize_model
 
 from container.data.batch import PackedBatch
 from container.export import onnx as export
@@ -254,3 +255,14 @@ def test_the_onnx_runtime_tells_nobody_what_it_runs(tmp_path):
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), "PYTHONPATH": str(REPOSITORY)}
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, timeout=60, check=True)
     assert list(home.rglob("*")) == []
+
+
+def test_a_value_inside_the_graph_never_has_the_name_of_an_input():
+    nodes = [onnx.helper.make_node("Relu", ["linear"], ["cat"]), onnx.helper.make_node("Neg", ["cat"], ["out"])]
+    ports = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("linear", "out")]
+    graph = onnx.helper.make_graph(nodes, "graph", ports[:1], ports[1:])
+    model = deserialize_model(onnx.helper.make_model(graph))
+    export._rename_values(model.graph, {"cat", "linear", "out"})
+    renamed = serialize_model(model).graph
+    assert [list(node.output) for node in renamed.node] == [["cat.inner"], ["out"]]
+    assert list(renamed.node[1].input) == ["cat.inner"]

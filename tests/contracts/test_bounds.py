@@ -1,0 +1,133 @@
+"""Every number of a configuration is bounded, and no value ends validation with anything but a ContractError."""
+
+import re
+import time
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from contracts.declaration import number_limits
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import cast_value, parse_hyperparameters
+from contracts.hyperparameters import Hyperparameters
+from contracts.serving import ServingSettings
+from contracts.spelling import did_you_mean
+from contracts.steps import STEPS, ModelMetricsSettings, PayloadSettings
+from docs.generate_hyperparameters import TARGET
+from testing.jobs import CONFIGURATION
+
+KINDS = (Hyperparameters, ServingSettings, *(step.settings for step in STEPS))
+FIELDS = [(kind, name) for kind in KINDS for name in kind.model_fields]
+METRICS = {"ID_FIELD": "id", "LABEL_FIELD": "label"}
+
+
+def deep(levels):
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+HOSTILE = [
+    10**30, -(10**30), 10**5000, 0, -1, 1e300, -1e300, float("nan"), float("inf"), True, None, b"x", object(),
+    "", " ", "\ud800", "\0", "x" * 100_000, "nan", "1e999", "0,2", "9" * 5000, "[" * 5000, "(" * 300, "{'a':" * 200,
+    [], {}, [[1]], [None], [10**30], [1e300], ["a", "a"], {1: 2}, {"a": {"b": [1]}}, {"price": 1e300},
+    {"color": {"risk": {"red": 1e300}, "default_risk": 1}}, {"vocab_size": 10**30}, {"vocab_size": "\ud800"},
+    deep(2000),
+]  # fmt: skip
+DEEP = len(HOSTILE) - 1
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS, ids=[f"{kind.__name__}.{name}" for kind, name in FIELDS])
+def test_every_number_of_a_setting_has_a_lower_and_an_upper_bound(kind, name):
+    field = kind.model_fields[name]
+    for limits in number_limits(field.annotation, field.metadata):
+        assert {"ge", "gt"} & set(limits), "no lower bound"
+        assert {"le", "lt"} & set(limits), "no upper bound"
+
+
+def test_the_page_of_hyperparameters_shows_both_bounds_of_every_number():
+    rows = {found[1]: row for row in TARGET.read_text().splitlines() if (found := re.match(r"\| `(\w+)` \|", row))}
+    numeric = [name for name, each in Hyperparameters.model_fields.items() if number_limits(each.annotation)]
+    assert len(numeric) > 60
+    for name in numeric:
+        assert re.search(r"\((at least|above) [^()]*, (at most|below) [^()]*\)", rows[name]), name
+
+
+def refusal(name, value):
+    try:
+        parsed = cast_value(value, Hyperparameters.model_fields[name].annotation)
+        parse_hyperparameters({**CONFIGURATION, name: parsed})
+    except ContractError as error:
+        return error
+    return None
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(list(Hyperparameters.model_fields)), st.integers(0, len(HOSTILE) - 1))
+@example("encoder_config", HOSTILE.index("[" * 5000))
+@example("explain", DEEP)
+@example("lr", HOSTILE.index(10**5000))
+@example("encoder_config", DEEP)
+def test_any_value_of_a_hyperparameter_is_valid_or_refused_at_once_with_its_name_and_a_fix(name, index):
+    start = time.process_time()
+    error = refusal(name, HOSTILE[index])
+    assert time.process_time() - start < 1
+    assert error is None or (name in error.cause.splitlines()[0] and error.fix)
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"FLAGGED_SHARES": "0,2"}, "greater than 0\nWrite 0.2, with a decimal point"),
+        ({"FLAGGED_SHARES": "2"}, "less than or equal to 1"),
+        ({"FALSE_POSITIVE_RATE": "0,2"}, "Write 0.2, with a decimal point"),
+        ({"FLAGGED_SHARES": "[" * 5000}, "too many levels"),
+        ({"DECISION_METRIC": "test/foo"}, "'foo' is not a metric"),
+        ({"DECISION_METRIC": "test/dollar_recall_at_0.1"}, "did you mean 'count_recall_at_0.1'"),
+    ],
+)
+def test_a_setting_of_the_metrics_out_of_its_range_is_refused(environment, words):
+    with pytest.raises(ContractError) as raised:
+        ModelMetricsSettings.from_environment({**METRICS, **environment})
+    assert words in str(raised.value)
+    assert next(iter(environment)) in raised.value.cause
+
+
+def test_a_metric_that_other_settings_produce_may_decide():
+    environment = {**METRICS, "FLAGGED_SHARES": "0.3", "AMOUNT_FIELD": "price"}
+    for name in ("loss", "brier_score", "dollar_recall_at_0.3", "count_recall_at_fpr_0.1", "auroc_difference"):
+        assert ModelMetricsSettings.from_environment({**environment, "DECISION_METRIC": f"test/{name}"})
+
+
+def test_a_content_type_that_the_model_does_not_serve_is_refused():
+    with pytest.raises(ContractError, match=r"CONTENT_TYPES: 'image/png' is invalid: 'image/png' is not served"):
+        PayloadSettings.from_environment({"CONTENT_TYPES": "image/png"})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("Multimodal_BERT", "multimodal_bert"), ("trimodal-bert", "trimodal_bert")]
+)
+def test_a_suggestion_ignores_upper_case_and_separators(name, meant):
+    assert did_you_mean(name, ["multimodal_moe", "bert", "trimodal_bert", "multimodal_bert"]).endswith(f"{meant!r}?")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"text_input_ids_key": "tabular"}, "text_input_ids_key: 'tabular' names an input 'tabular'"),
+        ({"text_input_ids_key": "probabilities"}, "the name of the output"),
+        ({"text_attention_mask_key": "input_ids"}, "the name of the input of text_input_ids_key"),
+        ({"text_input_ids_key": "a b"}, "text_input_ids_key: 'a b' is invalid"),
+        ({"label_name": "prob_class_1"}, "label_name: 'prob_class_1' is the name of a column of probabilities"),
+        ({"imputation_dict": {"price": 1e300}}, r"imputation_dict: {'price': 1e+300} is invalid"),
+        ({"risk_tables": {"color": {"risk": {"red": 1e300}}}}, "a number is not between"),
+        ({"risk_table_folds": 10**6}, "risk_table_folds: 1000000 is invalid"),
+        ({"numeric_embedding_bins": 10**9}, "less than or equal to 1024"),
+    ],
+)
+def test_names_that_collide_and_numbers_that_are_too_large_are_refused(changes, words):
+    with pytest.raises(ContractError) as raised:
+        parse_hyperparameters({**CONFIGURATION, **changes})
+    assert words in raised.value.cause
