@@ -1,11 +1,19 @@
 """The configuration of a pipeline; config_file.py reads it, docs/pipeline.md lists its keys."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from contracts.numbers import LARGEST_NUMBER, Json, Number
+
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9](-*[A-Za-z0-9]){0,62}$")]
-S3Folder = Annotated[str, StringConstraints(pattern=r"^s3://[^/]+(/.*)?$")]
+S3Folder = Annotated[str, StringConstraints(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$", max_length=1024)]
+InstanceType = Annotated[str, StringConstraints(pattern=r"^ml\.[a-z0-9-]+\.[a-z0-9-]+$")]
+NetworkId = Annotated[str, StringConstraints(pattern=r"^[-0-9a-zA-Z]{1,32}$")]
+_TAG = r"^[\p{L}\p{Z}\p{N}_.:/=+\-@]*$"
+TagKey = Annotated[str, StringConstraints(pattern=_TAG, min_length=1, max_length=128)]
+TagValue = Annotated[str, StringConstraints(pattern=_TAG, max_length=256)]
+CardText = Annotated[str, StringConstraints(max_length=1024)]
 Approval = Literal["PendingManualApproval", "Approved", "Rejected"]
 
 
@@ -21,8 +29,8 @@ class Condition(Section):
     metric: str = Field(
         default="test/auroc", pattern=r"^[^/]+/[^/]+$", description="The metric, split/metric, as in metrics.json."
     )
-    minimum: float | None = Field(default=None, description="The metric must be at least this.")
-    maximum: float | None = Field(
+    minimum: Number | None = Field(default=None, description="The metric must be at least this.")
+    maximum: Number | None = Field(
         default=None, description="Instead of minimum, if lower is better: the metric must be at most this."
     )
     beat: Literal["nothing", "approved", "newest"] = Field(
@@ -30,15 +38,24 @@ class Condition(Section):
         description="The model must also be at least as good as a registered model of the group: the newest approved "
         "one, or the newest. If none is registered yet, the threshold alone decides.",
     )
-    margin: float = Field(default=0.0, ge=0, description="With beat: the required improvement.")
+    margin: float = Field(default=0.0, ge=0, le=1, description="With beat: the required improvement.")
 
     @model_validator(mode="after")
     def _one_threshold(self) -> Self:
         if (self.minimum is None) == (self.maximum is None):
             raise ValueError("give exactly one of minimum and maximum")
+        lowest, highest = self._range
+        if not lowest <= self.threshold <= highest:
+            raise ValueError(f"{self.threshold:g} is not between {lowest:g} and {highest:g}, as {self.metric} is")
         if self.margin and self.beat == "nothing":
             raise ValueError("margin goes with beat: approved or newest")
         return self
+
+    @property
+    def _range(self) -> tuple[float, float]:
+        if self.metric.endswith("/loss"):
+            return 0.0, LARGEST_NUMBER
+        return (-1.0 if self.metric.endswith("_difference") else 0.0), 1.0
 
     @property
     def threshold(self) -> float:
@@ -61,17 +78,17 @@ class Registration(Section):
 
     group: Name | None = Field(default=None, description="Model package group. Default: the pipeline's name.")
     approval: Approval = Field(default="PendingManualApproval", description="Approval status of a new package.")
-    creator: str = Field(default="", description="Model card: the creator of the model.")
-    problem: str = Field(default="", description="Model card: the business problem it solves.")
-    intended_uses: str = Field(default="", description="Model card: the intended uses.")
+    creator: CardText = Field(default="", description="Model card: the creator of the model.")
+    problem: CardText = Field(default="", description="Model card: the business problem it solves.")
+    intended_uses: CardText = Field(default="", description="Model card: the intended uses.")
     risk_rating: Literal["High", "Medium", "Low", "Unknown"] = Field(default="Unknown", description="Model card: risk.")
-    caveats: str = Field(default="", description="Model card: caveats and recommendations.")
-    inference_instances: tuple[str, ...] = Field(
+    caveats: CardText = Field(default="", description="Model card: caveats and recommendations.")
+    inference_instances: tuple[InstanceType, ...] = Field(
         default=("ml.m5.large", "ml.m5.xlarge", "ml.c5.xlarge"),
         min_length=1,
         description="Instance types for endpoints.",
     )
-    transform_instances: tuple[str, ...] = Field(
+    transform_instances: tuple[InstanceType, ...] = Field(
         default=("ml.m5.xlarge",), min_length=1, description="Instance types for batch transform."
     )
 
@@ -79,7 +96,7 @@ class Registration(Section):
 class Machine(Section):
     """The instances of a step."""
 
-    instance_type: str = Field(default="ml.m5.xlarge", pattern=r"^ml\.", description="Instance type.")
+    instance_type: InstanceType = Field(default="ml.m5.xlarge", description="Instance type.")
     instance_count: int = Field(
         default=1,
         ge=1,
@@ -108,36 +125,53 @@ class Retries(Section):
     """Retries after missing capacity, limits, throttling and service faults; never after an error of the job."""
 
     max_attempts: int = Field(default=3, ge=1, le=20, description="Attempts.")
-    interval_seconds: int = Field(default=30, ge=1, description="Pause before the second attempt.")
-    backoff_rate: float = Field(default=2.0, ge=1, description="Growth of the pause.")
+    interval_seconds: int = Field(default=30, ge=1, le=43_200, description="Pause before the second attempt.")
+    backoff_rate: float = Field(default=2.0, ge=1, le=20, description="Growth of the pause.")
 
 
 class Aws(Section):
     """The pipeline on AWS; `run` does not need this section."""
 
     region: str = Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$", description="Region.")
-    role: str = Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:role/.+$", description="ARN of the role that jobs assume.")
+    role: str = Field(
+        pattern=r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[a-zA-Z0-9+=,.@/_-]+$",
+        max_length=2048,
+        description="ARN of the role that jobs assume.",
+    )
     image: str = Field(
         pattern=r"^[^\s@]+@sha256:[0-9a-f]{64}$",
+        max_length=255,
         description="The image by digest: REPOSITORY@sha256:..., so that the step cache recognizes a new image.",
     )
     bucket: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", description="Bucket for all outputs.")
-    prefix: str = Field(default="pipelines", pattern=r"^[^/].*[^/]$", description="Key prefix in the bucket.")
+    prefix: str = Field(
+        default="pipelines",
+        pattern=r"^[A-Za-z0-9!_.*'()-]+(/[A-Za-z0-9!_.*'()-]+)*$",
+        max_length=512,
+        description="Key prefix in the bucket.",
+    )
     inputs: dict[str, S3Folder] = Field(default={}, description="S3 URIs of the external inputs, by logical name.")
     steps: dict[str, Machine] = Field(default={}, description="Instances by step name. Default: one ml.m5.xlarge.")
     spot: Spot = Field(default=Spot(), description="Spot training.")
     retries: Retries = Field(default=Retries(), description="Retries of each step.")
     cache_expires: str | None = Field(
         default="P30D",
-        pattern=r"^P(\d+D)?(T(\d+H)?(\d+M)?)?$",
+        pattern=r"^P([0-9]+D|([0-9]+D)?T([0-9]+H|([0-9]+H)?[0-9]+M))$",
         description="Age after which a cached step runs again; null: no step cache.",
     )
-    kms_key: str | None = Field(default=None, description="KMS key of volumes and outputs. Default: AWS managed keys.")
-    subnets: tuple[str, ...] = Field(default=(), description="VPC subnets; with security_groups.")
-    security_groups: tuple[str, ...] = Field(default=(), description="VPC security groups; with subnets.")
+    kms_key: str | None = Field(
+        default=None,
+        pattern=r"^[a-zA-Z0-9:/_-]+$",
+        max_length=2048,
+        description="KMS key of volumes and outputs. Default: AWS managed keys.",
+    )
+    subnets: tuple[NetworkId, ...] = Field(default=(), max_length=16, description="VPC subnets; with security_groups.")
+    security_groups: tuple[NetworkId, ...] = Field(
+        default=(), max_length=5, description="VPC security groups; with subnets."
+    )
     network_isolation: bool = Field(default=True, description="Jobs have no network except between a job's hosts.")
     encrypt_traffic: bool = Field(default=False, description="Encrypt traffic between a job's hosts.")
-    tags: dict[str, str] = Field(default={}, max_length=50, description="Tags of the pipeline and of its jobs.")
+    tags: dict[TagKey, TagValue] = Field(default={}, max_length=50, description="Tags of the pipeline and of its jobs.")
 
     @model_validator(mode="after")
     def _belong_together(self) -> Self:
@@ -157,10 +191,10 @@ class PipelineConfig(Section):
     hyperparameters_file: str | None = Field(
         default=None, description="A JSON file of hyperparameters, relative to this file, e.g. one of hyperparams/."
     )
-    hyperparameters: dict[str, Any] = Field(
+    hyperparameters: dict[str, Json] = Field(
         default={}, description="Hyperparameters; they override those of hyperparameters_file."
     )
-    settings: dict[str, dict[str, Any]] = Field(
+    settings: dict[str, dict[str, Json]] = Field(
         default={}, description="Settings by step name, as in the tables below."
     )
     condition: Condition = Field(description="The requirement for registration.")

@@ -6,20 +6,14 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from contracts.errors import ContractError
+from contracts.errors import ContractError, shown
 from contracts.json_text import parse_json
+from contracts.numbers import decimal_comma
 from contracts.spelling import did_you_mean
 from pipeline.config import PipelineConfig
 
-
-class _UniqueKeys(yaml.SafeLoader):
-    """Load plain YAML in which no mapping has a key twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
-        if len(set(names)) < len(names):
-            raise ValueError(f"the key {max(names, key=names.count)!r} occurs more than once{node.start_mark}")
-        return super().construct_mapping(node, deep)
+_MERGE = "tag:yaml.org,2002:merge"
+_MOST_VALUES = 100_000
 
 
 def load_config(path: Path) -> PipelineConfig:
@@ -60,14 +54,43 @@ def _read_mapping(path: Path, key: str) -> dict[str, Any]:
     kind = "JSON" if path.suffix == ".json" else "YAML"
     try:
         text = path.read_text(encoding="utf-8")
-        content = parse_json(text) if kind == "JSON" else yaml.load(text, _UniqueKeys)
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        content = parse_json(text) if kind == "JSON" else yaml.load(text, Loader=_Loader)
+        _size(content, {})
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ContractError(
-            f"{key}: {path} is not {kind}: {' '.join(str(error).split())}", "Correct the file."
+            f"{key}: {path} cannot be read as {kind} in UTF-8: {' '.join(str(error).split())[:500]}",
+            "Correct the file; indent YAML with spaces, and give each key once.",
         ) from None
     if not isinstance(content, dict):
         raise ContractError(f"{key}: {path} contains a {type(content).__name__}, not a mapping", "Write name: value.")
     return content
+
+
+class _Loader(yaml.SafeLoader):
+    """Read YAML; a key that a mapping has twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:  # before << adds the keys of other mappings
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                if key.value in seen:
+                    message = f"the key {key.value!r} occurs twice"
+                    raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _size(value: Any, sizes: dict[int, int]) -> int:
+    """Return the number of values inside `value`, those behind YAML's aliases each time; raise ValueError for many."""
+    if not isinstance(value, (dict, list)):
+        return 1
+    if id(value) not in sizes:
+        sizes[id(value)] = _MOST_VALUES + 1  # until it is known: a value must not contain itself
+        parts = value.values() if isinstance(value, dict) else value
+        sizes[id(value)] = 1 + sum(_size(part, sizes) for part in parts)
+    if sizes[id(value)] > _MOST_VALUES:
+        raise ValueError(f"it has more than {_MOST_VALUES} values")
+    return sizes[id(value)]
 
 
 def _refused(path: Path, error: ValidationError) -> ContractError:
@@ -80,10 +103,11 @@ def _refused(path: Path, error: ValidationError) -> ContractError:
         return ContractError(f"{key}: unknown key in {path}{hint}", f"Use one of: {', '.join(known)}.")
     if first["type"] == "missing":
         return ContractError(f"{key}: is missing in {path}", "Add the key; docs/pipeline.md describes it.")
-    value = "" if isinstance(first["input"], dict) else f" {first['input']!r}"
+    value = "" if isinstance(first["input"], dict) else f" {shown(first['input'])}"
     reason = first["msg"].removeprefix("Value error, ")
     return ContractError(
-        f"{key}:{value} in {path} is invalid: {reason}", "Correct it; docs/pipeline.md describes the key."
+        f"{key}:{value} in {path} is invalid: {reason}",
+        f"{decimal_comma(first['input'])}Correct it; docs/pipeline.md describes the key.",
     )
 
 

@@ -7,12 +7,21 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from contracts.errors import ContractError
+from contracts.consistency import used_columns
+from contracts.errors import ContractError, shown
 from contracts.hyperparameter_files import ALIASES, DROPPED, cast_value, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
+from contracts.numbers import decimal_comma
 from contracts.spelling import did_you_mean
-from contracts.step_contract import StepContract
-from contracts.steps import DATA_LOADING, MODEL_METRICS, TABULAR_PREPROCESSING
+from contracts.step_contract import StepContract, StepSettings
+from contracts.steps import (
+    DATA_LOADING,
+    MODEL_METRICS,
+    PAYLOAD,
+    TABULAR_PREPROCESSING,
+    ModelMetricsSettings,
+    PayloadSettings,
+)
 from pipeline.config import PipelineConfig
 from pipeline.graph import ORDER, outside_inputs, source
 
@@ -82,6 +91,7 @@ def _plan_step(
         ("hyperparameters", repeated, hyperparameters),
         ("condition", _FROM_CONDITION.get(contract.name, {}), config.condition.model_dump()),
     )
+    written: dict[str, str] = {}  # where the user wrote a setting that is elsewhere in the configuration
     for section, fields, values in sections:
         for field, name in fields.items():
             if field in given:
@@ -90,16 +100,19 @@ def _plan_step(
                     f"Remove it, and set {section}.{name}.",
                 )
             given[field] = values[name]
+            written[field] = f"{section}.{name}"
     try:
         settings = contract.settings.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(["settings", contract.name, *map(str, first["loc"])])
-        value = f"{first['input']!r} is invalid: " if first["loc"] and first["type"] != "missing" else ""
+        place = ".".join(map(str, first["loc"]))
+        key = written.get(place, f"settings.{contract.name}.{place}".removesuffix("."))
+        value = f"{shown(first['input'])} is invalid: " if first["loc"] and first["type"] != "missing" else ""
         raise ContractError(
             f"{key}: {value}{first['msg'].removeprefix('Value error, ')}",
-            "Correct it; docs/pipeline.md lists the settings.",
+            f"{decimal_comma(first['input'])}Correct it; docs/pipeline.md lists the settings.",
         ) from None
+    _check_against_training(settings, parse_hyperparameters(dict(hyperparameters)))
     inputs = {name: uri for name, uri in outside.items() if outside_inputs()[name][0] is contract}
     for folder in contract.inputs:
         if folder.required and source(contract, folder) is None and folder.name not in inputs:
@@ -114,6 +127,33 @@ def _plan_step(
     command = tuple(contract.command_line()) if contract.command else ()
     variables = {field.upper(): name for field, name in repeated.items()}
     return StepPlan(contract, command, settings.to_environment(), variables, inputs)
+
+
+def _check_against_training(settings: StepSettings, hp: Hyperparameters) -> None:
+    """Raise ContractError for a setting that the predictions or the model of these hyperparameters cannot meet."""
+    if isinstance(settings, ModelMetricsSettings):
+        metric = settings.decision_metric
+        split, _, name = metric.partition("/")
+        if split not in ("val", "test"):
+            raise ContractError(
+                f"condition.metric: {metric!r} names the split {split!r}, which has no predictions",
+                f"Use val/{name} or test/{name}.",
+            )
+        if hp.num_classes > 2 and "_recall_at_" in name:
+            raise ContractError(
+                f"condition.metric: {metric!r} is for two classes, and num_classes is {hp.num_classes}",
+                f"Use another metric, e.g. {split}/auroc.",
+            )
+    if isinstance(settings, PayloadSettings):
+        features = {role: names for role, names in used_columns(hp).items() if role not in ("id_name", "label_name")}
+        columns = [name for names in features.values() for name in names]
+        for name in settings.field_defaults:
+            if name not in columns:
+                raise ContractError(
+                    f"settings.{PAYLOAD.name}.field_defaults: {name!r} is not a column that the model needs"
+                    + did_you_mean(name, columns),
+                    f"Use one of: {', '.join(columns)}.",
+                )
 
 
 def _checked_hyperparameters(given: Mapping[str, Any]) -> dict[str, Any]:

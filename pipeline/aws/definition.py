@@ -25,6 +25,7 @@ from pipeline.decision import VALUE_PATH
 from pipeline.graph import AFTER_CONDITION, BEFORE_CONDITION, CONDITION, FAIL, ORDER, SEVERAL_INSTANCES, upstream
 from pipeline.plan import Plan, make_plan
 
+LONGEST_VARIABLE = {"processing": 256, "training": 512}  # characters of an environment variable; the service's limits
 _STEPS = {"processing": processing_step, "training": training_step, "registration": registration_step}
 
 
@@ -53,7 +54,17 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
             f"aws.spot.max_wait_seconds: is {config.aws.spot.max_wait_seconds}, less than training's limit {runtime}",
             "Increase it, or reduce aws.steps.PyTorchTraining.max_runtime_seconds.",
         )
-    return config.aws, make_plan(config, config.aws.inputs)
+    plan = make_plan(config, config.aws.inputs)
+    for step in plan.steps:
+        kind, most = step.contract.kind, LONGEST_VARIABLE.get(step.contract.kind, 0)
+        for name, value in step.environment.items():
+            if len(value) > most:
+                raise ContractError(
+                    f"settings.{step.contract.name}.{name.lower()}: has {len(value)} characters; a {kind} job accepts "
+                    f"{most}",
+                    "Shorten it.",
+                )
+    return config.aws, plan
 
 
 def specs_of(config: PipelineConfig) -> dict[str, ParameterSpec]:

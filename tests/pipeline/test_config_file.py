@@ -1,0 +1,137 @@
+"""A configuration that a later step or the service would refuse is refused when it is read, with its key and a fix."""
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+from botocore.session import Session
+
+from contracts.errors import ContractError
+from pipeline.aws.definition import LONGEST_VARIABLE, aws_plan
+from pipeline.config import Aws, Registration
+from pipeline.config_file import _Loader, load_config
+from testing.pipelines import CONFIG, EVERYTHING
+
+AWS = {**EVERYTHING, "inputs": {}}
+LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12))
+
+
+def check(tmp_path, text: str | bytes):
+    path = tmp_path / "pipeline.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return aws_plan(load_config(path))
+
+
+def written(**changes: Any) -> str:
+    return yaml.safe_dump({**copy.deepcopy(CONFIG), "aws": AWS, **changes})
+
+
+def settings(step, **values):
+    return {"settings": {**CONFIG["settings"], step: values}}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"name: \xff", "is not YAML in UTF-8: 'utf-8' codec"),
+        (b"- a\n- b", "holds a list, not a mapping"),
+        (b"name: a\nname: b", "the key 'name' occurs twice"),
+        (b"a: {b: 1, b: 2}", "the key 'b' occurs twice"),
+        (b"name: a\naws:\n\tregion: x", "found character '\\t'"),
+        (LAUGHS, "it has more than 100000 values"),
+        (b"a: &a [*a]", "it has more than 100000 values"),
+        (b"a: " + b"[" * 5000, "maximum recursion depth"),
+        (b"name: " + b"9" * 5000, "Exceeds the limit"),
+        (written().replace("lr: 0.002", "lr: 2026-01-01"), "hyperparameters.lr: datetime.date(2026, 1, 1)"),
+        (written().replace("lr: 0.002", "lr: 0,2"), "lr: '0,2' is invalid"),
+    ],
+)
+def test_a_file_that_is_not_one_plain_mapping_is_refused(tmp_path, text, words):
+    with pytest.raises(ContractError) as raised:
+        check(tmp_path, text)
+    assert words in raised.value.cause
+    assert raised.value.fix
+
+
+def test_a_mapping_may_override_a_key_that_it_merges():
+    assert yaml.load("a: &x {b: 1}\nc: {<<: *x, b: 2}", Loader=_Loader) == {"a": {"b": 1}, "c": {"b": 2}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"condition": {"metric": "test/foo", "minimum": 0.5}},
+            "condition.metric: 'test/foo' is invalid: 'foo'",
+        ),
+        ({"condition": {"metric": "train/auroc", "minimum": 0.5}}, "condition.metric: 'train/auroc' names the split"),
+        ({"condition": {"metric": "test/auroc", "minimum": 85}}, "85 is not between 0 and 1, as test/auroc is"),
+        (settings("Payload", content_types=["x/y"]), "settings.Payload.content_types: ['x/y'] is invalid"),
+        (settings("Payload", field_defaults={"pric": 1}), "settings.Payload.field_defaults: 'pric' is not a column"),
+        (settings("ModelMetricsComputation", flagged_shares="0,2"), "settings.ModelMetricsComputation.flagged_shares"),
+        (
+            settings("TabularPreprocessing", label_map={str(label): label for label in range(100)}),
+            "settings.TabularPreprocessing.label_map: has 980 characters; a processing job accepts 256",
+        ),
+        ({"registration": {"inference_instances": ["m5.large"]}}, "registration.inference_instances.0: 'm5.large'"),
+        ({"registration": {"approval": "approved"}}, "registration.approval: 'approved'"),
+        ({"registration": {"caveats": "x" * 5000}}, "registration.caveats"),
+        *(
+            ({"aws": {**AWS, key: value}}, f"aws.{key}")
+            for key, value in {
+                "kms_key": "a b",
+                "tags": {"a%": "b"},
+                "role": "arn:aws:iam::123456789012:role/a b",
+                "image": f"{'a' * 300}@sha256:{'0' * 64}",
+                "prefix": "a b",
+                "cache_expires": "PT",
+                "inputs": {"input_data": "s3://RAW x/"},
+                "steps": {"Package": {"instance_type": "ml.m5 large"}},
+                "subnets": ["a b"],
+                "retries": {"backoff_rate": 99},
+            }.items()
+        ),
+    ],
+)
+def test_a_value_that_a_later_step_or_the_service_refuses_is_named_by_its_key(tmp_path, changes, words):
+    with pytest.raises(ContractError) as raised:
+        check(tmp_path, written(**changes))
+    assert words in raised.value.cause
+    assert raised.value.fix
+
+
+def test_a_metric_of_two_classes_does_not_decide_about_three(tmp_path):
+    classes = {"is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2]}
+    changes = {
+        "hyperparameters": {**CONFIG["hyperparameters"], **classes},
+        "condition": {"metric": "test/count_recall_at_0.1", "minimum": 0.5},
+    }
+    with pytest.raises(ContractError, match="is for two classes, and num_classes is 3"):
+        check(tmp_path, written(**changes))
+
+
+def test_a_configuration_with_everything_is_accepted(tmp_path):
+    aws, _ = check(tmp_path, written())
+    assert aws.tags == AWS["tags"]
+
+
+def test_lengths_are_at_most_those_of_the_service():
+    service = Session().get_service_model("sagemaker")
+
+    def longest(shape):
+        return service.shape_for(shape).metadata["max"]
+
+    def limit(model, name):
+        field = model.model_fields[name]
+        return next(rule.max_length for rule in field.metadata if getattr(rule, "max_length", None) is not None)
+
+    assert LONGEST_VARIABLE["processing"] == longest("ProcessingEnvironmentValue")
+    assert LONGEST_VARIABLE["training"] == longest("TrainingEnvironmentValue")
+    for name, shape in (
+        ("kms_key", "KmsKeyId"), ("role", "RoleArn"), ("image", "ImageUri"), ("tags", "TagList"),
+        ("subnets", "Subnets"), ("security_groups", "VpcSecurityGroupIds"),
+    ):  # fmt: skip
+        assert limit(Aws, name) <= longest(shape), name
+    types = service.shape_for("ProductionVariantInstanceType").enum
+    assert Registration(inference_instances=tuple(types)).inference_instances == tuple(types)
