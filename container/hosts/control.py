@@ -16,14 +16,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from pydantic import Field
+
 from container.failure import Failure
 from container.hosts.topology import Topology
 from contracts.errors import ContractError
+from contracts.step_contract import StepSettings
 
 logger = logging.getLogger(__name__)
 
-PORT_VARIABLE, DEFAULT_PORT = "CONTROL_PORT", 29400
-WAIT_VARIABLE, DEFAULT_WAIT = "HOST_WAIT_SECONDS", 90
 SILENCE = 30.0  # seconds; a host sends a heartbeat every _BEAT
 _BEAT = 3.0
 _RETRY = 0.5
@@ -39,6 +40,13 @@ class HostTrouble(BaseException):
         self.failure = failure
 
 
+class ControlSettings(StepSettings):
+    """Environment variables of the connections between hosts."""
+
+    control_port: int = Field(29400, ge=1, le=65_535, description="The port on which the first host listens.")
+    host_wait_seconds: float = Field(90, gt=0, le=86_400, description="How long hosts wait for each other.")
+
+
 class Control:
     """This host's connections with the others. In a job on one host, it only stores that host's values.
 
@@ -49,8 +57,8 @@ class Control:
     def __init__(self, topology: Topology, on_news: Callable[[str], None]) -> None:
         self.topology = topology
         self._on_news = on_news
-        self._port = int(os.environ.get(PORT_VARIABLE, DEFAULT_PORT))
-        self._wait = float(os.environ.get(WAIT_VARIABLE, DEFAULT_WAIT))
+        settings = ControlSettings.from_environment(os.environ)
+        self._port, self._wait = settings.control_port, settings.host_wait_seconds
         self._values: dict[str, dict[str, Any]] = {}
         self._changed = threading.Condition(threading.RLock())
         self._connections: dict[str, socket.socket] = {}

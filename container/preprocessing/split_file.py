@@ -121,7 +121,7 @@ def write_split(
                 writer.close()
         np.save(batch_starts_path(path), np.cumsum([0, *batch_rows]))
     except OSError as error:
-        if error.errno == errno.ENOSPC or "No space left" in str(error):
+        if error.errno == errno.ENOSPC:
             raise ContractError(
                 f"{path}: the disk is full",
                 "Give the job a larger volume; prepared data takes about 6 bytes per token.",

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from container.hosts.control import ControlSettings
 from contracts.declaration import number_limits
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import cast_value, parse_hyperparameters
@@ -17,7 +18,7 @@ from contracts.steps import STEPS, ModelMetricsSettings, PayloadSettings
 from docs.generate_hyperparameters import TARGET
 from testing.jobs import CONFIGURATION
 
-KINDS = (Hyperparameters, ServingSettings, *(step.settings for step in STEPS))
+KINDS = (Hyperparameters, ServingSettings, ControlSettings, *(step.settings for step in STEPS))
 FIELDS = [(kind, name) for kind in KINDS for name in kind.model_fields]
 METRICS = {"ID_FIELD": "id", "LABEL_FIELD": "label"}
 
@@ -93,6 +94,12 @@ def test_a_setting_of_the_metrics_out_of_its_range_is_refused(environment, words
         ModelMetricsSettings.from_environment({**METRICS, **environment})
     assert words in str(raised.value)
     assert next(iter(environment)) in raised.value.cause
+
+
+@pytest.mark.parametrize("port", ["many", "0", "70000"])
+def test_a_port_that_no_host_can_listen_on_is_refused(port):
+    with pytest.raises(ContractError, match=f"environment variable CONTROL_PORT: '{port}' is invalid"):
+        ControlSettings.from_environment({"CONTROL_PORT": port})
 
 
 def test_a_metric_that_other_settings_produce_may_decide():
