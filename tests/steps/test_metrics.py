@@ -316,7 +316,7 @@ def test_operating_points_are_chosen_on_val_and_held_on_test(tmp_path: Path) -> 
         (scored(20), {"CLASS_LABELS": "a,b,c"}, "CLASS_LABELS: has 3 labels ['a', 'b', 'c'], but there are 2 classes"),
         (scored(20), {"AMOUNT_FIELD": "amount"}, "test predictions, and there is no processed_data: column 'amount'"),
         (scored(20).assign(a=-1), {"AMOUNT_FIELD": "a"}, "column 'a': -1 is below 0"),
-        (scored(20), {"DECISION_METRIC": "test/aurok"}, "DECISION_METRIC: 'test/aurok' is not one of the metrics"),
+        (scored(20), {"DECISION_METRIC": "test/aurok"}, "'aurok' is not a metric; did you mean 'auroc'"),
         (scored(20), {"DECISION_METRIC": "val/auroc"}, "DECISION_METRIC: 'val/auroc' is not one of the metrics"),
     ],
 )  # fmt: skip

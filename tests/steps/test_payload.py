@@ -230,7 +230,7 @@ def test_an_input_that_is_wrong_is_named_in_the_message(package, trained_job, tm
 
 @pytest.mark.parametrize(
     ("settings", "named"),
-    [({"CONTENT_TYPES": "application/json,image/png"}, "CONTENT_TYPES: 'image/png' is not served"),
+    [({"CONTENT_TYPES": "application/json,image/png"}, "is invalid: 'image/png' is not served"),
      ({"FIELD_DEFAULTS": '{"prise": 1}'}, "FIELD_DEFAULTS: 'prise' is not a column that the model needs; did you mean"),
      ({"FIELD_DEFAULTS": '{"price": "dear"}'}, "column 'price': 'dear' is not a number"),
      ({"TOLERANCE": "2"}, "TOLERANCE: '2' is invalid")],
