@@ -107,3 +107,7 @@ def test_an_error_whose_text_cannot_be_made_is_named_by_its_type():
             raise RuntimeError
 
     assert Failure.from_exception(Mute()).cause == "Mute: Mute"
+
+
+def test_running_out_of_memory_names_the_settings_to_lower():
+    assert "batch_size" in Failure.from_exception(MemoryError()).fix

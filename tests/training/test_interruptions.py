@@ -234,13 +234,13 @@ def test_a_second_job_in_the_same_folder_is_refused_and_harms_nothing(tmp_path):
     assert not any(path.exists() for path in paths.failure_files)
 
 
-def test_running_out_of_memory_names_the_settings_to_lower_and_is_not_retried(tmp_path):
+def test_an_encoder_that_does_not_fit_into_memory_is_refused_with_its_size_and_is_not_retried(tmp_path):
     too_large = {**TINY_ENCODER, "hidden_size": 400_000, "intermediate_size": 400_000}
     paths = write_job(tmp_path, overrides={"encoder_config": too_large, "nproc_per_node": 2})
     log = run_train(paths, expect=1)
     assert "restart" not in log
-    assert failure_line(paths).startswith("out of memory")
-    assert "batch_size" in paths.failure_files[0].read_text().splitlines()[1]
+    assert failure_line(paths).startswith("encoder_config: the encoder of model_type bert has ")
+    assert "encoder_config" in paths.failure_files[0].read_text().splitlines()[1]
 
 
 def test_a_full_disk_does_not_keep_the_cause_from_being_written(tmp_path):
