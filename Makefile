@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 JOBS ?= 2
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# tests of one file share trained jobs, so one process runs them
 
-.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-long faults host-faults parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving bench-text
+.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-long faults host-faults fuzz parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving bench-text
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -59,6 +59,9 @@ faults: setup    ## kill, stop and damage jobs at random moments, 66 trials (hal
 
 host-faults: setup ## kill a random host or worker of one or two hosts, 20 trials (tests/hosts/test_host_faults.py)
 	FULL_FAULTS=1 $(BIN)/python -m pytest tests/hosts/test_host_faults.py -s
+
+fuzz: setup      ## run generated inputs against the product (FUZZ="--seed 7 --inputs 1000 --minutes 30 --kind tables")
+	$(BIN)/python -m testing.fuzz $(FUZZ)
 
 parity: setup    ## compare every parallel strategy and product with one process (20 to 40 minutes)
 	$(BIN)/python -m benchmarks.parity $(PARITY)

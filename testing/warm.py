@@ -46,6 +46,7 @@ PRELOADED = [
     "pipeline.__main__",
     "onnxruntime",
     "pytest",
+    "testing.fuzz.child",
     "testing.rank_pool",
 ]
 REPOSITORY = Path(__file__).parent.parent

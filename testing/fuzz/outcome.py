@@ -1,0 +1,64 @@
+"""What one generated input led to."""
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+RECIPE = "recipe.json"
+ACCEPTED, REFUSED, BROKEN = "accepted", "refused", "broken"
+
+
+@dataclass
+class Outcome:
+    """The result of one input.
+
+    Attributes:
+        verdict: accepted, refused with a message, or broken (no end, or an end without a verdict).
+        problems: sentences about what the product promises and did not do; empty if all is well.
+        recipe: the mutations that made the input.
+        message: the first line of a refusal.
+        size: bytes of the input.
+    """
+
+    verdict: str = BROKEN
+    problems: list[str] = field(default_factory=list)
+    recipe: list[str] = field(default_factory=list)
+    message: str = ""
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input to generate and run.
+
+    Attributes:
+        rng: its only source of randomness: a function of seed, kind and index.
+        folder: an empty folder for it.
+        model: the model folder of a completed tiny job.
+        whole: run the whole job, not only the stage before the workers.
+        recipe: the mutations, which generators append to.
+    """
+
+    rng: Random
+    folder: Path
+    model: Path
+    whole: bool
+    recipe: list[str] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Write the recipe, for an input that does not end; called before the product runs."""
+        (self.folder / RECIPE).write_text(json.dumps(self.recipe), "utf-8")
+
+
+def rng_of(seed: int, kind: str, index: int) -> Random:
+    """Return the random numbers of an input."""
+    return Random(f"{seed}/{kind}/{index}")
+
+
+def signature(kind: str, problem: str) -> str:
+    """Return what findings with one cause have in common: the problem without values, paths and numbers."""
+    text = re.sub(r"/[^\s'\":]+", "PATH", problem.splitlines()[0][:400])
+    text = re.sub(r"'[^']*'|\"[^\"]*\"", "VALUE", text)
+    return f"{kind}: {re.sub(r'[0-9]+', '#', text)[:140]}"

@@ -1,0 +1,234 @@
+"""Send generated requests to one server; watch /ping from another process, and the server's memory."""
+
+import json
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from testing import warm
+from testing.fuzz import oracle, strict_csv
+from testing.fuzz.campaign import Plan, Tally, save
+from testing.fuzz.outcome import ACCEPTED, BROKEN, REFUSED, Outcome, rng_of
+from testing.fuzz.requests import Request, generate
+from testing.serving import Server, serving
+
+MOST_MEMORY = 1536 << 20  # bytes that the server may have, with the defaults of its limits
+PING_EVERY = 0.05
+_KEPT = 4 << 20
+
+
+def run_requests(plan: Plan, *, ping_limit: float) -> Tally:
+    """Send the requests one after another; a slow /ping counts if it is slow each time the request is sent."""
+    tally, began = Tally("requests"), time.monotonic()
+    with _served(plan) as server:
+        for index in plan.indices:
+            if time.monotonic() > plan.deadline:
+                break
+            request = generate(rng_of(plan.seed, "requests", index))
+            outcome = judged(server, request, timeout=plan.timeout)
+            for _ in range(2):
+                if outcome.problems or _slowest_ping(server) <= ping_limit:
+                    break
+                server.pings.unlink()
+                slow = judged(server, request, timeout=plan.timeout)
+                outcome.problems = slow.problems
+            else:
+                outcome.problems.append(f"/ping took more than {ping_limit:g} s during the request, three times")
+            server.pings.unlink(missing_ok=True)
+            for finding in tally.add(index, outcome):
+                _save(plan, finding, request, server)
+            if server.process.poll() is not None:
+                server.restart()
+    tally.seconds = time.monotonic() - began
+    return tally
+
+
+class _Watched:
+    """A server, and a process that asks it /ping.
+
+    Attributes:
+        pings: a file to which the process appends the seconds of each slow answer.
+    """
+
+    def __init__(self, root: Path, pings: Path) -> None:
+        self.root, self.pings = root, pings
+        self._context: Any = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Start the server, in the place of one that ended."""
+        self.close()
+        self._context = serving(self.root)
+        self._server: Server = self._context.__enter__()
+        self.process, self.port, self.log = self._server.process, self._server.port, self._server.log
+        self._watch = warm.fork_server().Process(target=watch_pings, args=(self.port, str(self.pings)), daemon=True)
+        self._watch.start()
+
+    def close(self) -> None:
+        """End both."""
+        if self._context is not None:
+            self._watch.kill()
+            self._watch.join()
+            self._context.__exit__(None, None, None)
+
+
+@contextmanager
+def _served(plan: Plan) -> Iterator[_Watched]:
+    root = plan.work / "served"
+    shutil.copytree(plan.model, root / "model")
+    server = _Watched(root, plan.work / "pings")
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def watch_pings(port: int, file: str) -> None:
+    """Ask /ping until this process is killed; append the seconds of each answer to `file`, of a wrong one 1000."""
+    while True:
+        began = time.monotonic()
+        try:
+            answer = exchange(port, b"GET /ping HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", timeout=30)
+            seconds = time.monotonic() - began if answer.startswith(b"HTTP/1.1 200") else 1000.0
+        except OSError:
+            seconds = 1000.0
+        with open(file, "a") as out:
+            out.write(f"{seconds:.3f}\n")
+        time.sleep(PING_EVERY)
+
+
+def _slowest_ping(server: _Watched) -> float:
+    lines = server.pings.read_text().split() if server.pings.is_file() else []
+    return max(map(float, lines), default=0.0)
+
+
+def exchange(port: int, data: bytes, *, timeout: float, close: bool = False) -> bytes:
+    """Send bytes over a new connection; return what comes back until the server closes or the answer is complete."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
+        received = b""
+        try:
+            connection.sendall(data)
+            if close:
+                connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the server refused the rest; its answer may still be there
+        try:
+            while not _is_complete(received):
+                piece = connection.recv(1 << 20)
+                if not piece:
+                    break
+                received += piece
+        except ConnectionResetError:
+            pass
+        return received
+
+
+def _is_complete(data: bytes) -> bool:
+    head, separator, body = data.partition(b"\r\n\r\n")
+    if not separator or b" 100 " in head.split(b"\r\n")[0]:
+        return False
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.lower() == b"content-length":
+            return len(body) >= int(value)
+    return False
+
+
+def judged(server: _Watched, request: Request, *, timeout: float) -> Outcome:
+    """Send a request and judge the answer."""
+    outcome = Outcome(BROKEN, recipe=request.recipe, size=len(request.data))
+    try:
+        answer = exchange(server.port, request.data, timeout=timeout, close=not request.complete)
+    except OSError as error:
+        outcome.problems.append(f"no answer: {type(error).__name__}: {error}")
+        answer = b""
+    if answer:
+        status, problems = answer_problems(answer, request)
+        outcome.problems += problems
+        outcome.verdict = ACCEPTED if status == 200 else REFUSED
+    elif not request.complete:
+        outcome.verdict = REFUSED
+    elif not outcome.problems:
+        outcome.problems.append("the connection was closed without an answer")
+    if server.process.poll() is not None:
+        outcome.problems.append(f"the server ended with code {server.process.returncode}")
+    elif memory(server.process.pid) > MOST_MEMORY:
+        outcome.problems.append(f"the server has {memory(server.process.pid) >> 20} MiB of memory")
+    return outcome
+
+
+def answer_problems(answer: bytes, request: Request) -> tuple[int, list[str]]:
+    """Return the status of an answer, and what is wrong with it."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if head.startswith(b"HTTP/1.1 100"):
+        head, _, body = body.partition(b"\r\n\r\n")
+    try:
+        status = int(head.split(b" ")[1])
+    except (IndexError, ValueError):
+        return 0, [f"the answer is not HTTP: {answer[:80]!r}"]
+    if status == 200:
+        if request.must_refuse:
+            return status, [f"status 200 for a body that holds no record: {body[:100]!r}"]
+        return status, _prediction_problems(head, body, request.records)
+    if status not in (501, 503) and not 400 <= status < 500:  # 501: a transfer coding (RFC 9112, 6.1)
+        return status, [f"status {status}: {body[:200]!r}"]
+    if request.data.startswith(b"HEAD"):
+        return status, []
+    try:
+        error = json.loads(body)["error"]
+        if error["status"] != status or not error["message"].strip():
+            return status, [f"status {status} with the error {error}"]
+        if error["message"].split(":")[0].rpartition(".")[2] in oracle.exception_names():
+            return status, [f"status {status}, an exception that was not foreseen: {error['message'][:200]}"]
+        if (
+            status in (400, 406, 413, 415)
+            and request.data.startswith(b"POST /invocations HTTP/1.1")
+            and "http:" not in request.recipe[0]
+        ):
+            return status, [] if error.get("hint") else [f"status {status} without a hint: {error['message'][:200]}"]
+    except (ValueError, KeyError, TypeError):
+        return status, [f"status {status} with a body that is no error in JSON: {body[:100]!r}"]
+    return status, []
+
+
+def _prediction_problems(head: bytes, body: bytes, records: int | None) -> list[str]:
+    kind = next(
+        (line.split(b":")[1].strip() for line in head.split(b"\r\n") if line.lower().startswith(b"content-type:")), b""
+    )
+    if b"csv" in kind:
+        rows = strict_csv.parse(body.decode(), ",").rows
+        rows = rows[1:] if rows and rows[0][0] == "predicted_label" else rows
+        scores = [[float(cell) for cell in row[1:]] for row in rows]
+    else:
+        content = (
+            json.loads(body)
+            if b"lines" not in kind
+            else {"predictions": [json.loads(line) for line in body.splitlines()]}
+        )
+        if "predictions" not in content:
+            return []  # of /ping or /execution-parameters
+        scores = [entry["probabilities"] for entry in content["predictions"]]
+    if records is not None and len(scores) != records:
+        return [f"{len(scores)} predictions for {records} records, and status 200"]
+    return oracle.probability_problems("the answer", scores)
+
+
+def memory(pid: int) -> int:
+    """Return the resident bytes of a process."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+def _save(plan: Plan, finding: Any, request: Request, server: _Watched) -> None:
+    folder = plan.work / "request"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "job" / "requests").mkdir(parents=True)
+    (folder / "job" / "requests" / "request.bin").write_bytes(request.data[:_KEPT])
+    (folder / "log").write_bytes(server.log.read_bytes()[-100_000:])
+    save(plan, "requests", finding, folder)
