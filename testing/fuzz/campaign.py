@@ -14,7 +14,7 @@ from typing import Any
 
 from testing import warm
 from testing.fuzz import child
-from testing.fuzz.outcome import ACCEPTED, RECIPE, REFUSED, Outcome, signature
+from testing.fuzz.outcome import ACCEPTED, RECIPE, REFUSED, Outcome, product_frame, signature
 
 WHOLE_EVERY = 20  # of the tables and hyperparameters, a whole training job
 _KEPT_BYTES = 4 << 20  # of a saved input
@@ -162,10 +162,10 @@ def _outcome(one: _Running) -> Outcome:
         recipe = one.folder / RECIPE
         outcome = Outcome(recipe=json.loads(recipe.read_text()) if recipe.is_file() else [])
         log = (one.folder / "log").read_text("utf-8", "replace") if (one.folder / "log").is_file() else ""
-        frames = re.findall(r"File \"[^\"]*/((?:container|contracts|pipeline)/[^\"]+)\", line \d+ in (\w+)", log)
-        where = f" in {frames[0][0]}, {frames[0][1]}" if frames else ""
         ended = f"the process ended with code {one.process.exitcode}"
-        outcome.problems.append((f"no end after {used:.0f} s of processor time" if alive else ended) + where)
+        outcome.problems.append(
+            (f"no end after {used:.0f} s of processor time" if alive else ended) + product_frame(log, first=True)
+        )
     outcome.size = sum(path.stat().st_size for path in _files(one.folder / "job"))
     return outcome
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from testing.fuzz import hyperparameters, packages, steps, tables
-from testing.fuzz.outcome import Case, Outcome, rng_of
+from testing.fuzz.outcome import Case, Outcome, product_frame, rng_of
 
 # Requests, the other kind, go to one server (testing/fuzz/server.py).
 KINDS: Mapping[str, Callable[[Case], Outcome]] = {
@@ -62,10 +62,10 @@ def outcome_of(run: Callable[[Case], Outcome], case: Case) -> Outcome:
     except BaseException as error:
         traceback.print_exc()
         detail = " ".join(str(error).split())[:300]
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        ours = Path(where.filename).parent == Path(__file__).parent
-        blame = "the generator itself: " if ours else ""
-        problem = f"{blame}{type(error).__name__} in {Path(where.filename).name}, {where.name}: {detail}"
+        last = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+        who = "the generator" if last.parent == Path(__file__).parent else "the product"
+        where = product_frame("".join(traceback.format_exception(error)))
+        problem = f"{who} raises{where}: {type(error).__name__}: {detail}"
         outcome = Outcome(problems=[problem], recipe=case.recipe)
     outcome.message = first_line(case.folder / "job")
     return outcome

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts.paths import JobPaths
+from testing.fuzz.outcome import TOO_LONG, product_frame
 
 FIX = "What to change: "
 SHOWN_CHARACTERS = 1024  # of a failure file, in SageMaker's console
@@ -34,7 +35,7 @@ def message_problems(text: str) -> list[str]:
     cause, problems = lines[0], []
     word = re.split(r"[: (]", cause)[0].rpartition(".")[2]
     if word in exception_names() or cause.startswith("Traceback"):
-        problems.append(f"the cause is an exception that was not foreseen: {cause[:300]}")
+        problems.append(f"the cause is an exception that was not foreseen{product_frame(text)}: {cause[:300]}")
     elif cause.startswith("out of memory"):
         problems.append(f"the input needs too much memory: {cause[:300]}")
     elif "without a cause" in cause or " was ended by SIG" in cause:
@@ -45,7 +46,7 @@ def message_problems(text: str) -> list[str]:
         if len(lines) < 2 or not lines[1].startswith(FIX) or len(lines[1]) <= len(FIX):
             problems.append(f"the second line does not say what to change: {cause[:200]}")
         elif FIX not in text[:SHOWN_CHARACTERS]:
-            problems.append(f"what to change is beyond the first {SHOWN_CHARACTERS} characters: {cause[:100]}")
+            problems.append(f"{TOO_LONG} the first {SHOWN_CHARACTERS} characters: {cause[:100]}")
     return problems
 
 

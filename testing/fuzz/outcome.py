@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 RECIPE = "recipe.json"
+TOO_LONG = "what to change is beyond"
 ACCEPTED, REFUSED, BROKEN = "accepted", "refused", "broken"
 
 
@@ -59,6 +60,24 @@ def rng_of(seed: int, kind: str, index: int) -> Random:
 
 def signature(kind: str, problem: str) -> str:
     """Return what findings with one cause have in common: the problem without values, paths and numbers."""
-    text = re.sub(r"/[^\s'\":]+", "PATH", problem.splitlines()[0][:400])
-    text = re.sub(r"'[^']*'|\"[^\"]*\"", "VALUE", text)
+    statement, _, detail = problem.splitlines()[0].partition(": ")
+    if " in " in statement:  # the place of an exception says enough, with its type
+        detail = detail.partition(":")[0]
+    elif TOO_LONG in statement:
+        detail = ""
+    else:
+        detail = re.sub(r"/[^\s'\":]+", "PATH", detail[:300])
+    text = f"{statement}: {detail}"
+    text = re.sub(r"b?'[^']*'|\"[^\"]*\"", "VALUE", text)
     return f"{kind}: {re.sub(r'[0-9]+', '#', text)[:140]}"
+
+
+def product_frame(text: str, *, first: bool = False) -> str:
+    """Return the innermost function of the product in the traceback that a text holds: ` in FILE, FUNCTION`.
+
+    Args:
+        first: the traceback begins with the innermost call, as faulthandler writes it.
+    """
+    frames = re.findall(r'File "[^"]*?/((?:container|contracts|pipeline)/[^"]+)", line \d+,? in (\w+)', text)
+    file, function = (frames or [("", "")])[0 if first else -1]
+    return f" in {file}, {function}" if frames else ""

@@ -220,7 +220,7 @@ def _odd_members(rng: Random, recipe: list[str]) -> list[tuple[tarfile.TarInfo, 
     name = rng.choice(
         ("../outside", "/tmp/outside", "a/../../b", "model.onnx", "./model.onnx", "tokenizer", "decision.json/x", "",
         ".", "é",
-         "a\\b", "n" * 300, "a/" * 500 + "x", "\ud800", "nul", "model.onnx/", "MODEL.ONNX", "preprocessing.json",
+         "a\\b", "n" * 300, "a/" * 500 + "x", "d\udce9", "nul", "model.onnx/", "MODEL.ONNX", "preprocessing.json",
          "code/inference.py")
     )  # fmt: skip
     kind = rng.choice(

@@ -176,11 +176,11 @@ def _csv(request: Request, draft: Draft, rng: Random) -> tuple[bytes, str]:
         draft.recipe.append(f"raw {draft.rows[row][column]!r} in row {row + 1}, column {column + 1}")
     text = render.csv_text(draft, rng, delimiter=",", odd=odd)
     header = "absent" not in content_type
-    if not header:
-        parsed = strict_csv.parse(text, ",")
-        request.records = len(parsed.rows) if not parsed.malformed else None
-    elif not draft.raw:
-        request.records = len(strict_csv.parse(text, ",").rows) - 1
+    parsed = strict_csv.parse(text, ",")
+    if not parsed.malformed:
+        request.records = len(parsed.rows) - header
+    elif not header:
+        request.records = len(draft.rows) + 1
     if rng.random() < 0.05:
         text, request.records = render.ragged(text, rng, delimiter=",", recipe=draft.recipe), None
     request.recipe += [content_type, *draft.recipe]

@@ -12,12 +12,13 @@ from typing import Any
 from testing import warm
 from testing.fuzz import oracle, strict_csv
 from testing.fuzz.campaign import Plan, Tally, save
-from testing.fuzz.outcome import ACCEPTED, BROKEN, REFUSED, Outcome, rng_of
+from testing.fuzz.outcome import ACCEPTED, BROKEN, REFUSED, Outcome, product_frame, rng_of
 from testing.fuzz.requests import Request, generate
 from testing.serving import Server, serving
 
 MOST_MEMORY = 1536 << 20  # bytes that the server may have, with the defaults of its limits
 PING_EVERY = 0.05
+_HTTP_LAYER = "Invalid header"  # a refusal of waitress, which has no hint
 _KEPT = 4 << 20
 
 
@@ -117,7 +118,7 @@ def exchange(port: int, data: bytes, *, timeout: float, close: bool = False) -> 
         except OSError:
             pass  # the server refused the rest; its answer may still be there
         try:
-            while not _is_complete(received):
+            while not _is_complete(received, bodiless=data.startswith(b"HEAD ")):
                 piece = connection.recv(1 << 20)
                 if not piece:
                     break
@@ -127,15 +128,27 @@ def exchange(port: int, data: bytes, *, timeout: float, close: bool = False) -> 
         return received
 
 
-def _is_complete(data: bytes) -> bool:
-    head, separator, body = data.partition(b"\r\n\r\n")
-    if not separator or b" 100 " in head.split(b"\r\n")[0]:
+def without_interim(data: bytes) -> bytes:
+    """Return an answer without a preceding 100 Continue."""
+    return data.partition(b"\r\n\r\n")[2] if data.startswith(b"HTTP/1.1 100 ") else data
+
+
+def _is_complete(data: bytes, *, bodiless: bool) -> bool:
+    head, separator, body = without_interim(data).partition(b"\r\n\r\n")
+    if not separator:
         return False
+    if bodiless:
+        return True
+    length = _content_length(head)
+    return length is not None and len(body) >= length
+
+
+def _content_length(head: bytes) -> int | None:
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         if name.lower() == b"content-length":
-            return len(body) >= int(value)
-    return False
+            return int(value)
+    return None
 
 
 def judged(server: _Watched, request: Request, *, timeout: float) -> Outcome:
@@ -148,6 +161,8 @@ def judged(server: _Watched, request: Request, *, timeout: float) -> Outcome:
         answer = b""
     if answer:
         status, problems = answer_problems(answer, request)
+        if status == 500:
+            problems = [f"status 500{_last_exception(server.log)}"]
         outcome.problems += problems
         outcome.verdict = ACCEPTED if status == 200 else REFUSED
     elif not request.complete:
@@ -161,19 +176,28 @@ def judged(server: _Watched, request: Request, *, timeout: float) -> Outcome:
     return outcome
 
 
+def _last_exception(log: Path) -> str:
+    """Return the place and the text of the newest exception in the server's log."""
+    newest = log.read_bytes()[-20_000:].decode("utf-8", "replace").rpartition("Traceback (most recent call last):")[2]
+    last = [line for line in newest.splitlines() if line and not line.startswith(" ")]
+    return f"{product_frame(newest)}: {last[0][:200] if last else ''}"
+
+
 def answer_problems(answer: bytes, request: Request) -> tuple[int, list[str]]:
     """Return the status of an answer, and what is wrong with it."""
-    head, _, body = answer.partition(b"\r\n\r\n")
-    if head.startswith(b"HTTP/1.1 100"):
-        head, _, body = body.partition(b"\r\n\r\n")
+    head, _, body = without_interim(answer).partition(b"\r\n\r\n")
     try:
         status = int(head.split(b" ")[1])
     except (IndexError, ValueError):
         return 0, [f"the answer is not HTTP: {answer[:80]!r}"]
+    body = body[: _content_length(head)]  # another answer may follow
     if status == 200:
         if request.must_refuse:
             return status, [f"status 200 for a body that holds no record: {body[:100]!r}"]
-        return status, _prediction_problems(head, body, request.records)
+        try:
+            return status, _prediction_problems(head, body, request.records)
+        except (ValueError, KeyError, TypeError) as error:
+            return status, [f"status 200 with a body that is no prediction: {error!r}, {body[:100]!r}"]
     if status not in (501, 503) and not 400 <= status < 500:  # 501: a transfer coding (RFC 9112, 6.1)
         return status, [f"status {status}: {body[:200]!r}"]
     if request.data.startswith(b"HEAD"):
@@ -184,12 +208,8 @@ def answer_problems(answer: bytes, request: Request) -> tuple[int, list[str]]:
             return status, [f"status {status} with the error {error}"]
         if error["message"].split(":")[0].rpartition(".")[2] in oracle.exception_names():
             return status, [f"status {status}, an exception that was not foreseen: {error['message'][:200]}"]
-        if (
-            status in (400, 406, 413, 415)
-            and request.data.startswith(b"POST /invocations HTTP/1.1")
-            and "http:" not in request.recipe[0]
-        ):
-            return status, [] if error.get("hint") else [f"status {status} without a hint: {error['message'][:200]}"]
+        if not error.get("hint") and not request.recipe[0].startswith("http:") and error["message"] != _HTTP_LAYER:
+            return status, [f"status {status} without a hint: {error['message'][:200]}"]
     except (ValueError, KeyError, TypeError):
         return status, [f"status {status} with a body that is no error in JSON: {body[:100]!r}"]
     return status, []
