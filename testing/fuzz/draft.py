@@ -20,6 +20,7 @@ class Draft:
         raw: (row, column) of cells that a CSV gets as they are, without quotes; row -1 is the header.
         id_column: position of the ids.
         recipe: the mutations so far.
+        first_names: the header before it was mutated.
     """
 
     names: list[str]
@@ -27,6 +28,7 @@ class Draft:
     raw: set[tuple[int, int]] = field(default_factory=set)
     id_column: int = 0
     recipe: list[str] = field(default_factory=list)
+    first_names: list[str] = field(default_factory=list)
 
     @property
     def ids(self) -> list[str | None]:
@@ -34,10 +36,10 @@ class Draft:
 
     def place(self, name: str) -> int:
         """Return the position of a column by its first name."""
-        return self._first_names.index(name)
+        return self.first_names.index(name)
 
     def __post_init__(self) -> None:
-        self._first_names = list(self.names)
+        self.first_names = self.first_names or list(self.names)
 
 
 def plain_draft(rng: Random, split: str) -> Draft:
@@ -62,7 +64,7 @@ def plain_draft(rng: Random, split: str) -> Draft:
 
 def _set(draft: Draft, rng: Random, name: str, cells: Callable[[], str | None]) -> None:
     """Change one cell, several cells or all cells of a column."""
-    if not draft.rows:
+    if not draft.rows or name not in draft.first_names:
         return
     place = draft.place(name)
     share = rng.choice(("one", "one", "some", "all"))
@@ -95,6 +97,8 @@ def change_ids(draft: Draft, rng: Random) -> None:
 
 def change_labels(draft: Draft, rng: Random) -> None:
     """Put nasty labels into the label column, or write the two classes in another way."""
+    if "label" not in draft.first_names:
+        return
     if rng.random() < 0.5:
         pairs = (
             ("yes", "no"),
@@ -146,7 +150,7 @@ def change_names(draft: Draft, rng: Random) -> None:
         if place == draft.id_column:
             return
         draft.names.pop(place)
-        draft._first_names.pop(place)
+        draft.first_names.pop(place)
         for row in draft.rows:
             row.pop(place)
         draft.id_column -= place < draft.id_column
@@ -155,7 +159,7 @@ def change_names(draft: Draft, rng: Random) -> None:
         for number in range(count):
             new = {"add": name, "repeat": draft.names[place], "many": f"c{number}", "blank": ""}[action]
             draft.names.append(new)
-            draft._first_names.append(f"added {len(draft.names)}")
+            draft.first_names.append(f"added {len(draft.names)}")
             for row in draft.rows:
                 row.append("" if action == "many" else rng.choice(values.SMALL_TEXTS))
 
@@ -163,7 +167,7 @@ def change_names(draft: Draft, rng: Random) -> None:
 def change_rows(draft: Draft, rng: Random) -> None:
     """Remove all rows, keep one, repeat rows, or keep the rows of one class."""
     action = rng.choice(("none", "one", "two", "twice", "one class", "more"))
-    label = draft.place("label")
+    label = draft.place("label") if "label" in draft.first_names else 0
     draft.rows = {
         "none": [],
         "one": draft.rows[:1],
