@@ -141,7 +141,10 @@ def change_member(folder: Path, rng: Random, recipe: list[str]) -> None:
 
 def _changed_json(data: bytes, rng: Random, recipe: list[str], name: str) -> str:
     """Change one value or key somewhere in a JSON document."""
-    content = json.loads(data)
+    try:
+        content = json.loads(data)
+    except ValueError:  # damaged by another mutation
+        return "[1]"
     places: list[tuple[Any, Any]] = []
 
     def walk(node: Any) -> None:
