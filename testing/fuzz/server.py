@@ -208,7 +208,8 @@ def answer_problems(answer: bytes, request: Request) -> tuple[int, list[str]]:
             return status, [f"status {status} with the error {error}"]
         if error["message"].split(":")[0].rpartition(".")[2] in oracle.exception_names():
             return status, [f"status {status}, an exception that was not foreseen: {error['message'][:200]}"]
-        if not error.get("hint") and not request.recipe[0].startswith("http:") and error["message"] != _HTTP_LAYER:
+        of_http = request.recipe[0].startswith("http:") or status == 431 or error["message"] == _HTTP_LAYER
+        if not error.get("hint") and not of_http:
             return status, [f"status {status} without a hint: {error['message'][:200]}"]
     except (ValueError, KeyError, TypeError):
         return status, [f"status {status} with a body that is no error in JSON: {body[:100]!r}"]
