@@ -92,7 +92,7 @@ def cast_value(name: str, value: Any, path: Path | None = None) -> Any:
     """
     field = Hyperparameters.model_fields[name]
     try:
-        return _cast(value, _plain_types(field.annotation)) if isinstance(value, str) else value
+        return _cast(value, _plain_types(plain_type(field.annotation))) if isinstance(value, str) else value
     except json.JSONDecodeError:
         return value  # the type's check names the setting
     except ValueError as error:

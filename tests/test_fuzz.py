@@ -176,7 +176,7 @@ def test_a_value_that_is_said_to_be_valid_or_invalid_is_so_by_the_declaration(na
         if value.valid is None:
             continue
         try:
-            Hyperparameters(**{**base, name: cast_value(value.content, field.annotation)})
+            Hyperparameters(**{**base, name: cast_value(name, value.content)})
             accepted = True
         except ValidationError:
             accepted = False

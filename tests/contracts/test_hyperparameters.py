@@ -105,8 +105,14 @@ def test_no_hyperparameter_file_at_all_is_an_error_that_names_both_places(paths)
         ({"tab_field_list": ["label"]}, "already used as label_name"),
         ({"id_name": "prob_class_0"}, "id_name: column 'prob_class_0' has the name of a column of probabilities"),
         ({"label_name": "prob_class_7"}, "label_name: column 'prob_class_7' has the name of a column of probabilities"),
-        ({"text_input_ids_key": "tabular"}, "text_input_ids_key, .* inputs and output tabular, .*not all different"),
-        ({"text_attention_mask_key": "input_ids"}, "text_attention_mask_key: give model.onnx .* not all different"),
+        (
+            {"text_input_ids_key": "tabular"},
+            "text_input_ids_key: .* input 'tabular', the name of the input of the table",
+        ),
+        (
+            {"text_attention_mask_key": "input_ids"},
+            "text_attention_mask_key: .* 'input_ids', the name of the input of text_input_",
+        ),
         ({"model_class": "multimodal_moe", "num_experts": 2, "experts_per_record": 3}, "there are 2 experts"),
         ({"model_class": "multimodal_cross_attn", "fusion_attention_heads": 3}, "does not divide the 16 features"),
         (

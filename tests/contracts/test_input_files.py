@@ -155,6 +155,6 @@ def test_an_evaluation_without_the_metric_is_an_error(text: str) -> None:
 
 
 def test_a_failure_with_a_name_that_is_not_utf8_is_written(tmp_path: Path) -> None:
-    write_failure(JobPaths(tmp_path), Failure("caf\udce9.csv: is damaged"))
+    write_failure(Failure("caf\udce9.csv: is damaged"), *JobPaths(tmp_path).failure_files)
     for path in JobPaths(tmp_path).failure_files:
         assert path.read_text("utf-8") == "caf\\udce9.csv: is damaged\n"

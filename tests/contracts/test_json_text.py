@@ -64,16 +64,6 @@ def test_a_repeated_key_of_a_python_literal_is_refused():
         cast_value("imputation_dict", "{'n': 1, 'm': None, 'n': 2}")
 
 
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [("aws:\n  a: 1\n  b: 2\n  a: 3\n", "the key 'a' occurs more than once.*line 2"), ("[" * 10_000, "recursion")],
-)
-def test_an_ambiguous_or_deep_yaml_configuration_is_refused(tmp_path, text, cause):
-    (tmp_path / "pipeline.yaml").write_text(text)
-    with pytest.raises(ContractError, match=rf"pipeline\.yaml is not YAML: .*{cause}"):
-        load_config(tmp_path / "pipeline.yaml")
-
-
 def test_a_setting_and_its_alias_in_one_file_are_refused(tmp_path):
     path = JobPaths(tmp_path).hyperparameter_files[1]
     path.parent.mkdir(parents=True)

@@ -34,8 +34,8 @@ def settings(step, **values):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"name: \xff", "is not YAML in UTF-8: 'utf-8' codec"),
-        (b"- a\n- b", "holds a list, not a mapping"),
+        (b"name: \xff", "cannot be read as YAML in UTF-8: 'utf-8' codec"),
+        (b"- a\n- b", "contains a list, not a mapping"),
         (b"name: a\nname: b", "the key 'name' occurs twice"),
         (b"a: {b: 1, b: 2}", "the key 'b' occurs twice"),
         (b"name: a\naws:\n\tregion: x", "found character '\\t'"),

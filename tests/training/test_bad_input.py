@@ -182,7 +182,7 @@ def test_duplicate_ids_are_warned_of_and_kept(unusual_job):
 
 @pytest.mark.slow
 def test_a_loss_that_stays_non_finite_ends_the_job_with_the_settings_to_change(tmp_path):
-    paths = write_job(tmp_path, overrides={**NO_DROPOUT, "lr": 1e30, "optimizer": "SGD", "gradient_clip_val": 0})
+    paths = write_job(tmp_path, overrides={**NO_DROPOUT, "lr": 1e3, "optimizer": "SGD", "gradient_clip_val": 0})
     run_train(paths, expect=1)
     line = failure_line(paths)
     assert line.startswith("lr: the loss or its gradient was not finite for 5 optimizer steps in a row")
