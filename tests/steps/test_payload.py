@@ -188,7 +188,7 @@ BAD_INPUTS = {
     "no archive": ({"model_input": {ARCHIVED_MODEL: b"x"}}, "model.tar.gz: is not a complete tar.gz"),
     "other rows": (
         {"processed_data": processed(TEST.iloc[::-1])},
-        "test_predictions.csv: row 1 has the order_id '00000', but the row of",
+        "test_predictions.csv: row 1 has the order_id '00000', but",
     ),
     "fewer predictions": (
         {"eval_output": {"test_predictions.csv": "order_id,label,prob_class_0,prob_class_1\n00000,1,0.5,0.5\n"}},
