@@ -38,7 +38,7 @@ def load_hyperparameters(paths: JobPaths) -> Hyperparameters:
             "Write one of them; docs/hyperparameters.md lists the keys.",
         )
     for path in files:
-        for key, value in read_object(path, "Write {name: value}, in UTF-8.").items():
+        for key, value in read_object(path, 'Write a JSON object in UTF-8, such as {"max_epochs": 3}.').items():
             if key.startswith("sagemaker_") or key in DROPPED:
                 continue
             name = ALIASES.get(key, key)

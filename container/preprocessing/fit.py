@@ -155,9 +155,10 @@ def scan_train(files: Sequence[Path], hp: Hyperparameters, columns: TableColumns
     _scan(files, statistics, channel="train")
     if statistics.unlabelled and not hp.drop_unlabelled:
         raise ContractError(
-            f"{statistics.unlabelled_rows[0]}, column {hp.label_name!r}: has no label; "
-            f"{statistics.unlabelled} of {statistics.rows} training rows ({'; '.join(statistics.unlabelled_rows)}"
-            f"{'; ...' if statistics.unlabelled > len(statistics.unlabelled_rows) else ''}) have none",
+            f"{statistics.unlabelled_rows[0]}, column {hp.label_name!r}: the label is missing; "
+            f"{statistics.unlabelled} of {statistics.rows} training rows have no label "
+            f"({'; '.join(statistics.unlabelled_rows)}"
+            f"{'; ...' if statistics.unlabelled > len(statistics.unlabelled_rows) else ''})",
             "Label the rows or remove them, or set drop_unlabelled to true.",
         )
     if statistics.unlabelled:

@@ -139,8 +139,8 @@ class LabelCollector:
     def _admit(self, key: str, where: str) -> None:
         if len(self.index) == self.allowed:
             raise ContractError(
-                f"{where}, column {self.column!r}: {shown(key)} is one label more than the {self.allowed} "
-                f"classes {list(self.index)}",
+                f"{where}, column {self.column!r}: {shown(key)} is an additional label; the data "
+                f"already has {self.allowed} classes: {list(self.index)}",
                 "Check label_name. For more classes, set is_binary=false, num_classes and multiclass_categories.",
             )
         self.index[key] = len(self.index)

@@ -117,7 +117,7 @@ class Preprocessor:
         unlabelled = np.flatnonzero(label == UNLABELLED)
         if require_label and len(unlabelled):
             raise ContractError(
-                f"{origin.row(unlabelled[0])}, column {fitted.label_name!r}: has no label",
+                f"{origin.row(unlabelled[0])}, column {fitted.label_name!r}: the label is missing",
                 "Label the row, or remove it.",
             )
         kept = label != UNLABELLED if drop_unlabelled else np.ones(len(rows), bool)

@@ -49,7 +49,7 @@ class Request:
         """Return the table with named columns.
 
         A CSV's first row is a header if it contains the name of a column. Without a header, the fields are `columns`.
-        A column that a JSON object lacks is a missing value, as in JSON files of training data.
+        A column that a JSON object lacks is a missing value, as in the JSON files that Preprocessing reads.
 
         Args:
             columns: the columns that the model needs, in its order.
@@ -73,7 +73,7 @@ class Request:
         for name in columns:
             if name not in table.column_names:
                 error = missing_column(name, table.column_names, "the request")
-                raise bad_request(error.cause, f"Send the columns {_list(columns)}.")
+                raise bad_request(error.cause, f"Send the columns {_list(columns)}; in CSV, separate them by commas.")
         return table
 
 
@@ -182,7 +182,7 @@ def _unnamed(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     if table.num_columns != len(columns):
         raise bad_request(
             f"line 1 has {table.num_columns} fields and no column name; without a header, {len(columns)} are needed",
-            f"Send a header line, or exactly these fields in this order: {_list(columns)}.",
+            f"Separate fields by commas. Send a header line, or exactly these fields in this order: {_list(columns)}.",
         )
     return table.rename_columns(list(columns))
 

@@ -133,7 +133,7 @@ def missing_column(column: str, present: Sequence[str], where: str) -> ContractE
         )
     return ContractError(
         f"{where}: column {column!r} is missing{did_you_mean(column, present, hint=SIMILAR)}",
-        f"The columns there are {', '.join(map(repr, present))}. Add it, or correct the setting that names it.",
+        f"The columns there are {', '.join(map(repr, present))}. Add the column, or correct the setting that names it.",
     )
 
 

@@ -12,7 +12,10 @@ from contracts.errors import ContractError
 _TAIL_BYTES = 1 << 16
 _LISTED_COLUMNS = 20
 _SHOWN_CHARACTERS = 40
-_QUOTES_FIX = "Begin and end a cell that contains quotes with a quote, and write each quote inside it as two quotes."
+_QUOTES_FIX = (
+    "Begin and end a cell that contains quotes with a quote, and write each quote inside it as two quotes. "
+    "Also look for a missing quote in the cells before and after it."
+)
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,10 @@ class Block:
                 cause = "the cell does not begin with a quote, but ends with one or contains two in succession"
                 raise ContractError(f"{self._cell_at(position)}: {cause}", _QUOTES_FIX)
             follows = bytes(self.data[position + 1 :][:4]).decode(errors="replace")[:1]
-            cause = f"the cell begins with a quote, and a later quote in it is followed by {follows!r}"
+            cause = (
+                f"the cell begins with a quote, and a later quote in it is followed by {follows!r}, not by a delimiter "
+                "or a line end"
+            )
             raise ContractError(f"{self._cell_at(self._opening())}: {cause}", _QUOTES_FIX)
         if self.is_last and len(self._quotes) % 2:
             cause = "the cell begins with a quote that is never closed"
@@ -211,7 +217,10 @@ def first_cells(data: np.ndarray, text: CsvText) -> list[str]:
 
 def to_utf8(encoding: str) -> str:
     """Return the advice for a text in another encoding."""
-    return f"Convert the text to UTF-8, for example with `iconv -f {encoding} -t UTF-8 OLD > NEW`."
+    return (
+        f"Convert the text to UTF-8, for example with `iconv -f {encoding} -t UTF-8 OLD > NEW`. "
+        "In Excel, save as CSV UTF-8."
+    )
 
 
 def _line_ends(data: np.ndarray) -> np.ndarray:

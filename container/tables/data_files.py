@@ -37,7 +37,8 @@ def find_data_files(folder: Path, filename: str | None = None) -> list[Path]:
     if not exists(folder):
         raise ContractError(
             f"channel {folder.name}: the folder {folder} does not exist",
-            f"Give the job a channel named {folder.name!r}, or put its files into that folder.",
+            f"Create the folder and put the files of {folder.name} into it. On SageMaker, add a channel named "
+            f"{folder.name!r}.",
         )
     if filename is not None:
         path = folder / filename

@@ -96,7 +96,7 @@ def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) ->
         value = shown(column[index].as_py())
         raise ContractError(
             f"{origin.row(index)}, column {name!r}: {value} is not a finite 32-bit number",
-            "Write a finite number, or leave the field empty for imputation.",
+            "Write a finite number, or leave the cell empty for imputation.",
         )
     return values
 
@@ -150,6 +150,7 @@ def _parse(column: pa.Array, name: str, origin: Origin) -> pa.Array:
         index = pc.index(wrong, True).as_py()
         raise ContractError(
             f"{origin.row(index)}, column {name!r}: {shown(column[index].as_py())} is not a number",
-            "Write a number, or leave the field empty; take the column out of tab_field_list if it is a category.",
+            "Write a number such as 12.5, or leave the cell empty. If the column is a category, move it from "
+            "tab_field_list to cat_field_list.",
         )
     return pc.cast(pc.utf8_ltrim(text, characters="+"), pa.float64())  # Arrow parses no plus sign

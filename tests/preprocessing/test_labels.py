@@ -95,7 +95,7 @@ def scan(folder: Path, labels: list[object], **given: object) -> object:
 def test_unlabelled_training_rows_are_counted_and_named(tmp_path: Path) -> None:
     with pytest.raises(ContractError) as caught:
         scan(tmp_path, [0, None, 1, None, 1])
-    assert "train.csv: row 2, column 'label': has no label; 2 of 5 training rows" in caught.value.cause
+    assert "train.csv: row 2, column 'label': the label is missing; 2 of 5 training rows" in caught.value.cause
     assert "train.csv: row 4" in caught.value.cause
     assert "drop_unlabelled" in caught.value.fix
 
@@ -114,7 +114,8 @@ def test_one_class_alone_is_an_error(tmp_path: Path) -> None:
 
 def test_a_third_label_of_a_binary_job_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        ContractError, match=r"row 4, column 'label': '2' is one label more than the 2 classes \['0', '1'\]"
+        ContractError,
+        match=r"row 4, column 'label': '2' is an additional label; the data already has 2 classes: \['0', '1'\]",
     ):
         scan(tmp_path, [0, 1, 0, 2])
 

@@ -128,7 +128,7 @@ def test_unlabelled_rows_are_dropped_on_request_and_the_rest_keep_their_numbers(
     assert (counts.rows, counts.dropped, counts.imputed["x"]) == (2, 2, 1)
     nothing, counts = fitted_preprocessor().transform(table(2, label=[None, None]), drop_unlabelled=True)
     assert (nothing.num_rows, counts.dropped) == (0, 2)
-    with pytest.raises(ContractError, match="record 1, column 'label': has no label"):
+    with pytest.raises(ContractError, match="record 1, column 'label': the label is missing"):
         fitted_preprocessor().transform(found, require_label=True)
 
 

@@ -263,7 +263,7 @@ def test_a_training_row_without_a_label_is_named(tmp_path: Path) -> None:
     frame.loc[50, "label"] = None
     lay_out(tmp_path, frame, files=4)
     preprocess(tmp_path, expect=1)
-    assert message(tmp_path).endswith("part-00002.csv: row 1, column 'label': has no label")
+    assert message(tmp_path).endswith("part-00002.csv: row 1, column 'label': the label is missing")
 
 
 def test_a_row_without_an_id_is_named(tmp_path: Path) -> None:

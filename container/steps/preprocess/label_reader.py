@@ -52,7 +52,8 @@ class LabelReader:
         if self.unlabelled == "error" and labels.null_count:
             row = origin.row(pc.index(pc.is_null(labels), True).as_py())
             raise ContractError(
-                f"{row}, column {self.column!r}: has no label", "Label every row, or set UNLABELLED=drop or keep."
+                f"{row}, column {self.column!r}: the label is missing",
+                "Label every row, or set UNLABELLED=drop or keep.",
             )
         if self._old is not None:
             index = pc.index_in(labels, value_set=self._old)
@@ -76,7 +77,8 @@ class LabelReader:
                 if len(self.labels) == MOST_LABELS:
                     row = origin.row(int(np.flatnonzero(local == code)[0]))
                     raise ContractError(
-                        f"{row}, column {self.column!r}: {key!r} is one label more than the allowed {MOST_LABELS}",
+                        f"{row}, column {self.column!r}: {key!r} is an additional label; "
+                        f"at most {MOST_LABELS} are allowed",
                         "Set LABEL_FIELD to a column of classes.",
                     )
                 self._codes[key] = len(self.labels)
