@@ -16,7 +16,7 @@ def did_you_mean(name: str, known: Iterable[str], *, hint: str = "; did you mean
     names: dict[str, str] = {}
     for each in known:
         names.setdefault(_letters(each), each)
-    close = difflib.get_close_matches(_letters(name[:_LONGEST]), names, n=1, cutoff=0.4)
+    close = difflib.get_close_matches(_letters(name[:_LONGEST]), names, n=1)
     return hint.format(names[close[0]]) if close else ""
 
 

@@ -26,12 +26,14 @@ class CsvText:
         source: the text's name for messages.
         has_header: the first record names the columns; None if the reader decides it later.
         columns: the names of all columns, if they are known.
+        first_line: the cells of the first record, for messages, if the columns have numbers instead of names.
     """
 
     source: str
     delimiter: str
     has_header: bool | None
     columns: tuple[str, ...] = ()
+    first_line: tuple[str, ...] = ()
 
     def row(self, record: int) -> str:
         """Return the name of a record for messages, from its position; rows count from 1, without the header."""
@@ -42,8 +44,10 @@ class CsvText:
 
     def cell(self, record: int, column: int) -> str:
         """Return the name of a cell for messages, from its positions."""
-        name = self.columns[column] if column < len(self.columns) else str(column + 1)
-        return f"{self.row(record)}, column {name!r}"
+        if column < len(self.first_line):
+            return f"{self.row(record)}, column {column + 1} ({self.first_line[column]!r} in the first line)"
+        name = repr(self.columns[column]) if column < len(self.columns) else column + 1
+        return f"{self.row(record)}, column {name}"
 
 
 class Block:
@@ -154,13 +158,14 @@ class Block:
         self._read(readable, columns, pa.binary(), remember)
         if not invalid:
             return None
-        row, names = invalid[0], ", ".join(map(repr, self.text.columns[:_LISTED_COLUMNS]))
-        more = ", ..." if len(self.text.columns) > _LISTED_COLUMNS else ""
+        row, all_names = invalid[0], self.text.first_line or self.text.columns
+        names = ", ".join(map(repr, all_names[:_LISTED_COLUMNS]))
+        more = ", ..." if len(all_names) > _LISTED_COLUMNS else ""
         return ContractError(
             f"{self.text.row(self.first + row.number - 1)}: has {row.actual_columns} columns instead of "
             f"{row.expected_columns}: {row.text[:_SHOWN_CHARACTERS]!r}",
-            f"Give every row the columns {names}{more}. Enclose a cell that contains a delimiter or a line break in "
-            "quotes.",
+            f"Give every row as many cells as the first line has: {names}{more}. Enclose a cell that contains a "
+            "delimiter or a line break in quotes.",
         )
 
     def _not_utf8(self, data: np.ndarray, columns: Sequence[str]) -> ContractError:

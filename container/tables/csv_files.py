@@ -76,8 +76,8 @@ def read_csv(body: bytes, text: CsvText) -> pa.Table:
     first = data[_start(data, text, skip_empty=True) :]
     if not first.size:
         raise ContractError(f"{text.source} is empty", "Send at least one record.")
-    first = Block(first[: Block(first, text).first_end() or len(first)], text)
-    text = replace(text, columns=tuple(str(number + 1) for number in range(first.count_columns())))
+    cells = tuple(first_cells(first[: Block(first, text).first_end() or len(first)], text))
+    text = replace(text, columns=tuple(str(number + 1) for number in range(len(cells))), first_line=cells)
     block = Block(data[_start(data, text, skip_empty=False) :], text)
     block.check()
     return block.parse()

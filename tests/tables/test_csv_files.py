@@ -240,10 +240,10 @@ def test_rows_of_part_files_without_a_header_count_from_the_first_line(tmp_path:
 @pytest.mark.parametrize(
     ("body", "content_type", "place"),
     [
-        ('a,1\n"b,2\nc,3\n', CSV, "row 2, counted from the first line, column '1'"),
-        ('a,1\nb,"2\nc,"3\n', CSV, "row 2, counted from the first line, column '2'"),
-        ('id,text\n1,a\n2,"b\n3,c\n', f"{CSV}; header=present", "row 2, column '2'"),
-        ("1,a\n2,b\0\n", f"{CSV}; header=absent", "row 2, column '2'"),
+        ('a,1\n"b,2\nc,3\n', CSV, "row 2, counted from the first line, column 1"),
+        ('a,1\nb,"2\nc,"3\n', CSV, "row 2, counted from the first line, column 2"),
+        ('id,text\n1,a\n2,"b\n3,c\n', f"{CSV}; header=present", "row 2, column 2"),
+        ("1,a\n2,b\0\n", f"{CSV}; header=absent", "row 2, column 2"),
         ("id,text\n1,é\n2,ô\n".encode("utf-16"), CSV, "the text is UTF-16"),
         ("\ufeff", CSV, "the request is empty"),
     ],
