@@ -130,7 +130,7 @@ def test_a_quote_that_is_never_closed_is_named_with_its_row(tmp_path: Path, name
         ('id,text\n1,a"\n', f"row 1, column 'text': {NO_QUOTE}"),
         ('id,text\n1,a""b\n', f"row 1, column 'text': {NO_QUOTE}"),
         ('id,text\n1, "a"\n', f"row 1, column 'text': {NO_QUOTE}"),
-        ('id,"text\n1,a\n', f"the header, column '2': {BEGINS} that is never closed"),
+        ('id,"text\n1,a\n', f"the header, column 2: {BEGINS} that is never closed"),
         ('id,text\n1\n2,"a\n', "row 1: has 1 columns instead of 2: '1'"),
     ],
 )
