@@ -1,14 +1,19 @@
 """Read files and folders that a user provides; raise ContractError for everything that cannot be read."""
 
+import json
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from contracts.errors import ContractError, first_line
+from pydantic import TypeAdapter, ValidationError
+
+from contracts.errors import ContractError, first_line, shown
 from contracts.json_text import parse_json
+
+T = TypeVar("T")
 
 _PERMISSIONS = "Give the job's user the permission to read it, or remove it."
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
@@ -113,6 +118,27 @@ def read_object(path: Path, fix: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ContractError(f"{escaped(path)}: contains a {type(content).__name__}, not an object", fix)
     return content
+
+
+def read_as(path: Path, kind: type[T], fix: str) -> T:
+    """Return the object in a JSON file as `kind`, a dict or a dataclass; no type is converted.
+
+    Raises:
+        ContractError: as `read_object`, or the content is not what `kind` declares.
+    """
+    content = json.dumps(read_object(path, fix))
+    try:
+        return TypeAdapter(kind).validate_json(content, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key, reason = shown(".".join(map(str, first["loc"]))), first["msg"].removeprefix("Value error, ")
+        if first["type"] == "missing":
+            problem = f"has no {key}"
+        elif first["type"] == "value_error":
+            problem = f"{key}: {reason}" if first["loc"] else reason
+        else:
+            problem = f"has the value {shown(first['input'])} for {key}: {reason}"
+        raise ContractError(f"{escaped(path)}: {problem}", fix) from None
 
 
 @contextmanager

@@ -1,11 +1,14 @@
 """Resolve the settings of each text column that a model reads."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field
 
 TextStep = Literal[
     "dialogue_splitter", "html_normalizer", "emoji_remover", "text_normalizer", "dialogue_chunker", "tokenizer"
 ]
+Role = Literal["text", "primary", "secondary"]
 FULL_TEXT_STEPS: tuple[TextStep, ...] = get_args(TextStep)
 EVENT_TEXT_STEPS: tuple[TextStep, ...] = ("dialogue_splitter", "text_normalizer", "dialogue_chunker", "tokenizer")
 
@@ -19,12 +22,12 @@ class TextField:
         column: name of the column in the table.
     """
 
-    role: str
+    role: Role
     column: str
     tokenizer: str
-    steps: tuple[str, ...]
+    steps: tuple[TextStep, ...]
     max_sen_len: int
-    max_chunks: int | None
+    max_chunks: Annotated[int, Field(ge=1)] | None
     reinit_pooler: bool
     reinit_layers: int
     is_embeddings_trainable: bool
@@ -32,7 +35,7 @@ class TextField:
     attention_mask_key: str
 
 
-def resolve_text_field(hp: Any, role: str) -> TextField:
+def resolve_text_field(hp: Any, role: Role) -> TextField:
     """Return the text field of `role`, with its overrides in `hp` applied."""
 
     def pick(name: str) -> Any:

@@ -1,13 +1,14 @@
 """Turn logits into logarithms of calibrated probabilities, in the same way in training, ONNX and serving."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Annotated, Any, Protocol
 
 import numpy as np
+from pydantic import Field
 
 from container.decision.softmax import log_softmax
-from contracts.errors import ContractError
+from contracts.numbers import Number
 
 
 class Calibrator(Protocol):
@@ -38,21 +39,28 @@ class RisingLine:
     0 and 1 and amplify a logit's rounding error.
 
     Attributes:
-        x: log-odds of a class by the softmax, ascending. [M], M >= 1
-        y: its probability, ascending, between 0 and 1. [M]
+        log_odds: of a class by the softmax, ascending. [M], M >= 1
+        probability: of the class, ascending, between 0 and 1. [M]
     """
 
-    x: tuple[float, ...]
-    y: tuple[float, ...]
+    log_odds: tuple[Number, ...]
+    probability: tuple[Annotated[float, Field(gt=0, lt=1)], ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.log_odds) == len(self.probability) > 0:
+            raise ValueError(f"{len(self.log_odds)} log_odds and {len(self.probability)} values of probability")
+        for name in ("log_odds", "probability"):
+            if any(after < before for before, after in pairwise(getattr(self, name))):
+                raise ValueError(f"{name} is not ascending")
 
     @property
     def heights(self) -> np.ndarray:
-        """Return log-odds of `y`. [M]"""
-        return np.log(self.y) - np.log1p(np.negative(self.y))
+        """Return log-odds of `probability`. [M]"""
+        return np.log(self.probability) - np.log1p(np.negative(self.probability))
 
     def __call__(self, log_odds: np.ndarray) -> np.ndarray:
         """Return calibrated log-odds from log-odds of the softmax, of any shape."""
-        return np.interp(log_odds, self.x, self.heights)
+        return np.interp(log_odds, self.log_odds, self.heights)
 
 
 @dataclass(frozen=True)
@@ -76,20 +84,7 @@ class Isotonic:
         return log_softmax(-np.logaddexp(0, -calibrated))  # logarithms of the probabilities, scaled to a sum of 1
 
     def to_json(self) -> dict[str, Any]:
-        return {"lines": [{"log_odds": list(line.x), "probability": list(line.y)} for line in self.lines]}
-
-
-def read_calibrator(method: str, content: Mapping[str, Any], *, source: str) -> Calibrator:
-    """Read what `to_json` of the method wrote."""
-    if method in ("none", "temperature"):
-        return Temperature(content["temperature"])
-    if method == "isotonic":
-        return Isotonic(
-            tuple(RisingLine(tuple(line["log_odds"]), tuple(line["probability"])) for line in content["lines"])
-        )
-    raise ContractError(
-        f"{source}: calibration method {method!r} is not known", "Use the version of this project that wrote it."
-    )
+        return asdict(self)
 
 
 def log_odds(logits: np.ndarray) -> np.ndarray:

@@ -4,18 +4,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from pydantic import Field
 
-from container.decision.calibrators import Calibrator, Temperature, log_softmax, read_calibrator
+from container.decision.calibrators import Calibrator, Isotonic, RisingLine, Temperature, log_softmax
 from contracts import artifacts
-from contracts.errors import ContractError
-from contracts.input_files import expected_content, read_object
+from contracts.input_files import read_as
+from contracts.numbers import Number
 
 FORMAT_VERSION = 2
-_FIX = "Pass the complete model/ folder of a training job."
+_FIX = "Pass the complete model/ folder of a training job, to the version of this project that wrote it."
 _UNCHANGED = Temperature()
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class PriorShift:
         target_share: its share where the model is used.
     """
 
-    source_share: float
-    target_share: float
+    source_share: Share
+    target_share: Share
 
     @property
     def ratios(self) -> tuple[float, float]:
@@ -49,10 +51,34 @@ class Threshold:
         reached: decisions at `value` by split: counts, precision, recall, F1.
     """
 
-    value: float = 0.5
+    value: Number = 0.5
     target: str = "given"
     met: bool = True
     reached: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Scaling:
+    method: Literal["none", "temperature"]
+    fitted_on: int
+    temperature: Annotated[Number, Field(gt=0)]
+
+
+@dataclass(frozen=True)
+class _Lines:
+    method: Literal["isotonic"]
+    fitted_on: int
+    lines: Annotated[tuple[RisingLine, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class _File:
+    """The content of decision.json."""
+
+    format_version: Literal[2]
+    calibration: Annotated[_Scaling | _Lines, Field(discriminator="method")]
+    prior: PriorShift | None
+    threshold: Threshold | None
 
 
 @dataclass(frozen=True)
@@ -108,21 +134,14 @@ class Decision:
         """Read what `save` wrote.
 
         Raises:
-            ContractError: the file is missing, is not JSON, or has another format version.
+            ContractError: the file is missing, is not JSON, or does not have the declared content.
         """
-        path = folder / artifacts.DECISION
-        content = read_object(path, _FIX)
-        if content.get("format_version") != FORMAT_VERSION:
-            raise ContractError(
-                f"{path}: format_version is {content.get('format_version')!r}, but this code reads {FORMAT_VERSION}",
-                "Use the version of this project that wrote the folder.",
-            )
-        with expected_content(path, _FIX):
-            calibration = content["calibration"]
-            return cls(
-                method=calibration["method"],
-                calibrator=read_calibrator(calibration["method"], calibration, source=str(path)),
-                fitted_on=calibration["fitted_on"],
-                prior=PriorShift(**content["prior"]) if content["prior"] else None,
-                threshold=Threshold(**content["threshold"]) if content["threshold"] else None,
-            )
+        content = read_as(folder / artifacts.DECISION, _File, _FIX)
+        fit = content.calibration
+        return cls(
+            method=fit.method,
+            calibrator=Isotonic(fit.lines) if isinstance(fit, _Lines) else Temperature(fit.temperature),
+            fitted_on=fit.fitted_on,
+            prior=content.prior,
+            threshold=content.threshold,
+        )

@@ -58,11 +58,11 @@ class IsotonicLines(nn.Module):
     def __init__(self, isotonic: Isotonic) -> None:
         super().__init__()
         lines = isotonic.lines
-        intervals = max(1, *(len(line.x) - 1 for line in lines))
+        intervals = max(1, *(len(line.log_odds) - 1 for line in lines))
         starts, widths, rises = torch.zeros(3, len(lines), intervals, dtype=torch.float64)  # [L, M - 1] each
         widths.fill_(1)  # lines with fewer knots are padded with level intervals
         for i, line in enumerate(lines):
-            x, y = torch.tensor(line.x, dtype=torch.float64), torch.from_numpy(line.heights)
+            x, y = torch.tensor(line.log_odds, dtype=torch.float64), torch.from_numpy(line.heights)
             count = len(x) - 1
             starts[i, :count], widths[i, :count], rises[i, :count] = x[:-1], x.diff(), y.diff()
         first = torch.tensor([line.heights[0] for line in lines])

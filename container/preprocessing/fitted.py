@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field
 
 from container.preprocessing.labels import Label, LabelMap
 from container.preprocessing.numeric_transform import NumericTransformParameters
@@ -16,37 +18,44 @@ from container.preprocessing.risk_tables import RiskTable, parse_risk_table
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import TextField
-from contracts.input_files import expected_content, read_object
+from contracts.input_files import read_as
+from contracts.numbers import Number
 
-FORMAT_VERSION = 1
-_FIX = "Use a folder that one job wrote completely."
+_FIX = "Use a folder that one job wrote completely, and the version of this project that wrote it."
 
 
-@dataclass(frozen=True)
-class FittedPreprocessing:
-    """The rules that turn a raw row into a prepared one.
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The content of preprocessing.json.
 
     Attributes:
         numeric_columns: in order; with `categorical_columns` they yield the K tabular inputs.
-        imputation: value that replaces a missing number, by column.
-        risk_tables: by categorical column.
         embedded_categories: by categorical column, the categories with an embedding vector; empty without embeddings.
         class_labels: label of each class id.
         tokenizer_digests: hash of each text field's tokenizer files, by role.
     """
 
+    format_version: Literal[1]
     text_fields: tuple[TextField, ...]
     id_name: str
     label_name: str
     numeric_columns: tuple[str, ...]
-    imputation: Mapping[str, float]
     categorical_columns: tuple[str, ...]
-    risk_tables: Mapping[str, RiskTable]
     numeric_transform: NumericTransformParameters
-    class_labels: tuple[Label, ...]
+    class_labels: Annotated[tuple[Label, ...], Field(min_length=2)]
     is_binary: bool
     tokenizer_digests: Mapping[str, str]
     embedded_categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.is_binary and len(self.class_labels) != 2:
+            raise ValueError(f"is_binary is true, but class_labels has {len(self.class_labels)} labels")
+        if unknown := self.embedded_categories.keys() - set(self.categorical_columns):
+            raise ValueError(f"categorical_columns lacks {sorted(unknown)}, which embedded_categories names")
+        transform, num_inputs = self.numeric_transform, len(self.feature_columns)
+        for name in ("mean", "scale", "quantiles", "bins"):
+            if len(getattr(transform, name)) not in (0, num_inputs):
+                raise ValueError(f"numeric_transform.{name} has not one entry for each of {num_inputs} tabular inputs")
 
     @cached_property
     def feature_columns(self) -> list[str]:
@@ -83,78 +92,9 @@ class FittedPreprocessing:
         """Return the raw columns that a prediction needs."""
         return (*(field.column for field in self.text_fields), *self.numeric_columns, *self.categorical_columns)
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """Return the hash of all rules, tokenizers included; it does not depend on the folder."""
-        described = {
-            "rules": self._to_json(),
-            "imputation": dict(self.imputation),
-            "risk_tables": {column: table.to_json() for column, table in self.risk_tables.items()},
-        }
-        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
-
-    def save(self, folder: Path) -> None:
-        """Write preprocessing.json, feature_columns.txt, impute_dict and risk_table_map (.json and .pkl)."""
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_json(folder / artifacts.PREPROCESSING, self._to_json())
-        (folder / artifacts.FEATURE_COLUMNS).write_text("".join(f"{name}\n" for name in self.feature_columns), "utf-8")
-        tables = {column: table.to_json() for column, table in self.risk_tables.items()}
-        for name, value in ((artifacts.IMPUTE_DICT, dict(self.imputation)), (artifacts.RISK_TABLE_MAP, tables)):
-            _write_json(folder / f"{name}.json", value)
-            (folder / f"{name}.pkl").write_bytes(pickle.dumps(value, protocol=4))
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Read the JSON files that `save` wrote.
-
-        Raises:
-            ContractError: a file is missing, is not JSON, or has another format version.
-        """
-        path = folder / artifacts.PREPROCESSING
-        rules = read_object(path, _FIX)
-        if rules.get("format_version") != FORMAT_VERSION:
-            raise ContractError(
-                f"{path}: format_version is {rules.get('format_version')!r}, but this code reads {FORMAT_VERSION}",
-                "Use the version of this project that wrote the folder.",
-            )
-        imputation_path = folder / f"{artifacts.IMPUTE_DICT}.json"
-        imputation = read_object(imputation_path, _FIX)
-        with expected_content(path, _FIX):
-            for column in rules["numeric_columns"]:
-                if column not in imputation:
-                    raise ContractError(f"{imputation_path}: has no column {column!r}, which {path.name} names", _FIX)
-            return cls._from_json(rules, imputation, folder)
-
-    @classmethod
-    def _from_json(cls, rules: Mapping[str, Any], imputation: Mapping[str, Any], folder: Path) -> Self:
-        tables_path = folder / f"{artifacts.RISK_TABLE_MAP}.json"
-        tables = read_object(tables_path, _FIX)
-        labels = tuple(rules["class_labels"])
-        is_binary = rules["is_binary"]
-        num_values = 1 if is_binary else len(labels)
-        return cls(
-            text_fields=tuple(_text_field(entry) for entry in rules["text_fields"]),
-            id_name=rules["id_name"],
-            label_name=rules["label_name"],
-            numeric_columns=tuple(rules["numeric_columns"]),
-            imputation={column: imputation[column] for column in rules["numeric_columns"]},
-            categorical_columns=tuple(rules["categorical_columns"]),
-            risk_tables={
-                column: parse_risk_table(column, tables.get(column), num_values=num_values, source=str(tables_path))
-                for column in rules["categorical_columns"]
-            },
-            numeric_transform=NumericTransformParameters.from_json(rules["numeric_transform"]),
-            class_labels=labels,
-            is_binary=is_binary,
-            tokenizer_digests=rules["tokenizer_digests"],
-            embedded_categories={
-                column: tuple(categories) for column, categories in rules.get("embedded_categories", {}).items()
-            },
-        )
-
-    def _to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {
-            "format_version": FORMAT_VERSION,
+            "format_version": self.format_version,
             "text_fields": [asdict(field) for field in self.text_fields],
             "id_name": self.id_name,
             "label_name": self.label_name,
@@ -169,6 +109,68 @@ class FittedPreprocessing:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class FittedPreprocessing(Rules):
+    """The rules that turn a raw row into a prepared one.
+
+    Attributes:
+        imputation: value that replaces a missing number, by column.
+        risk_tables: by categorical column.
+    """
+
+    format_version: Literal[1] = 1
+    imputation: Mapping[str, float]
+    risk_tables: Mapping[str, RiskTable]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return the hash of all rules, tokenizers included; it does not depend on the folder."""
+        described = {
+            "rules": self.to_json(),
+            "imputation": dict(self.imputation),
+            "risk_tables": {column: table.to_json() for column, table in self.risk_tables.items()},
+        }
+        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
+
+    def save(self, folder: Path) -> None:
+        """Write preprocessing.json, feature_columns.txt, impute_dict and risk_table_map (.json and .pkl)."""
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_json(folder / artifacts.PREPROCESSING, self.to_json())
+        (folder / artifacts.FEATURE_COLUMNS).write_text("".join(f"{name}\n" for name in self.feature_columns), "utf-8")
+        tables = {column: table.to_json() for column, table in self.risk_tables.items()}
+        for name, value in ((artifacts.IMPUTE_DICT, dict(self.imputation)), (artifacts.RISK_TABLE_MAP, tables)):
+            _write_json(folder / f"{name}.json", value)
+            (folder / f"{name}.pkl").write_bytes(pickle.dumps(value, protocol=4))
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read the JSON files that `save` wrote.
+
+        Raises:
+            ContractError: a file is missing, is not JSON, does not have the declared content or lacks a column that
+                preprocessing.json names.
+        """
+        rules = read_as(folder / artifacts.PREPROCESSING, Rules, _FIX)
+        paths = [folder / f"{name}.json" for name in (artifacts.IMPUTE_DICT, artifacts.RISK_TABLE_MAP)]
+        imputation = read_as(paths[0], dict[str, Number], _FIX)
+        tables = read_as(paths[1], dict[str, Any], _FIX)
+        for path, columns, given in zip(
+            paths, (rules.numeric_columns, rules.categorical_columns), (imputation, tables)
+        ):
+            for column in columns:
+                if column not in given:
+                    raise ContractError(f"{path}: has no column {column!r}, which preprocessing.json names", _FIX)
+        num_values = 1 if rules.is_binary else len(rules.class_labels)
+        return cls(
+            **{name.name: getattr(rules, name.name) for name in fields(Rules)},
+            imputation={column: imputation[column] for column in rules.numeric_columns},
+            risk_tables={
+                column: parse_risk_table(column, tables[column], num_values=num_values, source=str(paths[1]))
+                for column in rules.categorical_columns
+            },
+        )
+
+
 def risk_feature_names(column: str, class_labels: tuple[Label, ...], is_binary: bool) -> list[str]:
     """Return the names of a categorical column's risk values: the column's name, or one name per class."""
     return [column] if is_binary else [f"{column}_{label}" for label in class_labels]
@@ -181,11 +183,6 @@ def file_digest(paths: list[Path]) -> str:
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def _text_field(entry: Mapping[str, Any]) -> TextField:
-    values = {field.name: entry[field.name] for field in fields(TextField) if field.name in entry}
-    return TextField(**{**values, "steps": tuple(values["steps"])})
 
 
 def _write_json(path: Path, value: Any) -> None:

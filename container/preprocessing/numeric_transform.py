@@ -1,12 +1,13 @@
 """Fit the scaling of the tabular inputs on train; the model applies it, so every export contains it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 
 from container.preprocessing.numeric_summary import NumericSummary, weighted_quantiles
+from contracts.numbers import Number
 
 Kind = Literal["standard", "quantile", "none"]
 NUM_QUANTILES = 101
@@ -38,19 +39,14 @@ class NumericTransformParameters:
     """
 
     kind: Kind
-    mean: tuple[float, ...] = ()
-    scale: tuple[float, ...] = ()
-    quantiles: tuple[tuple[float, ...], ...] = ()
-    bins: tuple[tuple[float, ...], ...] = ()
+    mean: tuple[Number, ...] = ()
+    scale: tuple[Number, ...] = ()
+    quantiles: tuple[tuple[Number, ...], ...] = ()
+    bins: tuple[tuple[Number, ...], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         scaling = {"kind": self.kind, "mean": self.mean, "scale": self.scale, "quantiles": self.quantiles}
         return {**scaling, "bins": self.bins} if self.bins else scaling
-
-    @classmethod
-    def from_json(cls, parameters: Mapping[str, Any]) -> Self:
-        quantiles, bins = (tuple(map(tuple, parameters.get(name, ()))) for name in ("quantiles", "bins"))
-        return cls(parameters["kind"], tuple(parameters["mean"]), tuple(parameters["scale"]), quantiles, bins)
 
 
 @dataclass(frozen=True)

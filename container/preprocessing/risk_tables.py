@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from container.tables.values import keys
-from contracts.errors import ContractError
+from contracts.errors import ContractError, shown
 from contracts.numbers import LARGEST_NUMBER
 
 MISSING = ""  # null and "" are one category
@@ -271,4 +271,6 @@ def parse_risk_table(column: str, given: Any, *, num_values: int, source: str) -
         twice = next(name for name in names if names.count(name) > 1)
         raise refuse(f"the category {twice!r} occurs twice (1, 1.0 and '1' are the same)")
     counts = given.get("counts") or {}
+    if not isinstance(counts, Mapping) or not all(isinstance(count, (int, np.integer)) for count in counts.values()):
+        raise refuse(f"counts is {shown(counts)}, not {{category: training rows}}")
     return RiskTable(values("the default", default), table, {str(name): int(count) for name, count in counts.items()})

@@ -4,14 +4,15 @@ import operator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Self
 
 import numpy as np
+from pydantic import ConfigDict, Field
 
-from contracts.errors import ContractError
-from contracts.input_files import read_object
+from contracts.input_files import read_as
 
 _FIX = 'Write {"scores": [...], "probabilities": [...]}: from 0 to 1; scores ascending, probabilities never decreasing.'
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,17 @@ class CalibrationMap:
         probabilities: calibrated probabilities, never decreasing. [P]
     """
 
-    scores: tuple[float, ...]
-    probabilities: tuple[float, ...]
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    scores: Annotated[tuple[Share, ...], Field(min_length=2)]
+    probabilities: tuple[Share, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.scores) != len(self.probabilities):
+            raise ValueError(f"{len(self.scores)} scores and {len(self.probabilities)} probabilities")
+        for name, in_order in (("scores", operator.lt), ("probabilities", operator.le)):
+            for before, after in pairwise(getattr(self, name)):
+                if not in_order(before, after):
+                    raise ValueError(f"{name} are not ascending: {after} follows {before}")
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -33,27 +43,9 @@ class CalibrationMap:
         Raises:
             ContractError: not JSON, other keys, lists of unequal length, or values that are not monotone.
         """
-        content = read_object(path, _FIX)
-        if set(content) != {"scores", "probabilities"}:
-            raise ContractError(f"{path}: has the keys {sorted(content)}, not scores and probabilities", _FIX)
-        for name, values in content.items():
-            if not isinstance(values, list) or not all(map(_is_share, values)):
-                raise ContractError(f"{path}: {name} is not a list of numbers from 0 to 1", _FIX)
-        scores, probabilities = content["scores"], content["probabilities"]
-        if len(scores) != len(probabilities) or len(scores) < 2:
-            counts = f"{len(scores)} scores and {len(probabilities)} probabilities"
-            raise ContractError(f"{path}: has {counts}; their numbers must be equal and at least 2", _FIX)
-        for name, in_order in (("scores", operator.lt), ("probabilities", operator.le)):
-            for before, after in pairwise(content[name]):
-                if not in_order(before, after):
-                    raise ContractError(f"{path}: {name} are not ascending: {after} follows {before}", _FIX)
-        return cls(tuple(scores), tuple(probabilities))
+        return read_as(path, cls, _FIX)
 
     def apply(self, probabilities: np.ndarray) -> np.ndarray:
         """Return calibrated probabilities. [N, 2] -> [N, 2]"""
         positive = np.interp(probabilities[:, 1], self.scores, self.probabilities)
         return np.stack([1 - positive, positive], axis=1)
-
-
-def _is_share(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1

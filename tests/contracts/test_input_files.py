@@ -1,6 +1,7 @@
 """Files of a user that hold JSON: what cannot be read is an error with the path and a fix."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -105,6 +106,64 @@ def test_preprocessing_without_a_key_is_an_error_that_names_it(tmp_path: Path, n
     path.write_text(json.dumps({key: value for key, value in rules.items() if key != name}))
     with pytest.raises(ContractError, match=rf"preprocessing\.json: has no '{name}'"):
         FittedPreprocessing.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("preprocessing.json", {"format_version": 2}),
+        ("preprocessing.json", {"id_name": 3}),
+        ("preprocessing.json", {"numeric_columns": "x"}),
+        ("preprocessing.json", {"numeric_columns": {"x": 1}}),
+        ("preprocessing.json", {"class_labels": [0]}),
+        ("preprocessing.json", {"class_labels": [0, None]}),
+        ("preprocessing.json", {"class_labels": [0, 1, 2]}),
+        ("preprocessing.json", {"is_binary": "true"}),
+        ("preprocessing.json", {"text_fields": [{"role": "text"}]}),
+        ("preprocessing.json", {"text_fields": [3]}),
+        ("preprocessing.json", {"numeric_transform": {"kind": "other"}}),
+        ("preprocessing.json", {"numeric_transform": {"kind": "standard", "mean": [0], "scale": [1]}}),
+        ("preprocessing.json", {"embedded_categories": {"other": ["a"]}}),
+        ("impute_dict.json", {"x": None}),
+        ("impute_dict.json", {"x": math.nan}),
+        ("impute_dict.json", {"x": 10**40}),
+        ("impute_dict.json", {"x": True}),
+        ("decision.json", {"prior": {"source_share": 0, "target_share": 0.5}}),
+        ("decision.json", {"threshold": {"value": math.inf}}),
+        ("decision.json", {"calibration": {"method": "none", "fitted_on": 0, "temperature": 0}}),
+        ("decision.json", {"calibration": {"method": "other", "fitted_on": 0, "temperature": 1}}),
+        ("decision.json", {"calibration": {"method": "isotonic", "fitted_on": 0, "lines": []}}),
+        (
+            "decision.json",
+            {
+                "calibration": {
+                    "method": "isotonic",
+                    "fitted_on": 9,
+                    "lines": [{"log_odds": [0, 1], "probability": [0.5]}],
+                }
+            },
+        ),
+        ("calibration.json", {"scores": [0, "1"], "probabilities": [0, 1]}),
+        ("calibration.json", {"scores": [0, 1], "probabilities": [0, 1], "more": 1}),
+        ("calibration.json", {"scores": [0], "probabilities": [0]}),
+        ("calibration.json", {"scores": [0, 1], "probabilities": [0, 0.5, 1]}),
+        ("calibration.json", {"scores": [0, 1], "probabilities": [1, 0]}),
+    ],
+)
+def test_an_artifact_with_a_changed_value_is_an_error_with_its_path_and_the_key(
+    tmp_path: Path, name: str, change: dict[str, object]
+) -> None:
+    preprocessor, _ = fit(tmp_path / "fitted", table(20))
+    preprocessor.fitted.save(tmp_path)
+    Decision().save(tmp_path)
+    path = tmp_path / name
+    written = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**written, **change}))
+    readers = {**READERS, "impute_dict.json": FittedPreprocessing.load}
+    with pytest.raises(ContractError) as caught:
+        readers[name](tmp_path)
+    assert caught.value.cause.startswith(f"{path}: ")
+    assert any(key in caught.value.cause for key in change)
 
 
 def test_metrics_of_a_job_that_are_no_object_are_an_error(tmp_path: Path) -> None:

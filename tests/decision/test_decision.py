@@ -127,11 +127,11 @@ def test_an_isotonic_line_increases_with_a_bounded_slope_and_without_0_and_1(row
     logits, labels = sample(rows, classes=classes, seed=3)
     labels[:classes] = np.arange(classes)
     for line in fit_calibrator("isotonic", logits, labels).lines:
-        x, y = np.diff(line.x), np.diff(line.heights)
+        x, y = np.diff(line.log_odds), np.diff(line.heights)
         assert (x > 0).all()
         assert (y > 0).all()
         assert (y <= STEEPEST * x * (1 + 1e-9)).all()
-        assert 1 / (rows + 2) <= line.y[0] <= line.y[-1] <= 1 - 1 / (rows + 2)
+        assert 1 / (rows + 2) <= line.probability[0] <= line.probability[-1] <= 1 - 1 / (rows + 2)
 
 
 def test_the_graph_computes_the_decision_with_an_isotonic_line_and_a_small_prior():
@@ -337,7 +337,7 @@ def test_a_damaged_decision_is_named(tmp_path):
     Decision().save(tmp_path)
     path = tmp_path / "decision.json"
     path.write_text(path.read_text().replace('"format_version": 2', '"format_version": 7'))
-    with pytest.raises(ContractError, match="format_version is 7"):
+    with pytest.raises(ContractError, match="has the value 7 for 'format_version': Input should be 2"):
         Decision.load(tmp_path)
 
 

@@ -161,6 +161,8 @@ def test_the_older_form_with_bins_is_read() -> None:
         ({"risk": {"a": math.nan}, "default_risk": 1}, "category 'a' is nan"),
         ({"risk": {"a": [0.1, 0.9]}, "default_risk": 1}, r"category 'a' is \[0.1, 0.9\]"),
         ({"risk": {"1": 0.1, "1.0": 0.2}, "default_risk": 1}, "category '1' occurs twice"),
+        ({"risk": {"a": 1}, "default_risk": 1, "counts": [3]}, r"counts is \[3\]"),
+        ({"risk": {"a": 1}, "default_risk": 1, "counts": {"a": "many"}}, "counts is {'a': 'many'}"),
     ],
 )
 def test_a_malformed_table_is_named(given_table: object, message: str) -> None:

@@ -1,15 +1,20 @@
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 from container.data.records import RecordArrays, TextArrays
-from container.decision.decision import Decision
+from container.decision.decision import Decision, Threshold
 from container.predictor import Predictor, RecordTooLongError
+from container.preprocessing.numeric_transform import NumericTransformParameters
+from container.preprocessing.transform import Preprocessor
 from contracts.errors import ContractError
-from testing.table_jobs import fit, table
+from testing.table_jobs import fit, table, write_tokenizer
 
 
 def test_an_unknown_backend_is_named_with_the_known_ones(tmp_path):
@@ -137,3 +142,52 @@ def test_a_record_with_more_than_max_tokens_is_named_with_its_column(preprocesso
 def test_an_error_of_a_table_names_the_columns_that_it_has(preprocessor):
     with pytest.raises(ContractError, match="column 'text' is missing; the similar column 'texts' exists"):
         of(preprocessor).predict(pd.DataFrame([FULL]).rename(columns={"text": "texts"}))
+
+
+def write_graph(folder, *, width, classes=2, ids="input_ids", weight=1.0):
+    """Write a model.onnx that reads texts and numbers, and computes probabilities from the numbers."""
+    tensor, kinds = onnx.helper.make_tensor_value_info, onnx.TensorProto
+    inputs = [tensor(name, kinds.INT64, ["B", "C", "T"]) for name in (ids, "attention_mask")]
+    weights = onnx.numpy_helper.from_array(np.full((width, classes), weight, np.float32), "weights")
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("MatMul", ["tabular", "weights"], ["logits"]),
+            onnx.helper.make_node("Softmax", ["logits"], ["probabilities"]),
+        ],
+        "graph",
+        [*inputs, tensor("tabular", kinds.FLOAT, ["B", width])],
+        [tensor("probabilities", kinds.FLOAT, ["B", classes])],
+        [weights],
+    )
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8),
+        folder / "model.onnx",
+    )
+
+
+@pytest.mark.parametrize("foreign", [{"width": 4}, {"classes": 3}, {"ids": "other_ids"}, {"weight": np.nan}])
+def test_a_graph_that_does_not_fit_the_preprocessing_is_an_error_when_the_folder_is_loaded(
+    tmp_path, preprocessor, foreign
+):
+    folder = tmp_path / "model"
+    write_tokenizer(folder / "tokenizer")
+    preprocessor.fitted.save(folder)
+    Decision().save(folder)
+    fitting = {"width": len(preprocessor.fitted.feature_columns)}
+    write_graph(folder, **fitting)
+    assert Predictor.load(folder).predict([FULL]).shape == (1, 2)
+    write_graph(folder, **{**fitting, **foreign})
+    with pytest.raises(ContractError, match=f"{folder}: the model cannot compute a record that preprocessing.json"):
+        Predictor.load(folder)
+
+
+def test_a_threshold_for_more_than_two_classes_is_an_error_when_the_folder_is_loaded(preprocessor):
+    decision = Decision(threshold=Threshold())
+    fitted = replace(
+        preprocessor.fitted,
+        class_labels=(0, 1, 2),
+        is_binary=False,
+        numeric_transform=NumericTransformParameters("none"),
+    )
+    with pytest.raises(ContractError, match=r"decision\.json: has a threshold, but preprocessing\.json has 3 class"):
+        Predictor(Preprocessor(fitted, {}), Tokens(), decision=decision, batch_size=8)._check_model(Path("model"))
