@@ -55,7 +55,7 @@ def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None
     """Return the validated `values`; messages name the file of a key, which `origin` gives."""
     for key in values:
         if key not in Hyperparameters.model_fields:
-            raise _unknown(key, None)
+            raise _unknown(key, (origin or {}).get(key))
     try:
         hp = Hyperparameters(**values)
     except ValidationError as error:

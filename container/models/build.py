@@ -175,4 +175,5 @@ def _projection(hp: Hyperparameters, encoder: TextEncoder | WordEncoder) -> nn.M
 
 
 def _load_hyperparameters(path: Path) -> Hyperparameters:
-    return parse_hyperparameters(read_object(path, "Give the model/ folder of a training job, complete."))
+    content = read_object(path, "Give the model/ folder of a training job, complete.")
+    return parse_hyperparameters(content, dict.fromkeys(content, path))

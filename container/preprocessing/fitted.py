@@ -52,6 +52,8 @@ class Rules:
             raise ValueError(f"is_binary is true, but class_labels has {len(self.class_labels)} labels")
         if unknown := self.embedded_categories.keys() - set(self.categorical_columns):
             raise ValueError(f"categorical_columns lacks {sorted(unknown)}, which embedded_categories names")
+        if overlap := {self.id_name, self.label_name} & set(self.feature_inputs):
+            raise ValueError(f"id_name or label_name is {sorted(overlap)}, which is also an input of the model")
         transform, num_inputs = self.numeric_transform, len(self.feature_columns)
         for name in ("mean", "scale", "quantiles", "bins"):
             if len(getattr(transform, name)) not in (0, num_inputs):

@@ -102,7 +102,9 @@ def _packaged(case: Case, model: Path, recipe: list[str], *, archived: bool) -> 
 
 def change_member(folder: Path, rng: Random, recipe: list[str]) -> None:
     """Remove, damage or replace a file of the folder."""
-    path = rng.choice(sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()))
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    artifacts = [path for path in files if path.parent == folder and path.suffix == ".json"]
+    path = rng.choice(artifacts if artifacts and rng.random() < 0.5 else files)
     way = rng.choice(("remove", "cut", "flip", "empty", "json", "json", "json", "json", "text", "file"))
     data = path.read_bytes()
     if way == "json" and path.suffix == ".json":

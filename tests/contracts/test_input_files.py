@@ -113,6 +113,7 @@ def test_preprocessing_without_a_key_is_an_error_that_names_it(tmp_path: Path, n
     [
         ("preprocessing.json", {"format_version": 2}),
         ("preprocessing.json", {"id_name": 3}),
+        ("preprocessing.json", {"id_name": "x"}),
         ("preprocessing.json", {"numeric_columns": "x"}),
         ("preprocessing.json", {"numeric_columns": {"x": 1}}),
         ("preprocessing.json", {"class_labels": [0]}),

@@ -383,6 +383,15 @@ def test_a_damaged_state_is_an_error_that_names_the_file(saved: tuple[Path, Clas
         load_classifier(folder)
 
 
+@pytest.mark.parametrize("change", [{"unknown": 1}, {"hidden_common_dim": "wide"}])
+def test_a_changed_setting_is_an_error_that_names_the_file(saved: tuple[Path, Classifier], change: dict) -> None:
+    folder, _ = saved
+    path = folder / HYPERPARAMETERS
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ContractError, match=rf"{next(iter(change))}: .*in {path}"):
+        load_classifier(folder)
+
+
 class _Malicious:
     def __init__(self, target: Path) -> None:
         self.target = target
