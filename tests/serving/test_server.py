@@ -306,9 +306,10 @@ def test_a_threshold_chosen_on_val_decides_as_it_did_there():
 
 @pytest.mark.parametrize(
     ("content", "named"),
-    [("{", "JSON"), ("[]", "a list"), ('{"scores": [0, 1]}', "['scores']"),
-     ('{"scores": [0, 1], "probabilities": [0, 1.5]}', "probabilities is not a list"),
-     ('{"scores": [0], "probabilities": [0]}', "1 scores"), ('{"scores": [0, 1], "probabilities": [0]}', "2 scores"),
+    [("{", "JSON"), ("[]", "a list"), ('{"scores": [0, 1]}', "has no 'probabilities'"),
+     ('{"scores": [0, 1], "probabilities": [0, 1.5]}', "has the value 1.5 for 'probabilities.1'"),
+     ('{"scores": [0], "probabilities": [0]}', "at least 2 items"),
+     ('{"scores": [0, 1], "probabilities": [0]}', "2 scores"),
      ('{"scores": [0, 0], "probabilities": [0, 1]}', "0 follows 0"),
      ('{"scores": [0, 1], "probabilities": [0.5, 0.25]}', "0.25 follows 0.5")],
 )  # fmt: skip

@@ -306,7 +306,7 @@ def test_a_script_that_would_not_work_is_named_in_the_message(trained_job, tmp_p
 def test_a_calibration_that_is_refused_is_named_in_the_message(trained_job, tmp_path):
     wrong = {"calibration.json": '{"scores": [1, 0], "probabilities": [0, 1]}'}
     root = give(tmp_path, PACKAGE, model_input=trained_job.model, calibration_model=wrong)
-    assert "calibration.json: scores are not ascending: 0 follows 1" in failure_of(root, "package")
+    assert "calibration.json: scores are not ascending: 0.0 follows 1.0" in failure_of(root, "package")
 
 
 @pytest.mark.slow
