@@ -3,13 +3,16 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from queue import SimpleQueue
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
+from container.data.records import RecordArrays
 from container.serving import handler, inference
 from container.serving.batching import BatchingQueue
 from container.serving.media_types import request_type, response_type
@@ -18,40 +21,72 @@ from contracts.serving import CODE_FOLDER, ENTRY_POINT, JSON, PARQUET
 
 _LARGE_BYTES = 1 << 16
 
+Result = TypeVar("Result")
+
 
 class Turns:
-    """Let one request pass at a time, until closed."""
+    """Run calls of several threads one at a time, in a thread of its own, until closed."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._unanswered: set[Future[Any]] = set()
+        self._closing = threading.Lock()
         self._closed = False
+        self._worker = threading.Thread(target=self._work, name="turns", daemon=True)
+        self._worker.start()
 
-    @contextmanager
-    def take(self, timeout: float) -> Iterator[None]:
-        """Wait for the other requests during a `with` block.
+    def run(self, call: Callable[[], Result], timeout: float) -> Result:
+        """Return the result of `call`, after the calls that came before it.
 
         Raises:
-            TimeoutError: `timeout` seconds passed, or the host was closed.
+            TimeoutError: `timeout` seconds passed, or the host was closed; a call that has begun is not interrupted.
+            Exception: the error that `call` raised.
         """
-        if not self._lock.acquire(timeout=timeout):
-            raise TimeoutError("other requests took too long")
-        try:
+        answer: Future[Result] = Future()
+        with self._closing:
             if self._closed:
                 raise TimeoutError("the host is closed")
-            yield
+            self._unanswered.add(answer)
+            self._calls.put(partial(_answer, answer, call))
+        try:
+            return answer.result(timeout)
+        except TimeoutError:
+            answer.cancel()
+            raise
+        except CancelledError as error:
+            raise TimeoutError("the host was closed") from error
         finally:
-            self._lock.release()
+            self._unanswered.discard(answer)
 
     def close(self) -> None:
-        """Let no further request pass."""
-        self._closed = True
+        """Make all calls raise TimeoutError, also the one in progress."""
+        with self._closing:
+            self._closed = True
+            for answer in list(self._unanswered):
+                answer.cancel()
+            self._calls.put(None)
 
     def join(self, timeout: float) -> bool:
-        """Wait for the request in progress; return whether it has ended."""
-        ended = self._lock.acquire(timeout=timeout)
-        if ended:
-            self._lock.release()
-        return ended
+        """Wait for the call in progress after `close`; return whether it has ended."""
+        self._worker.join(timeout)
+        return not self._worker.is_alive()
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+def _answer(answer: Future[Result], call: Callable[[], Result]) -> None:
+    if answer.cancelled():
+        return
+    try:
+        result = call()
+    except Exception as error:
+        if answer.set_running_or_notify_cancel():
+            answer.set_exception(error)
+        return
+    if answer.set_running_or_notify_cancel():
+        answer.set_result(result)
 
 
 class ModelHost:
@@ -84,10 +119,13 @@ class ModelHost:
         response_type(accept)  # refuse an unsupported format before computing anything
         deadline = time.monotonic() + self._timeout
         large = len(body) > _LARGE_BYTES or request_type(content_type).name == PARQUET
-        with self._turns.take(self._timeout) if large else nullcontext():
-            prepared = self._model.prepare(handler.input_fn(body, content_type))
+        prepare = partial(self._prepare, body, content_type)
+        prepared = self._turns.run(prepare, self._timeout) if large else prepare()
         probabilities = self._queue.compute(prepared, timeout=max(0.0, deadline - time.monotonic()))
         return handler.output_fn(self._model.decide(probabilities), accept)
+
+    def _prepare(self, body: bytes, content_type: str | None) -> RecordArrays:
+        return self._model.prepare(handler.input_fn(body, content_type))
 
     def close(self) -> None:
         """Make all unanswered requests raise TimeoutError."""
@@ -119,13 +157,15 @@ class ScriptHost:
 
     def answer(self, body: bytes, content_type: str | None, accept: str | None) -> tuple[bytes, str]:
         wanted = accept or JSON
-        with self._turns.take(self._timeout):
-            answer: Any = self._output(self._predict(self._input(body, content_type), self._model), wanted)
+        answer = self._turns.run(partial(self._compute, body, content_type, wanted), self._timeout)
         text, media_type = answer if isinstance(answer, tuple) else (answer, JSON if wanted == "*/*" else wanted)
         return text.encode() if isinstance(text, str) else bytes(text), media_type
 
+    def _compute(self, body: bytes, content_type: str | None, wanted: str) -> Any:
+        return self._output(self._predict(self._input(body, content_type), self._model), wanted)
+
     def close(self) -> None:
-        """Make all waiting requests raise TimeoutError."""
+        """Make all unanswered requests raise TimeoutError."""
         self._turns.close()
 
     def join(self, timeout: float) -> bool:

@@ -1,11 +1,13 @@
 """Read a request's body (CSV, JSON, JSON Lines or Parquet) as a table of raw records."""
 
+import codecs
 import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +32,13 @@ def _repeated(names: Sequence[str]) -> str | None:
 _MAX_COLUMNS = 10_000  # Arrow takes 10 kB of memory per column
 _CSV_FIELD = re.compile(rb'(?:"(?:[^"]++|"")*+")?+[^,\r\n]*+')
 _LISTED = ("instances", "records")  # {"instances": [...]}
+_LINE = re.compile(rb"[^\r\n]++")
+_BLANK = r"[ \t\r\n]*+"
+_LIST_BEGIN = re.compile(
+    rf'{_BLANK}(?P<brace>\{{{_BLANK}"(?:{"|".join(_LISTED)})"{_BLANK}:{_BLANK})?\[{_BLANK}(?P<end>\])?{_BLANK}'
+)
+_SEPARATOR = re.compile(rf"{_BLANK}(?:,|(?P<end>\])){_BLANK}")
+_LIST_END = re.compile(rf"{_BLANK}(?P<brace>\}})?{_BLANK}")
 
 
 @dataclass(frozen=True)
@@ -40,10 +49,12 @@ class Request:
         content: raw columns; dicts from JSON.
         header: whether a CSV's first row names the columns; None if the model's columns decide it. True for other
             formats.
+        empty_lines: first rows of a CSV that are empty lines; before a header, they are no records.
     """
 
     content: pa.Table | list[Any]
     header: bool | None = True
+    empty_lines: int = 0
 
     def records(self, columns: Sequence[str], *, others: Sequence[str] = ()) -> pa.Table:
         """Return the table with named columns.
@@ -64,10 +75,11 @@ class Request:
         except ContractError as error:
             raise bad_request(error.cause, error.fix) from error
         if self.header is not True:
-            first = [column[0].as_py() for column in table.columns]
+            rest = table.slice(self.empty_lines)
+            first = _first_row(rest)
             stripped = {name.strip() for name in first}  # a misspelled header is no record
             has_header = self.header is None and not {*columns, *others}.isdisjoint({*first, *stripped})
-            table = _named(table, first) if has_header else _unnamed(table, columns)
+            table = _named(rest, first) if has_header else _unnamed(table, columns)
         if table.num_rows == 0:
             raise bad_request("the request contains no record", "Send at least one.")
         for name in columns:
@@ -105,13 +117,13 @@ def read_request(body: bytes, content_type: str | None, limits: ServingSettings)
 def check_limit(count: int, unit: str, limit: int) -> None:
     """Raise RequestError 413 if `count` exceeds `limit`."""
     if count > limit:
-        cause = f"the request has {count} {unit}; at most {limit} are accepted"
+        cause = f"the request has at least {count} {unit}; at most {limit} are accepted"
         fix = "Send only columns of the model." if unit == "columns" else "Send the records in several requests."
         raise RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, cause, fix)
 
 
 def _read_json(body: bytes, limits: ServingSettings) -> list[Any]:
-    content = _parse_json(body, "the request")
+    content = _parse_json(body, "the request", most=limits.serving_max_records)
     if isinstance(content, Mapping) and len(content) == 1:
         name, value = next(iter(content.items()))
         if name in _LISTED and isinstance(value, list):
@@ -125,16 +137,40 @@ def _read_json(body: bytes, limits: ServingSettings) -> list[Any]:
 
 
 def _read_lines(body: bytes, limits: ServingSettings) -> list[Any]:
-    lines = [line for line in body.splitlines() if line.strip()]
+    filled = (line[0] for line in _LINE.finditer(body) if line[0].strip())
+    lines = list(islice(filled, limits.serving_max_records + 1))
     check_limit(len(lines), "records", limits.serving_max_records)
     return [_parse_json(line, f"line {number}") for number, line in enumerate(lines, start=1)]
 
 
-def _parse_json(text: bytes, where: str) -> Any:
+def _parse_json(body: bytes, where: str, *, most: int = 0) -> Any:
+    """Return the content; of a list of more than `most` records, at least most + 1 records."""
     try:
-        return RECORD_DECODER.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
+        text = body.decode(json.detect_encoding(body), "surrogatepass")
+        records = _parse_list(text, most) if most else None
+        return RECORD_DECODER.decode(text) if records is None else records
     except ValueError as error:
         raise _not_json(f"{where} is not JSON: {error}") from error
+
+
+def _parse_list(text: str, most: int) -> list[Any] | None:
+    """Return a list's first most + 1 records, or None for other content.
+
+    It decodes them one by one, because the decoder holds the interpreter during a call.
+    """
+    begin = _LIST_BEGIN.match(text)
+    if begin is None:
+        return None
+    records: list[Any] = []
+    separator: re.Match[str] | None = begin
+    while separator and not separator["end"]:
+        record, position = RECORD_DECODER.raw_decode(text, separator.end())
+        records.append(record)
+        if len(records) > most:
+            return records
+        separator = _SEPARATOR.match(text, position)
+    complete = separator and _LIST_END.fullmatch(text, separator.end())
+    return records if complete and bool(complete["brace"]) == bool(begin["brace"]) else None
 
 
 def _not_json(cause: str) -> RequestError:
@@ -150,9 +186,17 @@ def _read_csv(body: bytes, header: bool | None) -> Request:
     table = read_csv(body, CsvText("the request", ",", header))
     if table.num_rows == 0:
         raise bad_request("the request contains no record", "Send at least one line.")
+    text = body.removeprefix(codecs.BOM_UTF8)
+    begin = text[: len(text) - len(text.lstrip(b"\r\n"))]
+    empty_lines = len(begin.splitlines()) if table.num_columns == 1 else 0  # with more columns, they are skipped
     if header:
-        return Request(_named(table, [column[0].as_py() for column in table.columns]))
-    return Request(table, header)
+        table = table.slice(empty_lines)
+        return Request(_named(table, _first_row(table)))
+    return Request(table, header, empty_lines)
+
+
+def _first_row(table: pa.Table) -> list[str]:
+    return [column[0].as_py() for column in table.columns]
 
 
 def _count_fields(body: bytes) -> int:

@@ -26,6 +26,7 @@ from container.serving.answers import write_answer
 from container.serving.batching import BatchingQueue
 from container.serving.calibration import CalibrationMap
 from container.serving.errors import RequestError
+from container.serving.hosting import Turns
 from container.serving.media_types import MediaType, request_type, response_type
 from container.serving.model import Prediction, ServedModel
 from container.serving.requests import read_request
@@ -112,6 +113,31 @@ def test_one_line_needs_no_line_end():
 def test_an_empty_line_is_a_record_where_there_is_one_column():
     request = read_request(b"text\nhello\n\nbye\n", CSV, LIMITS)
     assert request.records(("text",))["text"].to_pylist() == ["hello", "", "bye"]
+
+
+@pytest.mark.parametrize("begin", ["\n", "\r\n\r\n", "\ufeff\r"])
+def test_empty_lines_before_the_header_of_one_column_are_no_records(begin):
+    body = f"{begin}text\nhello\n".encode()
+    for content_type in (CSV, "text/csv; header=present"):
+        table = read_request(body, content_type, LIMITS).records(("text",))
+        assert table["text"].to_pylist() == ["hello"]
+    lines = len(begin.removeprefix("\ufeff").splitlines())
+    for content_type, names in ((CSV, ("other",)), ("text/csv; header=absent", ("text",))):
+        table = read_request(body, content_type, LIMITS).records(names)
+        assert table[names[0]].to_pylist() == [""] * lines + ["text", "hello"]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "begin", "separator"),
+    [(JSON, "[", ","), (JSON, ' {"instances" : [ ', " ,\n"), (JSON_LINES, "", "\n\n")],
+)
+def test_a_request_with_too_many_records_is_not_read_to_its_end(content_type, begin, separator):
+    body = begin + separator.join(['{"chat": "hi"}'] * 4) + separator + "damaged"
+    assert refusal(body, content_type, ServingSettings(serving_max_records=3)) == (
+        413,
+        "the request has at least 4 records; at most 3 are accepted",
+    )
+    assert refusal(body, content_type)[0] == 400
 
 
 @pytest.mark.parametrize(
@@ -607,6 +633,35 @@ def test_sigterm_answers_what_is_under_way_then_ends_with_0(trained_job):
         assert "requests answered: 30 with 200" in server.log.read_text()
         with pytest.raises(OSError, match="refused"):
             socket.create_connection(("127.0.0.1", server.port), timeout=5)
+
+
+def test_closing_a_host_ends_the_wait_for_the_call_in_progress_and_for_later_calls():
+    turns, begun, release = Turns(), threading.Event(), threading.Event()
+
+    def call():
+        begun.set()
+        return release.wait(60)
+
+    with ThreadPoolExecutor(2) as clients:
+        waits = [clients.submit(turns.run, call, 60) for _ in range(2)]
+        assert begun.wait(60)
+        turns.close()
+        for wait in waits:
+            with pytest.raises(TimeoutError, match="closed"):
+                wait.result(timeout=30)
+        assert not turns.join(0)
+        release.set()
+    assert turns.join(60)
+
+
+def test_a_call_that_takes_too_long_ends_its_wait_and_the_next_call_runs():
+    turns, release = Turns(), threading.Event()
+    with pytest.raises(TimeoutError):
+        turns.run(lambda: release.wait(60), 0.01)
+    release.set()
+    assert turns.run(lambda: 3, 60) == 3
+    with pytest.raises(ZeroDivisionError):
+        turns.run(lambda: 1 / 0, 60)
 
 
 @pytest.mark.slow
