@@ -2,8 +2,10 @@
 
 import gzip
 import io
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -208,9 +210,16 @@ def is_gzip(path: Path) -> bool:
     return path.name.lower().endswith(".gz")
 
 
-def open_plain(path: Path) -> io.BufferedIOBase:
-    """Open a file for reading, decompressed where its name ends with .gz."""
-    return gzip.open(path) if is_gzip(path) else path.open("rb")
+@contextmanager
+def open_plain(path: Path) -> Iterator[io.BufferedIOBase]:
+    """Open a file for reading, decompressed where its name ends with .gz; raise ContractError where it is damaged."""
+    with gzip.open(path) if is_gzip(path) else path.open("rb") as stream:
+        try:
+            yield stream
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ContractError(
+                f"{path}: cannot be decompressed: {first_line(error)}", "Write the file again."
+            ) from error
 
 
 def suffix_of(path: Path) -> str:

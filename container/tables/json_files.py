@@ -98,7 +98,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     with open_plain(path) as stream:
         try:
             yield from _objects(stream, path)
-        except (OSError, EOFError, UnicodeDecodeError) as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise ContractError(
                 f"{path}: cannot be read as JSON: {error}", "Write the file again, in UTF-8."
             ) from error

@@ -227,11 +227,8 @@ def _is_empty(path: Path) -> bool:
     size = path.stat().st_size
     if not is_gzip(path) or size > _EMPTY_GZIP:
         return size == 0
-    try:
-        with open_plain(path) as stream:
-            return not stream.read(1)
-    except (OSError, EOFError):
-        return False  # damaged; reading it raises the error
+    with open_plain(path) as stream:
+        return not stream.read(1)
 
 
 def _unpacked(path: Path, folder: Path, scratch: Path) -> Path:
@@ -240,9 +237,6 @@ def _unpacked(path: Path, folder: Path, scratch: Path) -> Path:
         return path
     target = scratch / path.relative_to(folder).with_suffix("")
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with open_plain(path) as stream, target.open("wb") as out:
-            shutil.copyfileobj(stream, out, 1 << 20)
-    except (OSError, EOFError) as error:
-        raise ContractError(f"{path}: cannot be decompressed: {error}", "Write the file again.") from error
+    with open_plain(path) as stream, target.open("wb") as out:
+        shutil.copyfileobj(stream, out, 1 << 20)
     return target

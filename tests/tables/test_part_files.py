@@ -151,6 +151,25 @@ def test_markers_and_empty_parts_are_passed_over(tmp_path: Path, empty: bytes) -
     assert read(tmp_path / "data", tmp_path).num_rows == 5
 
 
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("rows", [1, 300])
+def test_damaged_gzip_data_is_refused_with_the_name_of_its_file(tmp_path: Path, suffix: str, rows: int) -> None:
+    path = write(orders(rows)[["label"]], tmp_path / f"part-0.{suffix}.gz")
+    whole = path.read_bytes()
+    invalid_block = whole[:10] + bytes([0xFF]) + whole[11:]
+    for damaged in (invalid_block, whole[:-9], whole[:-1] + bytes([whole[-1] ^ 1]), b"not gzip"):
+        path.write_bytes(damaged)
+        with pytest.raises(ContractError, match=rf"part-0\.{suffix}\.gz: cannot be (decompressed|read)"):
+            read(tmp_path, tmp_path / "scratch")
+
+
+def test_a_full_disk_is_not_reported_as_a_damaged_file(tmp_path: Path) -> None:
+    write(orders(3), tmp_path / "data" / "part-0.parquet.gz")
+    (tmp_path / "part-0.parquet").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        find_part_files(tmp_path / "data", scratch=tmp_path)
+
+
 def test_nothing_but_empty_parts_is_refused(tmp_path: Path) -> None:
     (tmp_path / "part-0.csv").touch()
     with pytest.raises(ContractError, match=r"part-0\.csv: the file is empty"):
