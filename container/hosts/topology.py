@@ -4,9 +4,10 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from contracts.errors import ContractError
+from contracts.errors import ContractError, shown
 from contracts.input_files import exists, expected_content, read_object
 from contracts.paths import JobPaths
 
@@ -45,16 +46,19 @@ class Topology:
             return cls()
         content = read_object(path, _FIX)
         with expected_content(path, _FIX):
-            hosts = [str(name) for name in content.get("hosts") or [content.get("current_host") or _ALONE]]
-            current = str(content.get("current_host") or hosts[0])
-            listed = content.get("instance_groups", ())
-            groups = {str(group["instance_group_name"]): list(group["hosts"]) for group in listed}
-        if current not in hosts:
-            raise ContractError(f"{path}: current_host {current!r} is not one of the hosts {hosts}")
+            hosts = host_names(content.get("hosts") or [content.get("current_host") or _ALONE])
+            current = content.get("current_host") or hosts[0]
+            listed = content.get("instance_groups") or ()
+            groups = {str(group["instance_group_name"]): host_names(group["hosts"]) for group in listed}
+            interface = content.get("network_interface_name")
+            if not isinstance(interface, str | None):
+                raise ValueError(f"the network interface {shown(interface)} is not a name")
+            for name in (current, *chain(*groups.values())):
+                if name not in hosts:
+                    raise ValueError(f"{shown(name)} is not one of the hosts {shown(hosts)}")
         group = _chosen_group(groups, where=str(path))
-        training = hosts if group is None else [str(name) for name in groups[group]]
+        training = hosts if group is None else groups[group]
         idle = sorted(set(hosts) - set(training), key=natural_order)
-        interface = content.get("network_interface_name")
         return cls(tuple(sorted(training, key=natural_order)), current, interface, group, tuple(idle))
 
     @property
@@ -83,6 +87,15 @@ class Topology:
 def natural_order(name: str) -> list[Any]:
     """Return a sort key that puts algo-2 before algo-10."""
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def host_names(names: Any) -> list[str]:
+    """Return a resource configuration's list of hosts; raise ValueError for anything else, or a host twice."""
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise ValueError(f"{shown(names)} is not a list of host names")
+    if len(set(names)) < len(names):
+        raise ValueError(f"{shown(names)} contains a host twice")
+    return names
 
 
 def _chosen_group(groups: Mapping[str, list[str]], *, where: str) -> str | None:

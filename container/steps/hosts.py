@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.errors import ContractError
+from container.hosts.topology import host_names
+from contracts.errors import shown
 from contracts.input_files import exists, expected_content, read_object
 from contracts.step_contract import processing_config, processing_resources
 
@@ -33,10 +34,10 @@ def read_hosts(root: Path) -> Hosts:
         return Hosts(("localhost",), "localhost")
     resources = read_object(path, _FIX)
     with expected_content(path, _FIX):
-        names, current = tuple(sorted(map(str, resources["hosts"]))), str(resources["current_host"])
-    if current not in names:
-        raise ContractError(f"{path}: current_host {current!r} is not one of {list(names)}", "Correct the file.")
-    return Hosts(names, current)
+        hosts = Hosts(tuple(sorted(host_names(resources["hosts"]))), resources["current_host"])
+        if hosts.current not in hosts.names:
+            raise ValueError(f"{shown(hosts.current)} is not one of the hosts {shown(hosts.names)}")
+    return hosts
 
 
 def is_sharded(root: Path, input_name: str) -> bool:
