@@ -13,7 +13,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from container.tables.column_types import decode, is_binary, plain_type, replace_surrogates, widen_floats
+from container.tables.column_types import decode, is_binary, is_text, plain_type, replace_surrogates, widen_floats
 from container.tables.csv_blocks import CsvText
 from container.tables.csv_files import csv_batches, csv_header
 from contracts.errors import ContractError, first_line
@@ -230,8 +230,10 @@ def suffix_of(path: Path) -> str:
 def _parquet_file(path: Path) -> pq.ParquetFile:
     try:
         # A small buffer for column chunks: a row group may be as large as the file.
-        return pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
-    except (pa.ArrowException, OSError) as error:
+        file = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
+        _ = file.schema_arrow.names  # which may not be UTF-8
+        return file
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ContractError(
             f"{path}: cannot be read as Parquet: {first_line(error)}",
             "Write it again, or give the file name the suffix of its format.",
@@ -282,14 +284,16 @@ def _common_schema(files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
 def _as_plain(column: pa.ChunkedArray, field: pa.Field, path: Path) -> pa.ChunkedArray:
     try:
         column = decode(column)
+        if is_text(column.type):
+            column.validate(full=True)  # Arrow reads texts that are not UTF-8
         if pa.types.is_floating(column.type) and pa.types.is_floating(field.type):
             return column if column.type == field.type else pa.chunked_array([widen_floats(column).cast(field.type)])
         return column.cast(field.type)
     except pa.ArrowException as error:
-        if is_binary(column.type):
+        if is_binary(column.type) or is_text(column.type):
             raise ContractError(
                 f"{path}: column {field.name!r} is {column.type} and is not UTF-8 text",
-                "Write the column as strings.",
+                "Write the column as UTF-8 text.",
             ) from error
         raise ContractError(
             f"{path}: column {field.name!r} is {column.type} and cannot be read as {field.type}, "

@@ -57,6 +57,11 @@ def exact_integers(values: np.ndarray) -> np.ndarray:
     return np.isfinite(values) & (values == np.round(values)) & (np.abs(values) <= 2.0**62)
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a type that `plain_type` returns is text."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
 def is_binary(kind: pa.DataType) -> bool:
     """Return whether a type is bytes in any layout, also in a dictionary or an extension type."""
     if pa.types.is_dictionary(kind):

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from container.tables.channel_files import Origin
-from container.tables.column_types import decode, exact_integers, is_binary, plain_type, widen_floats
+from container.tables.column_types import decode, exact_integers, is_binary, is_text, plain_type, widen_floats
 from contracts.errors import ContractError, shown
 from contracts.numbers import LARGEST_NUMBER
 
@@ -75,7 +75,7 @@ def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) ->
     kind = column.type
     if pa.types.is_null(kind):
         return np.full(len(column), np.nan)
-    if _is_text(kind):
+    if is_text(kind):
         parsed = _parse(column, name, origin)
     elif (
         pa.types.is_boolean(kind)
@@ -104,7 +104,7 @@ def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) ->
 def texts(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
     """Return a text column as strings, None where a text is missing; booleans as true or false, others by their key."""
     column = plain_array(column)
-    if _is_text(column.type):
+    if is_text(column.type):
         return column.to_pylist()
     return (column.cast(pa.string()) if pa.types.is_boolean(column.type) else keys(column)).to_pylist()
 
@@ -112,10 +112,6 @@ def texts(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
 def written_float(text: str) -> str:
     """Return the digits of a JSON fraction (1.10, not 1.1); with an exponent, as Python writes it unless infinite."""
     return repr(float(text)) if ("e" in text or "E" in text) and math.isfinite(float(text)) else text
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def _canonical(values: pa.Array) -> pa.Array:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.tables.channel_files import Origin, check_names, input_format, iter_tables
+from container.tables.channel_files import Origin, check_names, column_names, input_format, iter_tables
 from container.tables.data_files import find_data_files
 from container.tables.records import records_to_table
 from container.tables.values import check_single_values, keys, numbers, texts
@@ -345,12 +345,18 @@ def test_an_id_of_uuids_is_their_text(tmp_path: Path) -> None:
     assert read([tmp_path / "a.parquet"], ["id"])["id"].to_pylist() == [str(name), None]
 
 
+NOT_UTF8 = pa.StringArray.from_buffers(1, pa.py_buffer(bytes(4) + b"\2\0\0\0"), pa.py_buffer(b"\xff\xfe"))
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
         (pa.array([[1], [2]]), r"a\.parquet: column 'c' is of type list<.*>, which is not a type of single values"),
         (pa.array([{"x": 1}]), r"a\.parquet: column 'c' is of type struct<.*>"),
         (pa.array([b"\xff\xfe"]), r"a\.parquet: column 'c' is binary and is not UTF-8 text"),
+        (NOT_UTF8, r"a\.parquet: column 'c' is string and is not UTF-8 text"),
+        (NOT_UTF8.dictionary_encode(), r"a\.parquet: column 'c' is string and is not UTF-8 text"),
+        (NOT_UTF8.cast(pa.large_string()), r"a\.parquet: column 'c' is large_string and is not UTF-8 text"),
     ],
 )
 def test_a_column_that_holds_no_single_values_is_named_with_its_file(
@@ -359,6 +365,14 @@ def test_a_column_that_holds_no_single_values_is_named_with_its_file(
     pq.write_table(pa.table({"c": columns}), tmp_path / "a.parquet")
     with pytest.raises(ContractError, match=message):
         read([tmp_path / "a.parquet"], ["c"])
+
+
+def test_a_parquet_column_name_that_is_not_utf8_is_an_error_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"idxx": [1]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"idxx", b"id\xff\xff"))
+    with pytest.raises(ContractError, match=r"a\.parquet: cannot be read as Parquet: 'utf-8' codec can't decode"):
+        column_names(path)
 
 
 def test_integers_that_no_float_holds_are_refused_where_another_file_has_floats(tmp_path: Path) -> None:
