@@ -1,6 +1,5 @@
 """Read the part files of one table in CSV, TSV, JSON, JSON Lines or Parquet, gzipped or not, as a stream of slices."""
 
-import csv
 import logging
 import shutil
 from collections.abc import Iterator, Sequence
@@ -8,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -23,6 +23,7 @@ from container.tables.channel_files import (
     text_batches,
     text_header,
 )
+from container.tables.csv_blocks import CsvText, first_cells
 from container.tables.data_files import data_files
 from container.tables.json_files import json_batches, json_column_names
 from contracts.errors import ContractError
@@ -146,7 +147,8 @@ def read_signature(folder: Path) -> list[str]:
         lines = text.splitlines()
         names = [line.strip().removesuffix(",") for line in lines]
         if len(lines) == 1:
-            names = next(csv.reader(lines, delimiter="\t" if "\t" in text else ","))
+            line = CsvText(str(files[0]), delimiter="\t" if "\t" in text else ",", has_header=True)
+            names = first_cells(np.frombuffer(text.encode(), np.uint8), line)
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise ContractError(f"{files[0]}: is not a list of column names", 'Write ["a", "b"], or a,b in one line.')
     check_names(names, files[0])

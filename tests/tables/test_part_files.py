@@ -126,6 +126,18 @@ def test_a_signature_is_a_json_list_or_names_in_one_line_or_one_a_line(tmp_path:
     assert read_signature(tmp_path) == ["a", "b c"]
 
 
+@pytest.mark.parametrize(("text", "said"), [('a,"b', "never closed"), ("a," + "b" * 200_000 + '"', "ends with one")])
+def test_a_misplaced_quote_in_a_signature_is_refused_with_its_column(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "signature").write_text(text)
+    with pytest.raises(ContractError, match=rf"signature: the header, column '2': .* {said}"):
+        read_signature(tmp_path)
+
+
+def test_a_name_in_a_signature_may_be_long(tmp_path: Path) -> None:
+    (tmp_path / "signature").write_text("a," + "b" * 200_000)
+    assert read_signature(tmp_path) == ["a", "b" * 200_000]
+
+
 def test_part_files_with_other_columns_are_refused(tmp_path: Path) -> None:
     write(orders(5), tmp_path / "part-0.csv")
     write(orders(5).drop(columns="price"), tmp_path / "part-1.csv")
