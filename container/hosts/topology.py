@@ -86,7 +86,8 @@ class Topology:
 
 def natural_order(name: str) -> list[Any]:
     """Return a sort key that puts algo-2 before algo-10."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+    parts = [part.lstrip("0") if part.isdigit() else part for part in re.split(r"(\d+)", name) if part]
+    return [(1, 0, part) if part and not part.isdigit() else (0, len(part), part) for part in parts]
 
 
 def host_names(names: Any) -> list[str]:

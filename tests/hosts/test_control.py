@@ -45,6 +45,12 @@ def test_hosts_are_ranked_in_natural_order(tmp_path):
     assert (topology.rank, topology.leader, topology.leads) == (2, "algo-1", False)
 
 
+def test_a_host_name_may_have_any_digits(tmp_path):
+    names = ["²", "algo-0", "algo-02", "algo-10", f"algo-{'9' * 5000}"]
+    paths = resources(tmp_path, current_host="algo-0", hosts=names[::-1])
+    assert Topology.read(paths).hosts == tuple(names)
+
+
 def test_without_a_resource_configuration_there_is_one_host(tmp_path):
     topology = Topology.read(JobPaths(tmp_path))
     assert (topology.size, topology.rank, topology.leads) == (1, 0, True)
