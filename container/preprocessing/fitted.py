@@ -54,10 +54,10 @@ class Rules:
             raise ValueError(f"categorical_columns lacks {sorted(unknown)}, which embedded_categories names")
         if overlap := {self.id_name, self.label_name} & set(self.feature_inputs):
             raise ValueError(f"id_name or label_name is {sorted(overlap)}, which is also an input of the model")
-        transform, num_inputs = self.numeric_transform, len(self.feature_columns)
+        transform, num_inputs = self.numeric_transform, len(self.feature_columns) - len(self.embedded_categories)
         for name in ("mean", "scale", "quantiles", "bins"):
             if len(getattr(transform, name)) not in (0, num_inputs):
-                raise ValueError(f"numeric_transform.{name} has not one entry for each of {num_inputs} tabular inputs")
+                raise ValueError(f"numeric_transform.{name} has not one entry for each of {num_inputs} scaled inputs")
 
     @cached_property
     def feature_columns(self) -> list[str]:

@@ -164,4 +164,4 @@ def _objects_of_lines(text: str) -> list[dict[str, Any]] | None:
         rows = RECORD_DECODER.decode(f"[{','.join(lines)}]")
     except ValueError:  # decoding row by row raises the error
         return None
-    return rows if all(isinstance(row, dict) for row in rows) else None
+    return rows if len(rows) == len(lines) and all(isinstance(row, dict) for row in rows) else None

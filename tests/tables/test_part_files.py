@@ -77,6 +77,7 @@ def test_objects_may_follow_each_other_without_lines_of_their_own(tmp_path: Path
         ('{"a": 1}\n{"a": 2}\n{"a": oops}\n{"a": 4}\n', "row 3 is not JSON"),
         ('{"a": 1}\n{"a": 2}\n"three"\n', "row 3: 'three' is not an object"),
         ("[1, 2]", "row 1: '1' is not an object"),
+        ('{"a": 1\n"b": 2}\n', "row 1 is not JSON"),
         ('{"a": [1]}', "row 1, column 'a' contains a list"),
         ("[]", "has no rows"),
         ('[{"a": 1}] x', "text follows the end of the array"),
@@ -129,7 +130,7 @@ def test_a_signature_is_a_json_list_or_names_in_one_line_or_one_a_line(tmp_path:
 @pytest.mark.parametrize(("text", "said"), [('a,"b', "never closed"), ("a," + "b" * 200_000 + '"', "ends with one")])
 def test_a_misplaced_quote_in_a_signature_is_refused_with_its_column(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "signature").write_text(text)
-    with pytest.raises(ContractError, match=rf"signature: the header, column '2': .* {said}"):
+    with pytest.raises(ContractError, match=rf"signature: the header, column 2: .* {said}"):
         read_signature(tmp_path)
 
 
