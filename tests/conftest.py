@@ -6,6 +6,7 @@ import io
 import os
 import traceback
 
+import hypothesis
 import pandas as pd
 import pytest
 
@@ -15,6 +16,11 @@ from contracts.paths import JobPaths
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Tests run in one process per core; more threads would only wait for each other, at full processor load.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A busy machine is no failure.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

@@ -65,7 +65,7 @@ def refusal(name, value):
     return None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(list(Hyperparameters.model_fields)), st.integers(0, len(HOSTILE) - 1))
 @example("encoder_config", HOSTILE.index("[" * 5000))
 @example("explain", DEEP)

@@ -91,7 +91,7 @@ def degrees(hp: Hyperparameters, world_size: int) -> ParallelDegrees | str:
         return error.cause
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(values=configurations(), world_size=st.sampled_from([1, 2, 4]))
 def test_a_configuration_written_with_its_defaults_is_the_same(values, world_size):
     try:

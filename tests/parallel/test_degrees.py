@@ -226,7 +226,7 @@ REQUESTED = st.fixed_dictionaries(
 WORLDS = st.integers(1, 48)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(requested=REQUESTED, world_size=WORLDS, texts=st.sampled_from([1, 2]))
 def test_degrees_multiply_to_the_world_size_with_given_sizes_kept_or_the_message_names_it(requested, world_size, texts):
     hp = hyperparameters(texts=texts, **requested)
@@ -244,7 +244,7 @@ def test_degrees_multiply_to_the_world_size_with_given_sizes_kept_or_the_message
         assert all(size in (-1, getattr(degrees, axis)) for axis, size in given.items())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(requested=REQUESTED, world_size=WORLDS, texts=st.sampled_from([1, 2]))
 def test_every_suggestion_of_a_message_works(requested, world_size, texts):
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
@@ -33,7 +33,7 @@ CELLS = {
     "c": st.one_of(st.none(), st.sampled_from(["a", "b", "c", "", "new", "1"])),
 }
 RECORDS = st.lists(st.fixed_dictionaries(CELLS), min_size=1, max_size=8)
-QUICK = hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = hypothesis_settings(max_examples=60)
 
 
 @functools.cache

@@ -138,7 +138,7 @@ HEADERS = st.one_of(
 
 
 @seed(1)
-@settings(max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, database=None, suppress_health_check=list(HealthCheck))
 @given(BODIES, st.one_of(st.none(), HEADERS), HEADERS)
 def test_no_request_is_answered_with_500(server, sent, content_type, accept):
     named, body = sent

@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from container.serving.errors import RequestError
@@ -87,14 +87,12 @@ def valid_csv(draw: st.DrawFn) -> tuple[str, int]:
 
 
 @given(valid_csv())
-@settings(deadline=None)
 def test_records_and_cells_of_a_valid_text_are_those_of_pythons_csv_module(text_and_columns: tuple[str, int]) -> None:
     text, columns = text_and_columns
     assert blocks_cells(text, columns) == cells(text, columns) is not None
 
 
 @given(valid_csv(), st.data())
-@settings(deadline=None)
 def test_a_quote_too_many_or_too_few_never_changes_the_number_of_records(
     text_and_columns: tuple[str, int], data: st.DataObject
 ) -> None:

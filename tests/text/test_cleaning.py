@@ -8,7 +8,7 @@ import unicodedata
 
 import emoji
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from container.tables.column_types import replace_surrogates
@@ -123,7 +123,6 @@ def remove_emoji_without_a_bound(text: str) -> str:
     return run.sub(lambda match: emoji.replace_emoji(match[0], " "), text)
 
 
-@settings(deadline=None)  # the unbounded run is slow
 @given(st.lists(st.sampled_from(EMOJI_PARTS), max_size=40).map("".join))
 def test_a_bounded_run_loses_what_an_unbounded_run_loses(text: str) -> None:
     assert remove_emoji(text) == remove_emoji_without_a_bound(text)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -111,7 +111,6 @@ def test_a_missing_or_broken_tokenizer_file_is_named(tmp_path: Path, content: st
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None)
 @given(texts=st.lists(wild, max_size=6))
 @example(texts=["wide    gaps   count", " wide", "a\tb\u3000c ", "\n"])
 def test_remembered_words_give_the_ids_of_whole_texts(kind: str, texts: list[str | None]) -> None:
@@ -260,7 +259,6 @@ def test_arrays_have_the_promised_types() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None)
 @given(
     texts=st.lists(wild, min_size=1, max_size=5),
     order=st.permutations(STEPS_BEFORE_TOKENIZER).flatmap(lambda steps: st.integers(1, 5).map(lambda n: steps[:n])),
