@@ -2,12 +2,14 @@
 
 import ast
 import json
+import json.scanner
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 _MOST_LEVELS = 100
 _SHOWN = 40
+_QUICK_CHARACTERS = 1 << 16
 
 
 class JsonDecoder(json.JSONDecoder):
@@ -36,6 +38,29 @@ class JsonDecoder(json.JSONDecoder):
             return super().raw_decode(s, idx)
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
+
+
+class InterruptibleDecoder(JsonDecoder):
+    """Decode long values without keeping other threads from running.
+
+    The scanner in C holds the interpreter during a call. It decodes values of up to 64 Ki characters; the slower
+    scanner in Python decodes longer ones.
+    """
+
+    def __init__(self, **parsers: Callable[[str], Any]) -> None:
+        super().__init__(**parsers)
+        self._quick = JsonDecoder(**parsers)
+        self.scan_once = json.scanner.py_make_scanner(self)  # pyright: ignore[reportAttributeAccessIssue] - no stub
+
+    def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
+        begin = s[idx : idx + _QUICK_CHARACTERS]
+        try:
+            value, length = self._quick.raw_decode(begin)
+            if length < len(begin):  # a number at the end may continue
+                return value, idx + length
+        except ValueError:
+            pass
+        return super().raw_decode(s, idx)
 
 
 def parse_json(text: str) -> Any:
@@ -71,7 +96,7 @@ def parse_literal(text: str) -> Any:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
+    content = {name: value for name, value in pairs}  # dict() would hold the interpreter
     if len(content) < len(pairs):
         counts = Counter(name for name, _ in pairs)
         raise ValueError(f"the key {next(name for name in counts if counts[name] > 1)!r} occurs more than once")

@@ -19,7 +19,7 @@ from container.serving.media_types import request_type
 from container.tables.channel_files import check_names, missing_column
 from container.tables.csv_blocks import CsvText
 from container.tables.csv_files import read_csv
-from container.tables.json_files import RECORD_DECODER
+from container.tables.json_files import REQUEST_DECODER
 from container.tables.records import records_to_table
 from contracts.errors import ContractError, first_line
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
@@ -30,7 +30,6 @@ def _repeated(names: Sequence[str]) -> str | None:
 
 
 _MAX_COLUMNS = 10_000  # Arrow takes 10 kB of memory per column
-_CSV_FIELD = re.compile(rb'(?:"(?:[^"]++|"")*+")?+[^,\r\n]*+')
 _LISTED = ("instances", "records")  # {"instances": [...]}
 _LINE = re.compile(rb"[^\r\n]++")
 _BLANK = r"[ \t\r\n]*+"
@@ -148,7 +147,7 @@ def _parse_json(body: bytes, where: str, *, most: int = 0) -> Any:
     try:
         text = body.decode(json.detect_encoding(body), "surrogatepass")
         records = _parse_list(text, most) if most else None
-        return RECORD_DECODER.decode(text) if records is None else records
+        return REQUEST_DECODER.decode(text) if records is None else records
     except ValueError as error:
         raise _not_json(f"{where} is not JSON: {error}") from error
 
@@ -162,14 +161,16 @@ def _parse_list(text: str, most: int) -> list[Any] | None:
     if begin is None:
         return None
     records: list[Any] = []
-    separator: re.Match[str] | None = begin
-    while separator and not separator["end"]:
-        record, position = RECORD_DECODER.raw_decode(text, separator.end())
+    separator = begin
+    while not separator["end"]:
+        record, position = REQUEST_DECODER.raw_decode(text, separator.end())
         records.append(record)
         if len(records) > most:
             return records
         separator = _SEPARATOR.match(text, position)
-    complete = separator and _LIST_END.fullmatch(text, separator.end())
+        if separator is None:
+            raise json.JSONDecodeError("Expecting ',' delimiter", text, position)
+    complete = _LIST_END.fullmatch(text, separator.end())
     return records if complete and bool(complete["brace"]) == bool(begin["brace"]) else None
 
 
@@ -181,13 +182,13 @@ def _not_json(cause: str) -> RequestError:
 
 
 def _read_csv(body: bytes, header: bool | None) -> Request:
-    check_limit(_count_fields(body), "columns", _MAX_COLUMNS)
     # All columns are strings: 007 stays 007, as in training.
-    table = read_csv(body, CsvText("the request", ",", header))
+    text = CsvText("the request", ",", header)
+    table = read_csv(body, text, lambda count: check_limit(count, "columns", _MAX_COLUMNS))
     if table.num_rows == 0:
         raise bad_request("the request contains no record", "Send at least one line.")
-    text = body.removeprefix(codecs.BOM_UTF8)
-    begin = text[: len(text) - len(text.lstrip(b"\r\n"))]
+    body = body.removeprefix(codecs.BOM_UTF8)
+    begin = body[: len(body) - len(body.lstrip(b"\r\n"))]
     empty_lines = len(begin.splitlines()) if table.num_columns == 1 else 0  # with more columns, they are skipped
     if header:
         table = table.slice(empty_lines)
@@ -197,18 +198,6 @@ def _read_csv(body: bytes, header: bool | None) -> Request:
 
 def _first_row(table: pa.Table) -> list[str]:
     return [column[0].as_py() for column in table.columns]
-
-
-def _count_fields(body: bytes) -> int:
-    """Return the number of fields of the first row, or _MAX_COLUMNS + 1 if it is larger."""
-    end = -1
-    for count in range(1, _MAX_COLUMNS + 1):
-        field = _CSV_FIELD.match(body, end + 1)
-        assert field is not None  # the pattern matches an empty field too
-        end = field.end()
-        if not body.startswith(b",", end):
-            return count
-    return _MAX_COLUMNS + 1
 
 
 def _named(table: pa.Table, names: Sequence[str]) -> pa.Table:

@@ -93,7 +93,8 @@ def check_one_format(folder: Path, formats: Mapping[Path, str]) -> None:
 
 def check_names(names: Sequence[str], place: Path | str) -> None:
     """Raise ContractError where a column name of the table in `place` occurs twice or has a lone surrogate."""
-    for name, count in Counter(names).items():
+    counts = Counter(name for name in names)  # a list would be counted without letting other threads run
+    for name, count in counts.items():
         if count > 1:
             raise ContractError(f"{place}: the column {name!r} occurs twice", "Give each column a different name.")
         if replace_surrogates(name) != name:

@@ -10,6 +10,7 @@ import pyarrow.csv as pa_csv
 from contracts.errors import ContractError
 
 _TAIL_BYTES = 1 << 16
+_PART_BYTES = 1 << 20
 _LISTED_COLUMNS = 20
 _SHOWN_CHARACTERS = 40
 _QUOTES_FIX = (
@@ -99,8 +100,10 @@ class Block:
         return int(ends[0]) if ends.size else 0
 
     def count_columns(self) -> int:
-        """Return the number of cells of a block that is one record."""
-        return 1 + len(self._outside(np.flatnonzero(self.data == ord(self.text.delimiter))))
+        """Return the number of cells of a block that is one record, in a bounded amount of memory."""
+        parts = ((start, self.data[start : start + _PART_BYTES]) for start in range(0, len(self.data), _PART_BYTES))
+        delimiter = ord(self.text.delimiter)
+        return 1 + sum(len(self._outside(start + np.flatnonzero(part == delimiter))) for start, part in parts)
 
     def parse(self, columns: Sequence[str] = (), *, end: int | None = None) -> pa.Table:
         """Return the complete records as strings, or those before `end`; `columns`, default all, are selected.

@@ -1,6 +1,6 @@
 """Read CSV and TSV text from a file or a request."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
@@ -66,8 +66,11 @@ def csv_batches(stream: Stream, text: CsvText, *, columns: Sequence[str]) -> Ite
             raise _too_long(text, first)
 
 
-def read_csv(body: bytes, text: CsvText) -> pa.Table:
+def read_csv(body: bytes, text: CsvText, check_columns: Callable[[int], None]) -> pa.Table:
     """Return all records of a text as strings, with the first one; the columns are named by their numbers.
+
+    Args:
+        check_columns: takes the number of columns and raises an error if it is too large.
 
     Raises:
         ContractError: see `csv_batches`.
@@ -76,7 +79,9 @@ def read_csv(body: bytes, text: CsvText) -> pa.Table:
     first = data[_start(data, text, skip_empty=True) :]
     if not first.size:
         raise ContractError(f"{text.source} is empty", "Send at least one record.")
-    cells = tuple(first_cells(first[: Block(first, text).first_end() or len(first)], text))
+    first = first[: Block(first, text).first_end() or len(first)]
+    check_columns(Block(first, text).count_columns())
+    cells = tuple(first_cells(first, text))
     text = replace(text, columns=tuple(str(number + 1) for number in range(len(cells))), first_line=cells)
     block = Block(data[_start(data, text, skip_empty=False) :], text)
     block.check()

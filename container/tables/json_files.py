@@ -3,7 +3,7 @@
 import codecs
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,20 @@ from container.tables.channel_files import check_names, open_plain
 from container.tables.column_types import replace_surrogates
 from container.tables.values import written_float
 from contracts.errors import ContractError, shown
-from contracts.json_text import JsonDecoder
+from contracts.json_text import InterruptibleDecoder, JsonDecoder
 
 HEAD_ROWS = 1000  # rows that name the columns
 BLOCK_BYTES = 1 << 20
 ROW_BYTES = 4 << 20
 _BETWEEN = " \t\r\n,"
 # Numbers keep their digits: as categories, 1.10 and 1.1 differ. NaN is a missing value.
-RECORD_DECODER = JsonDecoder(
-    parse_float=written_float, parse_int=str, parse_constant=lambda name: None if name == "NaN" else name
-)
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "parse_float": written_float,
+    "parse_int": str,
+    "parse_constant": lambda name: None if name == "NaN" else name,
+}
+_ROW_DECODER = JsonDecoder(**_PARSERS)
+REQUEST_DECODER = InterruptibleDecoder(**_PARSERS)
 
 
 def json_column_names(path: Path) -> list[str]:
@@ -133,7 +137,7 @@ def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
                 yield from rows
                 continue
         try:
-            row, at = RECORD_DECODER.raw_decode(buffer, at)
+            row, at = _ROW_DECODER.raw_decode(buffer, at)
         except json.JSONDecodeError as error:
             more = text.read(BLOCK_BYTES) if len(buffer) - at < ROW_BYTES else ""
             if more:
@@ -161,7 +165,7 @@ def _objects_of_lines(text: str) -> list[dict[str, Any]] | None:
     """Decode lines of one object each in one call; return None where a line is not an object."""
     lines = [line for line in text.split("\n") if line.strip()]
     try:
-        rows = RECORD_DECODER.decode(f"[{','.join(lines)}]")
+        rows = _ROW_DECODER.decode(f"[{','.join(lines)}]")
     except ValueError:  # decoding row by row raises the error
         return None
     return rows if len(rows) == len(lines) and all(isinstance(row, dict) for row in rows) else None

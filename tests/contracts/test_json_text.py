@@ -1,12 +1,15 @@
 """JSON that is ambiguous or beyond a limit is refused with its cause, in files and in settings."""
 
+import json
+import threading
+
 import pytest
 
 from container.tables.part_files import read_signature
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import cast_value, load_hyperparameters
 from contracts.input_files import read_json
-from contracts.json_text import parse_json
+from contracts.json_text import InterruptibleDecoder, parse_json
 from contracts.paths import JobPaths
 from contracts.steps import TabularPreprocessingSettings
 from pipeline.config_file import load_config
@@ -70,3 +73,35 @@ def test_a_setting_and_its_alias_in_one_file_are_refused(tmp_path):
     path.write_text('{"chunk_truncate": true, "chunk_trancate": false}')
     with pytest.raises(ContractError, match="chunk_trancate: is set twice in"):
         load_hyperparameters(JobPaths(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["[[]" + ",[]" * 1_000_000 + "]", json.dumps({f"a{i}": "1" for i in range(300_000)})])
+def test_other_threads_run_while_a_long_value_of_a_request_is_decoded(text):
+    def turns() -> int:
+        count, done = 0, threading.Event()
+
+        def run() -> None:
+            nonlocal count
+            while not done.wait(0.001):
+                count += 1
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        InterruptibleDecoder().decode(text)
+        done.set()
+        thread.join()
+        return count
+
+    assert turns() > 20
+
+
+@pytest.mark.parametrize("length", range(65_533, 65_540))
+@pytest.mark.parametrize("last", ["123", "true", '"x"', "{}", "1e5"])
+def test_a_value_has_the_same_content_wherever_it_ends(length, last):
+    text = f"[{' ' * (length - len(last) - 1)}{last}, 1]"
+    assert InterruptibleDecoder().decode(text) == json.loads(text)
+    number = "1" * length + ".5"
+    assert InterruptibleDecoder(parse_float=str, parse_int=str).raw_decode(number) == (number, len(number))
+    with pytest.raises(json.JSONDecodeError) as caught:
+        InterruptibleDecoder().decode(text[:-1])
+    assert caught.value.pos == len(text) - 1
