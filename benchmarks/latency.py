@@ -22,7 +22,7 @@ from container.export.variants import WRITERS
 from container.models.build import build_classifier
 from container.models.classifier import Classifier
 from container.preprocessing.numeric_transform import NumericTransformParameters
-from container.preprocessing.prepare import EncoderFiles
+from container.preprocessing.prepared import EncoderFiles
 from contracts.artifacts import MODEL_ONNX, ONNX_OUTPUT, onnx_file
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters

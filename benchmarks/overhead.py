@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from benchmarks.encoders import SMALL, TINY, Shape, build_model, chats, hyperparameters
 from benchmarks.printing import print_machine, print_table
 from container.data.batch import PackedBatch
-from container.job import Job
+from container.job import Job, Scratch
 from container.models.classifier import Classifier
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
@@ -136,7 +136,7 @@ def trainer_step(model: Classifier, hp: Hyperparameters, *, folder: Path, steps:
     run = TrainingRun.begin(hp, execution, CheckpointStore(folder / "checkpoints", keep=1), identity={})
     no_records = pa.table({"label": pa.array([], pa.int64())})
     trainer = Trainer(
-        Job(JobPaths(folder), hp, folder, folder),
+        Job(JobPaths(folder), hp, Scratch(folder), folder),
         run,
         splits={"train": no_records, "val": no_records},
         class_weights=[1.0] * hp.num_classes,

@@ -33,7 +33,8 @@ from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import RankMesh
 from container.parallel.parallelize import parallelize
 from container.preprocessing.class_weights import resolve_class_weights
-from container.preprocessing.prepare import EncoderFiles, open_prepared, prepare_data
+from container.preprocessing.prepare import prepare_data
+from container.preprocessing.prepared import EncoderFiles, open_prepared
 from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import build_optimizer
 from contracts.hyperparameter_files import parse_hyperparameters

@@ -28,7 +28,8 @@ import pyarrow.parquet as pq
 from printing import print_machine, print_table
 from review_data import TWO_TEXTS, generate_reviews, lay_out_job, minilm_folder, read_reviews
 
-from container.preprocessing.prepare import UNFINISHED, open_prepared, prepare_data
+from container.preprocessing.prepare import UNFINISHED, prepare_data
+from container.preprocessing.prepared import open_prepared
 from container.steps.program import run_step
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths

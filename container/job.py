@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from contracts.atomic_files import AtomicFile
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
+
+_POLL = 0.02  # seconds
 
 
 @dataclass(frozen=True)
@@ -48,57 +51,29 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Job:
-    """One training job on this host.
+class Scratch:
+    """The folder with the files that the processes of a job exchange; removed at the end of the job."""
 
-    Attributes:
-        scratch: folder of the files that processes exchange; removed at the end of the job.
-        prepared: folder of the prepared data.
-        timeline: the phases since `train` began; the workers continue it.
-    """
+    folder: Path
 
-    paths: JobPaths
-    hp: Hyperparameters
-    scratch: Path
-    prepared: Path
-    timeline: Timeline = field(default_factory=Timeline)
-
-    def write(self) -> Path:
-        """Write job.json into the scratch folder and return its path."""
-        content = {
-            "root": str(self.paths.root),
-            "hyperparameters": self.hp.model_dump(mode="json", exclude_unset=True),
-            "prepared": str(self.prepared),
-            "timeline": asdict(self.timeline),
-        }
-        path = self.scratch / "job.json"
-        path.write_text(json.dumps(content))
-        return path
-
-    @classmethod
-    def read(cls, path: Path) -> "Job":
-        content = json.loads(path.read_text())
-        return cls(
-            paths=JobPaths(Path(content["root"])),
-            hp=parse_hyperparameters(content["hyperparameters"]),
-            scratch=path.parent,
-            prepared=Path(content["prepared"]),
-            timeline=Timeline(**content["timeline"]),
-        )
+    @property
+    def job_file(self) -> Path:
+        """The file with the job, which workers wait for: the supervisor starts them before the data is prepared."""
+        return self.folder / "job.json"
 
     def error_file(self, rank: int) -> Path:
-        return self.scratch / f"error.rank{rank}.json"
+        return self.folder / f"error.rank{rank}.json"
 
     def pid_file(self, rank: int) -> Path:
-        return self.scratch / f"pid.rank{rank}"
+        return self.folder / f"pid.rank{rank}"
 
     def error_files(self) -> list[Path]:
         """Return the files of the failures that ranks of this attempt reported."""
-        return sorted(self.scratch.glob("error.rank*.json"))
+        return sorted(self.folder.glob("error.rank*.json"))
 
     def pid_files(self) -> list[Path]:
         """Return one file for each worker that handles SIGTERM."""
-        return sorted(self.scratch.glob("pid.rank*"))
+        return sorted(self.folder.glob("pid.rank*"))
 
     def forget_workers(self) -> None:
         """Remove the files that the workers of an attempt wrote."""
@@ -107,17 +82,17 @@ class Job:
 
     def attempt_file(self, number: int) -> Path:
         """Return the path of the failure of an attempt's workers, or null; their launcher writes it when they end."""
-        return self.scratch / f"attempt{number}.json"
+        return self.folder / f"attempt{number}.json"
 
     @property
     def stop_file(self) -> Path:
         """The file that exists once the job was requested to stop: workers are not restarted."""
-        return self.scratch / "stop"
+        return self.folder / "stop"
 
     @property
     def restart_file(self) -> Path:
         """The file of the newest restart, written by the supervisor."""
-        return self.scratch / "restart.json"
+        return self.folder / "restart.json"
 
     @property
     def restart(self) -> Restart | None:
@@ -127,7 +102,47 @@ class Job:
     @property
     def result_file(self) -> Path:
         """The file in which rank 0 lists the artifacts, or reports that it stopped on request."""
-        return self.scratch / "result.json"
+        return self.folder / "result.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training job on this host, with prepared data.
+
+    Attributes:
+        prepared: folder of the prepared data.
+        timeline: the phases since `train` began; the workers continue it.
+    """
+
+    paths: JobPaths
+    hp: Hyperparameters
+    scratch: Scratch
+    prepared: Path
+    timeline: Timeline = field(default_factory=Timeline)
+
+    def write(self) -> None:
+        """Write the job file, for which the workers wait."""
+        content = {
+            "root": str(self.paths.root),
+            "hyperparameters": self.hp.model_dump(mode="json", exclude_unset=True),
+            "prepared": str(self.prepared),
+            "timeline": asdict(self.timeline),
+        }
+        write_json(self.scratch.job_file, content)
+
+    @classmethod
+    def read(cls, scratch: Scratch) -> "Job":
+        """Wait for the job file and return its content."""
+        while not scratch.job_file.is_file():
+            time.sleep(_POLL)
+        content = json.loads(scratch.job_file.read_text())
+        return cls(
+            paths=JobPaths(Path(content["root"])),
+            hp=parse_hyperparameters(content["hyperparameters"]),
+            scratch=scratch,
+            prepared=Path(content["prepared"]),
+            timeline=Timeline(**content["timeline"]),
+        )
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -28,11 +28,13 @@ from container.hosts.control import Control, HostTrouble
 from container.hosts.gather import gather_channels
 from container.hosts.topology import Topology
 from container.hosts.worker_environment import sm_variables
-from container.job import Job
+from container.job import Job, Scratch
 from container.preflight import check_before_preparing
-from container.preprocessing.prepare import PreparedData, prepare_data
+from container.preprocessing.prepare import prepare_data
+from container.preprocessing.prepared import PreparedData
 from container.processes import set_up_logging
 from container.timeline import Timeline
+from container.training.checkpoint_files import LAST, clear_checkpoints
 from container.workers import StopHandler, StoppedBeforeTraining, Workers
 from contracts import artifacts
 from contracts.errors import ContractError
@@ -85,7 +87,7 @@ def train(paths: JobPaths) -> int:
             control = Control(topology, lambda key: _hear(control, stop, key))
             with _alone_in(paths), tempfile.TemporaryDirectory(prefix="job-", ignore_cleanup_errors=True) as scratch:
                 clear_failure(paths)
-                return _train(paths, Path(scratch), timeline=timeline, stop=stop, control=control)
+                return _train(paths, Scratch(Path(scratch)), timeline=timeline, stop=stop, control=control)
         except AnotherJobError as error:
             print(error, file=sys.stderr, flush=True)  # the failure files belong to the other job
             return FAILED
@@ -118,7 +120,7 @@ def _hear(control: Control | None, stop: StopHandler, key: str) -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
-def _train(paths: JobPaths, scratch: Path, *, timeline: Timeline, stop: StopHandler, control: Control) -> int:
+def _train(paths: JobPaths, scratch: Scratch, *, timeline: Timeline, stop: StopHandler, control: Control) -> int:
     hp = load_hyperparameters(paths)
     num_gpus = count_gpus()
     num_workers = hp.nproc_per_node or num_gpus or 1
@@ -132,14 +134,17 @@ def _train(paths: JobPaths, scratch: Path, *, timeline: Timeline, stop: StopHand
     gathered = gather_channels(control, paths, sharded)
     if sharded:
         timeline.mark("gather channels")
-    prepared = prepare_data(gathered.paths, hp, contents=gathered.contents)
-    check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
-    _check_same_data(control, prepared)
-    timeline.mark("prepare data")
-    job = Job(paths, hp, scratch, prepared.folder, timeline)
-    stop.interrupts = False
     variables = sm_variables(paths, hp, topology, num_gpus=num_gpus)
-    failure = Workers(job, control, num_workers=num_workers, stop=stop, variables=variables).run()
+    with Workers(paths, scratch, control, num_workers=num_workers, stop=stop, variables=variables) as workers:
+        prepared = prepare_data(gathered.paths, hp, contents=gathered.contents, on_inputs=workers.start)
+        check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
+        _check_same_data(control, prepared)
+        if not hp.resume:
+            clear_checkpoints(paths.checkpoints)
+        timeline.mark("prepare data")
+        job = Job(paths, hp, scratch, prepared.folder, timeline)
+        stop.interrupts = False
+        failure = workers.run(job)
     verdict = _agree_verdict(control, _verdict(job, failure, stop) if topology.leads else None)
     if verdict.failure is not None:
         return _fail(paths, verdict.failure)
@@ -162,9 +167,10 @@ def _agree_verdict(control: Control, verdict: Verdict | None) -> Verdict:
 def _verdict(job: Job, failure: Failure | None, stop: StopHandler) -> Verdict:
     """Return the verdict, from the result of rank 0 and the failure of the workers."""
     paths = job.paths
-    result = json.loads(job.result_file.read_text()) if job.result_file.is_file() else {}
+    result_file = job.scratch.result_file
+    result = json.loads(result_file.read_text()) if result_file.is_file() else {}
     if result.get("status") == "stopped" or (stop.requested and result.get("status") != "completed"):
-        last = paths.checkpoints / "last.ckpt"
+        last = paths.checkpoints / LAST
         where = f"checkpoint {last.read_text().strip()} is complete" if last.is_file() else "before a checkpoint"
         return Verdict(STOPPED, where=where)
     if failure is not None:

@@ -17,8 +17,10 @@ from pathlib import Path
 from container.failure import Failure, root_cause
 from container.hosts.control import STOP, Control, HostTrouble
 from container.hosts.network import network_environment
-from container.job import Attempt, Job, Restart, write_json
+from container.job import Attempt, Job, Restart, Scratch, write_json
 from container.processes import PARENT_PID, available_cores
+from container.training.checkpoint_files import LAST
+from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +54,9 @@ class StoppedBeforeTraining(BaseException):
 
 
 class Workers:
-    """Run the workers of `job` to their end, together with those of the other hosts.
+    """Run the workers of a job to their end, together with those of the other hosts; a context manager.
+
+    The workers can start before the job is known: they import their modules and wait for the job file.
 
     Args:
         num_workers: number of workers on this host.
@@ -60,9 +64,17 @@ class Workers:
     """
 
     def __init__(
-        self, job: Job, control: Control, *, num_workers: int, stop: StopHandler, variables: Mapping[str, str]
+        self,
+        paths: JobPaths,
+        scratch: Scratch,
+        control: Control,
+        *,
+        num_workers: int,
+        stop: StopHandler,
+        variables: Mapping[str, str],
     ) -> None:
-        self._job = job
+        self._checkpoints = paths.checkpoints
+        self._scratch = scratch
         self._control = control
         self._num_workers = num_workers
         self._stop = stop
@@ -70,37 +82,47 @@ class Workers:
         self._launcher: subprocess.Popen[str] | None = None
         self._kill_at: float | None = None
 
-    def run(self) -> Failure | None:
-        """Run the workers, with restarts after one was killed; return their last failure.
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill_all()
+
+    def start(self, number: int = 0) -> None:
+        """Start the workers of this host, together with the other hosts."""
+        launcher = self._running_launcher()
+        assert launcher.stdin is not None
+        attempt = self._agreed_attempt(number)
+        with suppress(BrokenPipeError):  # waiting for the attempt detects its exit
+            launcher.stdin.write(json.dumps(asdict(attempt)) + "\n")
+            launcher.stdin.flush()
+
+    def run(self, job: Job) -> Failure | None:
+        """Give the started workers their job, and restart them after one was killed; return their last failure.
 
         Every host returns the same.
 
         Raises:
             HostTrouble: another host was lost, or failed outside its workers.
         """
-        number = 0
-        try:
-            while True:
-                failure, stopping = self._agree(number, self._attempt(number))
-                if failure is None:
-                    self._dismiss()
-                    return None
-                if stopping or not failure.killed or number == self._job.hp.max_restarts:
-                    return failure.after(number)
-                number += 1
-                self._announce(Restart(number, of=self._job.hp.max_restarts, cause=failure.cause, at=failure.at))
-        finally:
-            self._kill_all()
+        job.write()
+        number, most = 0, job.hp.max_restarts
+        while True:
+            failure, stopping = self._agree(number, self._attempt(number))
+            if failure is None:
+                self._dismiss()
+                return None
+            if stopping or not failure.killed or number == most:
+                return failure.after(number)
+            number += 1
+            self._announce(Restart(number, of=most, cause=failure.cause, at=failure.at))
+            self.start(number)
 
     def _attempt(self, number: int) -> Failure | None:
-        """Run the workers of this host once; return their failure."""
-        launcher = self._running_launcher()
-        assert launcher.stdin is not None
-        attempt = self._agreed_attempt(number)
-        with suppress(BrokenPipeError):  # the loop below detects its exit
-            launcher.stdin.write(json.dumps(asdict(attempt)) + "\n")
-            launcher.stdin.flush()
-        result = self._job.attempt_file(number)
+        """Wait until the workers of this host end; return their failure."""
+        launcher = self._launcher
+        assert launcher is not None
+        result = self._scratch.attempt_file(number)
         stop_requested, report_by = False, None
         while not result.is_file():
             if launcher.poll() is not None:
@@ -131,7 +153,7 @@ class Workers:
         failures = {host: Failure(**result["failure"]) for host, result in results.items() if result["failure"]}
         if self._control.topology.size > 1:
             failures = {host: replace(each, cause=f"{each.cause} [host {host}]") for host, each in failures.items()}
-        stopping = any(result["stop"] for result in results.values()) or self._job.stop_file.exists()
+        stopping = any(result["stop"] for result in results.values()) or self._scratch.stop_file.exists()
         return (root_cause(list(failures.values())) if failures else None), stopping
 
     def _agreed_attempt(self, number: int) -> Attempt:
@@ -148,22 +170,25 @@ class Workers:
         return any(result["failure"] for host, result in results.items() if host != self._control.topology.current)
 
     def _announce(self, restart: Restart) -> None:
-        write_json(self._job.restart_file, asdict(restart))
-        last = self._job.paths.checkpoints / "last.ckpt"
+        write_json(self._scratch.restart_file, asdict(restart))
+        last = self._checkpoints / LAST
         where = f"checkpoint {last.read_text().strip()}" if last.is_file() else "the beginning: there is no checkpoint"
         logger.warning("%s; restart %d of %d, from %s", restart.cause, restart.number, restart.of, where)
 
     def _running_launcher(self) -> subprocess.Popen[str]:
         if self._launcher is None or self._launcher.poll() is not None:
-            self._job.forget_workers()
+            self._scratch.forget_workers()
             self._launcher = subprocess.Popen(
-                [sys.executable, "-m", "container.training.launch", str(self._job.write()), str(self._num_workers)],
+                [sys.executable, "-m", "container.training.launch", *self._arguments()],
                 env=self._environment(),
                 stdin=subprocess.PIPE,
                 text=True,
                 start_new_session=True,  # only the supervisor receives Ctrl-C
             )
         return self._launcher
+
+    def _arguments(self) -> list[str]:
+        return [str(self._scratch.folder), str(self._num_workers), str(self._checkpoints)]
 
     def _environment(self) -> dict[str, str]:
         code = str(Path(__file__).parent.parent)
@@ -182,7 +207,7 @@ class Workers:
         }
 
     def _request_stop(self) -> None:
-        self._job.stop_file.touch()
+        self._scratch.stop_file.touch()
         self._control.publish(STOP, True)
         pids = self._pids()
         if len(pids) < self._num_workers:
@@ -194,7 +219,7 @@ class Workers:
 
     def _pids(self) -> list[int]:
         pids = []
-        for path in self._job.pid_files():
+        for path in self._scratch.pid_files():
             with suppress(FileNotFoundError):  # the launcher removes the files of workers that ended
                 pids.append(json.loads(path.read_text()))
         return pids

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from container.data.batch import PackedBatch
-from container.job import Job
+from container.job import Job, Scratch
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.preprocessing.prepare import prepare_data
@@ -169,7 +169,7 @@ class ParityJobs:
             settings = {**SETTINGS, **run}
             paths = JobPaths(self._folder / f"run{next(self._number)}")
             hp = strategy.hyperparameters(settings)
-            jobs.append(Job(paths, hp, paths.root, self._prepare(settings)))
+            jobs.append(Job(paths, hp, Scratch(paths.root), self._prepare(settings)))
         by_rank = self._pool.run(train_jobs, jobs, world_size=strategy.world_size)
         return [_merged(parts) for parts in zip(*by_rank)]
 

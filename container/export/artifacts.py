@@ -14,7 +14,7 @@ from container.decision.decision import Decision
 from container.export.onnx import export_onnx
 from container.job import Job
 from container.models.classifier import Classifier
-from container.preprocessing.prepare import PreparedData
+from container.preprocessing.prepared import PreparedData
 from contracts import artifacts
 from contracts.hyperparameters import ONNX_VARIANTS
 

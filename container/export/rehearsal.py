@@ -10,7 +10,7 @@ from pathlib import Path
 from container.data.batch import PackedBatch
 from container.export.onnx import export_onnx
 from container.models.build import EncoderConfigOnly, build_classifier
-from container.preprocessing.prepare import PreparedData
+from container.preprocessing.prepared import PreparedData
 from contracts import artifacts
 from contracts.hyperparameters import Hyperparameters
 

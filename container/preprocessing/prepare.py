@@ -7,8 +7,8 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ import numpy as np
 from container.preprocessing.data_summary import log_split, summarize_split
 from container.preprocessing.fingerprint import FINGERPRINT_LENGTH, input_fingerprint, tokenizer_digest
 from container.preprocessing.fit import TableColumns, fit_preprocessing, learn_label_map, scan_held_out, scan_train
-from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.precomputed import load_precomputed
+from container.preprocessing.prepared import MARKER, SUMMARY, PreparedData, open_prepared
 from container.preprocessing.risk_tables import fold_of
 from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
 from container.preprocessing.split_file import write_split
@@ -32,70 +32,29 @@ from container.text.tokenization import clean_texts
 from container.text.vocabulary import learn_vocabulary
 from contracts.artifacts import tokenizer_folder
 from contracts.atomic_files import atomic_folder
-from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters, TextField
 from contracts.paths import SPLITS, JobPaths
 
 logger = logging.getLogger(__name__)
 
-MARKER = "prepared.json"
-SUMMARY = "summary.json"
 UNFINISHED = "tmp-"
 VOCABULARY_RECORDS = 200_000
 VOCABULARY_CHARACTERS = 200_000_000
 SCAN_ROWS = 1024
 
 
-@dataclass(frozen=True)
-class EncoderFiles:
-    """The folders of a text field's encoder.
-
-    Attributes:
-        config_folder: tokenizer files and the encoder's config.json, in the prepared folder.
-        weights_folder: the pretrained encoder; None for from_scratch.
-    """
-
-    config_folder: Path
-    weights_folder: Path | None
-
-
-@dataclass(frozen=True)
-class PreparedData:
-    """Prepared splits on disk, and everything fitted.
-
-    Attributes:
-        tabular_dim: K.
-        rows: by split.
-        encoders: by role of the text field.
-        input_format: format of train: csv, tsv or parquet.
-        digests: hash of the prepared rows of each split.
-        summary: statistics of the data as JSON values, for the report.
-        reused: whether an earlier run prepared the data.
-    """
-
-    folder: Path
-    fitted: FittedPreprocessing
-    rows: Mapping[str, int]
-    encoders: Mapping[str, EncoderFiles]
-    input_format: str
-    digests: Mapping[str, str]
-    summary: Mapping[str, Any]
-    reused: bool = False
-
-    @property
-    def tabular_dim(self) -> int:
-        return len(self.fitted.feature_columns)
-
-    def split(self, name: str) -> Path:
-        """Return the path of a split's Arrow file."""
-        return self.folder / f"{name}.arrow"
-
-
-def prepare_data(paths: JobPaths, hp: Hyperparameters, *, contents: Mapping[Path, str] | None = None) -> PreparedData:
+def prepare_data(
+    paths: JobPaths,
+    hp: Hyperparameters,
+    *,
+    contents: Mapping[Path, str] | None = None,
+    on_inputs: Callable[[], None] = lambda: None,
+) -> PreparedData:
     """Return the job's data, prepared under `paths.prepared`, or prepared there before from the same inputs.
 
     Args:
         contents: known hashes of the content of data files, which replace their times.
+        on_inputs: called when the files, their columns and the encoders are found, before rows are read.
 
     Raises:
         ContractError: invalid input, with its file, column and row.
@@ -107,6 +66,7 @@ def prepare_data(paths: JobPaths, hp: Hyperparameters, *, contents: Mapping[Path
         check_columns(split_files, [*(hp.full_field_list or []), *TableColumns.of(hp).transformed])
     sources = {field.role: resolve_encoder(field.tokenizer, paths) for field in hp.text_fields}
     encoders = {role: source.folder for role, source in sources.items()}
+    on_inputs()
     with _exclusive(paths.prepared):
         folder = paths.prepared / input_fingerprint(paths, hp, files=files, encoders=encoders, contents=contents or {})
         reused = (folder / MARKER).is_file()
@@ -124,32 +84,6 @@ def prepare_data(paths: JobPaths, hp: Hyperparameters, *, contents: Mapping[Path
     action = f"{'found prepared' if reused else 'prepared'} in {time.monotonic() - started:.1f} s"
     logger.info("Data %s: %s rows; %s.", action, rows, folder)
     return prepared
-
-
-def open_prepared(folder: Path) -> PreparedData:
-    """Return the data that `prepare_data` wrote, without reading rows.
-
-    Raises:
-        ContractError: the folder is not complete.
-    """
-    marker = folder / MARKER
-    if not marker.is_file():
-        raise ContractError(
-            f"{folder}: contains no complete prepared data ({MARKER} is missing)", "Prepare the data again."
-        )
-    described = json.loads(marker.read_text("utf-8"))
-    return PreparedData(
-        folder=folder,
-        fitted=FittedPreprocessing.load(folder),
-        rows=described["rows"],
-        encoders={
-            role: EncoderFiles(folder / tokenizer_folder(role), Path(weights) if weights else None)
-            for role, weights in described["weights"].items()
-        },
-        input_format=described["input_format"],
-        digests=described["digests"],
-        summary=json.loads((folder / SUMMARY).read_text("utf-8")),
-    )
 
 
 def _prepare(

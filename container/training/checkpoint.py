@@ -1,12 +1,5 @@
 """Save and load checkpoints with torch.distributed.checkpoint (DCP), under the plain model's parameter names.
 
-    checkpoints/
-      epoch=1-step=120.ckpt/   DCP's files, state.json, manifest.json (names and sizes of all files, written last)
-      last.ckpt, best.ckpt     the name of the newest and of the best folder
-
-A checkpoint is written into a temporary folder and renamed when it is complete. The pointers are small text files, not
-links, because the sync of a checkpoint folder to S3 loses links.
-
 Hosts need not share a disk: each gets the complete checkpoint, including the files that other hosts' ranks wrote.
 
 A checkpoint does not depend on the parallelism: a rank writes its shards under the names and offsets that they have in
@@ -16,14 +9,13 @@ the plain model, and reads the parts that it needs.
 import json
 import logging
 import os
-import re
 import shutil
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -46,6 +38,14 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 
 from container.failure import PeerFailed
+from container.training.checkpoint_files import (
+    BEST,
+    LAST,
+    TEMPORARY,
+    Checkpoint,
+    clear_unfinished,
+    complete_checkpoints,
+)
 from container.training.host_folders import HostFolders
 from contracts.atomic_files import write_text_atomically
 
@@ -53,23 +53,8 @@ logger = logging.getLogger(__name__)
 
 # Flat optimizer names let a checkpoint resume under another strategy.
 _OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
-_NAME = re.compile(r"epoch=\d+-step=\d+\.ckpt")
-_POINTERS = ("last.ckpt", "best.ckpt")
-_TEMPORARY = ".saving-"
 _WRITE_TIMEOUT = timedelta(minutes=30)  # one rank's disk may be slow; a rank that dies is noticed at once
 _LONG_WAIT = 5.0  # seconds of waiting for the previous save after which a line is logged
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A complete checkpoint on disk: its folder and state.json."""
-
-    folder: Path
-    content: dict[str, Any]
-
-    @property
-    def step(self) -> int:
-        return self.content["step"]
 
 
 class CheckpointStore:
@@ -186,7 +171,7 @@ class CheckpointStore:
 
     def _write(self, states: dict[str, Any], *, name: str, content: str, best_step: int | None) -> None:
         """Write the checkpoint; runs in the thread."""
-        temporary = self._folder / f"{_TEMPORARY}{name}"
+        temporary = self._folder / f"{TEMPORARY}{name}"
         try:
             self._on_each_host(lambda: _make_empty(temporary))
             with _raising_own_failure(self._rank):
@@ -225,64 +210,25 @@ class CheckpointStore:
         _write_synced(temporary / "manifest.json", json.dumps(files))
         _sync_folder(temporary)
         final = self._folder / name
-        replaced = self._folder / f"{_TEMPORARY}replaced"
+        replaced = self._folder / f"{TEMPORARY}replaced"
         if final.exists():  # the same step, saved again
             shutil.rmtree(replaced, ignore_errors=True)
             final.rename(replaced)
         temporary.rename(final)
         _sync_folder(self._folder)
         shutil.rmtree(replaced, ignore_errors=True)
-        write_text_atomically(self._folder / "last.ckpt", f"{name}\n")
+        write_text_atomically(self._folder / LAST, f"{name}\n")
         self._prune(best_step)
 
     def _prune(self, best_step: int | None) -> None:
         complete = complete_checkpoints(self._folder)
         best = next((each for each in complete if each.step == best_step), None)
         if best is not None:
-            write_text_atomically(self._folder / "best.ckpt", f"{best.folder.name}\n")
+            write_text_atomically(self._folder / BEST, f"{best.folder.name}\n")
         for old in complete[: -self._keep]:
             if old is not best:
                 shutil.rmtree(old.folder, ignore_errors=True)
         clear_unfinished(self._folder)
-
-
-def clear_unfinished(folder: Path) -> None:
-    """Remove the files of unfinished saves."""
-    for temporary in folder.glob(f"{_TEMPORARY}*"):
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def clear_checkpoints(folder: Path) -> None:
-    """Remove every checkpoint and the files that name one, and nothing else."""
-    for path in _checkpoint_folders(folder):
-        shutil.rmtree(path)
-    for name in _POINTERS:
-        (folder / name).unlink(missing_ok=True)
-
-
-def _checkpoint_folders(folder: Path) -> list[Path]:
-    """Return the folders with the name of a checkpoint; all others belong to the user."""
-    return [path for path in folder.glob("*.ckpt") if _NAME.fullmatch(path.name) and path.is_dir()]
-
-
-def complete_checkpoints(folder: Path) -> list[Checkpoint]:
-    """Return all complete checkpoints, oldest first; log the name of each incomplete or damaged one."""
-    complete = []
-    for path in _checkpoint_folders(folder):
-        try:
-            files = json.loads((path / "manifest.json").read_text())
-            if not isinstance(files, dict) or not {".metadata", "state.json"} <= files.keys():
-                raise ValueError("manifest.json has no list of files")
-            damaged = [name for name, size in files.items() if (path / name).stat().st_size != size]
-            if damaged:
-                raise ValueError(f"the size of {damaged[0]} differs from manifest.json")
-            content = json.loads((path / "state.json").read_text())
-            if not isinstance(content, dict) or "step" not in content:
-                raise ValueError("state.json has no step")
-            complete.append(Checkpoint(path, content))
-        except (OSError, ValueError) as error:
-            logger.warning("checkpoint %s is incomplete and is skipped: %s", path.name, error)
-    return sorted(complete, key=lambda checkpoint: checkpoint.step)
 
 
 def load_weights(module: nn.Module, checkpoint: Checkpoint) -> None:

@@ -23,7 +23,7 @@ from container.evaluation.explanation import (
     score,
 )
 from container.models.classifier import Classifier
-from container.preprocessing.prepare import PreparedData
+from container.preprocessing.prepared import PreparedData
 from container.preprocessing.transform import Preprocessor
 from container.tables.records import records_to_table
 from contracts.errors import first_line

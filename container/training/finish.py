@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: StopFlag) -> None:
-    """Write every artifact of the job, then job.result_file."""
+    """Write every artifact of the job, then the result file."""
     hp, val = job.hp, data.splits["val"]
     decision = _fit_decision(job, trained, data)
     model = build_model(hp, data.prepared, pretrained=False)
@@ -65,7 +65,7 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     )  # fmt: skip
     metrics, written = _write_results(job, evaluation, step=trained.state.step)
     logger.info("%s", metric_line(metrics))
-    write_json(job.result_file, {"status": "completed", "model": files, "output": written, "metrics": metrics})
+    write_json(job.scratch.result_file, {"status": "completed", "model": files, "output": written, "metrics": metrics})
 
 
 def _fit_decision(job: Job, trained: Trained, data: JobData) -> Decision:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from container.data.split import PreparedSplit
 from container.job import Job
 from container.preprocessing.class_weights import resolve_class_weights
-from container.preprocessing.prepare import PreparedData, open_prepared
+from container.preprocessing.prepared import PreparedData, open_prepared
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from container.failure import Failure, root_cause
-from container.job import Attempt, Job, write_json
+from container.job import Attempt, Scratch, write_json
 from container.processes import PARENT_PID, die_with_parent, set_up_logging
-from container.training.checkpoint import clear_checkpoints, clear_unfinished
+from container.training.checkpoint_files import clear_unfinished
 from container.training.stop import LEFT_ALONE
 
 _DELAY = 1.0  # seconds until the agent notices the end of a worker at the latest; its clock is rounded to this
@@ -46,39 +46,39 @@ class Ended:
     at: float
 
 
-def main(job_file: Path, num_workers: int) -> int:
+def main(scratch: Scratch, num_workers: int, *, checkpoints: Path) -> int:
     """Run `num_workers` of container.training.worker for each attempt, a line of JSON on stdin.
 
-    Writes the failure of attempt n, or null, to job.attempt_file(n).
+    Writes the failure of attempt n, or null, to scratch.attempt_file(n).
     """
     die_with_parent()
     set_up_logging()
-    job = Job.read(job_file)
     for line in sys.stdin:
         attempt = Attempt(**json.loads(line))
-        if attempt.number == 0 and not job.hp.resume:
-            clear_checkpoints(job.paths.checkpoints)  # restarts do resume
         try:
-            ended = run_workers(["-m", "container.training.worker", str(job_file)], num_workers, attempt=attempt)
-            failure = failure_of(job, ended)
+            arguments = ["-m", "container.training.worker", str(scratch.folder)]
+            failure = failure_of(scratch, run_workers(arguments, num_workers, attempt=attempt, logs=scratch.folder))
         except Exception as error:
             failure = Failure.from_exception(error)
         if failure is not None:
-            job.forget_workers()  # from here on, a stop request finds no worker, or a new one
-            clear_unfinished(job.paths.checkpoints)  # of a save that a failed rank interrupted
-        write_json(job.attempt_file(attempt.number), asdict(failure) if failure else None)
-        for path in job.pid_files():
+            scratch.forget_workers()  # from here on, a stop request finds no worker, or a new one
+            clear_unfinished(checkpoints)  # of a save that a failed rank interrupted
+        write_json(scratch.attempt_file(attempt.number), asdict(failure) if failure else None)
+        for path in scratch.pid_files():
             path.unlink()
     return 0
 
 
-def run_workers(arguments: Sequence[str], num_workers: int, *, attempt: Attempt | None = None) -> list[Ended]:
+def run_workers(
+    arguments: Sequence[str], num_workers: int, *, attempt: Attempt | None = None, logs: Path | None = None
+) -> list[Ended]:
     """Run `num_workers` of `python *arguments` as torchrun does; return the first that failed.
 
     After a failure, the others get a SIGTERM, at which they end at once (training/stop.py).
 
     Args:
         attempt: the rendezvous of the hosts; None if this is the only host.
+        logs: the folder for the agent's empty log folder; None: that for temporary files.
     """
     attempt = attempt or Attempt(0, _LOOPBACK, 0)
     if attempt.hosts == 1:
@@ -91,7 +91,8 @@ def run_workers(arguments: Sequence[str], num_workers: int, *, attempt: Attempt 
         }
     os.environ[PARENT_PID] = str(os.getpid())
     try:
-        with tempfile.TemporaryDirectory(prefix="torchelastic_") as logs:  # torch does not remove its default folder
+        # torch does not remove its default folder.
+        with tempfile.TemporaryDirectory(prefix="torchelastic_", dir=logs) as log_dir:
             config = LaunchConfig(
                 min_nodes=attempt.hosts,
                 max_nodes=attempt.hosts,
@@ -99,7 +100,7 @@ def run_workers(arguments: Sequence[str], num_workers: int, *, attempt: Attempt 
                 run_id=f"attempt{attempt.number}",
                 max_restarts=0,
                 monitor_interval=0.1,
-                logs_specs=DefaultLogsSpecs(log_dir=logs),
+                logs_specs=DefaultLogsSpecs(log_dir=log_dir),
                 **settings,
             )
             elastic_launch(config, sys.executable)(*arguments)
@@ -109,11 +110,11 @@ def run_workers(arguments: Sequence[str], num_workers: int, *, attempt: Attempt 
     return []
 
 
-def failure_of(job: Job, ended: Sequence[Ended]) -> Failure | None:
+def failure_of(scratch: Scratch, ended: Sequence[Ended]) -> Failure | None:
     """Return the root cause, from what the workers reported and how they ended; None if none failed."""
     if not ended:
         return None
-    failures = [Failure(**json.loads(path.read_text())) for path in job.error_files()]
+    failures = [Failure(**json.loads(path.read_text())) for path in scratch.error_files()]
     reported = {failure.rank for failure in failures}
     for end in ended:
         if end.rank not in reported:
@@ -126,4 +127,4 @@ def failure_of(job: Job, ended: Sequence[Ended]) -> Failure | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main(Scratch(Path(sys.argv[1])), int(sys.argv[2]), checkpoints=Path(sys.argv[3])))

@@ -177,7 +177,7 @@ class Trainer:
             self._report(rate)
 
     def _log_first_step(self) -> None:
-        timeline, restart = self._job.timeline, self._job.restart
+        timeline, restart = self._job.timeline, self._job.scratch.restart
         timeline.mark("first step")
         if restart is None:
             logger.info("first optimizer step done %.1f s after train began: %s", timeline.elapsed(), timeline)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from container.export.rehearsal import rehearse_export
 from container.job import Job
 from container.models.build import EncoderConfigOnly, build_classifier
 from container.models.classifier import Classifier
@@ -15,8 +14,9 @@ from container.models.families import FAMILIES
 from container.models.lora import add_lora
 from container.parallel.mesh import RankMesh
 from container.parallel.parallelize import parallelize
-from container.preprocessing.prepare import PreparedData
-from container.training.checkpoint import Checkpoint, CheckpointStore
+from container.preprocessing.prepared import PreparedData
+from container.training.checkpoint import CheckpointStore
+from container.training.checkpoint_files import Checkpoint
 from container.training.identity import identity
 from container.training.job_data import JobData
 from container.training.loop import Trainer, precision_of, raise_if_stopped
@@ -103,6 +103,8 @@ def _train(job: Job, ranks: RankMesh, store: CheckpointStore, *, data: JobData, 
     model = build_model(hp, data.prepared)
     _log_parameters(hp, ranks, model)
     if ranks.is_first and _is_untested(model) and not any(job.paths.checkpoints.glob("*.ckpt")):
+        from container.export.rehearsal import rehearse_export  # few jobs need its imports
+
         val = data.splits["val"]
         rehearse_export(hp, data.prepared, val.pack(np.arange(min(4, len(val)))))
     execution = parallelize(model, ranks, hp, precision=precision_of(hp), tokens_per_record=data.tokens_per_record)

@@ -11,18 +11,17 @@ from pathlib import Path
 import torch.distributed as dist
 
 from container.failure import Failure
-from container.job import Job, write_json
+from container.job import Job, Scratch, write_json
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh, init_distributed
 from container.processes import die_with_parent, set_up_logging
-from container.training.finish import finish
 from container.training.job_data import JobData
 from container.training.stop import StopAgreed, StopFlag
 from container.training.train import train_and_predict
 
 
 def run(job: Job, stop: StopFlag) -> None:
-    """Train with the other ranks; rank 0 then writes the artifacts and job.result_file.
+    """Train with the other ranks; rank 0 then writes the artifacts and the result file.
 
     Raises:
         StopAgreed: the ranks agreed to stop; a complete checkpoint is saved.
@@ -36,29 +35,32 @@ def run(job: Job, stop: StopFlag) -> None:
     trained = train_and_predict(job, ranks, data=data, stop=stop)
     dist.destroy_process_group()  # no other rank waits while rank 0 finishes the job
     if ranks.is_first:
+        from container.training.finish import finish  # its imports take a second, which the first step need not wait
+
         finish(job, ranks, trained, data=data, stop=stop)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Entry point under torchrun; the only argument is job.json."""
+    """Entry point under torchrun; the only argument is the scratch folder."""
     die_with_parent()
     rank = int(os.environ["RANK"])
-    job = Job.read(Path(arguments[0]))
-    set_up_logging(rank=rank, all_ranks=job.hp.log_all_ranks)
+    scratch = Scratch(Path(arguments[0]))
     stop = StopFlag()
-    stop.listen(job.stop_file)
-    write_json(job.pid_file(rank), os.getpid())  # SIGTERM is handled from here on
+    stop.listen(scratch.stop_file)
+    write_json(scratch.pid_file(rank), os.getpid())  # SIGTERM is handled from here on
+    job = Job.read(scratch)
+    set_up_logging(rank=rank, all_ranks=job.hp.log_all_ranks)
     try:
         run(job, stop)
     except StopAgreed:
         if rank == 0:
-            write_json(job.result_file, {"status": "stopped"})
+            write_json(scratch.result_file, {"status": "stopped"})
     except BaseException as error:
         try:
             failure = Failure.from_exception(error, rank=rank)
             with suppress(OSError):
                 print(f"[rank {rank}] {failure.cause}", flush=True)  # first: the disk may be full
-            write_json(job.error_file(rank), asdict(failure))
+            write_json(scratch.error_file(rank), asdict(failure))
             logging.shutdown()
         finally:
             os._exit(1)  # does not wait for a collective

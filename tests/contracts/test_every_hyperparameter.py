@@ -14,11 +14,12 @@ from container.data.split import PreparedSplit
 from container.decision.softmax import softmax
 from container.evaluation.metrics import classification_metrics
 from container.export.onnx import input_names
-from container.job import Job
+from container.job import Job, Scratch
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.preprocessing.prepare import prepare_data
-from container.training.checkpoint import clear_checkpoints, load_weights
+from container.training.checkpoint import load_weights
+from container.training.checkpoint_files import clear_checkpoints
 from container.training.job_data import JobData
 from container.training.stop import StopFlag
 from container.training.train import build_model, train_and_predict
@@ -274,7 +275,7 @@ def _train(paths: JobPaths):
     if not hp.resume:  # what the launcher does
         clear_checkpoints(paths.checkpoints)
     ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
-    job = Job(paths, hp, paths.root, data.folder)
+    job = Job(paths, hp, Scratch(paths.root), data.folder)
     opened = JobData.open(job)
     done = train_and_predict(job, ranks, data=opened, stop=StopFlag())
     model = build_model(hp, data, pretrained=False)

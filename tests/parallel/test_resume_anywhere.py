@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from container.job import Job
+from container.job import Job, Scratch
 from container.preprocessing.prepare import prepare_data
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
@@ -62,7 +62,7 @@ class Runs:
         settings = {**SETTINGS, "max_epochs": 3, **settings}
         hp = strategy.hyperparameters(settings)
         paths.root.mkdir(parents=True, exist_ok=True)
-        job = Job(paths, hp, paths.root, self._prepare(settings))
+        job = Job(paths, hp, Scratch(paths.root), self._prepare(settings))
         first, *_ = [parts[0] for parts in self._pool.run(train_jobs, [job], world_size=strategy.world_size)]
         losses = {
             f"{name} of step {entry['step']}": np.array(entry[name])

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from container.preprocessing.prepare import PreparedData, open_prepared, prepare_data
+from container.preprocessing.prepare import prepare_data
+from container.preprocessing.prepared import PreparedData, open_prepared
 from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
 from container.preprocessing.split_file import write_split
 from container.preprocessing.transform import Preprocessor

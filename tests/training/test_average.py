@@ -12,7 +12,8 @@ from container.decision.softmax import softmax
 from container.evaluation.metrics import classification_metrics
 from container.preprocessing.prepare import prepare_data
 from container.training.average import WeightAverage
-from container.training.checkpoint import CheckpointStore, complete_checkpoints, load_weights
+from container.training.checkpoint import CheckpointStore, load_weights
+from container.training.checkpoint_files import complete_checkpoints
 from contracts.errors import ContractError
 from testing.encoder_families import packed_batch, write_config
 from testing.jobs import write_job

@@ -7,7 +7,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import FileSystemWriter
 
-from container.training.checkpoint import CheckpointStore, clear_checkpoints, complete_checkpoints, load_weights
+from container.training.checkpoint import CheckpointStore, load_weights
+from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
 
 
 @pytest.fixture(scope="module", autouse=True)

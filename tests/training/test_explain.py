@@ -17,7 +17,8 @@ from container.decision.softmax import softmax
 from container.evaluation.evaluate import write_evaluation
 from container.evaluation.explanation import Explanation, Importance, even_sample
 from container.models.classifier import Classifier
-from container.preprocessing.prepare import PreparedData, prepare_data
+from container.preprocessing.prepare import prepare_data
+from container.preprocessing.prepared import PreparedData
 from container.training import explain as module
 from container.training.explain import explain
 from container.training.train import build_model

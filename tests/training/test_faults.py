@@ -19,7 +19,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from container.training.checkpoint import CheckpointStore, complete_checkpoints
+from container.training.checkpoint import CheckpointStore
+from container.training.checkpoint_files import complete_checkpoints
 from contracts.paths import JobPaths
 from testing.jobs import failure_line, run_train, start_train, write_job
 from tests.training.test_interruptions import LONG, assert_same_weights, kill_rank, log_of, wait_for

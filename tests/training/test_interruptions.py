@@ -1,6 +1,7 @@
 """A job killed anywhere resumes; a worker that dies is started again, or ends the job with its cause."""
 
 import contextlib
+import fcntl
 import os
 import re
 import signal
@@ -188,6 +189,19 @@ def test_sigterm_during_a_restart_stops_the_job(tmp_path):
     assert process.wait(timeout=30) == 143
     assert "stopped on request: checkpoint epoch=" in log_of(paths).splitlines()[-1]
     assert log_of(paths).count("training on") == 1
+
+
+def test_workers_start_while_the_data_is_prepared_and_end_with_a_stop(tmp_path):
+    paths = write_job(tmp_path, overrides=TWO_WORKERS)
+    paths.prepared.mkdir(parents=True)
+    with (paths.prepared / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # preparation waits for it
+        process = start_train(paths, warm=True)
+        workers = wait_for(lambda: len(found := workers_of(process)) == 2 and found)
+        process.terminate()
+        assert process.wait(timeout=60) == 143
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    assert "before training began" in log_of(paths)
 
 
 @pytest.mark.parametrize("moment", ["", "Data prepared"])

@@ -10,21 +10,19 @@ from pathlib import Path
 import pytest
 
 from container.failure import Failure, PeerFailed
-from container.job import Job, Restart, write_json
+from container.job import Restart, Scratch, write_json
 from container.training.launch import Ended, failure_of
-from contracts.hyperparameter_files import parse_hyperparameters
-from contracts.paths import JobPaths
-from testing.jobs import CONFIGURATION, REPOSITORY
+from testing.jobs import REPOSITORY
 
 
 @pytest.fixture
-def job(tmp_path):
-    return Job(JobPaths(tmp_path), parse_hyperparameters(CONFIGURATION), tmp_path, tmp_path)
+def scratch(tmp_path):
+    return Scratch(tmp_path)
 
 
-def said(job: Job, error: Exception, *, rank: int, at: float) -> None:
+def said(scratch: Scratch, error: Exception, *, rank: int, at: float) -> None:
     failure = {**asdict(Failure.from_exception(error, rank=rank)), "at": at}
-    write_json(job.error_file(rank), failure)
+    write_json(scratch.error_file(rank), failure)
 
 
 def run(tmp_path: Path, program: str, num_workers: int) -> list[Ended]:
@@ -38,13 +36,13 @@ def run(tmp_path: Path, program: str, num_workers: int) -> list[Ended]:
     return [Ended(**end) for end in json.loads((tmp_path / "ended").read_text())]
 
 
-def test_workers_that_end_well_are_waited_for(job, tmp_path):
+def test_workers_that_end_well_are_waited_for(scratch, tmp_path):
     ended = run(tmp_path, f"import os; open({str(tmp_path)!r} + '/rank' + os.environ['RANK'], 'w')", 2)
-    assert failure_of(job, ended) is None
+    assert failure_of(scratch, ended) is None
     assert sorted(path.name for path in tmp_path.glob("rank*")) == ["rank0", "rank1"]
 
 
-def test_ranks_that_lose_their_peer_end_soon_and_are_not_the_cause(job, tmp_path):
+def test_ranks_that_lose_their_peer_end_soon_and_are_not_the_cause(scratch, tmp_path):
     program = f"""
 import ctypes, os, sys
 sys.path.insert(0, {str(REPOSITORY)!r})
@@ -60,37 +58,37 @@ Path({str(tmp_path / "outlived")!r}).touch()
     ended = run(tmp_path, program, 3)
     assert not (tmp_path / "outlived").exists()
     assert [(end.rank, end.exitcode) for end in ended] == [(1, -9)]
-    failure = failure_of(job, ended)
+    failure = failure_of(scratch, ended)
     assert failure.killed
     assert failure.cause.startswith(f"worker rank 1 (pid {ended[0].pid}) was ended by SIGKILL")
 
 
-def test_the_cause_is_the_rank_that_was_killed_not_the_peer_with_an_unknown_error(job):
-    said(job, RuntimeError("something that nobody has seen before"), rank=0, at=99.99)
+def test_the_cause_is_the_rank_that_was_killed_not_the_peer_with_an_unknown_error(scratch):
+    said(scratch, RuntimeError("something that nobody has seen before"), rank=0, at=99.99)
     ended = [Ended(1, 7, -signal.SIGKILL, 100.0), Ended(0, 6, 1, 100.0)]
-    assert failure_of(job, ended).killed
+    assert failure_of(scratch, ended).killed
 
 
-def test_the_cause_is_the_error_not_the_peer_that_aborted_over_it(job):
-    said(job, ValueError("a bad record"), rank=0, at=99.9)
+def test_the_cause_is_the_error_not_the_peer_that_aborted_over_it(scratch):
+    said(scratch, ValueError("a bad record"), rank=0, at=99.9)
     ended = [Ended(0, 6, 1, 100.0), Ended(1, 7, -signal.SIGABRT, 100.0)]
-    assert failure_of(job, ended).cause == "ValueError: a bad record"
+    assert failure_of(scratch, ended).cause == "ValueError: a bad record"
 
 
-def test_the_cause_is_the_rank_that_failed_not_the_one_that_received_its_error(job):
-    said(job, PeerFailed("rank 1: OSError: [Errno 5] Input/output error"), rank=0, at=99.0)
-    said(job, OSError(5, "Input/output error"), rank=1, at=99.9)
-    failure = failure_of(job, [Ended(0, 6, 1, 100.0), Ended(1, 7, 1, 100.0)])
+def test_the_cause_is_the_rank_that_failed_not_the_one_that_received_its_error(scratch):
+    said(scratch, PeerFailed("rank 1: OSError: [Errno 5] Input/output error"), rank=0, at=99.0)
+    said(scratch, OSError(5, "Input/output error"), rank=1, at=99.9)
+    failure = failure_of(scratch, [Ended(0, 6, 1, 100.0), Ended(1, 7, 1, 100.0)])
     assert (failure.rank, failure.echo) == (1, False)
 
 
-def test_files_of_an_earlier_attempt_are_not_read_by_the_next_one(job):
-    said(job, ValueError("old"), rank=0, at=1.0)
-    write_json(job.pid_file(0), 7)
-    write_json(job.restart_file, asdict(Restart(1, of=3, cause="a crash", at=2.0)))
-    job.forget_workers()
-    assert (job.error_files(), job.pid_files()) == ([], [])
-    assert job.restart == Restart(1, of=3, cause="a crash", at=2.0)
+def test_files_of_an_earlier_attempt_are_not_read_by_the_next_one(scratch):
+    said(scratch, ValueError("old"), rank=0, at=1.0)
+    write_json(scratch.pid_file(0), 7)
+    write_json(scratch.restart_file, asdict(Restart(1, of=3, cause="a crash", at=2.0)))
+    scratch.forget_workers()
+    assert (scratch.error_files(), scratch.pid_files()) == ([], [])
+    assert scratch.restart == Restart(1, of=3, cause="a crash", at=2.0)
 
 
 def test_a_failure_says_how_often_the_workers_were_restarted():

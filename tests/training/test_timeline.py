@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from container.job import Job
+from container.job import Job, Scratch
 from container.timeline import Timeline
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
@@ -39,10 +39,11 @@ def test_a_timeline_continues_in_another_process_through_json(clock):
 
 
 def test_job_json_carries_the_timeline_to_the_workers(clock, tmp_path):
-    job = Job(JobPaths(tmp_path), parse_hyperparameters(CONFIGURATION), tmp_path, tmp_path, Timeline(100.0))
+    job = Job(JobPaths(tmp_path), parse_hyperparameters(CONFIGURATION), Scratch(tmp_path), tmp_path, Timeline(100.0))
     clock(1.0)
     job.timeline.mark("prepare data")
-    read = Job.read(job.write())
+    job.write()
+    read = Job.read(job.scratch)
     clock(3.0)
     read.timeline.mark("start workers")
     assert str(read.timeline) == "prepare data 1.0 s, start workers 2.0 s"

@@ -1,0 +1,85 @@
+"""Open a job's prepared data."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from container.preprocessing.fitted import FittedPreprocessing
+from contracts.artifacts import tokenizer_folder
+from contracts.errors import ContractError
+
+MARKER = "prepared.json"
+SUMMARY = "summary.json"
+
+
+@dataclass(frozen=True)
+class EncoderFiles:
+    """The folders of a text field's encoder.
+
+    Attributes:
+        config_folder: tokenizer files and the encoder's config.json, in the prepared folder.
+        weights_folder: the pretrained encoder; None for from_scratch.
+    """
+
+    config_folder: Path
+    weights_folder: Path | None
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """Prepared splits on disk, and everything fitted.
+
+    Attributes:
+        tabular_dim: K.
+        rows: by split.
+        encoders: by role of the text field.
+        input_format: format of train: csv, tsv or parquet.
+        digests: hash of the prepared rows of each split.
+        summary: statistics of the data as JSON values, for the report.
+        reused: whether an earlier run prepared the data.
+    """
+
+    folder: Path
+    fitted: FittedPreprocessing
+    rows: Mapping[str, int]
+    encoders: Mapping[str, EncoderFiles]
+    input_format: str
+    digests: Mapping[str, str]
+    summary: Mapping[str, Any]
+    reused: bool = False
+
+    @property
+    def tabular_dim(self) -> int:
+        return len(self.fitted.feature_columns)
+
+    def split(self, name: str) -> Path:
+        """Return the path of a split's Arrow file."""
+        return self.folder / f"{name}.arrow"
+
+
+def open_prepared(folder: Path) -> PreparedData:
+    """Return the data that `prepare_data` wrote, without reading rows.
+
+    Raises:
+        ContractError: the folder is not complete.
+    """
+    marker = folder / MARKER
+    if not marker.is_file():
+        raise ContractError(
+            f"{folder}: contains no complete prepared data ({MARKER} is missing)", "Prepare the data again."
+        )
+    described = json.loads(marker.read_text("utf-8"))
+    return PreparedData(
+        folder=folder,
+        fitted=FittedPreprocessing.load(folder),
+        rows=described["rows"],
+        encoders={
+            role: EncoderFiles(folder / tokenizer_folder(role), Path(weights) if weights else None)
+            for role, weights in described["weights"].items()
+        },
+        input_format=described["input_format"],
+        digests=described["digests"],
+        summary=json.loads((folder / SUMMARY).read_text("utf-8")),
+    )

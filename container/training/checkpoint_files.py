@@ -1,0 +1,74 @@
+"""Find and remove checkpoints on disk, without torch.
+
+    checkpoints/
+      epoch=1-step=120.ckpt/   DCP's files, state.json, manifest.json (names and sizes of all files, written last)
+      last.ckpt, best.ckpt     the name of the newest and of the best folder
+
+A checkpoint is written into a temporary folder and renamed when it is complete. The pointers are small text files, not
+links, because the sync of a checkpoint folder to S3 loses links.
+"""
+
+import json
+import logging
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+LAST, BEST = "last.ckpt", "best.ckpt"
+TEMPORARY = ".saving-"
+_NAME = re.compile(r"epoch=\d+-step=\d+\.ckpt")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint on disk: its folder and state.json."""
+
+    folder: Path
+    content: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        return self.content["step"]
+
+
+def clear_unfinished(folder: Path) -> None:
+    """Remove the files of unfinished saves."""
+    for temporary in folder.glob(f"{TEMPORARY}*"):
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def clear_checkpoints(folder: Path) -> None:
+    """Remove every checkpoint and the files that name one, and nothing else."""
+    for path in _checkpoint_folders(folder):
+        shutil.rmtree(path)
+    for name in (LAST, BEST):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _checkpoint_folders(folder: Path) -> list[Path]:
+    """Return the folders with the name of a checkpoint; all others belong to the user."""
+    return [path for path in folder.glob("*.ckpt") if _NAME.fullmatch(path.name) and path.is_dir()]
+
+
+def complete_checkpoints(folder: Path) -> list[Checkpoint]:
+    """Return all complete checkpoints, oldest first; log the name of each incomplete or damaged one."""
+    complete = []
+    for path in _checkpoint_folders(folder):
+        try:
+            files = json.loads((path / "manifest.json").read_text())
+            if not isinstance(files, dict) or not {".metadata", "state.json"} <= files.keys():
+                raise ValueError("manifest.json has no list of files")
+            damaged = [name for name, size in files.items() if (path / name).stat().st_size != size]
+            if damaged:
+                raise ValueError(f"the size of {damaged[0]} differs from manifest.json")
+            content = json.loads((path / "state.json").read_text())
+            if not isinstance(content, dict) or "step" not in content:
+                raise ValueError("state.json has no step")
+            complete.append(Checkpoint(path, content))
+        except (OSError, ValueError) as error:
+            logger.warning("checkpoint %s is incomplete and is skipped: %s", path.name, error)
+    return sorted(complete, key=lambda checkpoint: checkpoint.step)
