@@ -1,10 +1,10 @@
 """Convert a caller's records to a table of raw columns."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from container.tables.channel_files import check_names
@@ -12,6 +12,8 @@ from container.tables.column_types import replace_surrogates
 from container.tables.values import texts
 from contracts.errors import ContractError, shown
 
+_FIX = "Pass a list of dicts, a DataFrame or an Arrow table."
+_TEXT_OR_BYTES = (str, bytes, bytearray, memoryview)
 _TYPED = "biufmM"  # dtype kinds of numbers and times, which would lose their precision as Python objects
 
 
@@ -20,14 +22,14 @@ def records_to_table(records: Any, columns: Sequence[str] = ()) -> pa.Table:
 
     A key that a dict lacks is null, whatever the other dicts have. A column of mixed types (1, "1") is read as strings,
     as from a CSV file. Lone surrogates, which JSON can represent and UTF-8 cannot, become U+FFFD in values. A column
-    with lists or dicts becomes a column of empty ones, so that only code that needs the column rejects it.
+    with lists, arrays or dicts becomes a column of empty ones, so that only code that needs the column rejects it.
 
     Args:
         columns: the columns to take from dicts, if not all; a dict without any of them is an error.
 
     Raises:
-        ContractError: a record that is not a dict or has none of `columns`; a column name that occurs twice or has a
-            lone surrogate; rows without a column.
+        ContractError: no records; a record that is not a dict or has none of `columns`; a column name that occurs twice
+            or has a lone surrogate; rows without a column.
     """
     if isinstance(records, pa.RecordBatch):
         records = pa.Table.from_batches([records])
@@ -42,13 +44,14 @@ def records_to_table(records: Any, columns: Sequence[str] = ()) -> pa.Table:
         return pa.table({name: _series(records.iloc[:, i]) for i, name in enumerate(names)})
     if isinstance(records, Mapping):
         records = [records]
-    rows = list(records)
+    try:
+        rows = iter(records)
+    except TypeError:
+        raise ContractError(f"records: {shown(records)} is of type {type(records).__name__}", _FIX) from None
+    rows = list(rows)
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise ContractError(
-                f"record {index + 1}: {shown(row)} is not a dict of columns",
-                "Pass a list of dicts, a DataFrame or an Arrow table.",
-            )
+            raise ContractError(f"record {index + 1}: {shown(row)} is not a dict of columns", _FIX)
     names = dict.fromkeys(name for row in rows for name in row)
     if not all(isinstance(name, str) for name in names):
         for index, row in enumerate(rows):
@@ -78,10 +81,11 @@ def _series(column: Any) -> pa.Array | pa.ChunkedArray:
 
 def _column(values: list[Any]) -> pa.Array:
     values = [None if _is_missing(value) else value for value in values]
-    nested = [value for value in values if isinstance(value, (Mapping, list, tuple, set))]
+    nested = tuple(kind for kind in set(map(type, values)) if _is_nested(kind))
     if nested:
-        kind, empty = (pa.struct([]), {}) if isinstance(nested[0], Mapping) else (pa.list_(pa.null()), [])
-        return pa.array([empty if isinstance(value, (Mapping, list, tuple, set)) else None for value in values], kind)
+        first = next(value for value in values if isinstance(value, nested))
+        kind, empty = (pa.struct([]), {}) if isinstance(first, Mapping) else (pa.list_(pa.null()), [])
+        return pa.array([empty if isinstance(value, nested) else None for value in values], kind)
     try:
         return pa.array(values)
     except (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError):
@@ -99,7 +103,13 @@ def _written(value: Any) -> str | None:
         return replace_surrogates(f"{Decimal(value):f}" if isinstance(value, int) else str(value))
 
 
+def _is_nested(kind: type) -> bool:
+    return issubclass(kind, Iterable) and not issubclass(kind, _TEXT_OR_BYTES)
+
+
 def _is_missing(value: Any) -> bool:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
-    return type(value).__name__ in ("NAType", "NaTType")
+    if isinstance(value, Decimal):
+        return value.is_nan()
+    return isinstance(value, (float, np.number, np.datetime64)) and bool(value != value)  # NaN, and numpy's NaT

@@ -112,6 +112,12 @@ def test_records_without_the_models_columns_are_an_error_in_every_form(preproces
         of(preprocessor).predict(records)
 
 
+@pytest.mark.parametrize("records", [None, 3, np.array(3)])
+def test_a_value_that_is_no_records_is_an_error_that_says_what_predict_accepts(preprocessor, records):
+    with pytest.raises(ContractError, match=r"(?s)records: .* is of type .*a list of dicts, a DataFrame or an Arrow"):
+        of(preprocessor).predict(records)
+
+
 @pytest.mark.parametrize("records", [[], pd.DataFrame(), iter([]), pd.DataFrame([FULL]).head(0)])
 def test_no_record_gets_no_probability(preprocessor, records):
     assert of(preprocessor).predict(records).shape == (0, len(of(preprocessor).class_labels))
@@ -137,6 +143,13 @@ def test_a_record_with_more_than_max_tokens_is_named_with_its_column(preprocesso
         RecordTooLongError, match=r"record 2: has at least 24 tokens.*at most 20.*column 'text' has 2 chunks"
     ):
         of(preprocessor, max_tokens=20).predict([FULL, {"text": "good " * 20}])
+
+
+@pytest.mark.parametrize("cell", [np.array([1, 2]), ["a"], {"d": "a"}, pd.Series(["a"]), frozenset("a")])
+@pytest.mark.parametrize("as_table", [list, pd.DataFrame])
+def test_a_cell_of_several_values_beside_a_string_is_named_with_its_column_and_record(preprocessor, cell, as_table):
+    with pytest.raises(ContractError, match=r"record 2: column 'c' contains a (list|dict), not a single value"):
+        of(preprocessor).predict(as_table([FULL, {**FULL, "c": cell}]))
 
 
 def test_an_error_of_a_table_names_the_columns_that_it_has(preprocessor):

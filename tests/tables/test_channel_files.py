@@ -2,6 +2,7 @@
 
 import gzip
 import uuid
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -305,6 +306,17 @@ def test_a_value_means_the_same_beside_others_of_its_column(value: object) -> No
     alone, beside = records_to_table([{"c": value}]), records_to_table([{"c": value}, {"c": "a"}])
     assert texts(alone["c"])[0] == texts(beside["c"])[0]
     assert keys(alone["c"])[0] == keys(beside["c"])[0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, float("nan"), np.float32("nan"), Decimal("NaN"), Decimal("sNaN"), pd.NA, pd.NaT]
+    + [np.datetime64("NaT"), np.timedelta64("NaT", "s")],
+)
+def test_a_missing_value_of_any_class_is_missing_beside_a_string(value: object) -> None:
+    frame = pd.DataFrame({"c": pd.Series([value, "a"], dtype=object)})
+    for records in (frame, [{"c": value}, {"c": "a"}]):
+        assert records_to_table(records)["c"].to_pylist() == [None, "a"]
 
 
 def test_names_that_are_no_strings_are_read_by_their_text() -> None:
