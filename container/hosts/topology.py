@@ -2,18 +2,46 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
 
 from contracts.errors import ContractError, shown
-from contracts.input_files import exists, expected_content, read_object
+from contracts.input_files import exists, expected_content, read_as
 from contracts.paths import JobPaths
 
 INSTANCE_GROUP = "INSTANCE_GROUP"  # environment variable: the group that trains, if the job has several
 _ALONE = "localhost"
 _FIX = 'Write {"current_host": "algo-1", "hosts": ["algo-1"]}, or remove the file: then the job has one host.'
+
+
+def _each_once(hosts: list[str]) -> list[str]:
+    if len(set(hosts)) < len(hosts):
+        raise ValueError(f"{shown(hosts)} contains a host twice")
+    return hosts
+
+
+Name = Annotated[str, Field(min_length=1)]
+HostNames = Annotated[list[Name], Field(min_length=1), AfterValidator(_each_once)]
+
+
+@dataclass(frozen=True)
+class _InstanceGroup:
+    instance_group_name: Name
+    hosts: HostNames
+
+
+@dataclass(frozen=True)
+class _Resources:
+    """The content of resourceconfig.json."""
+
+    hosts: HostNames | None = None
+    current_host: Name | None = None
+    instance_groups: list[_InstanceGroup] | None = None
+    network_interface_name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -44,22 +72,17 @@ class Topology:
         path = paths.resource_config
         if not exists(path):
             return cls()
-        content = read_object(path, _FIX)
+        resources = read_as(path, _Resources, _FIX)
+        hosts = resources.hosts or [resources.current_host or _ALONE]
+        current = resources.current_host or hosts[0]
+        groups = {group.instance_group_name: group.hosts for group in resources.instance_groups or ()}
         with expected_content(path, _FIX):
-            hosts = host_names(content.get("hosts") or [content.get("current_host") or _ALONE])
-            current = content.get("current_host") or hosts[0]
-            listed = content.get("instance_groups") or ()
-            groups = {str(group["instance_group_name"]): host_names(group["hosts"]) for group in listed}
-            interface = content.get("network_interface_name")
-            if not isinstance(interface, str | None):
-                raise ValueError(f"the network interface {shown(interface)} is not a name")
-            for name in (current, *chain(*groups.values())):
-                if name not in hosts:
-                    raise ValueError(f"{shown(name)} is not one of the hosts {shown(hosts)}")
+            check_listed([current, *chain(*groups.values())], hosts)
         group = _chosen_group(groups, where=str(path))
         training = hosts if group is None else groups[group]
         idle = sorted(set(hosts) - set(training), key=natural_order)
-        return cls(tuple(sorted(training, key=natural_order)), current, interface, group, tuple(idle))
+        order = tuple(sorted(training, key=natural_order))
+        return cls(order, current, resources.network_interface_name, group, tuple(idle))
 
     @property
     def trains(self) -> bool:
@@ -84,19 +107,17 @@ class Topology:
         return self.current == self.leader
 
 
+def check_listed(names: Iterable[str], hosts: Sequence[str]) -> None:
+    """Raise ValueError where a name is not one of the hosts."""
+    for name in names:
+        if name not in hosts:
+            raise ValueError(f"{shown(name)} is not one of the hosts {shown(hosts)}")
+
+
 def natural_order(name: str) -> list[Any]:
     """Return a sort key that puts algo-2 before algo-10."""
     parts = [part.lstrip("0") if part.isdigit() else part for part in re.split(r"(\d+)", name) if part]
     return [(1, 0, part) if part and not part.isdigit() else (0, len(part), part) for part in parts]
-
-
-def host_names(names: Any) -> list[str]:
-    """Return a resource configuration's list of hosts; raise ValueError for anything else, or a host twice."""
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
-        raise ValueError(f"{shown(names)} is not a list of host names")
-    if len(set(names)) < len(names):
-        raise ValueError(f"{shown(names)} contains a host twice")
-    return names
 
 
 def _chosen_group(groups: Mapping[str, list[str]], *, where: str) -> str | None:

@@ -3,12 +3,19 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from container.hosts.topology import host_names
-from contracts.errors import shown
-from contracts.input_files import exists, expected_content, read_object
+from container.hosts.topology import HostNames, check_listed
+from contracts.input_files import exists, expected_content, read_as, read_object
 from contracts.step_contract import processing_config, processing_resources
 
 _FIX = "Keep the file that the service writes, or remove it: then the job has one host with all files."
+
+
+@dataclass(frozen=True)
+class _Resources:
+    """The content of resourceconfig.json."""
+
+    hosts: HostNames
+    current_host: str
 
 
 @dataclass(frozen=True)
@@ -32,12 +39,10 @@ def read_hosts(root: Path) -> Hosts:
     path = processing_resources(root)
     if not exists(path):
         return Hosts(("localhost",), "localhost")
-    resources = read_object(path, _FIX)
+    resources = read_as(path, _Resources, _FIX)
     with expected_content(path, _FIX):
-        hosts = Hosts(tuple(sorted(host_names(resources["hosts"]))), resources["current_host"])
-        if hosts.current not in hosts.names:
-            raise ValueError(f"{shown(hosts.current)} is not one of the hosts {shown(hosts.names)}")
-    return hosts
+        check_listed([resources.current_host], resources.hosts)
+    return Hosts(tuple(sorted(resources.hosts)), resources.current_host)
 
 
 def is_sharded(root: Path, input_name: str) -> bool:

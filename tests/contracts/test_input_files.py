@@ -98,8 +98,30 @@ def test_an_object_without_the_keys_or_values_it_needs_is_an_error_with_its_path
     path.write_text(json.dumps(content))
     with pytest.raises(ContractError) as caught:
         READERS[name](tmp_path)
-    assert caught.value.cause.startswith(f"{path}: has ")
+    assert caught.value.cause.startswith(f"{path}: ")
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        (3, "has the value 3 for 'instance_groups'"),
+        (["gpu"], "has the value 'gpu' for 'instance_groups.0'"),
+        ([{"hosts": ["algo-1"]}], "has no 'instance_groups.0.instance_group_name'"),
+        ([{"instance_group_name": None, "hosts": ["algo-1"]}], "has the value None for 'instance_groups.0.instance_gr"),
+        ([{"instance_group_name": "gpu", "hosts": "algo-1"}], "has the value 'algo-1' for 'instance_groups.0.hosts'"),
+        ([{"instance_group_name": "gpu", "hosts": ["algo-2"]}], "has a wrong value: 'algo-2' is not one of the hosts ['algo-1']"),
+    ],
+)
+def test_instance_groups_that_are_not_a_list_of_names_and_hosts_are_an_error_that_names_the_key_and_value(
+    tmp_path: Path, groups: object, said: str
+) -> None:
+    path = tmp_path / "input/config/resourceconfig.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"hosts": ["algo-1"], "instance_groups": groups}))
+    with pytest.raises(ContractError) as caught:
+        Topology.read(JobPaths(tmp_path))
+    assert caught.value.cause.startswith(f"{path}: {said}")
 
 
 def test_preprocessing_of_another_model_is_an_error_that_names_the_column(tmp_path: Path) -> None:
