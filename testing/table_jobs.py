@@ -1,6 +1,7 @@
 """Small tables, a tokenizer and whole job folders for the tests of preprocessing."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
+from container.preprocessing.fingerprint import tokenizer_digest
 from container.preprocessing.fit import TableColumns, fit_preprocessing, learn_label_map, scan_train
 from container.preprocessing.precomputed import Precomputed
 from container.preprocessing.risk_tables import FoldedRisks
@@ -112,5 +114,8 @@ def fit(folder: Path, found: pa.Table, hp: Hyperparameters | None = None) -> tup
     fitted, folds = fit_preprocessing(
         statistics, hp, labels=labels, precomputed=Precomputed(None, None, None), where="train"
     )
-    tokenizer = ChunkTokenizer.from_folder(write_tokenizer(folder / "encoder"))
+    encoder = write_tokenizer(folder / "encoder")
+    tokenizer = ChunkTokenizer.from_folder(encoder)
+    digests = {field.role: tokenizer_digest(encoder) for field in fitted.text_fields}
+    fitted = replace(fitted, tokenizer_digests=digests)
     return Preprocessor(fitted, {field.role: TextProcessor(field, tokenizer) for field in fitted.text_fields}), folds

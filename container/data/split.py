@@ -30,14 +30,9 @@ class PreparedSplit:
     def __len__(self) -> int:
         return self._starts[-1]
 
-    @property
-    def column_names(self) -> list[str]:
-        """Return the names of all columns; raw_label is one of them if the input has labels."""
-        return self._reader.schema.names
-
     def column(self, name: str) -> pa.ChunkedArray:
         """Return a whole column, e.g. id."""
-        i = self.column_names.index(name)
+        i = self._reader.schema.names.index(name)
         chunks = [self._reader.get_batch(k).column(i) for k in range(self._reader.num_record_batches)]
         return pa.chunked_array(chunks, type=self._reader.schema.field(i).type)
 

@@ -20,7 +20,7 @@ class SplitPredictions:
 
     Attributes:
         ids: as in the input. [N]
-        raw_labels: as in the input; None if it has no label column. [N]
+        raw_labels: as in the input; None if predictions are read from a table without a label column. [N]
         labels: class ids, negative if unlabelled. [N]
         probabilities: [N, K]
     """
@@ -42,9 +42,8 @@ def write_predictions(
     """
     num_rows, num_classes = predictions.probabilities.shape
     assert len(predictions.ids) == num_rows, "one prediction per id"
-    columns: dict[str, pa.ChunkedArray | pa.Array] = {id_name: predictions.ids}
-    if predictions.raw_labels is not None:
-        columns[label_name] = predictions.raw_labels
+    assert predictions.raw_labels is not None, "every channel has the label column"
+    columns: dict[str, pa.ChunkedArray | pa.Array] = {id_name: predictions.ids, label_name: predictions.raw_labels}
     for k in range(num_classes):
         columns[probability_column(k)] = pa.array(np.ascontiguousarray(predictions.probabilities[:, k]))
     table = pa.table(columns)

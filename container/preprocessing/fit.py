@@ -155,14 +155,12 @@ def scan_train(files: Sequence[Path], hp: Hyperparameters, columns: TableColumns
     _scan(files, statistics, channel="train")
     if statistics.unlabelled and not hp.drop_unlabelled:
         rows = statistics.unlabelled_rows
-        files = [row.rpartition("row ")[0] for row in rows]
-        others = [row.removeprefix(file) for file, row in zip(files, rows[1:])]  # without the file of the row before
+        places = [row.rpartition("row ")[0] for row in rows]
+        others = [row.removeprefix(place) for place, row in zip(places, rows[1:])]  # each file once
         more = ["..."] if statistics.unlabelled > len(rows) else []
         raise ContractError(
             f"{rows[0]}, column {hp.label_name!r}: the label is missing; "
-            + "; ".join(
-                [f"{statistics.unlabelled} of {statistics.rows} training rows have no label", *others, *more]
-            ),
+            + "; ".join([f"{statistics.unlabelled} of {statistics.rows} training rows have no label", *others, *more]),
             "Label the rows or remove them, or set drop_unlabelled to true.",
         )
     if statistics.unlabelled:

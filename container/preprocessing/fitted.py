@@ -21,7 +21,7 @@ from contracts.hyperparameters import TextField
 from contracts.input_files import read_as
 from contracts.numbers import Number
 
-_FIX = "Use a folder that one job wrote completely, and the version of this project that wrote it."
+LOAD_FIX = "Use a folder that one job wrote completely, and the version of this project that wrote it."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,16 +152,16 @@ class FittedPreprocessing(Rules):
             ContractError: a file is missing, is not JSON, does not have the declared content or lacks a column that
                 preprocessing.json names.
         """
-        rules = read_as(folder / artifacts.PREPROCESSING, Rules, _FIX)
+        rules = read_as(folder / artifacts.PREPROCESSING, Rules, LOAD_FIX)
         paths = [folder / f"{name}.json" for name in (artifacts.IMPUTE_DICT, artifacts.RISK_TABLE_MAP)]
-        imputation = read_as(paths[0], dict[str, Number], _FIX)
-        tables = read_as(paths[1], dict[str, Any], _FIX)
+        imputation = read_as(paths[0], dict[str, Number], LOAD_FIX)
+        tables = read_as(paths[1], dict[str, Any], LOAD_FIX)
         for path, columns, given in zip(
             paths, (rules.numeric_columns, rules.categorical_columns), (imputation, tables)
         ):
             for column in columns:
                 if column not in given:
-                    raise ContractError(f"{path}: has no column {column!r}, which preprocessing.json names", _FIX)
+                    raise ContractError(f"{path}: has no column {column!r}, which preprocessing.json names", LOAD_FIX)
         num_values = 1 if rules.is_binary else len(rules.class_labels)
         return cls(
             **{name.name: getattr(rules, name.name) for name in fields(Rules)},

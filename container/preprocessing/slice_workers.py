@@ -139,7 +139,6 @@ def _transform(
         first_row=part.first_row,
         origin=part.origin,
         folds=folds if settings.is_train else None,
-        require_label=settings.is_train and not settings.drop_unlabelled,
         drop_unlabelled=settings.is_train and settings.drop_unlabelled,
     )
 

@@ -8,15 +8,17 @@ from typing import NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
-from container.preprocessing.fitted import FittedPreprocessing
+from container.preprocessing.fingerprint import tokenizer_digest
+from container.preprocessing.fitted import LOAD_FIX, FittedPreprocessing
 from container.preprocessing.imputation import impute
 from container.preprocessing.labels import UNLABELLED
 from container.preprocessing.risk_tables import FoldedRisks, category_codes
 from container.tables.channel_files import Origin, missing_column
 from container.tables.values import check_single_values, numbers, plain_array, texts
 from container.text.chunk_tokenizer import ChunkTokenizer
+from container.text.encoder_config import check_positions, read_config
 from container.text.tokenization import TextCounts, TextProcessor
-from contracts.artifacts import tokenizer_folder
+from contracts.artifacts import PREPROCESSING, tokenizer_folder
 from contracts.errors import ContractError
 
 
@@ -69,13 +71,19 @@ class Preprocessor:
         """Load from model/ or a prepared folder.
 
         Raises:
-            ContractError: a file is missing or damaged.
+            ContractError: a file is missing or damaged, a tokenizer is of another job, or max_sen_len is too large.
         """
         fitted = FittedPreprocessing.load(folder)
-        processors = {
-            field.role: TextProcessor(field, ChunkTokenizer.from_folder(folder / tokenizer_folder(field.role)))
-            for field in fitted.text_fields
-        }
+        rules, processors = folder / PREPROCESSING, {}
+        for text in fitted.text_fields:
+            encoder = folder / tokenizer_folder(text.role)
+            processors[text.role] = TextProcessor(text, ChunkTokenizer.from_folder(encoder))
+            if tokenizer_digest(encoder) != fitted.tokenizer_digests.get(text.role):
+                raise ContractError(f"{encoder}: its files are not those whose hash {rules} contains", LOAD_FIX)
+            try:
+                check_positions(read_config(encoder), text.max_sen_len)
+            except ContractError as error:
+                raise ContractError(f"{rules}: {error.cause}", LOAD_FIX) from None
         return cls(fitted, processors)
 
     def transform(
@@ -85,7 +93,6 @@ class Preprocessor:
         first_row: int = 0,
         origin: Origin | None = None,
         folds: FoldedRisks | None = None,
-        require_label: bool = False,
         drop_unlabelled: bool = False,
         max_tokens: int | None = None,
     ) -> Transformed:
@@ -96,7 +103,6 @@ class Preprocessor:
             first_row: position of the first row in the split; determines the folds.
             origin: source of the rows, for messages.
             folds: out-of-fold risk values, for rows of train.
-            require_label: an unlabelled row is an error.
             drop_unlabelled: remove unlabelled rows; the others keep their numbers.
             max_tokens: as for TextProcessor.process.
 
@@ -114,12 +120,6 @@ class Preprocessor:
         label = np.full(len(rows), UNLABELLED, np.int64)
         if has_label:
             label = fitted.labels.encode(table[fitted.label_name], origin=origin)
-        unlabelled = np.flatnonzero(label == UNLABELLED)
-        if require_label and len(unlabelled):
-            raise ContractError(
-                f"{origin.row(unlabelled[0])}, column {fitted.label_name!r}: the label is missing",
-                "Label the row, or remove it.",
-            )
         kept = label != UNLABELLED if drop_unlabelled else np.ones(len(rows), bool)
         tabular, imputed, unseen = self._tabular(table, rows, kept=kept, origin=origin, folds=folds)  # [R, K]
         dropped = int(np.count_nonzero(~kept))

@@ -1,5 +1,6 @@
 """Convert a caller's records to a table of raw columns."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -112,4 +113,6 @@ def _is_missing(value: Any) -> bool:
         return True
     if isinstance(value, Decimal):
         return value.is_nan()
-    return isinstance(value, (float, np.number, np.datetime64)) and bool(value != value)  # NaN, and numpy's NaT
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        return bool(np.isnat(value))
+    return isinstance(value, (float, np.floating)) and math.isnan(value)

@@ -116,8 +116,8 @@ def _evaluation_input(
     for name, logits in trained.logits.items():
         split, scores = data.splits[name], decision.log_probabilities(logits)
         labels = split.column("label").to_numpy()
-        raw_labels = split.column("raw_label") if "raw_label" in split.column_names else None
-        splits[name] = SplitPredictions(name, split.column("id"), raw_labels, labels, np.exp(scores))
+        ids, raw_labels = split.column("id"), split.column("raw_label")
+        splits[name] = SplitPredictions(name, ids, raw_labels, labels, np.exp(scores))
         losses[name] = weighted_log_loss(scores, labels, data.class_weights)
     return EvaluationInput(
         splits=splits,

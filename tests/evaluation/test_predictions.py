@@ -12,8 +12,8 @@ from container.tables.channel_files import iter_tables
 
 
 def predictions(ids, raw_labels, probabilities):
-    chunked = None if raw_labels is None else pa.chunked_array([raw_labels])
-    return SplitPredictions("test", pa.chunked_array([ids]), chunked, np.zeros(len(ids)), np.array(probabilities))
+    chunked = [pa.chunked_array([column]) for column in (ids, raw_labels)]
+    return SplitPredictions("test", *chunked, np.zeros(len(ids)), np.array(probabilities))
 
 
 PROBABILITIES = [[0.1, 0.9], [1 / 3, 2 / 3]]
@@ -28,6 +28,7 @@ def test_a_text_file_keeps_ids_and_labels_to_the_letter(tmp_path, file_format, s
     assert read.columns.tolist() == ["id", "y", "prob_class_0", "prob_class_1"]
     assert read["id"].tolist() == ["007", 'a"b,\tc']
     assert pd.isna(read["y"][1])
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
     assert read[["prob_class_0", "prob_class_1"]].to_numpy().tolist() == PROBABILITIES
 
 
@@ -37,13 +38,6 @@ def test_parquet_keeps_the_types_of_the_input(tmp_path):
     schema = pa.parquet.read_schema(path)
     assert schema.field("id").type == pa.int32()
     assert schema.field("y").type == pa.bool_()
-
-
-def test_an_input_without_labels_gives_predictions_without_them(tmp_path):
-    made = predictions(["a", "b"], None, PROBABILITIES)
-    path = write_predictions(tmp_path, made, id_name="id", label_name="y", file_format="csv")
-    assert pd.read_csv(path).columns.tolist() == ["id", "prob_class_0", "prob_class_1"]
-    assert [entry.name for entry in tmp_path.iterdir()] == ["test_predictions.csv"]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +56,7 @@ def test_ids_of_parquet_are_those_of_the_predictions(tmp_path, ids):
     pq.write_table(pa.table({"id": ids}), tmp_path / "in.parquet")
     parts = [part.table["id"] for part in iter_tables([tmp_path / "in.parquet"], ["id"], rows_per_batch=2)]
     read = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
-    made = SplitPredictions("test", read, None, np.zeros(len(ids)), np.full((len(ids), 2), 0.5))
+    made = SplitPredictions("test", read, read, np.zeros(len(ids)), np.full((len(ids), 2), 0.5))
     path = write_predictions(tmp_path, made, id_name="id", label_name="y", file_format="parquet")
     assert pq.read_table(path)["id"].to_pylist() == ids.to_pylist()
 
@@ -73,7 +67,7 @@ def test_ids_of_csv_are_those_of_the_predictions(tmp_path):
         csv.writer(file).writerows([["id", "x"], *([each, "1"] for each in ids)])
     parts = [part.table["id"] for part in iter_tables([tmp_path / "in.csv"], ["id"], rows_per_batch=2)]
     read = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
-    made = SplitPredictions("test", read, None, np.zeros(len(ids)), np.full((len(ids), 2), 0.5))
+    made = SplitPredictions("test", read, read, np.zeros(len(ids)), np.full((len(ids), 2), 0.5))
     path = write_predictions(tmp_path, made, id_name="id", label_name="y", file_format="csv")
     with path.open(newline="") as file:
         assert [row["id"] for row in csv.DictReader(file)] == ids

@@ -137,6 +137,14 @@ def test_a_category_that_train_lacks_is_a_warning(tmp_path: Path, caplog: pytest
     assert "no row has the label 'c'" in caplog.text
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_held_out_channel_without_the_label_column_is_refused(tmp_path: Path, suffix: str) -> None:
+    hp = settings()
+    path = write_table(tmp_path / f"test.{suffix}", table(3).drop_columns("label"))
+    with pytest.raises(ContractError, match=rf"test\.{suffix}: column 'label' is missing"):
+        scan_held_out([path], hp, TableColumns.of(hp), labels=LabelMap("label", (0, 1)), channel="test")
+
+
 def test_held_out_rows_may_lack_a_label_but_have_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     hp = settings()
     columns, labels = TableColumns.of(hp), LabelMap("label", (0, 1))

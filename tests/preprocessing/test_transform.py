@@ -128,8 +128,6 @@ def test_unlabelled_rows_are_dropped_on_request_and_the_rest_keep_their_numbers(
     assert (counts.rows, counts.dropped, counts.imputed["x"]) == (2, 2, 1)
     nothing, counts = fitted_preprocessor().transform(table(2, label=[None, None]), drop_unlabelled=True)
     assert (nothing.num_rows, counts.dropped) == (0, 2)
-    with pytest.raises(ContractError, match="record 1, column 'label': the label is missing"):
-        fitted_preprocessor().transform(found, require_label=True)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +183,39 @@ def test_the_pickles_are_for_people_and_never_read(tmp_path: Path) -> None:
 def test_a_damaged_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match=r"preprocessing\.json: cannot be read"):
         Preprocessor.load(tmp_path)
+
+
+def saved(folder: Path) -> Path:
+    """A model folder's preprocessing."""
+    fit(folder, table(20))[0].fitted.save(folder / "model")
+    write_tokenizer(folder / "model" / "tokenizer")
+    return folder / "model"
+
+
+def replace_text(path: Path, old: str, new: str) -> None:
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_a_max_sen_len_beyond_the_encoder_s_positions_is_an_error_when_the_folder_is_loaded(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    replace_text(folder / "preprocessing.json", '"max_sen_len": 12', '"max_sen_len": 513')
+    with pytest.raises(ContractError, match=r"preprocessing\.json: max_sen_len: is 513, .* positions for 512 tokens"):
+        Preprocessor.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [("tokenizer.json", '"good"', '"well"'), ("config.json", '"max_position_embeddings": 512', '"max_position": 5')],
+)
+def test_a_tokenizer_of_another_job_is_an_error_when_the_folder_is_loaded(
+    tmp_path: Path, name: str, old: str, new: str
+) -> None:
+    folder = saved(tmp_path)
+    Preprocessor.load(folder)
+    replace_text(folder / "tokenizer" / name, old, new)
+    with pytest.raises(ContractError, match=r"tokenizer: its files are not those whose hash .*preprocessing\.json"):
+        Preprocessor.load(folder)
 
 
 def test_many_classes_have_a_risk_column_each(tmp_path: Path) -> None:

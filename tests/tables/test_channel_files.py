@@ -310,9 +310,11 @@ def test_a_value_means_the_same_beside_others_of_its_column(value: object) -> No
 
 @pytest.mark.parametrize(
     "value",
-    [None, float("nan"), np.float32("nan"), Decimal("NaN"), Decimal("sNaN"), pd.NA, pd.NaT]
-    + [np.datetime64("NaT"), np.timedelta64("NaT", "s")],
-)
+    [
+        None, float("nan"), np.float32("nan"), Decimal("NaN"), Decimal("sNaN"), pd.NA, pd.NaT, np.datetime64("NaT"),
+        np.timedelta64("NaT"),
+    ],
+)  # fmt: skip
 def test_a_missing_value_of_any_class_is_missing_beside_a_string(value: object) -> None:
     frame = pd.DataFrame({"c": pd.Series([value, "a"], dtype=object)})
     for records in (frame, [{"c": value}, {"c": "a"}]):
