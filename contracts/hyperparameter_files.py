@@ -146,6 +146,6 @@ def _missing(names: list[str], origin: Mapping[str, Path], *, others: int, valid
 def _unknown(key: str, path: Path | None) -> ContractError:
     hint = did_you_mean(key, [*Hyperparameters.model_fields, *ALIASES])
     return ContractError(
-        f"{key}: unknown hyperparameter{f' in {path}' if path else ''}{hint}",
+        f"{key if key.isidentifier() else shown(key)}: unknown hyperparameter{f' in {path}' if path else ''}{hint}",
         "Correct the name or remove it; docs/hyperparameters.md lists all of them.",
     )

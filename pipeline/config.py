@@ -13,7 +13,6 @@ NetworkId = Annotated[str, StringConstraints(pattern=r"^[-0-9a-zA-Z]{1,32}$")]
 _TAG = r"^[\p{L}\p{Z}\p{N}_.:/=+\-@]*$"
 TagKey = Annotated[str, StringConstraints(pattern=_TAG, min_length=1, max_length=128)]
 TagValue = Annotated[str, StringConstraints(pattern=_TAG, max_length=256)]
-HyperparameterName = Annotated[str, StringConstraints(pattern=r"\S")]
 CardText = Annotated[str, StringConstraints(max_length=1024)]
 Approval = Literal["PendingManualApproval", "Approved", "Rejected"]
 
@@ -192,7 +191,7 @@ class PipelineConfig(Section):
     hyperparameters_file: str | None = Field(
         default=None, description="A JSON file of hyperparameters, relative to this file, e.g. one of hyperparams/."
     )
-    hyperparameters: dict[HyperparameterName, Json] = Field(
+    hyperparameters: dict[str, Json] = Field(
         default={}, description="Hyperparameters; they override those of hyperparameters_file."
     )
     settings: dict[str, dict[str, Json]] = Field(

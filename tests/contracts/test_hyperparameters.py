@@ -139,6 +139,12 @@ def test_a_contradiction_is_an_error_that_names_the_key(overrides, message):
         parse(**overrides)
 
 
+@pytest.mark.parametrize(("key", "named"), [("", "''"), (" ", "' '"), ("a\nb", r"'a\\nb'"), ("lerning", "lerning")])
+def test_an_unknown_key_that_is_no_name_is_quoted(key, named):
+    with pytest.raises(ContractError, match=f"^{named}: unknown hyperparameter"):
+        parse(**{key: 1})
+
+
 def test_an_unknown_model_class_lists_the_known_ones():
     with pytest.raises(ContractError, match="bert, .*multimodal_bert, .*trimodal_bert"):
         parse(model_class="gpt")

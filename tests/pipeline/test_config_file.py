@@ -74,7 +74,6 @@ def test_a_mapping_may_override_a_key_that_it_merges():
             settings("TabularPreprocessing", label_map={str(label): label for label in range(100)}),
             "settings.TabularPreprocessing.label_map: has 980 characters; a processing job accepts 256",
         ),
-        ({"hyperparameters": {**CONFIG["hyperparameters"], " ": 1}}, "hyperparameters. .[key]: ' '"),
         ({"registration": {"inference_instances": ["m5.large"]}}, "registration.inference_instances.0: 'm5.large'"),
         ({"registration": {"approval": "approved"}}, "registration.approval: 'approved'"),
         ({"registration": {"caveats": "x" * 5000}}, "registration.caveats"),

@@ -378,6 +378,10 @@ REFUSED = {
         {"hyperparameters": {**CONFIG["hyperparameters"], "bacth_size": 8}},
         "bacth_size: unknown hyperparameter; did you mean 'batch_size'",
     ),
+    "a hyperparameter without a name": (
+        {"hyperparameters": {**CONFIG["hyperparameters"], " ": 8}},
+        "' ': unknown hyperparameter",
+    ),
     "no data": ({"settings": {}}, "inputs.input_data: is missing, and settings.DataLoading.generate_rows is not set"),
     "an unknown input": (
         {"aws": {**configuration().aws.model_dump(), "inputs": {"inptu_data": "s3://raw/x"}}},
