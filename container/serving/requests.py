@@ -21,7 +21,7 @@ from container.tables.csv_blocks import CsvText
 from container.tables.csv_files import read_csv
 from container.tables.json_files import REQUEST_DECODER
 from container.tables.records import records_to_table
-from contracts.errors import ContractError, first_line
+from contracts.errors import ContractError, first_line, shown
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
 
 
@@ -30,6 +30,7 @@ def _repeated(names: Sequence[str]) -> str | None:
 
 
 _MAX_COLUMNS = 10_000  # Arrow takes 10 kB of memory per column
+_OTHER_DELIMITER = re.compile(r"[;\t|]")
 _LISTED = ("instances", "records")  # {"instances": [...]}
 _LINE = re.compile(rb"[^\r\n]++")
 _BLANK = r"[ \t\r\n]*+"
@@ -78,7 +79,7 @@ class Request:
             first = _first_row(rest)
             stripped = {name.strip() for name in first}  # a misspelled header is no record
             has_header = self.header is None and not {*columns, *others}.isdisjoint({*first, *stripped})
-            table = _named(rest, first) if has_header else _unnamed(table, columns)
+            table = _named(rest, first) if has_header else _unnamed(table, columns, first=first)
         if table.num_rows == 0:
             raise bad_request("the request contains no record", "Send at least one.")
         for name in columns:
@@ -122,7 +123,10 @@ def check_limit(count: int, unit: str, limit: int) -> None:
 
 
 def _read_json(body: bytes, limits: ServingSettings) -> list[Any]:
-    content = _parse_json(body, "the request", most=limits.serving_max_records)
+    try:
+        content = _parse_json(body, most=limits.serving_max_records)
+    except ValueError as error:
+        raise _not_json(f"the request is not JSON: {error}") from error
     if isinstance(content, Mapping) and len(content) == 1:
         name, value = next(iter(content.items()))
         if name in _LISTED and isinstance(value, list):
@@ -136,20 +140,24 @@ def _read_json(body: bytes, limits: ServingSettings) -> list[Any]:
 
 
 def _read_lines(body: bytes, limits: ServingSettings) -> list[Any]:
-    filled = (line[0] for line in _LINE.finditer(body) if line[0].strip())
+    filled = (line for line in _LINE.finditer(body) if line[0].strip())
     lines = list(islice(filled, limits.serving_max_records + 1))
     check_limit(len(lines), "records", limits.serving_max_records)
-    return [_parse_json(line, f"line {number}") for number, line in enumerate(lines, start=1)]
+    records: list[Any] = []
+    for line in lines:
+        try:
+            records.append(_parse_json(line[0]))
+        except ValueError as error:
+            number = len(body[: line.start()].splitlines()) + 1
+            raise _not_json(f"line {number} is not JSON: {error}") from error
+    return records
 
 
-def _parse_json(body: bytes, where: str, *, most: int = 0) -> Any:
+def _parse_json(body: bytes, *, most: int = 0) -> Any:
     """Return the content; of a list of more than `most` records, at least most + 1 records."""
-    try:
-        text = body.decode(json.detect_encoding(body), "surrogatepass")
-        records = _parse_list(text, most) if most else None
-        return REQUEST_DECODER.decode(text) if records is None else records
-    except ValueError as error:
-        raise _not_json(f"{where} is not JSON: {error}") from error
+    text = body.decode(json.detect_encoding(body), "surrogatepass")
+    records = _parse_list(text, most) if most else None
+    return REQUEST_DECODER.decode(text) if records is None else records
 
 
 def _parse_list(text: str, most: int) -> list[Any] | None:
@@ -163,7 +171,10 @@ def _parse_list(text: str, most: int) -> list[Any] | None:
     records: list[Any] = []
     separator = begin
     while not separator["end"]:
-        record, position = REQUEST_DECODER.raw_decode(text, separator.end())
+        try:
+            record, position = REQUEST_DECODER.raw_decode(text, separator.end())
+        except ValueError as error:
+            raise ValueError(f"record {len(records) + 1}: {error}") from error
         records.append(record)
         if len(records) > most:
             return records
@@ -211,11 +222,15 @@ def _check_unique(names: Sequence[str]) -> None:
         raise bad_request(f"the column {repeated!r} occurs more than once", "Give each column a different name.")
 
 
-def _unnamed(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+def _unnamed(table: pa.Table, columns: Sequence[str], *, first: Sequence[str]) -> pa.Table:
     if table.num_columns != len(columns):
+        found = f"{len(first)} fields" if len(first) > 1 else f"1 field, {shown(first[0])},"
+        other = _OTHER_DELIMITER.search(first[0]) if len(first) == 1 else None
+        delimiter = f"commas, not by {other[0]!r}" if other else "commas"
         raise bad_request(
-            f"line 1 has {table.num_columns} fields and no column name; without a header, {len(columns)} are needed",
-            f"Separate fields by commas. Send a header line, or exactly these fields in this order: {_list(columns)}.",
+            f"line 1 has {found} and no column name; without a header, {len(columns)} are needed",
+            f"Separate fields by {delimiter}. Send a header line, or exactly these fields in this order: "
+            f"{_list(columns)}.",
         )
     return table.rename_columns(list(columns))
 

@@ -200,6 +200,16 @@ def test_a_request_that_cannot_be_read_says_why(body, content_type, status, name
     assert (found, named in cause) == (status, True), cause
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+@pytest.mark.parametrize("content_type", [CSV, "text/csv; header=absent"])
+def test_a_csv_request_with_another_delimiter_is_told_which_one_it_has(content_type, delimiter):
+    line = delimiter.join(COLUMNS)
+    with pytest.raises(RequestError) as caught:
+        read(f"\n{line}\nhi{delimiter}1\n", content_type, LIMITS)
+    assert f"line 1 has 1 field, {line!r}, and no column name" in caught.value.cause
+    assert f"Separate fields by commas, not by {delimiter!r}." in caught.value.fix
+
+
 @pytest.mark.parametrize("content_type", [CSV, JSON, JSON_LINES, PARQUET])
 def test_too_many_records_are_refused_and_as_many_as_allowed_are_taken(content_type):
     frame = TEST.loc[:, list(COLUMNS)]

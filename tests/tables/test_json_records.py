@@ -66,8 +66,14 @@ def test_an_ambiguous_or_deep_record_is_refused_with_its_row(tmp_path: Path, nam
     whole = f'{{"c": 0}}\n{row}\n{{"c": 3}}\n' if name.endswith("l") else f'[{{"c": 0}}, {row}]'
     with pytest.raises(ContractError, match=rf"{name}: row 2: .*{cause}"):
         of_file(whole, tmp_path, name)
-    with pytest.raises(RequestError, match=cause):
+    with pytest.raises(RequestError, match=f"{'line 2 is not JSON' if name.endswith('l') else 'record 2'}: .*{cause}"):
         of_request(whole, JSON_LINES if name.endswith("l") else JSON)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_an_error_in_json_lines_counts_empty_lines(end: str) -> None:
+    with pytest.raises(RequestError, match="line 4 is not JSON"):
+        of_request(end.join(["", '{"c": 1}', " ", "{", ""]))
 
 
 def test_a_column_name_with_a_lone_surrogate_is_refused_everywhere(tmp_path: Path) -> None:
