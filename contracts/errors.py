@@ -30,6 +30,13 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
+def one_line(text: str) -> str:
+    """Return a text with line breaks and other characters without a glyph as in Python source, for a page of text."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def shown(value: object) -> str:
     """Return the first 200 characters of a value as in Python source, for a message."""
     try:

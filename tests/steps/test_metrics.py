@@ -218,10 +218,12 @@ def test_amounts_and_groups_come_from_the_processed_data_by_id(tmp_path: Path) -
 
 
 def test_slices_are_metrics_of_their_own_records(tmp_path: Path) -> None:
-    test = scored(400, seed=2).assign(market=["us", "uk", "", "de"] * 100)
+    test = scored(400, seed=2).assign(market=["u\ns", "uk", "", "de"] * 100)
     lay_out(tmp_path, test=test)
     found = {each["group"]: each for each in compute(tmp_path, GROUP_FIELDS="market")["slices"]["test"]["market"]}
-    assert set(found) == {"us", "uk", "de", MISSING}
+    assert set(found) == {"u\ns", "uk", "de", MISSING}
+    summary = (output_folder(tmp_path, "metrics", "metrics_output") / "metrics_summary.txt").read_text()
+    assert "\nu\\ns " in summary
     own = test[test["market"] == "uk"]
     assert found["uk"]["auroc"] == pytest.approx(sk.roc_auc_score(own["label"], own["prob_class_1"]))
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from container.steps.preprocess.data_profile import DataProfile, profile_text
 from container.steps.preprocess.row_split import (
     TEST,
     TRAIN,
@@ -25,6 +26,7 @@ from container.steps.preprocess.row_split import (
 )
 from container.steps.preprocess.times import TimeColumn
 from container.tables.channel_files import Origin
+from container.tables.values import numbers
 from contracts.errors import ContractError
 from contracts.step_contract import processing_config, processing_resources
 from testing.step_runs import input_folder, message, orders, output_folder, run_step
@@ -202,10 +204,25 @@ def test_times_are_numbers_or_iso_8601_in_texts_or_types(cells: pa.Array) -> Non
     assert first < second
 
 
-@pytest.mark.parametrize(("cells", "row"), [(["2025-01-01", "soon"], 2), (["", "2025-01-01"], 1), (["1", "nan"], 2)])
+@pytest.mark.parametrize(
+    ("cells", "row"),
+    [(["2025-01-01", "soon"], 2), (["", "2025-01-01"], 1), (["1", "nan"], 2),
+     (["1", "inf"], 2), (["1", "Infinity"], 2), (["1", "1e39"], 2), (["1", "", "2"], 2), (["1", None, "2"], 2)],
+)  # fmt: skip
 def test_a_cell_that_is_no_time_is_named_with_its_row(cells: list[str], row: int) -> None:
     with pytest.raises(ContractError, match=f"record {row}, column 't': "):
         TimeColumn("t").parse(pa.array(cells), origin=Origin())
+
+
+def test_a_text_is_the_same_number_in_a_column_of_times_as_in_a_table() -> None:
+    texts = pa.array(["12", " 1 ", "-.5", "+1e-3", "5.", "TRUE", "0012"])
+    expected = numbers(texts, "t", origin=Origin())
+    np.testing.assert_array_equal(TimeColumn("t").parse(texts, origin=Origin()), expected)
+
+
+def test_a_typed_number_that_is_infinite_is_no_time() -> None:
+    with pytest.raises(ContractError, match="record 2, column 't': inf is not a number"):
+        TimeColumn("t").parse(pa.array([1.0, float("inf")]), origin=Origin())
 
 
 def test_a_column_keeps_its_kind_of_time_from_slice_to_slice() -> None:
@@ -375,6 +392,19 @@ def test_the_profile_counts_and_describes(tmp_path: Path) -> None:
     }  # fmt: skip
     text = (output_folder(tmp_path, "preprocess", "processed_data") / "data_profile.txt").read_text()
     assert "404 rows with 6 columns, from 3 file(s)." in text
+
+
+def test_the_text_of_the_profile_has_one_line_per_fact_whatever_the_cells_contain() -> None:
+    cells = pa.array(["a\nb", "c\x1b[2J", "d\r\u2028e"])
+    found = DataProfile(["id", "c\nd"], splits=["all"], id_column="id")
+    table = pa.table({"id": pa.array(["x\ny"] * 3), "c\nd": cells})
+    zeros = np.zeros(3, np.int64)
+    found.add(table, hashes=zeros.astype(np.uint64), splits=zeros, labels=zeros)
+    text = profile_text(found.to_json(["no\tyes"], about={"files": 1, "split_by": "hash"}))
+    for escaped in (r"a\nb 33%", r"c\x1b[2J 33%", r"d\r\u2028e 33%", r"c\nd ", r"no\tyes: 3", r"e.g. x\ny;"):
+        assert escaped in text
+    assert len(text.splitlines()) == 9
+    assert text.replace("\n", "").isprintable()
 
 
 def test_the_sample_of_the_profile_does_not_depend_on_the_files(tmp_path: Path, monkeypatch: Any) -> None:

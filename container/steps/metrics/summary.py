@@ -4,13 +4,14 @@ from collections.abc import Iterator, Sequence
 
 from container.evaluation.findings import METRIC_NAMES
 from container.steps.metrics.computation import ModelMetrics, SplitMetrics
+from contracts.errors import one_line
 
 _SHOWN_GROUPS = 12
 
 
 def metrics_summary(metrics: ModelMetrics) -> str:
     """Return the page, with a final line break."""
-    return "\n".join(line.rstrip() for line in _lines(metrics)) + "\n"
+    return "".join(f"{one_line(line.rstrip())}\n" for line in _lines(metrics))
 
 
 def _lines(metrics: ModelMetrics) -> Iterator[str]:

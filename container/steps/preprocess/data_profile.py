@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from container.tables.channel_files import Origin
 from container.tables.duplicate_ids import DuplicateIds
 from container.tables.values import MISSING_NUMBERS, keys, numbers, plain_array
-from contracts.errors import ContractError
+from contracts.errors import ContractError, one_line
 
 SAMPLE_ROWS = 50_000
 SAMPLE_BYTES = 16 << 20
@@ -159,7 +159,7 @@ def profile_text(profile: Mapping[str, Any]) -> str:
     for name, column in profile["columns"].items():
         missing = f"{column['missing'] / max(profile['rows'], 1):.1%} missing" if column["missing"] else "complete"
         lines.append(f"  {name:24s}{column.get('kind', 'empty'):12s}{missing:>15s}   {_facts(column)}".rstrip())
-    return "\n".join(lines) + "\n"
+    return "".join(f"{one_line(line)}\n" for line in lines)
 
 
 def _facts(column: Mapping[str, Any]) -> str:

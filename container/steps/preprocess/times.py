@@ -1,21 +1,18 @@
 """Parse a column of times, or of increasing numbers, as numbers in the same order."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from container.tables.channel_files import Origin
-from container.tables.values import plain_array
+from container.tables.values import numbers, plain_array
 from contracts.errors import ContractError
 
 _Kind = Literal["number", "time", "time with zone"]
-_TYPES: dict[_Kind, pa.DataType] = {
-    "number": pa.float64(),
-    "time": pa.timestamp("us"),
-    "time with zone": pa.timestamp("us", "UTC"),
-}
+_KINDS: tuple[_Kind, ...] = get_args(_Kind)
+_TYPES = {"time": pa.timestamp("us"), "time with zone": pa.timestamp("us", "UTC")}
 
 
 class TimeColumn:
@@ -29,7 +26,7 @@ class TimeColumn:
         """Return numbers unchanged, and times as microseconds. [R] float64
 
         Raises:
-            ContractError: a cell that is empty, or of another kind.
+            ContractError: a cell that is empty, infinite or of another kind.
         """
         cells = plain_array(column)
         if pa.types.is_date(cells.type) or pa.types.is_timestamp(cells.type):
@@ -37,17 +34,17 @@ class TimeColumn:
             self._check_kind("time", origin)
         elif pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type) or pa.types.is_decimal(cells.type):
             cells = cells.cast(pa.float64(), safe=False)
+            cells = pc.if_else(pc.is_finite(cells), cells, pa.scalar(None, pa.float64()))
             self._check_kind("number", origin)
         else:
             cells = self._from_text(pc.utf8_trim_whitespace(cells.cast(pa.string())), origin)
-        missing = pc.or_kleene(pc.is_null(cells, nan_is_null=True), False)
-        if pc.any(missing).as_py():
-            raise self._refused(column, pc.index(missing, True).as_py(), origin)
-        numbers = cells if cells.type == pa.float64() else cells.cast(pa.int64())
-        return numbers.to_numpy(zero_copy_only=False).astype(np.float64)
+        if cells.null_count:
+            raise self._refused(column, pc.index(pc.is_null(cells), True).as_py(), origin)
+        cells = cells if cells.type == pa.float64() else cells.cast(pa.int64())
+        return cells.to_numpy(zero_copy_only=False).astype(np.float64)
 
     def _from_text(self, texts: pa.Array, origin: Origin) -> pa.Array:
-        kinds = tuple(_TYPES) if self.kind is None else (self.kind,)
+        kinds = _KINDS if self.kind is None else (self.kind,)
         for kind in kinds:
             times = _cast(texts, kind)
             if times is not None:
@@ -78,7 +75,11 @@ class TimeColumn:
 
 
 def _cast(texts: pa.Array, kind: _Kind) -> pa.Array | None:
+    """Return the cells as numbers or times, null where they are null; None if a cell is of another kind."""
     try:
-        return texts.cast(_TYPES[kind])
-    except pa.ArrowInvalid:
+        if kind != "number":
+            return texts.cast(_TYPES[kind])
+        parsed = pa.array(numbers(texts, "", origin=Origin()), from_pandas=True)
+    except (pa.ArrowInvalid, ContractError):
         return None
+    return parsed if parsed.null_count == texts.null_count else None  # "" is no number
