@@ -36,7 +36,8 @@ def sm_variables(paths: JobPaths, hp: Hyperparameters, topology: Topology, *, nu
         "SM_CHANNELS": json.dumps(channels),
         **{f"SM_CHANNEL_{name.upper()}": data / name for name in channels},
     }
-    return {name: str(value) for name, value in variables.items()}
+    # Linux starts no process with a longer variable; with precomputed risk tables, SM_HPS can be longer.
+    return {name: str(value) for name, value in variables.items() if len(f"{name}={value}".encode()) < 131_072}
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -283,3 +283,10 @@ def test_workers_find_the_variables_that_the_training_toolkit_sets(tmp_path):
     assert json.loads(found["SM_HPS"])["text_name"] == "chat"
     assert found["SM_MODEL_DIR"] == str(paths.model)
     assert found["SM_CURRENT_INSTANCE_TYPE"] == "ml.g5.xlarge"
+
+
+def test_workers_start_when_the_hyperparameters_are_longer_than_a_variable_can_be(tmp_path):
+    paths = resources(tmp_path, current_host="algo-1", hosts=["algo-1"])
+    tables = {"cat_field_list": ["shop"], "risk_tables": {"shop": {f"shop {number}": 0.5 for number in range(9000)}}}
+    hp = parse_hyperparameters({**CONFIGURATION, **tables})
+    subprocess.run(["true"], env=sm_variables(paths, hp, Topology.read(paths), num_gpus=0), check=True)
