@@ -7,6 +7,7 @@ from pathlib import Path
 DEFAULT_ROOT = "/opt/ml"
 ROOT_VARIABLE = "ML_ROOT"
 SPLITS = ("train", "val", "test")
+SETTINGS_FILE = "settings.json"  # of the input settings: {name: text} of what a job's request cannot contain
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,21 @@ class JobPaths:
         return self.channel("pretrained")
 
     @property
+    def settings(self) -> Path:
+        return self.channel("settings")
+
+    @property
     def config(self) -> Path:
         return self.root / "input" / "config"
 
     @property
     def hyperparameter_files(self) -> tuple[Path, ...]:
-        """Return the file shipped with the code, then the job's own file, which takes precedence."""
-        return self.root / "code" / "hyperparams" / "hyperparameters.json", self.config / "hyperparameters.json"
+        """Return the files of hyperparameters; a later one takes precedence."""
+        return (
+            self.root / "code" / "hyperparams" / "hyperparameters.json",
+            self.settings / SETTINGS_FILE,
+            self.config / "hyperparameters.json",
+        )
 
     @property
     def resource_config(self) -> Path:

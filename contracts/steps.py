@@ -7,6 +7,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from contracts import artifacts
 from contracts.hyperparameters import METRICS
 from contracts.numbers import Number
+from contracts.paths import SETTINGS_FILE
 from contracts.paths import SPLITS as TRAINING_SPLITS
 from contracts.serving import MEDIA_TYPES, REQUEST_TYPES
 from contracts.spelling import did_you_mean
@@ -205,13 +206,21 @@ _PROCESSED_INPUT = StepFolder(
     "processed_data", f"{_IN}/data", TABLE_FILES,
     "The splits of the predictions, for columns that the predictions lack.", required=False,
 )  # fmt: skip
+_SETTINGS_INPUT = StepFolder(
+    "settings", f"{_IN}/settings", (SETTINGS_FILE,),
+    "Variables that the job's environment cannot contain, as an object of texts; the environment takes precedence.",
+    required=False,
+)  # fmt: skip
 
 DATA_LOADING = StepContract(
     name="DataLoading",
     kind="processing",
     command="load-data",
     about="Convert the user's table, or a generated one, to part files in one format, column names and metadata.",
-    inputs=(StepFolder("input_data", f"{_IN}/data", TABLE_FILES, "The user's table.", required=False),),
+    inputs=(
+        StepFolder("input_data", f"{_IN}/data", TABLE_FILES, "The user's table.", required=False),
+        _SETTINGS_INPUT,
+    ),
     outputs=(
         StepFolder("DATA", f"{_OUT}/data", ("part-*",), "The table as part files."),
         StepFolder("SIGNATURE", f"{_OUT}/signature", (SIGNATURE,), "The column names, in order, as a JSON list."),
@@ -227,6 +236,7 @@ TABULAR_PREPROCESSING = StepContract(
     inputs=(
         StepFolder("DATA", f"{_IN}/data", TABLE_FILES, "Part files of one format, gzipped or not.", sharded=True),
         StepFolder("SIGNATURE", f"{_IN}/signature", ("*",), "Column names of files without a header.", required=False),
+        _SETTINGS_INPUT,
     ),
     outputs=(
         StepFolder(
@@ -253,6 +263,11 @@ PYTORCH_TRAINING = StepContract(
             "hyperparameters", "code/hyperparams", ("hyperparameters.json",),
             "The configuration; the job's hyperparameters take precedence.", required=False,
         ),
+        StepFolder(
+            "settings", "input/data/settings", (SETTINGS_FILE,),
+            "Hyperparameters that the job's own cannot contain; the job's hyperparameters take precedence.",
+            required=False,
+        ),
     ),
     outputs=(
         StepFolder("model_output", "model", artifacts.REQUIRED_MODEL_FILES, "The model's artifacts."),
@@ -276,6 +291,7 @@ MODEL_METRICS = StepContract(
             "previous_eval_output", f"{_IN}/previous_eval_data", PREDICTION_FILES,
             "{val,test}_predictions of a previous model for the same records.", required=False,
         ),
+        _SETTINGS_INPUT,
     ),
     outputs=(
         StepFolder(
@@ -302,6 +318,7 @@ PACKAGE = StepContract(
             "calibration_model", f"{_IN}/calibration", ("calibration.json",),
             "A monotone map of class 1's probability: {\"scores\": [...], \"probabilities\": [...]}.", required=False,
         ),
+        _SETTINGS_INPUT,
     ),
     outputs=(StepFolder("packaged_model", _OUT, (ARCHIVED_MODEL,), "The package."),),
     settings=PackageSettings,
@@ -318,6 +335,7 @@ PAYLOAD = StepContract(
             "eval_output", f"{_IN}/eval_data", PREDICTION_FILES,
             "The training job's predictions, to compare the responses with.", required=False,
         ),
+        _SETTINGS_INPUT,
     ),
     outputs=(StepFolder("payload_sample", _OUT, (PAYLOAD_ARCHIVE, PAYLOAD_CHECK), "The requests and check results."),),
     settings=PayloadSettings,

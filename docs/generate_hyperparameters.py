@@ -28,7 +28,8 @@ INTRODUCTION = """# Hyperparameters
 
 Generated from contracts/hyperparameters.py by `make docs`.
 
-A job reads `code/hyperparams/hyperparameters.json`, then `input/config/hyperparameters.json`, which takes precedence.
+A job reads `code/hyperparams/hyperparameters.json`, `input/data/settings/settings.json`, then
+`input/config/hyperparameters.json`. A later file takes precedence.
 Values may be strings (`"[1, 2]"`, `"0.1"`, `"true"`). An unknown key is an error that names the nearest known one;
 `sagemaker_*`, `_tuning_objective_metric` and `_comments` are dropped. A value that equals its default counts as not
 set, so a file with the defaults filled in, such as `model/hyperparameters.json`, is the same configuration.

@@ -3,8 +3,10 @@
 import json
 from collections.abc import Mapping
 
+from contracts.errors import shortened
 from pipeline.config import PipelineConfig
 from pipeline.decision import ConditionOutcome
+from pipeline.plan import MOST_VALUES
 
 DOMAIN, TASK = "NATURAL_LANGUAGE_PROCESSING", "CLASSIFICATION"  # of every model package
 
@@ -29,8 +31,10 @@ def model_card(
             f"best weights by {hyperparameters.get('early_stop_metric', 'val/f1_score')}.",
             "training_job_details": {
                 "user_provided_hyper_parameters": [
-                    {"name": name, "value": value} for name, value in sorted(hyperparameters.items())
-                ],
+                    {"name": name, "value": shortened(" ".join(value.split()))}
+                    for name, value in sorted(hyperparameters.items())
+                    if value.strip()
+                ][:MOST_VALUES],
                 "training_environment": {"container_image": [image] if image else []},
             },
         },

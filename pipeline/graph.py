@@ -17,7 +17,7 @@ from contracts.steps import (
 
 CONDITION = "MetricCondition"
 FAIL = "MetricTooLow"
-HYPERPARAMETERS_INPUT = "hyperparameters"  # of training: written from the configuration, not a folder of the user
+WRITTEN_INPUTS = ("hyperparameters", "settings")  # from the configuration; not folders of the user
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,11 @@ def outside_inputs() -> dict[str, tuple[StepContract, StepFolder]]:
     inputs: dict[str, tuple[StepContract, StepFolder]] = {}
     for step in ORDER:
         for folder in step.inputs:
-            if source(step, folder) is None and folder.name != HYPERPARAMETERS_INPUT:
+            if source(step, folder) is None and folder.name not in WRITTEN_INPUTS:
                 assert folder.name not in inputs, f"two external inputs are called {folder.name}"
                 inputs[folder.name] = (step, folder)
     return inputs
 
 
 assert set(ORDER) == set(STEPS), "ORDER has every step of the contract"
+assert all(step.input("settings") for step in ORDER if step.command), "every job can read settings from a file"

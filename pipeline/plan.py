@@ -25,8 +25,9 @@ from contracts.steps import (
 from pipeline.config import PipelineConfig
 from pipeline.graph import ORDER, outside_inputs, source
 
-LONGEST_VALUE = 2500  # characters of one hyperparameter; the service's limits
-MOST_HYPERPARAMETERS = 100
+# What a job's environment or hyperparameters can contain; the rest is in a file. botocore's model of the service allows
+# hyperparameters of 2,500 characters, AWS's documentation 256, and both refuse line breaks.
+LONGEST_VALUE, MOST_VALUES = 256, 100
 
 # Settings that follow from hyperparameters, or from the condition, and that cannot be set twice.
 _FROM_HYPERPARAMETERS = {
@@ -45,6 +46,7 @@ class StepPlan:
         environment: the step's environment variables.
         from_hyperparameters: the variables that repeat a hyperparameter, with its name.
         outside: folder or S3 URI of each external input, which no step writes, by logical name.
+        in_file: the variables or, for training, the hyperparameters that the step reads from its input settings.
     """
 
     contract: StepContract
@@ -52,6 +54,16 @@ class StepPlan:
     environment: Mapping[str, str]
     from_hyperparameters: Mapping[str, str]
     outside: Mapping[str, str]
+    in_file: Mapping[str, str]
+
+    @property
+    def settings_file(self) -> str:
+        """The content of the input settings."""
+        return json.dumps(dict(self.in_file), indent=1, sort_keys=True)
+
+    def sent(self, values: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables or hyperparameters without those of the input settings."""
+        return {name: value for name, value in values.items() if name not in self.in_file}
 
 
 @dataclass(frozen=True)
@@ -78,7 +90,7 @@ def make_plan(config: PipelineConfig, outside: Mapping[str, str]) -> Plan:
     _require_known("settings", config.settings, (step.name for step in ORDER), "step")
     _require_known("inputs", outside, outside_inputs(), "external input")
     steps = tuple(_plan_step(contract, config, hyperparameters, outside) for contract in ORDER)
-    return Plan(steps, {name: _text(value) for name, value in hyperparameters.items()})
+    return Plan(steps, _texts(hyperparameters))
 
 
 def _plan_step(
@@ -126,7 +138,17 @@ def _plan_step(
         )
     command = tuple(contract.command_line()) if contract.command else ()
     variables = {field.upper(): name for field, name in repeated.items()}
-    return StepPlan(contract, command, settings.to_environment(), variables, inputs)
+    environment = settings.to_environment()
+    in_file = _not_sent(_texts(hyperparameters) if contract.kind == "training" else environment)
+    return StepPlan(contract, command, environment, variables, inputs, in_file)
+
+
+def _not_sent(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the values that are too long for a job, have several lines, or are too many."""
+    fitting = [
+        name for name, text in values.items() if len(text) <= LONGEST_VALUE and len(f"{text}.".splitlines()) == 1
+    ]
+    return {name: text for name, text in values.items() if name not in fitting[:MOST_VALUES]}
 
 
 def _check_against_training(settings: StepSettings, hp: Hyperparameters) -> None:
@@ -165,23 +187,13 @@ def _checked_hyperparameters(given: Mapping[str, Any]) -> dict[str, Any]:
         name = ALIASES.get(key, key)
         values[name] = cast_value(name, value) if name in Hyperparameters.model_fields else value
     parse_hyperparameters(values)
-    values = {name: value for name, value in values.items() if value is not None}
-    if len(values) > MOST_HYPERPARAMETERS:
-        raise ContractError(
-            f"hyperparameters: {len(values)} are set, but a training job accepts {MOST_HYPERPARAMETERS}",
-            "Remove hyperparameters with default values.",
-        )
-    for name, value in values.items():
-        if len(_text(value)) > LONGEST_VALUE:
-            raise ContractError(
-                f"hyperparameters.{name}: has {len(_text(value))} characters; a job accepts {LONGEST_VALUE}",
-                "Shorten it; provide risk tables and imputation values as model_artifacts_input.",
-            )
-    return values
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True) for name, value in values.items()
+    }
 
 
 def _require_known(section: str, given: Iterable[str], known: Iterable[str], kind: str) -> None:

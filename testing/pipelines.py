@@ -78,6 +78,24 @@ def everything() -> PipelineConfig:
     return configuration(aws=EVERYTHING, settings={}, condition=condition)
 
 
+COLUMNS = [f"column_{number:03d}_".ljust(60, "x") for number in range(200)]
+CLASSES = [f"class_{number:03d}" for number in range(300)]
+
+
+def wide() -> PipelineConfig:
+    """Return a configuration with 200 columns and 300 classes, too many for a job's environment."""
+    classes = {"is_binary": False, "num_classes": len(CLASSES), "multiclass_categories": list(range(len(CLASSES)))}
+    return configuration(
+        aws=EVERYTHING,
+        hyperparameters={**CONFIG["hyperparameters"], **classes, "tab_field_list": COLUMNS},
+        settings={
+            "TabularPreprocessing": {"label_map": {name: k for k, name in enumerate(CLASSES)}},
+            "ModelMetricsComputation": {"class_labels": CLASSES, "group_fields": COLUMNS},
+            "Payload": {"field_defaults": dict.fromkeys(COLUMNS, 1.5)},
+        },
+    )
+
+
 def all_steps(definition: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return every step of a definition by name, with those of conditions."""
     by_name: dict[str, dict[str, Any]] = {}

@@ -24,7 +24,7 @@ def sharded_channels(paths: JobPaths, topology: Topology) -> tuple[str, ...]:
     content = read_object(path, _FIX)
     with expected_content(path, _FIX):
         channels = {name: dict(settings) for name, settings in content.items()}
-    read_whole = (paths.pretrained.name, paths.precomputed_artifacts.name)
+    read_whole = (paths.pretrained.name, paths.precomputed_artifacts.name, paths.settings.name)
     for name in (*SPLITS, *read_whole):
         if name in channels:
             _check_readable(name, channels[name], where=str(path))

@@ -21,7 +21,9 @@ from container.processes import set_up_logging
 from container.steps.hosts import is_sharded, read_hosts
 from contracts.atomic_files import temporary_path
 from contracts.errors import ContractError
-from contracts.input_files import exists, files_below
+from contracts.input_files import exists, files_below, read_as
+from contracts.paths import SETTINGS_FILE
+from contracts.spelling import did_you_mean
 from contracts.step_contract import StepContract, StepFolder, StepSettings, message_file
 from contracts.steps import PROCESSING_STEPS, ProcessingSettings
 
@@ -87,7 +89,7 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
     message.unlink(missing_ok=True)
     try:
         _remove_outputs(contract, root)
-        settings = contract.settings.from_environment(environment)
+        settings = contract.settings.from_environment(_variables(contract, root, environment))
         if isinstance(settings, ProcessingSettings) and settings.data_key:
             logger.info("data key: %s", settings.data_key)
         if _all_files_are_elsewhere(contract, root):
@@ -107,6 +109,20 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
         _remove_outputs(contract, root)
         return FAILED
     return COMPLETED
+
+
+def _variables(contract: StepContract, root: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the input settings, overridden by those that the environment sets."""
+    path = contract.input("settings").path(root) / SETTINGS_FILE
+    given = read_as(path, dict[str, str], 'Write an object of texts, e.g. {"SEED": "3"}.') if exists(path) else {}
+    known = contract.settings.variables()
+    for name in given:
+        if name not in known:
+            raise ContractError(
+                f"{path}: {name} is not a variable of {contract.name}{did_you_mean(name, known)}",
+                f"Use one of: {', '.join(known)}.",
+            )
+    return {**given, **{name: value for name, value in environment.items() if value.strip()}}
 
 
 def _run(command: str, root: Path, settings: StepSettings, arguments: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from contracts.errors import ContractError
 from contracts.steps import MODEL_METRICS, PYTORCH_TRAINING, REGISTRATION
 from pipeline.aws.jobs import DECISION_FILE, Build, processing_step, training_step
+from pipeline.aws.limits import check_limits
 from pipeline.aws.parameters import (
     HYPERPARAMETER_PREFIX,
     INPUT_PREFIX,
@@ -25,7 +26,6 @@ from pipeline.decision import VALUE_PATH
 from pipeline.graph import AFTER_CONDITION, BEFORE_CONDITION, CONDITION, FAIL, ORDER, SEVERAL_INSTANCES, upstream
 from pipeline.plan import Plan, make_plan
 
-LONGEST_VARIABLE = {"processing": 256, "training": 512}  # characters of an environment variable; the service's limits
 _STEPS = {"processing": processing_step, "training": training_step, "registration": registration_step}
 
 
@@ -54,17 +54,7 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
             f"aws.spot.max_wait_seconds: is {config.aws.spot.max_wait_seconds}, less than training's limit {runtime}",
             "Increase it, or reduce aws.steps.PyTorchTraining.max_runtime_seconds.",
         )
-    plan = make_plan(config, config.aws.inputs)
-    for step in plan.steps:
-        kind, most = step.contract.kind, LONGEST_VARIABLE.get(step.contract.kind, 0)
-        for name, value in step.environment.items():
-            if len(value) > most:
-                raise ContractError(
-                    f"settings.{step.contract.name}.{name.lower()}: has {len(value)} characters; a {kind} job accepts "
-                    f"{most}",
-                    "Shorten it.",
-                )
-    return config.aws, plan
+    return config.aws, make_plan(config, config.aws.inputs)
 
 
 def specs_of(config: PipelineConfig) -> dict[str, ParameterSpec]:
@@ -77,12 +67,29 @@ def definition(config: PipelineConfig) -> str:
     """Return the definition as indented JSON with sorted keys and a final line feed.
 
     Raises:
-        ContractError: the configuration is refused.
+        ContractError: the configuration or a value is refused.
     """
-    aws, _ = aws_plan(config)
-    pipeline = build_pipeline(config, offline_session(aws.region, aws.bucket))
+    _, text = checked_pipeline(config)
+    return json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
+
+
+def checked_pipeline(config: PipelineConfig, overrides: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+    """Return the SDK's Pipeline, with an offline session, and its definition.
+
+    Args:
+        overrides: parameters given to an execution.
+
+    Raises:
+        ContractError: the configuration is refused, or a value is beyond the service's limits.
+    """
+    aws, plan = aws_plan(config)
+    session = offline_session(aws.region, aws.bucket)
+    pipeline = build_pipeline(config, session)
     with sagemaker_sdk(aws.region):
-        return json.dumps(json.loads(pipeline.definition()), indent=2, sort_keys=True) + "\n"
+        text = pipeline.definition()
+    model = session.sagemaker_client.meta.service_model
+    check_limits(config, plan, text, specs=specs_of(config), overrides=overrides or {}, service=model)
+    return pipeline, text
 
 
 def build_pipeline(config: PipelineConfig, session: Any, *, local: bool = False) -> Any:

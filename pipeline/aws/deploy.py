@@ -7,7 +7,8 @@ from typing import Any
 
 from contracts.errors import ContractError
 from contracts.spelling import did_you_mean
-from pipeline.aws.definition import aws_plan, build_pipeline, checkpoint_key, specs_of
+from pipeline.aws.definition import aws_plan, checked_pipeline, checkpoint_key, specs_of
+from pipeline.aws.jobs import upload_settings
 from pipeline.aws.parameters import (
     CHECKPOINT_KEY,
     DATA_KEY,
@@ -24,10 +25,11 @@ from pipeline.plan import make_plan
 
 def upsert(config: PipelineConfig) -> str:
     """Create or update the pipeline, and return its ARN."""
-    aws, _ = aws_plan(config)
-    session = aws_session(aws.region, aws.bucket)
+    aws, plan = aws_plan(config)
+    pipeline, _ = checked_pipeline(config)  # with an offline session, so that nothing is sent before the check
+    pipeline.sagemaker_session = session = aws_session(aws.region, aws.bucket)
     tags = [{"Key": key, "Value": value} for key, value in sorted(aws.tags.items())]
-    pipeline = build_pipeline(config, session)
+    upload_settings(config, plan, session.boto_session.client("s3"))
     with sagemaker_sdk(aws.region):
         return pipeline.upsert(role_arn=aws.role, tags=tags or None)["PipelineArn"]
 
@@ -44,6 +46,8 @@ def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
     aws, plan = aws_plan(config)
     specs = specs_of(config)
     values = parse_overrides(config, specs, overrides)
+    if values:
+        checked_pipeline(config, values)
     session = aws_session(aws.region, aws.bucket)
     client, s3 = session.sagemaker_client, session.boto_session.client("s3")
     if TO_BEAT in specs and TO_BEAT not in values:

@@ -1,10 +1,12 @@
 """Build the SDK's ProcessingStep or TrainingStep from a step's contract and plan."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from contracts.hyperparameters import METRICS
+from contracts.paths import SETTINGS_FILE
 from contracts.step_contract import StepContract, StepFolder
 from contracts.steps import EVALUATION, MODEL_METRICS, PYTORCH_TRAINING
 from pipeline.aws.parameters import (
@@ -50,8 +52,29 @@ class Build:
 
     @property
     def home(self) -> str:
-        """The S3 folder of everything that this pipeline writes."""
-        return f"s3://{self.aws.bucket}/{self.aws.prefix}/{self.config.name}"
+        return home_of(self.config)
+
+
+def home_of(config: PipelineConfig) -> str:
+    """Return the S3 folder of everything that this pipeline writes."""
+    assert config.aws is not None
+    return f"s3://{config.aws.bucket}/{config.aws.prefix}/{config.name}"
+
+
+def upload_settings(config: PipelineConfig, plan: Plan, s3: Any) -> None:
+    """Write the input settings of each step that has one."""
+    assert config.aws is not None
+    key_id = config.aws.kms_key
+    encryption = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": key_id} if key_id else {}
+    for step in plan.steps:
+        if step.in_file:
+            bucket, _, key = f"{_settings_uri(config, step)}/{SETTINGS_FILE}".removeprefix("s3://").partition("/")
+            s3.put_object(Bucket=bucket, Key=key, Body=step.settings_file.encode(), **encryption)
+
+
+def _settings_uri(config: PipelineConfig, plan: StepPlan) -> str:
+    """Return the S3 folder of a step's input settings; the step cache compares its name, a digest of its content."""
+    return f"{home_of(config)}/settings/{hashlib.sha256(plan.settings_file.encode()).hexdigest()[:16]}"
 
 
 def processing_step(build: Build, plan: StepPlan) -> Any:
@@ -145,7 +168,7 @@ def training_step(build: Build, plan: StepPlan) -> Any:
         environment=_environment(build, plan),
         hyperparameters={
             name: build.parameters.get(f"{HYPERPARAMETER_PREFIX}{name}", value)
-            for name, value in build.plan.hyperparameters.items()
+            for name, value in plan.sent(build.plan.hyperparameters).items()
         },
         tags=[Tag(key=key, value=value) for key, value in sorted(aws.tags.items())] or None,
     ).with_metric_definitions([MetricDefinition(name=name, regex=f"{name}={_NUMBER};") for name in _LOGGED_METRICS])
@@ -175,9 +198,10 @@ def output_uri(build: Build, contract: StepContract, output: str) -> Any:
 
 def _environment(build: Build, plan: StepPlan) -> dict[str, Any]:
     """Return a step's variables; one that repeats a hyperparameter refers to its parameter, so that both change."""
-    environment: dict[str, Any] = dict(plan.environment)
+    environment: dict[str, Any] = plan.sent(plan.environment)
     for variable, name in plan.from_hyperparameters.items():
-        environment[variable] = build.parameters.get(f"{HYPERPARAMETER_PREFIX}{name}", environment[variable])
+        if (parameter := f"{HYPERPARAMETER_PREFIX}{name}") in build.parameters:
+            environment[variable] = build.parameters[parameter]
     # The step cache compares the URIs of inputs alone. A training has its checkpoint folder for the same purpose.
     if plan.outside and plan.contract.kind == "processing":
         environment["DATA_KEY"] = build.parameters[DATA_KEY]
@@ -196,6 +220,8 @@ def _input_uris(build: Build, plan: StepPlan) -> dict[str, Any]:
             uris[folder.name] = Join(on="/", values=[uri, origin.subfolder]) if origin.subfolder else uri
         elif folder.name in plan.outside:
             uris[folder.name] = build.parameters[f"{INPUT_PREFIX}{folder.name}"]
+        elif folder.name == "settings" and plan.in_file:
+            uris[folder.name] = _settings_uri(build.config, plan)
     return uris
 
 

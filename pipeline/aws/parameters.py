@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from contracts.steps import PYTORCH_TRAINING
 from pipeline.config import Approval, Machine, PipelineConfig
 from pipeline.graph import SEVERAL_INSTANCES
 from pipeline.plan import Plan
 
-LONGEST_PARAMETER = 1024  # characters of a parameter's value; the service's limit
 HYPERPARAMETER_PREFIX = "Hp_"
 INPUT_PREFIX = "Input_"
 THRESHOLD = "Threshold"
@@ -25,6 +25,7 @@ class ParameterSpec:
     Attributes:
         kind: str, int or float.
         about: one line, for error messages.
+        key: the configuration's key of the default; empty: computed.
         choices: allowed values; empty: any.
     """
 
@@ -32,6 +33,7 @@ class ParameterSpec:
     kind: type
     default: str | int | float
     about: str
+    key: str = ""
     choices: tuple[str, ...] = ()
 
 
@@ -49,34 +51,39 @@ def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) 
     """Return every parameter by name, in a fixed order."""
     specs: dict[str, ParameterSpec] = {}
 
-    def add(name: str, default: str | float, about: str, choices: tuple[str, ...] = ()) -> None:
-        specs[name] = ParameterSpec(name, type(default), default, about, choices)
+    def add(name: str, default: str | float, about: str, *, key: str = "", choices: tuple[str, ...] = ()) -> None:
+        specs[name] = ParameterSpec(name, type(default), default, about, key, choices)
 
     for step in plan.steps:
         if step.contract.kind == "registration":
             continue
         name, machine = step.contract.name, machine_of(config, step.contract.name)
-        add(instance_type_parameter(name), machine.instance_type, f"Instance type of {name}.")
+        section = f"aws.steps.{name}"
+        about = f"Instance type of {name}."
+        add(instance_type_parameter(name), machine.instance_type, about, key=f"{section}.instance_type")
         if name in SEVERAL_INSTANCES:
-            add(instance_count_parameter(name), machine.instance_count, f"Instances of {name}.")
+            about = f"Instances of {name}."
+            add(instance_count_parameter(name), machine.instance_count, about, key=f"{section}.instance_count")
         for logical, uri in step.outside.items():
-            add(f"{INPUT_PREFIX}{logical}", uri, f"S3 URI: {step.contract.input(logical).about}")
+            about = f"S3 URI: {step.contract.input(logical).about}"
+            add(f"{INPUT_PREFIX}{logical}", uri, about, key=f"aws.inputs.{logical}")
     condition = config.condition
-    add(THRESHOLD, float(condition.threshold), f"{condition.metric} must be {condition.word} this.")
+    about = f"{condition.metric} must be {condition.word} this."
+    add(THRESHOLD, float(condition.threshold), about, key="condition")
     if condition.beat != "nothing":
         about = f"And {condition.word} this: the {condition.beat} registered model's, which `start` looks up."
         add(TO_BEAT, float(condition.threshold), about)
     about = "Approval status of a new package."
-    add(APPROVAL, config.registration.approval, about, get_args(Approval))
+    add(APPROVAL, config.registration.approval, about, key="registration.approval", choices=get_args(Approval))
     about = "Folder of the checkpoints, one for each training, so that a job resumes only from its own checkpoints."
     add(CHECKPOINT_KEY, checkpoint_key, about)
     about = (
         "Digest of the input data, which `start` computes, so that the step cache does not reuse steps for new data."
     )
     add(DATA_KEY, "not-looked-up", about)
-    for name, value in plan.hyperparameters.items():
-        if 0 < len(value) <= LONGEST_PARAMETER:
-            add(f"{HYPERPARAMETER_PREFIX}{name}", value, f"Hyperparameter {name}.")
+    for name, value in plan.step(PYTORCH_TRAINING).sent(plan.hyperparameters).items():
+        if value:
+            add(f"{HYPERPARAMETER_PREFIX}{name}", value, f"Hyperparameter {name}.", key=f"hyperparameters.{name}")
     return specs
 
 

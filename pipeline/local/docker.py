@@ -28,6 +28,7 @@ from contracts.paths import JobPaths
 from contracts.step_contract import StepContract
 from contracts.steps import MODEL_METRICS, PACKAGE, PYTORCH_TRAINING, REGISTRATION
 from pipeline.aws.definition import aws_plan, build_pipeline, specs_of
+from pipeline.aws.jobs import upload_settings
 from pipeline.aws.parameters import TO_BEAT, instance_type_parameter
 from pipeline.aws.session import SDK_CONFIG, sagemaker_sdk
 from pipeline.config import Aws, PipelineConfig
@@ -84,6 +85,7 @@ def _run(state: Run, local: PipelineConfig, s3: Any, home: Path) -> int:
     registered = state.registry.to_beat(state.config, package_digest=None)
     for name, path in state.config.inputs.items():
         _upload(s3, Path(path), f"inputs/{name}")
+    upload_settings(local, state.plan, s3)
     names = [instance_type_parameter(step.name) for step in ORDER if step is not REGISTRATION]
     parameters: dict[str, Any] = dict.fromkeys(names, "local")
     if registered is not None and registered.value is not None and TO_BEAT in specs_of(local):

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from contracts.atomic_files import link_or_copy
-from contracts.paths import JobPaths
+from contracts.paths import SETTINGS_FILE, JobPaths
 from contracts.step_contract import StepContract, message_file
 from contracts.steps import STEPS
 from pipeline.local import with_parent
@@ -78,10 +78,14 @@ def _create_root(
             link_or_copy(origin, link / origin.name)
         else:
             link.symlink_to(origin.absolute(), target_is_directory=True)
+    if plan.in_file:
+        folder = contract.input("settings").path(directory.ml)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / SETTINGS_FILE).write_text(plan.settings_file, encoding="utf-8")
     if training:
         paths = JobPaths(directory.ml)
         paths.config.mkdir(parents=True, exist_ok=True)
-        (paths.config / "hyperparameters.json").write_text(json.dumps(dict(hyperparameters), indent=1))
+        (paths.config / "hyperparameters.json").write_text(json.dumps(plan.sent(hyperparameters), indent=1))
         for failure in paths.failure_files:
             failure.unlink(missing_ok=True)
     else:
@@ -94,7 +98,7 @@ def _environment(plan: StepPlan) -> dict[str, str]:
     named = {variable for step in STEPS for variable in step.settings.variables()}
     kept = {name: value for name, value in os.environ.items() if name not in named}
     kept["PYTHONPATH"] = os.pathsep.join(part for part in (str(REPOSITORY), kept.get("PYTHONPATH", "")) if part)
-    return {**kept, **plan.environment}
+    return {**kept, **plan.sent(plan.environment)}
 
 
 def _run(command: list[str], environment: Mapping[str, str], log: object) -> int:

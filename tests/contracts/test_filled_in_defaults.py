@@ -126,7 +126,7 @@ def test_a_number_of_layers_contradicts_channels_also_when_it_is_the_default():
 def test_hyperparameters_of_a_model_are_the_input_of_a_job_with_another_strategy(tmp_path):
     paths = JobPaths(tmp_path)
     hp = parse_hyperparameters({**COLUMNS, "text_name": "a", "model_class": "multimodal_bert"})
-    code, job = paths.hyperparameter_files
+    code, _, job = paths.hyperparameter_files
     for path, content in ((code, hp.model_dump(mode="json")), (job, {"strategy": "fsdp"})):
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(content))

@@ -54,34 +54,35 @@ def test_a_string_becomes_the_type_of_its_hyperparameter(name, text, value):
     assert getattr(parse_hyperparameters(merged), name) == value
 
 
-def test_the_job_s_file_wins_over_the_file_shipped_with_the_code(paths):
-    code, job = paths.hyperparameter_files
-    write(code, {**CONFIGURATION, "batch_size": 4, "lr": 0.5})
+def test_the_job_s_file_wins_over_its_input_settings_and_they_over_the_file_shipped_with_the_code(paths):
+    code, settings, job = paths.hyperparameter_files
+    write(code, {**CONFIGURATION, "batch_size": 4, "lr": 0.5, "max_epochs": 7})
+    write(settings, {"batch_size": "5", "lr": "0.25"})
     write(job, {"batch_size": "64", "sagemaker_region": '"x"', "_tuning_objective_metric": "val/auroc"})
     hp = load_hyperparameters(paths)
-    assert (hp.batch_size, hp.lr) == (64, 0.5)
+    assert (hp.batch_size, hp.lr, hp.max_epochs) == (64, 0.25, 7)
 
 
 def test_chunk_truncate_is_accepted_for_chunk_trancate(paths):
-    write(paths.hyperparameter_files[1], {**CONFIGURATION, "chunk_truncate": "true"})
+    write(paths.hyperparameter_files[-1], {**CONFIGURATION, "chunk_truncate": "true"})
     assert load_hyperparameters(paths).chunk_trancate
 
 
 def test_an_unknown_key_names_the_nearest_known_one_and_its_file(paths):
-    write(paths.hyperparameter_files[1], {**CONFIGURATION, "btach_size": 3})
+    write(paths.hyperparameter_files[-1], {**CONFIGURATION, "btach_size": 3})
     with pytest.raises(ContractError, match="btach_size.*hyperparameters.json.*'batch_size'"):
         load_hyperparameters(paths)
 
 
 def test_a_wrong_type_names_key_value_file_and_expectation(paths):
-    write(paths.hyperparameter_files[1], {**CONFIGURATION, "lr": "fast"})
+    write(paths.hyperparameter_files[-1], {**CONFIGURATION, "lr": "fast"})
     with pytest.raises(ContractError, match=r"(?s)lr: 'fast'.*hyperparameters.json.*float"):
         load_hyperparameters(paths)
 
 
 def test_a_file_that_is_no_json_is_named(paths):
     paths.config.mkdir(parents=True)
-    paths.hyperparameter_files[1].write_text("{lr: 1}")
+    paths.hyperparameter_files[-1].write_text("{lr: 1}")
     with pytest.raises(ContractError, match=r"hyperparameters\.json: cannot be read: it is not JSON"):
         load_hyperparameters(paths)
 

@@ -45,7 +45,7 @@ def test_a_file_names_the_cause_and_itself(tmp_path, name, text, cause):
         "pipeline.json": lambda: load_config(tmp_path / name),
         "signature": lambda: read_signature(tmp_path),
     }
-    path = paths.hyperparameter_files[1] if name == "hyperparameters.json" else tmp_path / name
+    path = paths.hyperparameter_files[-1] if name == "hyperparameters.json" else tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"[{text}]" if name == "signature" else text)
     with pytest.raises(ContractError, match=rf"(?s){name}.*{cause}"):
@@ -68,7 +68,7 @@ def test_a_repeated_key_of_a_python_literal_is_refused():
 
 
 def test_a_setting_and_its_alias_in_one_file_are_refused(tmp_path):
-    path = JobPaths(tmp_path).hyperparameter_files[1]
+    path = JobPaths(tmp_path).hyperparameter_files[-1]
     path.parent.mkdir(parents=True)
     path.write_text('{"chunk_truncate": true, "chunk_trancate": false}')
     with pytest.raises(ContractError, match="chunk_trancate: is set twice in"):

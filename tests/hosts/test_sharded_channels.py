@@ -69,7 +69,7 @@ def test_local_mode_which_names_no_distribution_shards_nothing(tmp_path):
     assert sharded_channels(JobPaths(tmp_path / "none"), Topology(HOSTS, HOSTS[0])) == ()
 
 
-@pytest.mark.parametrize("name", ["pretrained", "model_artifacts_input"])
+@pytest.mark.parametrize("name", ["pretrained", "model_artifacts_input", "settings"])
 def test_a_channel_whose_files_are_read_together_cannot_be_sharded(tmp_path, name):
     with pytest.raises(ContractError, match=f"channel {name}: is ShardedByS3Key over 3 hosts.*\n.*FullyReplicated"):
         sharded_channels(configured(tmp_path, **{name: kind()}), Topology(HOSTS, HOSTS[0]))

@@ -8,9 +8,10 @@ import yaml
 from botocore.session import Session
 
 from contracts.errors import ContractError
-from pipeline.aws.definition import LONGEST_VARIABLE, aws_plan
+from pipeline.aws.definition import aws_plan
 from pipeline.config import Aws, Registration
 from pipeline.config_file import _Loader, load_config
+from pipeline.plan import LONGEST_VALUE, MOST_VALUES
 from testing.pipelines import CONFIG, EVERYTHING
 
 AWS = {**EVERYTHING, "inputs": {}}
@@ -70,10 +71,6 @@ def test_a_mapping_may_override_a_key_that_it_merges():
         (settings("Payload", content_types=["x/y"]), "settings.Payload.content_types: ['x/y'] is invalid"),
         (settings("Payload", field_defaults={"pric": 1}), "settings.Payload.field_defaults: 'pric' is not a column"),
         (settings("ModelMetricsComputation", flagged_shares="0,2"), "settings.ModelMetricsComputation.flagged_shares"),
-        (
-            settings("TabularPreprocessing", label_map={str(label): label for label in range(100)}),
-            "settings.TabularPreprocessing.label_map: has 980 characters; a processing job accepts 256",
-        ),
         ({"registration": {"inference_instances": ["m5.large"]}}, "registration.inference_instances.0: 'm5.large'"),
         ({"registration": {"approval": "approved"}}, "registration.approval: 'approved'"),
         ({"registration": {"caveats": "x" * 5000}}, "registration.caveats"),
@@ -126,8 +123,10 @@ def test_lengths_are_at_most_those_of_the_service():
         field = model.model_fields[name]
         return next(rule.max_length for rule in field.metadata if getattr(rule, "max_length", None) is not None)
 
-    assert LONGEST_VARIABLE["processing"] == longest("ProcessingEnvironmentValue")
-    assert LONGEST_VARIABLE["training"] == longest("TrainingEnvironmentValue")
+    documented = service.operation_model("CreateTrainingJob").input_shape.members["HyperParameters"].documentation
+    assert "Each key and value is limited to 256 characters" in documented
+    assert min(longest("ProcessingEnvironmentValue"), 256) == LONGEST_VALUE < longest("TrainingEnvironmentValue")
+    assert {longest("ProcessingEnvironmentMap"), longest("HyperParameters")} == {MOST_VALUES}
     for name, shape in (
         ("kms_key", "KmsKeyId"), ("role", "RoleArn"), ("image", "ImageUri"), ("tags", "TagList"),
         ("subnets", "Subnets"), ("security_groups", "VpcSecurityGroupIds"),

@@ -52,7 +52,6 @@ def split_by(method):
 
 
 ENVIRONMENT = {"AWS_PROFILE": "mine", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "mine"}
-COLUMNS = [f"column_{number:03d}" for number in range(120)]
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +68,12 @@ def small():
 
 @pytest.fixture(scope="module")
 def other():
-    """Build with a maximum, a stratified split, no step cache, and a hyperparameter of 1800 characters."""
+    """Build with a maximum, a stratified split and no step cache."""
     return built(
         configuration(
             settings=split_by("stratified"),
             condition={"metric": "test/loss", "maximum": 0.4},
             aws={**configuration().aws.model_dump(), "cache_expires": None},
-            hyperparameters={**CONFIG["hyperparameters"], "tab_field_list": COLUMNS},
         )
     )
 
@@ -197,7 +195,7 @@ def test_a_processing_job_has_the_paths_of_its_contract(contract, full):
     assert sent["AppSpecification"]["ContainerEntrypoint"] == ["python", "-m", "container"]
     assert sent["AppSpecification"]["ContainerArguments"] == contract.command_line()
     inputs = {each["InputName"]: each["S3Input"]["LocalPath"] for each in sent["ProcessingInputs"]}
-    assert inputs == {folder.name: folder.container_path for folder in contract.inputs}
+    assert inputs == {folder.name: folder.container_path for folder in contract.inputs if folder.name != "settings"}
     outputs = sent["ProcessingOutputConfig"]["Outputs"]
     assert {each["OutputName"]: each["S3Output"]["LocalPath"] for each in outputs} == {
         folder.name: folder.container_path for folder in contract.outputs
@@ -214,7 +212,7 @@ def test_the_environment_of_a_step_is_read_by_its_contract(contract, full):
 def test_training_gets_its_channels_and_no_command(full):
     sent = arguments(full, PYTORCH_TRAINING.name)
     channels = [each["ChannelName"] for each in sent["InputDataConfig"]]
-    assert channels == [folder.name for folder in PYTORCH_TRAINING.inputs if folder.name != "hyperparameters"]
+    assert channels == [folder.name for folder in PYTORCH_TRAINING.inputs if folder.name not in graph.WRITTEN_INPUTS]
     assert "ContainerArguments" not in sent["AlgorithmSpecification"]
     assert PYTORCH_TRAINING.command_line() == ["train"], "the command that the service starts a training image with"
 
@@ -303,11 +301,6 @@ def test_hyperparameters_are_parameters_and_the_environment_follows_them(full):
     assert json.loads(defaults(full)["Hp_tab_field_list"]) == ["price", "quantity"]
     environment = arguments(full, "TabularPreprocessing")["Environment"]
     assert environment["LABEL_FIELD"] == {"Get": "Parameters.Hp_label_name"}
-
-
-def test_a_value_too_long_for_a_parameter_is_written_out(other):
-    assert "Hp_tab_field_list" not in defaults(other)
-    assert json.loads(arguments(other, PYTORCH_TRAINING.name)["HyperParameters"]["tab_field_list"]) == COLUMNS
 
 
 def test_the_condition_and_the_reason_carry_metric_and_limits(full):

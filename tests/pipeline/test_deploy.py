@@ -12,7 +12,7 @@ from pipeline.__main__ import main
 from pipeline.aws.definition import specs_of
 from pipeline.aws.deploy import parse_overrides, registered_metric, start, upsert
 from pipeline.aws.session import sagemaker_sdk
-from testing.pipelines import configuration, everything, loopback_only, write_config
+from testing.pipelines import EVERYTHING, all_steps, configuration, everything, loopback_only, wide, write_config
 
 VARIABLES = {
     "AWS_ACCESS_KEY_ID": "test",
@@ -71,6 +71,17 @@ def test_a_second_upsert_updates_the_same_pipeline(client, deployed, tmp_path, c
     assert main(["upsert", "--config", str(write_config(tmp_path, config))]) == 0
     assert capsys.readouterr().out.strip() == deployed
     assert "test/f1_score" in client.describe_pipeline(PipelineName="demo")["PipelineDefinition"]
+
+
+def test_upsert_uploads_the_settings_that_a_job_cannot_contain(client, service):
+    config = wide().model_copy(update={"name": "wide"})
+    upsert(config)
+    steps = all_steps(json.loads(client.describe_pipeline(PipelineName="wide")["PipelineDefinition"]))
+    inputs = {each["InputName"]: each for each in steps["TabularPreprocessing"]["Arguments"]["ProcessingInputs"]}
+    bucket, key = inputs["settings"]["S3Input"]["S3Uri"].removeprefix("s3://").split("/", 1)
+    found = boto3.client("s3").get_object(Bucket=bucket, Key=f"{key}/settings.json")
+    assert json.loads(json.load(found["Body"])["LABEL_MAP"])["class_299"] == 299
+    assert found["SSEKMSKeyId"] == EVERYTHING["kms_key"]
 
 
 def test_start_sends_parameters_and_a_folder_for_checkpoints(client, deployed):

@@ -1,0 +1,281 @@
+"""The service's limits: checked before anything is sent, and a file carries what a job cannot contain."""
+
+import copy
+import json
+import re
+
+import pandas as pd
+import pytest
+from botocore.session import Session
+
+from container.steps.program import _variables
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
+from contracts.paths import SETTINGS_FILE, JobPaths
+from contracts.steps import PROCESSING_STEPS, PYTORCH_TRAINING, TABULAR_PREPROCESSING
+from pipeline.aws.definition import aws_plan, definition, specs_of
+from pipeline.aws.deploy import start, upsert
+from pipeline.aws.limits import _KEYS, Value, _requests, key_of, value_of, violations
+from pipeline.card import model_card
+from pipeline.local.cache import StepDirectory
+from pipeline.local.process import _create_root, run_step
+from pipeline.plan import MOST_VALUES, _not_sent, make_plan
+from testing.pipelines import AWS, CLASSES, COLUMNS, CONFIG, all_steps, configuration, everything, loopback_only, wide
+
+PACKAGE_JOB = {
+    "ProcessingJobName": "job",
+    "RoleArn": "arn:aws:iam::123456789012:role/SageMaker",
+    "AppSpecification": {"ImageUri": "image", "ContainerArguments": ["package"]},
+    "Environment": {"DATA_KEY": "x"},
+    "ProcessingResources": {
+        "ClusterConfig": {"InstanceCount": 1, "InstanceType": "ml.m5.xlarge", "VolumeSizeInGB": 30}
+    },
+    "Tags": [{"Key": "team", "Value": "Größe 1"}],
+}
+
+
+@pytest.fixture(scope="module")
+def service():
+    return Session().get_service_model("sagemaker")
+
+
+@pytest.fixture(scope="module")
+def pipelines():
+    with loopback_only():
+        return {config.name: json.loads(definition(config)) for config in (everything(), named("wide", wide()))}
+
+
+def named(name, config):
+    return config.model_copy(update={"name": name})
+
+
+def found_in(service, changes, parameters=None):
+    """Return the violations of a processing job in which `changes` are made, by path."""
+    job = copy.deepcopy(PACKAGE_JOB)
+    for path, value in changes.items():
+        *parents, name = path.split(".")
+        place = job
+        for parent in parents:
+            place = place[parent]
+        if value is None:
+            del place[name]
+        else:
+            place[name] = value
+    shape = service.operation_model("CreateProcessingJob").input_shape
+    return {".".join(found.path): found.problem for found in violations(shape, job, parameters or {})}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "place", "problem"),
+    [
+        ("Environment.DATA_KEY", "x" * 257, "", "has 257 characters; the service accepts at most 256"),
+        ("RoleArn", "arn", "", "has 3 characters; the service requires at least 20"),
+        ("Environment", {f"V{n}": "" for n in range(101)}, "", "has 101 entries; the service accepts at most 100"),
+        ("Tags", [{"Key": "a", "Value": ""}] * 51, "", "has 51 items; the service accepts at most 50"),
+        ("AppSpecification.ContainerArguments", [], "", "has 0 items; the service requires at least 1"),
+        ("ProcessingResources.ClusterConfig.InstanceCount", 101, "", "is refused: the service accepts at most 100"),
+        ("ProcessingResources.ClusterConfig.InstanceCount", 0, "", "is refused: the service requires at least 1"),
+        ("ProcessingResources.ClusterConfig.InstanceType", "ml.m5.xlage", "", "did you mean 'ml.m5.xlarge'?"),
+        ("Environment", {"A-B": ""}, ".A-B", "does not match the service's pattern"),
+        ("Tags", [{"Key": "a%", "Value": ""}], ".0.Key", "does not match the service's pattern"),
+        ("AppSpecification.ImageUri", None, "", "is no value; the service requires one"),
+    ],
+)
+def test_a_value_beyond_each_kind_of_limit_is_found(service, path, value, place, problem):
+    found = found_in(service, {path: value})
+    assert list(found) == [f"{path}{place}"]
+    assert problem in found[f"{path}{place}"]
+    assert found_in(service, {}) == {}
+
+
+def test_a_hyperparameter_has_the_smaller_limit_of_documentation_and_model(service):
+    shape = service.shape_for("HyperParameters")
+    assert not list(violations(shape, {"a": "x" * 256}, {}))
+    (found,) = violations(shape, {"a": "x" * 257}, {})
+    assert found.problem == "has 257 characters; the service accepts at most 256"
+    assert list(violations(shape, {"a": "x\ny"}, {}))
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ({"Get": "Parameters.A"}, Value("1", parameter="A")),
+        ({"Get": "Steps.Package.ProcessingJobName"}, Value("", complete=False)),
+        ({"Std:JsonGet": {"Path": "a"}}, Value("", complete=False)),
+        ({"Std:Join": {"On": "/", "Values": ["a", {"Get": "Parameters.A"}]}}, Value("a/1", parameter="A")),
+        ({"Std:Join": {"On": "/", "Values": ["a", {"Get": "Execution.Id"}]}}, Value("a/", complete=False)),
+        ({"Key": "a"}, Value({"Key": "a"})),
+    ],
+)
+def test_an_expression_is_what_an_execution_makes_of_it(argument, value):
+    assert value_of(argument, {"A": "1"}) == value
+
+
+def test_an_expression_is_checked_as_far_as_it_is_known(service):
+    instance, image = "ProcessingResources.ClusterConfig.InstanceType", "AppSpecification.ImageUri"
+    output = {"Get": "Steps.Train.ModelArtifacts.S3ModelArtifacts"}
+    assert found_in(service, {instance: {"Get": "Parameters.A"}}, {"A": "ml.m5.large"}) == {}
+    assert list(found_in(service, {instance: {"Get": "Parameters.A"}}, {"A": "ml.m5"})) == [instance]
+    assert found_in(service, {instance: output, "RoleArn": output, "Environment.DATA_KEY": output}) == {}
+    assert found_in(service, {image: {"Std:Join": {"On": "", "Values": ["x" * 255, output]}}}) == {}
+    assert list(found_in(service, {image: {"Std:Join": {"On": "", "Values": ["x" * 256, output]}}})) == [image]
+
+
+@pytest.mark.parametrize("which", ["demo", "wide"])
+def test_the_service_allows_a_definition_with_everything_switched_on(which, pipelines):
+    assert len(all_steps(pipelines[which])) == 9
+
+
+@pytest.mark.parametrize(
+    ("send", "changes", "cause"),
+    [
+        (
+            definition,
+            {"aws": {**AWS, "steps": {"Package": {"instance_type": "ml.m5.xlage"}}}},
+            "aws.steps.Package.instance_type: 'ml.m5.xlage' is not a value that botocore knows; did you mean "
+            "'ml.m5.xlarge'?",
+        ),
+        (
+            upsert,
+            {"registration": {"transform_instances": ["ml.m5.xlarge", "ml.m5.tiny"]}},
+            "registration.transform_instances: 'ml.m5.tiny' is not a value that botocore knows",
+        ),
+    ],
+)
+def test_a_refused_value_is_named_by_its_key_before_anything_is_sent(send, changes, cause):
+    with loopback_only(), pytest.raises(ContractError) as error:
+        send(configuration(**changes))
+    assert error.value.cause.startswith(cause)
+    assert error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        ({"Hp_label_name": "x" * 257}, f"'{'x' * 199}... has 257 characters; the service accepts at most 256"),
+        ({"Input_input_data": "s3://b/" + "x" * 1024}, "has 1031 characters; the service accepts at most 1024"),
+        ({"TabularPreprocessingInstanceCount": "101"}, "101 is refused: the service accepts at most 100"),
+    ],
+)
+def test_a_parameter_that_the_service_refuses_is_named_before_anything_is_sent(overrides, problem):
+    with loopback_only(), pytest.raises(ContractError) as error:
+        start(everything(), overrides)
+    (name,) = overrides
+    assert error.value.cause.startswith(f"parameter {name}: ")
+    assert problem in error.value.cause
+
+
+def test_an_argument_that_no_parameter_sets_is_named_by_its_key(pipelines):
+    config = everything()
+    _, plan = aws_plan(config)
+    keys = set()
+
+    def walk(step, argument, path):
+        parts = argument.items() if isinstance(argument, dict) else enumerate(argument)
+        for name, part in parts:
+            if isinstance(part, list) or (isinstance(part, dict) and not {"Get", "Std:Join"} & set(part)):
+                walk(step, part, (*path, str(name)))
+            elif not value_of(part, defaults).parameter:  # a parameter has its own key
+                keys.add(key_of(plan, step, (*path, str(name))))
+
+    defaults = {name: spec.default for name, spec in specs_of(config).items()}
+    for step, _, arguments in _requests(config, json.dumps(pipelines["demo"]), defaults):
+        walk(step, arguments, ())
+    assert {key for key in _KEYS.values() if "{" not in key} <= keys
+    assert {"aws.steps.TabularPreprocessing.volume_gb", "aws.steps.PyTorchTraining.max_runtime_seconds"} <= keys
+    assert key_of(plan, "Package", ("Environment", "INCLUDE_WEIGHTS")) == "settings.Package.include_weights"
+    assert key_of(plan, TABULAR_PREPROCESSING.name, ("Environment", "LABEL_FIELD")) == "hyperparameters.label_name"
+    assert key_of(plan, PYTORCH_TRAINING.name, ("HyperParameters", "lr")) == "hyperparameters.lr"
+
+
+def test_a_long_value_is_in_a_file_that_the_job_gets_as_an_input(pipelines):
+    _, plan = aws_plan(named("wide", wide()))
+    steps = all_steps(pipelines["wide"])
+    for contract in (*PROCESSING_STEPS.values(), PYTORCH_TRAINING):
+        sent, in_file = steps[contract.name]["Arguments"], plan.step(contract).in_file
+        training = contract is PYTORCH_TRAINING
+        found = [
+            [each["ChannelName"], each["DataSource"]["S3DataSource"]["S3Uri"]] if training
+            else [each["InputName"], each["S3Input"]["S3Uri"]]
+            for each in sent["InputDataConfig" if training else "ProcessingInputs"]
+        ]  # fmt: skip
+        uris = [uri for name, uri in found if name == "settings"]
+        assert len(uris) == bool(in_file)
+        assert all(uri.startswith("s3://my-bucket/teams/risk/wide/settings/") for uri in uris)
+        values = sent.get("HyperParameters" if training else "Environment", {})
+        assert not set(values) & set(in_file)
+    names = {
+        contract.name: set(plan.step(contract).in_file) for contract in (*PROCESSING_STEPS.values(), PYTORCH_TRAINING)
+    }
+    assert names == {
+        "DataLoading": set(),
+        "TabularPreprocessing": {"LABEL_MAP"},
+        "PyTorchTraining": {"tab_field_list", "multiclass_categories"},
+        "ModelMetricsComputation": {"CLASS_LABELS", "GROUP_FIELDS"},
+        "Package": set(),
+        "Payload": {"FIELD_DEFAULTS"},
+    }
+    assert "Hp_tab_field_list" not in specs_of(wide())
+
+
+def test_a_hyperparameter_of_several_lines_or_beyond_the_hundredth_is_in_the_file():
+    plan = make_plan(configuration(hyperparameters={**CONFIG["hyperparameters"], "label_name": "two\nlines"}), {})
+    assert plan.step(PYTORCH_TRAINING).in_file == {"label_name": "two\nlines"}
+    assert plan.step(TABULAR_PREPROCESSING).in_file == {"LABEL_FIELD": "two\nlines"}
+    names = {f"{number}": "x" for number in range(MOST_VALUES + 2)}
+    assert list(_not_sent(names)) == ["100", "101"]
+
+
+@pytest.mark.parametrize("contract", PROCESSING_STEPS.values(), ids=lambda step: step.name)
+def test_a_step_reads_from_the_file_what_the_environment_lacks(contract, tmp_path):
+    plan = make_plan(wide(), everything().aws.inputs).step(contract)
+    directory = StepDirectory(tmp_path)
+    _create_root(plan, directory, {}, {})
+    read = contract.settings.from_environment(_variables(contract, directory.ml, plan.sent(plan.environment)))
+    assert read == contract.settings.from_environment(plan.environment)
+
+
+def test_training_reads_from_the_file_what_its_hyperparameters_lack(tmp_path):
+    plan = make_plan(wide(), everything().aws.inputs)
+    _create_root(plan.step(PYTORCH_TRAINING), StepDirectory(tmp_path), {}, plan.hyperparameters)
+    paths = JobPaths(tmp_path / "ml")
+    assert "tab_field_list" not in json.loads((paths.config / "hyperparameters.json").read_text())
+    read = load_hyperparameters(paths)
+    assert read.tab_field_list == COLUMNS
+    assert read == parse_hyperparameters(dict(wide().hyperparameters))
+
+
+def test_a_local_step_applies_a_label_map_of_300_classes(tmp_path):
+    rows = {"order_id": range(1200), "label": [CLASSES[number % 300] for number in range(1200)]}
+    (tmp_path / "table").mkdir()
+    pd.DataFrame(rows).to_csv(tmp_path / "table" / "part-0.csv", index=False)
+    plan = make_plan(wide(), everything().aws.inputs).step(TABULAR_PREPROCESSING)
+    directory = StepDirectory(tmp_path)
+    run_step(plan, directory, {"DATA": tmp_path / "table"}, {})
+    splits = directory.output(TABULAR_PREPROCESSING, "processed_data").glob("*/*_processed_data.csv")
+    table = pd.concat(pd.read_csv(path) for path in splits)
+    assert (table["label"] == table["order_id"] % 300).all()
+    assert len(table) == 1200
+
+
+def test_the_model_card_has_at_most_100_hyperparameters_of_255_characters():
+    hyperparameters = {f"name_{number:03d}": "x" * 300 for number in range(101)}
+    given = {**hyperparameters, "model_class": "bert", "a_empty": "", "b_lines": "1\n2"}
+    card = json.loads(model_card(configuration(), given, image=None, decision=None))
+    listed = card["training_details"]["training_job_details"]["user_provided_hyper_parameters"]
+    assert len(listed) == 100
+    assert all(re.fullmatch(".{1,255}", each["value"]) for each in listed)
+
+
+def test_the_environment_takes_precedence_over_the_file(tmp_path):
+    contract = TABULAR_PREPROCESSING
+    folder = contract.input("settings").path(tmp_path)
+    folder.mkdir(parents=True)
+    (folder / SETTINGS_FILE).write_text('{"LABEL_FIELD": "a", "TIME_FIELD": "t"}')
+    assert _variables(contract, tmp_path, {"LABEL_FIELD": "b", "TIME_FIELD": ""}) == {
+        "LABEL_FIELD": "b",
+        "TIME_FIELD": "t",
+    }
+    (folder / SETTINGS_FILE).write_text('{"LABEL_FEILD": "a"}')
+    with pytest.raises(ContractError, match="LABEL_FEILD is not a variable of TabularPreprocessing; did you mean"):
+        _variables(contract, tmp_path, {})
