@@ -1,30 +1,37 @@
 """Measure the phases of a job."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 
 @dataclass
 class Timeline:
-    """The consecutive phases of a job since `train` began.
+    """The phases of a job since `train` began.
 
     Processes pass it on as JSON: `asdict` converts it, and `Timeline(**content)` continues it.
 
     Attributes:
         started: time at which `train` began, in seconds since the epoch.
-        spans: name and seconds of each phase.
+        seconds: of each phase, in the order in which the phases first ended.
     """
 
     started: float = field(default_factory=time.time)
-    spans: list[tuple[str, float]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
 
     def mark(self, name: str) -> None:
-        """End the current phase and record it as `name`."""
-        self.spans.append((name, self.elapsed() - sum(seconds for _, seconds in self.spans)))
+        """End the current phase and add its time to `name`."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + self.elapsed() - sum(self.seconds.values())
 
     def elapsed(self) -> float:
         """Return the seconds since `train` began."""
         return time.time() - self.started
 
+    def shares(self) -> Iterator[tuple[str, float, float]]:
+        """Yield the name, the seconds and the share of each phase."""
+        total = sum(self.seconds.values())
+        for name, seconds in self.seconds.items():
+            yield name, seconds, seconds / total if total else 0.0
+
     def __str__(self) -> str:
-        return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.spans)
+        return ", ".join(f"{name} {seconds:.1f} s ({share:.0%})" for name, seconds, share in self.shares())

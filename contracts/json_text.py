@@ -56,7 +56,8 @@ class InterruptibleDecoder(JsonDecoder):
         begin = s[idx : idx + _QUICK_CHARACTERS]
         try:
             value, length = self._quick.raw_decode(begin)
-            if length < len(begin):  # a number at the end may continue
+            # A number may continue after the last characters, as in 1|5, 1.|5 and 1e-|5.
+            if len(begin) < _QUICK_CHARACTERS or length < len(begin) - 2:
                 return value, idx + length
         except ValueError:
             pass

@@ -38,13 +38,15 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
         threshold=0.5 if decision.threshold is None else decision.threshold.value,
         uncalibrated=evaluation.uncalibrated if decision.changes_probabilities else None,
     )
+    write_curves(plots, analyses, class_labels=evaluation.class_labels)
+    evaluation.timeline.mark("report")  # without the files that contain this time
     metrics = {
         **metrics_json(analyses, decision=decision, threshold=threshold),
         "onnx_variants": {report.name: asdict(report) for report in evaluation.variants},
+        "timeline": evaluation.timeline.seconds,
         "explanation": evaluation.explanation and asdict(evaluation.explanation),
     }
     written = json.dumps(metrics, indent=2, allow_nan=False)
     write_text_atomically(out / artifacts.METRICS, written)
-    write_curves(plots, analyses, class_labels=evaluation.class_labels)
     write_text_atomically(out / artifacts.REPORT, render_report(evaluation, analyses, threshold=threshold))
     return json.loads(written)

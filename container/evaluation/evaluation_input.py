@@ -10,6 +10,7 @@ from container.decision.decision import Decision
 from container.evaluation.explanation import Explanation
 from container.evaluation.predictions import SplitPredictions
 from container.evaluation.variant_report import VariantReport
+from container.timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class EvaluationInput:
         uncalibrated: the softmax by split. [N, K] each
         explanation: feature importance; None if it was not requested.
         variants: of model.onnx, written or not.
+        timeline: of the job.
     """
 
     splits: Mapping[str, SplitPredictions]
@@ -48,3 +50,4 @@ class EvaluationInput:
     uncalibrated: Mapping[str, np.ndarray] = field(default_factory=dict)
     explanation: Explanation | None = None
     variants: Sequence[VariantReport] = ()
+    timeline: Timeline = field(default_factory=Timeline)

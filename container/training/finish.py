@@ -52,6 +52,7 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         variants.extend(write_variants(folder, model, hp, val=val, expected=expected))
 
     files = export_model(job, model, data=data.prepared, samples=val, decision=decision, add=add_variants)
+    job.timeline.mark("export")
     explanation = None
     if hp.explain:
         explanation = explain(
@@ -59,12 +60,15 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
             records=hp.explain, batch_size=hp.batch_size, seed=hp.seed,
             device=ranks.device, stopped=lambda: stop.requested,
         )  # fmt: skip
+        job.timeline.mark("explain")
     evaluation = _evaluation_input(
         job, trained, data=data, decision=decision, explanation=explanation, variants=variants,
         run=_run_facts(job, ranks, trained, model),
     )  # fmt: skip
     metrics, written = _write_results(job, evaluation, step=trained.state.step)
     logger.info("%s", metric_line(metrics))
+    job.timeline.mark("report")
+    logger.info("time of each phase: %s", job.timeline)
     write_json(job.scratch.result_file, {"status": "completed", "model": files, "output": written, "metrics": metrics})
 
 
@@ -135,6 +139,7 @@ def _evaluation_input(
         decision=decision,
         explanation=explanation,
         variants=variants,
+        timeline=job.timeline,
         uncalibrated={name: softmax(logits) for name, logits in trained.logits.items()},
     )
 

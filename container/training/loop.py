@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from container.data.batch import PackedBatch
@@ -30,6 +31,8 @@ from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
+
+_MUCH_VALIDATION = 0.25  # of the time of training and validation
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,13 @@ class Trainer:
         self._loss = torch.zeros((), device=self._ranks.device)
         self._loss_steps = 0
         self._has_stepped = False
+        self._val_logits: dict[int, np.ndarray] = {}
 
-    def train(self) -> None:
+    def train(self) -> dict[int, np.ndarray]:
         """Train for max_epochs, or until patience runs out.
+
+        Returns:
+            The logits of val by the step of the weights, for the best and the last of this run's validations. [N, K]
 
         Raises:
             StopAgreed: the ranks agreed to stop; a complete checkpoint of the last step is saved.
@@ -119,12 +126,15 @@ class Trainer:
             raise
         finally:
             self._profiler.close()
+        self._job.timeline.mark("train")
+        self._log_validation_share()
         if state.stopped_early:
             logger.info(
                 "early stop after %.2f epochs: %s has not been better than %.6g (step %s) for %d epochs",
                 schedule.progress(state), self._early.metric, state.best_value, state.best_step,
                 self._hp.early_stop_patience,
             )  # fmt: skip
+        return self._val_logits
 
     def _epoch(self) -> None:
         state = self._run.state
@@ -175,6 +185,15 @@ class Trainer:
             self._log_first_step()
         if state.step % self._hp.log_every_n_steps == 0:
             self._report(rate)
+
+    def _log_validation_share(self) -> None:
+        seconds = self._job.timeline.seconds
+        share = seconds.get("validate", 0.0) / (seconds["train"] + seconds.get("validate", 0.0))
+        if share > _MUCH_VALIDATION:
+            logger.info(
+                "validation took %.0f %% of the training time; val_check_interval (now %g) sets how often it runs",
+                100 * share, self._hp.val_check_interval,
+            )  # fmt: skip
 
     def _log_first_step(self) -> None:
         timeline, restart = self._job.timeline, self._job.scratch.restart
@@ -235,6 +254,7 @@ class Trainer:
     def _validate(self) -> None:
         """Validate, record whether the metric is the best so far, and save a checkpoint."""
         state = self._run.state
+        self._job.timeline.mark("train")
         started = time.perf_counter()
         with self._run.average.in_place_of_weights(self._execution):
             logits = predict_split(
@@ -253,6 +273,8 @@ class Trainer:
         progress = self._schedule.progress(state)
         best = self._early.update(state, values, progress=progress)
         state.validated_step = state.step
+        kept = {step: self._val_logits[step] for step in self._val_logits if step == state.best_step}
+        self._val_logits = {**kept, state.step: logits}
         seconds = time.perf_counter() - started
         logger.info("%s", metric_line({"step": state.step, "epoch": round(progress, 4), **values}))
         logger.info(
@@ -267,6 +289,7 @@ class Trainer:
         state.history.append({"step": state.step, "epoch": progress, **values})
         self._run.save()
         self._progress.restart()
+        self._job.timeline.mark("validate")
 
 
 def raise_if_stopped(ranks: RankMesh, stop: StopFlag) -> None:

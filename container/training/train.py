@@ -52,12 +52,14 @@ class Trained:
 def train_and_predict(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> Trained:
     """Train over the mesh, then predict val and test with the chosen weights, in float32 as serving does.
 
+    The predictions of a validation in float32 are used again.
+
     Raises:
         StopAgreed: the ranks agreed to stop; a complete checkpoint is saved.
         ContractError: the loss stays non-finite, or the checkpoint to evaluate is missing.
     """
     store = CheckpointStore(job.paths.checkpoints, keep=job.hp.keep_checkpoints)
-    state = _train(job, ranks, store, data=data, stop=stop)
+    state, val_logits = _train(job, ranks, store, data=data, stop=stop)
     checkpoint, weights = _choose_weights(job.hp, store, state)
     execution = parallelize(
         build_model(job.hp, data.prepared, pretrained=False),
@@ -67,16 +69,18 @@ def train_and_predict(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFla
         tokens_per_record=data.tokens_per_record,
     )
     store.load_weights(checkpoint, execution.module)
-    logits = {
-        name: predict_split(
-            execution,
-            data.splits[name],
-            batch_size=job.hp.batch_size,
-            num_classes=job.hp.num_classes,
-            between_batches=lambda: raise_if_stopped(ranks, stop),
-        )
-        for name in ("val", "test")
-    }
+    known = val_logits.get(checkpoint.step) if precision_of(job.hp) == torch.float32 else None
+    logits = {} if known is None else {"val": known}
+    for name in ("val", "test"):
+        if name not in logits:
+            logits[name] = predict_split(
+                execution,
+                data.splits[name],
+                batch_size=job.hp.batch_size,
+                num_classes=job.hp.num_classes,
+                between_batches=lambda: raise_if_stopped(ranks, stop),
+            )
+    job.timeline.mark("evaluate")
     return Trained(state, checkpoint, weights, logits)
 
 
@@ -98,7 +102,10 @@ def build_model(hp: Hyperparameters, data: PreparedData, *, pretrained: bool = T
     return model
 
 
-def _train(job: Job, ranks: RankMesh, store: CheckpointStore, *, data: JobData, stop: StopFlag) -> TrainingState:
+def _train(
+    job: Job, ranks: RankMesh, store: CheckpointStore, *, data: JobData, stop: StopFlag
+) -> tuple[TrainingState, dict[int, np.ndarray]]:
+    """Train; return the last state and what `Trainer.train` returns."""
     hp, train = job.hp, data.splits["train"]
     model = build_model(hp, data.prepared)
     _log_parameters(hp, ranks, model)
@@ -126,8 +133,8 @@ def _train(job: Job, ranks: RankMesh, store: CheckpointStore, *, data: JobData, 
         folder=job.paths.output_data / artifacts.PROFILE,
     )
     progress.hyperparameters(hp)
-    job.timeline.mark("mesh, model, resume")
-    Trainer(
+    job.timeline.mark("build model")
+    val_logits = Trainer(
         job,
         run,
         splits=data.splits,
@@ -138,7 +145,7 @@ def _train(job: Job, ranks: RankMesh, store: CheckpointStore, *, data: JobData, 
         stop=stop,
     ).train()
     progress.close()
-    return run.state
+    return run.state, val_logits
 
 
 def _log_parameters(hp: Hyperparameters, ranks: RankMesh, model: Classifier) -> None:

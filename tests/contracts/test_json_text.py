@@ -100,8 +100,8 @@ def test_other_threads_run_while_a_long_value_of_a_request_is_decoded(text):
 def test_a_value_has_the_same_content_wherever_it_ends(length, last):
     text = f"[{' ' * (length - len(last) - 1)}{last}, 1]"
     assert InterruptibleDecoder().decode(text) == json.loads(text)
-    number = "1" * length + ".5"
-    assert InterruptibleDecoder(parse_float=str, parse_int=str).raw_decode(number) == (number, len(number))
+    for number in ("1" * length + ".5", "1" * length + "e-5"):
+        assert InterruptibleDecoder(parse_float=str, parse_int=str).raw_decode(number) == (number, len(number))
     with pytest.raises(json.JSONDecodeError) as caught:
         InterruptibleDecoder().decode(text[:-1])
     assert caught.value.pos == len(text) - 1

@@ -123,6 +123,20 @@ def test_metrics_json_has_every_metric_of_both_splits(job):
             assert isinstance(values[key], float) or values["undefined"][key], key
 
 
+def test_the_time_of_each_phase_is_in_the_log_metrics_json_and_report(job):
+    phases = (
+        "read contracts", "prepare data", "start workers", "build model", "first step", "train", "validate",
+        "evaluate", "export", "explain", "report",
+    )  # fmt: skip
+    timeline = json.loads((job.paths.output_data / artifacts.METRICS).read_text())["timeline"]
+    assert tuple(timeline) == phases
+    assert min(timeline.values()) >= 0
+    logged = re.search(r"time of each phase: (.*)", job.log).group(1)
+    assert re.findall(r"([a-z ]+) [\d.]+ s \(\d+%\)", logged) == [phases[0], *(f" {name}" for name in phases[1:])]
+    report = (job.paths.output_data / artifacts.REPORT).read_text()
+    assert all(f"<th>{name}</th>" in report for name in phases)
+
+
 def test_the_log_has_progress_and_lines_that_a_metric_definition_reads(job):
     assert re.search(r"step \d+/\d+, epoch .* rows/s, .* tokens/s, 0\.0 % padding, .* left", job.log)
     assert len(re.findall(r"val/auroc=([0-9.eE+-]+|nan);", job.log)) >= 2

@@ -24,8 +24,16 @@ def test_each_part_begins_where_the_one_before_it_ended(clock):
     for seconds, name in ((0.3, "read contracts"), (2.3, "prepare data"), (6.3, "start workers")):
         clock(seconds)
         timeline.mark(name)
-    assert str(timeline) == "read contracts 0.3 s, prepare data 2.0 s, start workers 4.0 s"
+    assert str(timeline) == "read contracts 0.3 s (5%), prepare data 2.0 s (32%), start workers 4.0 s (63%)"
     assert timeline.elapsed() == pytest.approx(6.3)
+
+
+def test_a_part_that_occurs_again_adds_to_its_time(clock):
+    timeline = Timeline(100.0)
+    for seconds, name in ((1.0, "train"), (1.5, "validate"), (3.5, "train"), (5.0, "validate")):
+        clock(seconds)
+        timeline.mark(name)
+    assert timeline.seconds == {"train": 3.0, "validate": 2.0}
 
 
 def test_a_timeline_continues_in_another_process_through_json(clock):
@@ -35,7 +43,7 @@ def test_a_timeline_continues_in_another_process_through_json(clock):
     continued = Timeline(**json.loads(json.dumps(asdict(timeline))))
     clock(3.0)
     continued.mark("start workers")
-    assert str(continued) == "prepare data 1.0 s, start workers 2.0 s"
+    assert continued.seconds == {"prepare data": 1.0, "start workers": 2.0}
 
 
 def test_job_json_carries_the_timeline_to_the_workers(clock, tmp_path):
@@ -46,4 +54,4 @@ def test_job_json_carries_the_timeline_to_the_workers(clock, tmp_path):
     read = Job.read(job.scratch)
     clock(3.0)
     read.timeline.mark("start workers")
-    assert str(read.timeline) == "prepare data 1.0 s, start workers 2.0 s"
+    assert read.timeline.seconds == {"prepare data": 1.0, "start workers": 2.0}

@@ -1,0 +1,60 @@
+"""The predictions of the validation that chose the weights are those of the finished job."""
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+
+from container.job import Job, Scratch
+from container.parallel.degrees import ParallelDegrees
+from container.parallel.mesh import build_mesh
+from container.preprocessing.prepare import prepare_data
+from container.training import train
+from container.training.job_data import JobData
+from container.training.predict import predict_split
+from container.training.stop import StopFlag
+from contracts.hyperparameter_files import load_hyperparameters
+from testing.jobs import ONE_LAYER, write_job
+
+ROWS = {"train": 40, "val": 16, "test": 12}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Returns a function that trains, or resumes: (logits by split, the splits predicted after training)."""
+
+    def run_job(overrides):
+        predicted = []
+
+        def recorded(execution, split, **options):
+            predicted.append(len(split))
+            return predict_split(execution, split, **options)
+
+        monkeypatch.setattr(train, "predict_split", recorded)
+        paths = write_job(tmp_path, overrides={"encoder_config": ONE_LAYER, **overrides}, rows=tuple(ROWS.values()))
+        hp = load_hyperparameters(paths)
+        job = Job(paths, hp, Scratch(paths.root), prepare_data(paths, hp).folder)
+        ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
+        done = train.train_and_predict(job, ranks, data=JobData.open(job), stop=StopFlag())
+        return done.logits, [name for size in predicted for name in ROWS if ROWS[name] == size]
+
+    return run_job
+
+
+@pytest.mark.parametrize("overrides", [{}, {"ema_decay": 0.5}, {"early_stop_metric": "val/auroc", "max_epochs": 3}])
+def test_val_is_not_predicted_again_with_the_weights_of_a_float32_validation(run, overrides):
+    first, predicted = run(overrides)
+    assert predicted == ["test"]
+    computed, predicted = run(overrides)  # resumed after its last step: no validation in this run
+    assert predicted == ["val", "test"]
+    assert all(np.array_equal(first[name], computed[name]) for name in ("val", "test"))
+
+
+def test_val_is_predicted_in_float32_after_validations_in_bfloat16(run):
+    assert run({"bf16": True})[1] == ["val", "test"]
