@@ -12,12 +12,13 @@ import pyarrow as pa
 from container.tables.channel_files import check_names, open_plain
 from container.tables.column_types import replace_surrogates
 from container.tables.values import written_float
-from contracts.errors import ContractError, shown
+from contracts.errors import ContractError, first_line, shown
 from contracts.json_text import InterruptibleDecoder, JsonDecoder
 
 HEAD_ROWS = 1000  # rows that name the columns
 BLOCK_BYTES = 1 << 20
 ROW_BYTES = 4 << 20
+_SHOWN_BYTES = 40
 _BETWEEN = " \t\r\n,"
 # Numbers keep their digits: as categories, 1.10 and 1.1 differ. NaN is a missing value.
 _PARSERS: dict[str, Callable[[str], Any]] = {
@@ -99,13 +100,20 @@ def _cell(value: Any, name: str, path: Path, number: int) -> str | None:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    number = 0
     with open_plain(path) as stream:
         try:
-            yield from _objects(stream, path)
-        except (OSError, UnicodeDecodeError) as error:
+            for row in _objects(stream, path):
+                number += 1
+                yield row
+        except UnicodeDecodeError as error:
+            before = error.object[: error.start][-_SHOWN_BYTES:].decode(errors="ignore")
             raise ContractError(
-                f"{path}: cannot be read as JSON: {error}", "Write the file again, in UTF-8."
-            ) from error
+                f"{path}: after row {number}: byte 0x{error.object[error.start]:02X} after {before!r} is not UTF-8",
+                "Write the file again, in UTF-8.",
+            ) from None
+        except OSError as error:
+            raise ContractError(f"{path}: cannot be read: {first_line(error)}", "Write the file again.") from error
 
 
 def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
@@ -164,8 +172,10 @@ def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
 def _objects_of_lines(text: str) -> list[dict[str, Any]] | None:
     """Decode lines of one object each in one call; return None where a line is not an object."""
     lines = [line for line in text.split("\n") if line.strip()]
+    if not all(line.lstrip().startswith("{") for line in lines):  # a comma may then join two lines to one object
+        return None
     try:
-        rows = _ROW_DECODER.decode(f"[{','.join(lines)}]")
+        rows = _ROW_DECODER.decode("[" + ",\n".join(lines) + "]")  # \n is invalid in a string
     except ValueError:  # decoding row by row raises the error
         return None
     return rows if len(rows) == len(lines) and all(isinstance(row, dict) for row in rows) else None

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -72,6 +73,9 @@ def records_to_table(records: Any, columns: Sequence[str] = ()) -> pa.Table:
 
 def _series(column: Any) -> pa.Array | pa.ChunkedArray:
     """Convert a pandas Series."""
+    if column.dtype.name == "category":
+        codes = column.cat.codes.to_numpy()
+        return _series(column.cat.categories.to_series()).take(pa.array(codes, mask=codes < 0))
     if column.dtype.kind in _TYPED:
         try:
             return pa.array(column, from_pandas=True)
@@ -88,15 +92,29 @@ def _column(values: list[Any]) -> pa.Array:
         kind, empty = (pa.struct([]), {}) if isinstance(first, Mapping) else (pa.list_(pa.null()), [])
         return pa.array([empty if isinstance(value, nested) else None for value in values], kind)
     try:
-        return pa.array(values)
+        return _alike(values)
     except (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError):
-        return pa.array([None if value is None else _written(value) for value in values], pa.string())
+        return pa.array([None if value is None else _written(value) for value in values])
 
 
-def _written(value: Any) -> str | None:
-    """Return a value of a column of mixed types as the text it has in a column of one type."""
+def _alike(values: list[Any]) -> pa.Array:
+    """Convert values that Arrow converts without regard to the others; raise TypeError if there may be others.
+
+    Of several classes, Arrow takes one: it cuts the time off beside a date. Decimals get one scale, times one zone.
+    """
+    classes = {type(value) for value in values if value is not None}
+    scaled = any(issubclass(each, (Decimal, datetime)) for each in classes)
+    if scaled or not (len(classes) == 1 or classes <= {int, float}):
+        raise TypeError(f"classes with a common type: {classes}")
+    return pa.array(values)
+
+
+def _written(value: Any) -> str | bytes | None:
+    """Return a value of a column of mixed types as the text it has in a column of one type; bytes unchanged."""
     if isinstance(value, str):
         return replace_surrogates(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
     try:
         return texts(pa.array([value]))[0]
     except (pa.ArrowException, TypeError, OverflowError):  # a larger integer, or a class without an Arrow type

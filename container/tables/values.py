@@ -110,8 +110,10 @@ def texts(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
 
 
 def written_float(text: str) -> str:
-    """Return the digits of a JSON fraction (1.10, not 1.1); with an exponent, as Python writes it unless infinite."""
-    return repr(float(text)) if ("e" in text or "E" in text) and math.isfinite(float(text)) else text
+    """Return the digits of a JSON fraction (1.10, not 1.1); with an exponent, its key unless it is infinite."""
+    if not ("e" in text or "E" in text) or not math.isfinite(number := float(text)):
+        return text
+    return str(int(number)) if exact_integers(np.array(number)) else repr(number)
 
 
 def _canonical(values: pa.Array) -> pa.Array:

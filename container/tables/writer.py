@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from container.tables.channel_files import DELIMITERS
 from container.tables.column_types import widen_floats
+from container.tables.values import keys
 from contracts.atomic_files import AtomicFile
 from contracts.errors import ContractError
 
@@ -39,11 +40,7 @@ class TableWriter:
         self._pending_bytes = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = AtomicFile(path)
-        # Arrow writes all digits of a float16 as text: 8.1015625, where a float32 is 8.1.
-        fields = [
-            field.with_type(pa.float32()) if pa.types.is_float16(field.type) and path.suffix != ".parquet" else field
-            for field in schema
-        ]
+        fields = [field if path.suffix == ".parquet" else field.with_type(_text_type(field.type)) for field in schema]
         self._schema = pa.schema(fields, metadata=schema.metadata)
         file_format = path.suffix[1:]
         try:
@@ -92,10 +89,21 @@ class TableWriter:
     def _flush(self) -> None:
         if self._pending:
             table = pa.concat_tables(self._pending).combine_chunks()
-            columns = [
-                column if column.type == field.type else widen_floats(column).cast(field.type)
-                for column, field in zip(table.columns, self._schema)
-            ]
+            columns = [_converted(column, field.type) for column, field in zip(table.columns, self._schema)]
             self._writer.write_table(pa.table(columns, schema=self._schema))
             self._pending = []
             self._pending_rows = self._pending_bytes = 0
+
+
+def _text_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type whose values Arrow writes as text with the key that values of type `kind` have."""
+    if pa.types.is_float16(kind):  # written with all digits, 8.1015625, where a float32 is 8.1
+        return pa.float32()
+    # Written with zeros up to the precision of the type, 08:00:00.000000.
+    return pa.string() if pa.types.is_timestamp(kind) or pa.types.is_time(kind) else kind
+
+
+def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
+    if column.type == kind:
+        return column
+    return keys(column) if pa.types.is_string(kind) else widen_floats(column).cast(kind)

@@ -2,6 +2,7 @@
 
 import gzip
 import uuid
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 
@@ -301,11 +302,42 @@ def test_a_dataframe_keeps_the_precision_of_its_columns() -> None:
     assert [keys(found[name])[1].as_py() for name in "ftico"] == [None, None, None, None, "5"]
 
 
-@pytest.mark.parametrize("value", [5.0, 0.1, 10.0**16, True, 7, pd.Timestamp("2026-01-02"), 2**70])
-def test_a_value_means_the_same_beside_others_of_its_column(value: object) -> None:
-    alone, beside = records_to_table([{"c": value}]), records_to_table([{"c": value}, {"c": "a"}])
-    assert texts(alone["c"])[0] == texts(beside["c"])[0]
-    assert keys(alone["c"])[0] == keys(beside["c"])[0]
+_EAST = timezone(timedelta(hours=5))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [5.0, 0.1, 10.0**16, True, 7, pd.Timestamp("2026-01-02"), 2**70, np.float16(8.1), np.float32(8.1), np.True_,
+     Decimal("1.1"), datetime(2026, 1, 2, 3, 4), datetime(2026, 1, 2, 3, tzinfo=_EAST), uuid.UUID(int=5), b"abc"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "other", ["a", 7, 1.5, Decimal("1.105"), date(2026, 1, 1), datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC)]
+)
+def test_a_value_means_the_same_beside_others_of_its_column(value: object, other: object) -> None:
+    alone, beside = records_to_table([{"c": value}]), records_to_table([{"c": other}, {"c": value}])
+    assert texts(alone["c"])[0] == texts(beside["c"])[1]
+    assert keys(alone["c"])[0] == keys(beside["c"])[1]
+
+
+@pytest.mark.parametrize("other", ["a", 7, None])
+def test_bytes_that_are_not_utf_8_are_an_error_beside_every_value(other: object) -> None:
+    with pytest.raises(ContractError, match="column 'c' is of type binary and is not UTF-8 text"):
+        check_single_values(records_to_table([{"c": other}, {"c": b"\xff"}])["c"], "c", origin=Origin())
+
+
+@pytest.mark.parametrize(
+    "value", [datetime(2026, 1, 2), datetime(2026, 1, 2, 3, 4, 5, 120_000, tzinfo=UTC), time(8, 30)]
+)
+def test_a_time_keeps_its_key_when_a_parquet_table_is_written_as_csv(tmp_path: Path, value: object) -> None:
+    written = pa.table({"c": [value, None]})
+    with TableWriter(tmp_path / "a.csv", written.schema) as writer:
+        writer.write(written)
+    assert keys(read([tmp_path / "a.csv"], ["c"])["c"]).equals(keys(written["c"]))
+
+
+def test_categories_of_a_dataframe_keep_the_precision_of_their_type() -> None:
+    frame = pd.DataFrame({"c": pd.Categorical(np.array([8.1, np.nan, 7], np.float32))})
+    assert keys(records_to_table(frame)["c"]).to_pylist() == ["8.1", None, "7"]
 
 
 @pytest.mark.parametrize(

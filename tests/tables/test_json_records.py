@@ -42,6 +42,12 @@ def test_a_value_has_the_same_text_in_a_file_and_in_a_request(
     assert len({keys(table["c"])[0].as_py() for table in tables}) == 1
 
 
+@pytest.mark.parametrize("value", [1e16, -1e16, 1e3, 1e-5, 1e20, 0.5])
+def test_a_float_is_one_category_in_json_and_in_a_dict(value: float) -> None:
+    tables = [of_request(f'{{"c": {value!r}}}'), of_request(f'{{"c": {value:e}}}'), records_to_table([{"c": value}])]
+    assert len({keys(table["c"])[0].as_py() for table in tables}) == 1
+
+
 @pytest.mark.parametrize("value", [True, False])
 def test_a_boolean_is_one_text_and_one_category_in_every_form(tmp_path: Path, value: bool) -> None:
     written = str(value).lower()
@@ -91,3 +97,17 @@ def test_names_that_have_one_text_are_refused_in_a_caller_s_record() -> None:
 def test_an_integer_of_any_size_has_its_digits_in_a_caller_s_record() -> None:
     for records in ([{"c": 10**5000}], [{"c": "x"}, {"c": 10**5000}]):
         assert texts(records_to_table(records)["c"])[-1] == "1" + "0" * 5000
+
+
+@pytest.mark.parametrize(
+    "damaged", ['{"c": "x"}, {"c": "y\nz"}\n', '{"c": 1}, {"c": 2\n"d": 3}\n', '{"c": 1}\n{"c": "y\nz"}\n']
+)
+def test_lines_that_are_no_objects_do_not_become_other_objects_together(tmp_path: Path, damaged: str) -> None:
+    with pytest.raises(ContractError, match=r"row 2 is not JSON"):
+        of_file(damaged, tmp_path)
+
+
+def test_a_byte_that_is_not_utf_8_is_named_with_the_row_and_the_text_before_it(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"c": 1}\n{"c": "M\xfcller"}\n')
+    with pytest.raises(ContractError, match=r"a\.jsonl: after row 0: byte 0xFC after .*\"M' is not UTF-8"):
+        find_part_files(tmp_path, scratch=tmp_path)
