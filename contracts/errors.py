@@ -38,9 +38,9 @@ def one_line(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return the first 200 characters of a value as in Python source, for a message."""
+    """Return the first 200 characters of a value as in Python source, in one line for a message."""
     try:
-        text = repr(value)
+        text = one_line(repr(value))
     except (ValueError, RecursionError):  # thousands of digits or levels
         return f"a {type(value).__name__} that is too long to print"
     return shortened(text)

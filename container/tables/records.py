@@ -12,7 +12,7 @@ import pyarrow as pa
 from container.tables.channel_files import check_names
 from container.tables.column_types import replace_surrogates
 from container.tables.values import texts
-from contracts.errors import ContractError, shown
+from contracts.errors import ContractError, first_line, shown
 
 _FIX = "Pass a list of dicts, a DataFrame or an Arrow table."
 _TEXT_OR_BYTES = (str, bytes, bytearray, memoryview)
@@ -31,12 +31,18 @@ def records_to_table(records: Any, columns: Sequence[str] = ()) -> pa.Table:
 
     Raises:
         ContractError: no records; a record that is not a dict or has none of `columns`; a column name that occurs twice
-            or has a lone surrogate; rows without a column.
+            or has a lone surrogate; rows without a column; text in an Arrow table that is not UTF-8.
     """
     if isinstance(records, pa.RecordBatch):
         records = pa.Table.from_batches([records])
     if isinstance(records, pa.Table):
         check_names(records.column_names, "records")
+        for name, column in zip(records.column_names, records.columns):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as error:
+                cause = f"records: column {name!r} has an invalid value: {first_line(error)}"
+                raise ContractError(cause, "Write texts as UTF-8, and the table again.") from error
         return records
     if hasattr(records, "columns") and hasattr(records, "iloc"):
         names = [str(name) for name in records.columns]

@@ -191,6 +191,7 @@ def test_a_lone_surrogate_in_json_becomes_a_replacement_character():
      ("hi,1,2,red\nho,1\n", CSV, 400, "row 2, counted from the first line"),
      ("chat,chat,price,quantity,color\na,b,1,2,c\n", CSV, 400, "'chat' occurs more than once"),
      ('hi,1,2,"red\n', CSV, 400, "never closed"), (b"hi,1,2,\xff\n", CSV, 400, "column '4': byte 0xFF"),
+     (parquet(pa.table([["a"], [1], [2]], ["chat", "z", "z"])), PARQUET, 400, "the column 'z' occurs twice"),
      (b"hi,1", PARQUET, 400, "not Parquet"), (b"{\xff}", JSON, 400, "not JSON"),
      ("hi", "image/png", 415, "image/png"), ("hi", None, 415, "missing"),
      ("hi", "text/csv; charset=latin-1", 415, "latin-1")],

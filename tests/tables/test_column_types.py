@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from uuid import UUID
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -152,3 +153,18 @@ def test_a_type_without_single_values_is_refused_in_training_and_serving(tmp_pat
 def test_a_type_that_parquet_lacks_is_refused_with_its_column(column: pa.Array) -> None:
     with pytest.raises(ContractError, match=r"record 1: column 'c' contains .*, not a single value"):
         meaning(records_to_table(pa.table({"c": column}))["c"])
+
+
+@pytest.mark.parametrize("read", [of_request, of_caller])
+def test_text_that_is_not_utf_8_is_refused_with_its_column(
+    tmp_path: Path, read: Callable[[pa.Array, Path], pa.ChunkedArray]
+) -> None:
+    text = pa.array([b"a", b"\xff"]).view(pa.string())
+    with pytest.raises((ContractError, RequestError), match="records: column 'c' has an invalid value: .*UTF8"):
+        read(text, tmp_path)
+
+
+def test_a_value_of_several_lines_is_one_line_of_a_message() -> None:
+    with pytest.raises(ContractError) as caught:
+        records_to_table([pd.Series({"c": 1, "d": 2})])
+    assert "\n" not in caught.value.cause
