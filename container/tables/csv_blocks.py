@@ -1,5 +1,6 @@
 """Check and parse blocks of CSV and TSV text (RFC 4180), so that no quote joins two records unnoticed."""
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -132,6 +133,8 @@ class Block:
         kind: pa.DataType,
         on_invalid: Callable[[pa_csv.InvalidRow], str] | None = None,
     ) -> pa.Table:
+        if data[: len(BOM_UTF8)].tobytes() == BOM_UTF8:  # part of a cell; Arrow removes one
+            data = np.concatenate([np.frombuffer(BOM_UTF8, np.uint8), data])
         return pa_csv.read_csv(
             pa.BufferReader(pa.py_buffer(data)),
             read_options=pa_csv.ReadOptions(

@@ -137,7 +137,11 @@ def read_signature(folder: Path) -> list[str]:
         raise ContractError(
             f"{folder}: has {len(files)} files instead of one signature", "Keep only the file with the column names."
         )
-    text = files[0].read_text(encoding="utf-8-sig", errors="replace").strip()
+    try:
+        text = files[0].read_text(encoding="utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        cause = f"{files[0]}: byte 0x{error.object[error.start]:02X} at position {error.start} is not UTF-8"
+        raise ContractError(cause, "Write the column names again, in UTF-8.") from None
     if text.startswith("["):
         try:
             names = parse_json(text)

@@ -4,14 +4,15 @@ from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from container.tables.channel_files import DELIMITERS
-from container.tables.column_types import widen_floats
+from container.tables.column_types import is_text, widen_floats
 from container.tables.values import keys
 from contracts.atomic_files import AtomicFile
-from contracts.errors import ContractError
+from contracts.errors import ContractError, shown
 
 ROWS_PER_GROUP = 65_536
 BYTES_PER_GROUP = 16 << 20
@@ -31,13 +32,14 @@ class TableWriter:
             path: ends with .csv, .tsv or .parquet.
 
         Raises:
-            ContractError: the format does not support the type of a column.
+            ContractError: the format does not support the name or the type of a column.
         """
         self.path = path
         self.rows = 0
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
         self._pending_bytes = 0
+        self._check_text(pa.array(schema.names, pa.string()), "the header")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = AtomicFile(path)
         fields = [field if path.suffix == ".parquet" else field.with_type(_text_type(field.type)) for field in schema]
@@ -56,7 +58,7 @@ class TableWriter:
             ) from error
 
     def write(self, table: pa.Table) -> None:
-        """Append rows; small pieces are buffered."""
+        """Append rows; small pieces are buffered. Raise ContractError where the format does not support a text."""
         if not table.num_rows:
             return
         self.rows += table.num_rows
@@ -86,10 +88,23 @@ class TableWriter:
         else:
             self.abandon()
 
+    def _check_text(self, cells: pa.Array | pa.ChunkedArray, place: str) -> None:
+        """Raise ContractError where a text cannot be read from CSV."""
+        if self.path.suffix == ".parquet" or not is_text(cells.type):
+            return
+        has_nul = pc.match_substring(cells, pattern="\0")
+        if pc.any(has_nul).as_py():
+            raise ContractError(
+                f"{self.path.name}: {place}: {shown(cells.filter(has_nul)[0].as_py())} contains a NUL byte",
+                "Remove it from the input, or set OUTPUT_FORMAT=PARQUET.",
+            )
+
     def _flush(self) -> None:
         if self._pending:
             table = pa.concat_tables(self._pending).combine_chunks()
             columns = [_converted(column, field.type) for column, field in zip(table.columns, self._schema)]
+            for name, column in zip(table.column_names, columns):
+                self._check_text(column, f"column {name!r}")
             self._writer.write_table(pa.table(columns, schema=self._schema))
             self._pending = []
             self._pending_rows = self._pending_bytes = 0

@@ -335,6 +335,17 @@ def test_a_time_keeps_its_key_when_a_parquet_table_is_written_as_csv(tmp_path: P
     assert keys(read([tmp_path / "a.csv"], ["c"])["c"]).equals(keys(written["c"]))
 
 
+@pytest.mark.parametrize("written", [pa.table({"c": ["a", "b\0"]}), pa.table({"c\0": ["a"]})])
+def test_a_nul_byte_is_refused_when_it_is_written_as_csv(tmp_path: Path, written: pa.Table) -> None:
+    with (
+        pytest.raises(ContractError, match=r"a\.csv: .* contains a NUL byte"),
+        TableWriter(tmp_path / "a.csv", written.schema) as writer,
+    ):
+        writer.write(written)
+    with TableWriter(tmp_path / "a.parquet", written.schema) as writer:
+        writer.write(written)
+
+
 def test_categories_of_a_dataframe_keep_the_precision_of_their_type() -> None:
     frame = pd.DataFrame({"c": pd.Categorical(np.array([8.1, np.nan, 7], np.float32))})
     assert keys(records_to_table(frame)["c"]).to_pylist() == ["8.1", None, "7"]

@@ -256,3 +256,11 @@ def test_a_csv_request_that_is_damaged_is_refused_with_its_place(
 
 def test_a_block_may_end_inside_a_line_end() -> None:
     assert blocks_cells("x\r\n" * 200, 1) == [["x"]] * 200
+
+
+def test_a_byte_order_mark_in_the_first_cell_of_a_block_is_part_of_the_cell(tmp_path: Path) -> None:
+    rows = [["\ufeffabc", str(number)] for number in range(40)]
+    path = tmp_path / "a.csv"
+    path.write_text("\ufeffa,b\n" + "".join(f"{a},{b}\n" for a, b in rows), encoding="utf-8")
+    with mock.patch.object(csv_files, "BLOCK_BYTES", BLOCK_BYTES):
+        assert read(path) == rows

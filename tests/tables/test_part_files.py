@@ -115,6 +115,12 @@ def test_a_header_that_nearly_fits_the_signature_is_refused(tmp_path: Path) -> N
         read(tmp_path, tmp_path, signature=list(orders(1).columns))
 
 
+def test_a_signature_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "signature").write_bytes(b'["id", "M\xfcller"]')
+    with pytest.raises(ContractError, match="signature: byte 0xFC at position 9 is not UTF-8"):
+        read_signature(tmp_path)
+
+
 def test_a_signature_of_another_table_is_refused(tmp_path: Path) -> None:
     orders(10).to_csv(tmp_path / "part-0.csv", index=False, header=False)
     with pytest.raises(ContractError, match="has 6 columns, and the signature names 2"):
