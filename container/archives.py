@@ -56,7 +56,7 @@ def extract_archive(archive: Path, target: Path, *, wanted: Callable[[str], bool
     target.mkdir(parents=True, exist_ok=True)
     names: set[str] = set()
     try:
-        with tarfile.open(archive, "r:gz") as tar:
+        with gzip.open(archive) as plain, tarfile.open(fileobj=plain, mode="r:") as tar:
             for member in tar:
                 if not wanted(member.name):
                     continue
@@ -75,11 +75,19 @@ def extract_archive(archive: Path, target: Path, *, wanted: Callable[[str], bool
                     if error.errno != errno.ENAMETOOLONG:
                         raise
                     raise _refused(archive, member, "has a name that is too long") from None
+            _check_end(plain)
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ContractError(
             f"{archive}: is not a complete tar.gz file: {error}", "Copy it again, or write it again."
         ) from error
     return sorted(names)
+
+
+def _check_end(plain: gzip.GzipFile) -> None:
+    """Read the rest of an archive, which checks its checksum; tarfile ends at a damaged header as at the last one."""
+    while block := plain.read(_CHUNK):
+        if block.strip(b"\0"):
+            raise tarfile.ReadError("the header of a member is damaged, or another archive follows")
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bool:

@@ -45,7 +45,7 @@ REQUIRED_EVALUATION_FILES = (
 )
 
 ONNX_TABULAR, ONNX_OUTPUT = "tabular", "probabilities"  # an input and the output of model.onnx
-PROBABILITY_COLUMN = re.compile(r"prob_class_([0-9]+)")
+PROBABILITY_COLUMN = re.compile(r"prob_class_([0-9]{1,9})")
 
 USE_PRECOMPUTED_IMPUTATION = "USE_PRECOMPUTED_IMPUTATION"
 USE_PRECOMPUTED_RISK_TABLES = "USE_PRECOMPUTED_RISK_TABLES"

@@ -13,7 +13,9 @@ from sklearn import metrics as sk
 from container.evaluation.curves import auroc_interval, rank
 from container.steps.metrics.capture import capture
 from container.steps.metrics.comparison import auroc_difference_interval, compare
+from container.steps.metrics.read_predictions import find_predictions, score_columns
 from container.steps.metrics.slices import MISSING, OTHERS, slices
+from contracts.errors import ContractError
 from contracts.paths import JobPaths
 from testing.jobs import metrics as job_metrics
 from testing.step_runs import input_folder, message, output_folder, run_step
@@ -355,3 +357,25 @@ def test_a_training_jobs_own_metrics_are_found_again(calibrated_job: JobPaths, t
         for split in ("val", "test"):
             assert found[f"{split}/{name}"] == pytest.approx(trained[f"{split}/{name}"], abs=1e-6), name
     assert found["decision"]["threshold"]["value"] == trained["decision"]["threshold"]["value"]
+
+
+def test_a_second_archive_of_predictions_is_refused(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "output.tar.gz").touch()
+    with pytest.raises(ContractError, match=r"has 2 archives: .*a/output.tar.gz, .*b/output.tar.gz"):
+        find_predictions(tmp_path, scratch=tmp_path)
+
+
+@pytest.mark.parametrize("value", ["NaN", "1e999"])
+def test_a_threshold_that_is_not_finite_is_refused(tmp_path: Path, value: str) -> None:
+    (tmp_path / "test_predictions.csv").write_text("id,prob_class_0,prob_class_1\n1,0.5,0.5\n")
+    (tmp_path / "metrics.json").write_text(f'{{"decision": {{"threshold": {{"value": {value}}}}}}}')
+    with pytest.raises(ContractError, match=r"metrics\.json: has a wrong value: the threshold"):
+        _ = find_predictions(tmp_path, scratch=tmp_path).threshold
+
+
+def test_a_score_column_with_thousands_of_digits_is_no_class(tmp_path: Path) -> None:
+    (tmp_path / "test_predictions.csv").write_text(f"id,prob_class_0,prob_class_{'9' * 5000}\n1,0.5,0.5\n")
+    with pytest.raises(ContractError, match="have no columns prob_class_0, prob_class_1"):
+        score_columns(find_predictions(tmp_path, scratch=tmp_path), ())

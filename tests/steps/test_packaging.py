@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zlib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -161,6 +162,22 @@ def test_an_archive_that_is_not_whole_is_named(tmp_path, damage):
     archive.write_bytes(damage(archive_of((member("a"), os.urandom(100_000)))))
     with pytest.raises(ContractError, match=r"x\.tar\.gz: is not a complete tar\.gz"):
         extract_archive(archive, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "named"),
+    [(512, b"B", "CRC check failed"), (1024, b"x", "the header of a member is damaged"), (-1, b"x", "another archive")],
+)
+def test_an_archive_whose_content_was_changed_is_refused(tmp_path, position, value, named):
+    whole = bytearray(gzip.decompress(archive_of((member("a"), b"A" * 8), (member("b"), b"B" * 8))))
+    checksum = zlib.crc32(whole) if named.startswith("CRC") else None
+    whole[position : position + 1 or None] = value
+    compressed = bytearray(gzip.compress(whole, mtime=0))
+    if checksum is not None:
+        compressed[-8:-4] = checksum.to_bytes(4, "little")
+    (tmp_path / "a.tar.gz").write_bytes(compressed)
+    with pytest.raises(ContractError, match=named):
+        extract_archive(tmp_path / "a.tar.gz", tmp_path / "out")
 
 
 # The package

@@ -1,5 +1,6 @@
 """Read predictions of a training job (output/data, or packed as output.tar.gz) or of another scorer."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +53,10 @@ class PredictionFiles:
         """The training job's decision threshold."""
         with expected_content(self.folder / artifacts.METRICS, _METRICS_FIX):
             threshold = ((self.job_metrics or {}).get("decision") or {}).get("threshold")
-            return float(threshold["value"]) if threshold else None
+            value = float(threshold["value"]) if threshold else None
+            if value is not None and not math.isfinite(value):
+                raise ValueError(f"the threshold {value}")
+            return value
 
 
 def find_predictions(folder: Path, *, scratch: Path) -> PredictionFiles:
@@ -67,6 +71,10 @@ def find_predictions(folder: Path, *, scratch: Path) -> PredictionFiles:
     paths = data_files(folder)
     archives = [path for path in paths if path.name == ARCHIVE]
     if archives and not any(_PREDICTIONS.fullmatch(path.name) for path in paths):
+        if len(archives) > 1:
+            raise ContractError(
+                f"{folder}: has {len(archives)} archives: {archives[0]}, {archives[1]}", "Provide one training job's."
+            )
         folder = _unpack(archives[0], scratch)
         paths = data_files(folder)
     by_split: dict[str, list[Path]] = {}
