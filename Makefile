@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 JOBS ?= 2
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# tests of one file share trained jobs, so one process runs them
 
-.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-long faults host-faults fuzz parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving bench-text
+.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-long faults host-faults fuzz parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving bench-text
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -92,6 +92,9 @@ bench-overhead: setup ## compare a training step in one process with a plain loo
 
 bench-packing: setup ## compare training speed: packed, padded to the longest, padded to 512
 	$(BIN)/python benchmarks/packing.py
+
+bench-peers: setup ## compare whole jobs with Hugging Face Trainer and AutoGluon (PEERS="--rounds 3 --autogluon PYTHON")
+	$(BIN)/python benchmarks/peers.py $(PEERS)
 
 bench-memory: setup ## measure each rank's memory under fsdp on 1, 2 and 4 processes
 	$(BIN)/python -m benchmarks.memory
