@@ -129,7 +129,7 @@ def _ours(arguments: argparse.Namespace, columns: dict[str, Any], *, seed: int) 
     with _memory() as samples:
         job = train_on_reviews(arguments.work / "ours", values, data=arguments.work / "data")
     log = (arguments.work / "ours" / LOG).read_text()
-    rates = [float(rate) for rate in re.findall(r"([\d.]+) rows/s", log)]
+    rates = [float(rate) for rate in re.findall(r"step \d+/\d+, .*?([\d.]+) rows/s", log)]
     rate = harmonic_mean(rates) if rates else math.nan  # a smoke test has no line of 5 steps
     return Result(rate, job.seconds, job.metrics, len(re.findall(r"validated \d+ records", log)), max(samples))
 
