@@ -79,6 +79,15 @@ def test_a_module_that_must_start_fast_imports_neither_torch_nor_the_sagemaker_s
     assert done.returncode == 0, done.stderr
 
 
+def test_what_a_worker_imports_of_lower_packages_imports_neither_scikit_learn_nor_pandas_nor_matplotlib():
+    code = (
+        "import sys, container.preprocessing.prepare, container.evaluation.metrics, container.evaluation.fit_decision\n"
+        "sys.exit(str({'sklearn', 'pandas', 'matplotlib'} & sys.modules.keys() or ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True)
+    assert not done.stderr.strip()
+
+
 def test_the_entry_point_of_a_package_changes_the_import_path_in_a_package_alone():
     code = "import sys; before = list(sys.path); import container.serving.inference; sys.exit(sys.path != before)"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0

@@ -7,7 +7,6 @@ import math
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from sklearn.metrics import roc_curve
 
 CURVE_POINTS = 300
 _NORMAL_95 = 1.959964
@@ -86,6 +85,8 @@ def rank(is_class: np.ndarray, scores: np.ndarray) -> Ranking:
         is_class: whether a record is a positive. [N] bool
         scores: [N]
     """
+    from sklearn.metrics import roc_curve  # as in metrics.py
+
     positives = int(is_class.sum())
     assert 0 < positives < len(is_class), "a ranking needs records of both classes"
     false_rate, true_rate, thresholds = roc_curve(is_class, scores, drop_intermediate=False)

@@ -3,7 +3,6 @@
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import logit
-from sklearn.isotonic import IsotonicRegression
 
 from container.decision.calibrators import Calibrator, Isotonic, RisingLine, Temperature, log_odds
 from container.decision.softmax import log_softmax
@@ -71,6 +70,8 @@ def _rising_line(scores: np.ndarray, outcome: np.ndarray) -> RisingLine:
     Each level has its knot in its middle. Laplace smoothing over n records keeps levels between 1 / (n + 2) and
     (n + 1) / (n + 2).
     """
+    from sklearn.isotonic import IsotonicRegression  # takes longer to import than to fit
+
     assert 0 < outcome.sum() < len(outcome), "a line needs records of both classes"
     least = 1 / (len(outcome) + 2)
     levels = IsotonicRegression(y_min=least, y_max=1 - least).fit_transform(scores, outcome)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn import metrics as sk
 
 from contracts.hyperparameters import METRICS
 
@@ -97,24 +96,21 @@ def decided_classes(probabilities: np.ndarray, threshold: float | None) -> np.nd
 
 
 def _compute(name: str, labels: np.ndarray, probabilities: np.ndarray, threshold: float | None) -> float:
+    from sklearn import metrics  # its import takes a second, which the first step of a job need not wait for
+
     if name in _RANKED:
+        compute: Callable[..., float] = getattr(metrics, _RANKED[name])
         classes = one_vs_rest(labels, probabilities)
-        return float(np.mean([_RANKED[name](is_class, scores) for _, is_class, scores in classes]))
+        return float(np.mean([compute(is_class, scores) for _, is_class, scores in classes]))
     decided = decided_classes(probabilities, threshold)
     if name == "accuracy":
         return float((decided == labels).mean())
+    compute = getattr(metrics, _DECIDED[name])
     if probabilities.shape[1] == 2:
-        return float(_DECIDED[name](labels, decided))
-    return float(_DECIDED[name](labels, decided, labels=np.unique(labels), average="macro", zero_division=0))
+        return float(compute(labels, decided))
+    return float(compute(labels, decided, labels=np.unique(labels), average="macro", zero_division=0))
 
 
-_RANKED: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "auroc": sk.roc_auc_score,
-    "average_precision": sk.average_precision_score,
-}
-_DECIDED: dict[str, Callable[..., float]] = {
-    "f1_score": sk.f1_score,
-    "precision": sk.precision_score,
-    "recall": sk.recall_score,
-}
+_RANKED = {"auroc": "roc_auc_score", "average_precision": "average_precision_score"}  # functions of scikit-learn
+_DECIDED = {"f1_score": "f1_score", "precision": "precision_score", "recall": "recall_score"}
 assert (*_RANKED, *_DECIDED, "accuracy") == METRICS

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pyarrow as pa
-from pandas.util import hash_array
 
 from container.tables.values import plain_array
 
@@ -28,6 +27,8 @@ class DuplicateIds:
 
     def add(self, column: pa.Array | pa.ChunkedArray) -> None:
         """Count a batch of ids; null is not an id. [R]"""
+        from pandas.util import hash_array  # the import takes 0.3 s, which workers of a training job would spend too
+
         ids = plain_array(column).cast(pa.string()).drop_null()
         if not len(ids):
             return

@@ -12,7 +12,6 @@ from torch.utils.tensorboard import SummaryWriter
 
 from container.decision.decision import Decision
 from container.decision.softmax import softmax
-from container.evaluation.evaluate import write_evaluation
 from container.evaluation.evaluation_input import EvaluationInput
 from container.evaluation.explanation import Explanation
 from container.evaluation.fit_decision import describe, fit_decision
@@ -148,6 +147,8 @@ def _write_results(
     job: Job, evaluation: EvaluationInput, *, step: int
 ) -> tuple[dict[str, float | None], dict[str, int]]:
     """Write output/data/; return the flat metrics, and the size in bytes of each file by its path in output/data/."""
+    from container.evaluation.evaluate import write_evaluation  # imports matplotlib, which training does not need
+
     out = job.paths.output_data
     out.mkdir(parents=True, exist_ok=True)
     metrics: dict[str, float | None] = {
