@@ -6,9 +6,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
+from container.data.batch import PackedBatch
 from container.data.split import PreparedSplit
 from container.decision.decision import Decision
 from container.export.onnx import export_onnx
@@ -40,8 +42,6 @@ def export_model(
     Returns:
         The size in bytes of each file, by its path relative to model/.
     """
-    import numpy as np
-
     folder = job.paths.model
     staging = folder / artifacts.INCOMPLETE
     shutil.rmtree(staging, ignore_errors=True)
@@ -54,9 +54,7 @@ def export_model(
     hyperparameters = job.hp.model_dump(mode="json")
     (staging / artifacts.HYPERPARAMETERS).write_text(json.dumps(hyperparameters, indent=2))
     torch.save(_model_artifacts(job, model, data), staging / artifacts.MODEL_ARTIFACTS)
-    count = min(_PARITY_RECORDS, len(samples))
-    positions = np.unique(np.linspace(0, len(samples) - 1, count).astype(np.int64))
-    batches = [samples.pack(part) for part in np.array_split(positions, min(3, count))]
+    batches = parity_batches(samples)
     report = export_onnx(model, job.hp, staging / artifacts.MODEL_ONNX, samples=batches, decision=decision)
     logger.info("model.onnx: %s", report)
     add(staging)
@@ -64,6 +62,14 @@ def export_model(
     files = {str(path.relative_to(staging)): path.stat().st_size for path in written}
     _move_into_place(staging, folder)
     return files
+
+
+def parity_batches(samples: PreparedSplit) -> list[PackedBatch]:
+    """Return up to 24 records, spread over `samples`, in batches of similar lengths: padding is computed too."""
+    count = min(_PARITY_RECORDS, len(samples))
+    positions = np.unique(np.linspace(0, len(samples) - 1, count).astype(np.int64))
+    positions = positions[np.argsort(samples.token_counts(positions), kind="stable")]
+    return [samples.pack(part) for part in np.array_split(positions, min(3, count))]
 
 
 def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:

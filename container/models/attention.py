@@ -7,7 +7,7 @@ transformers passes to every attention layer, with `sliding_window` for layers t
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Protocol
@@ -127,21 +127,28 @@ class DenseLayout:
 
     Attributes:
         mask: 1 for a token, 0 for padding. [S, T]
+        biases: the bias of each window, which all layers share.
     """
 
     mask: Tensor
+    biases: dict[int | None, Tensor] = field(default_factory=dict)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
         # onnxruntime's optimizer recognizes attention by exactly these operations (export/variants.py).
-        hidden = 1 - self.mask.unsqueeze(1).unsqueeze(2).to(query.dtype)  # [S, 1, 1, T]
+        if window not in self.biases:
+            self.biases[window] = self._bias(window, query.dtype)
+        divisor = query.shape[-1] ** 0.5 if scale is None else 1 / scale
+        scores = query.matmul(key.transpose(-1, -2)) / divisor + self.biases[window]  # [S, heads, T, T]
+        return scores.softmax(-1).matmul(value)
+
+    def _bias(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """Return 0 for an attended token and a large negative number for another. [S, 1, 1 or T, T]"""
+        hidden = 1 - self.mask.unsqueeze(1).unsqueeze(2).to(dtype)  # [S, 1, 1, T]
         if window is not None:
-            far = (~_band(self.mask.shape[1], window, self.mask.device)).to(query.dtype)
+            far = (~_band(self.mask.shape[1], window, self.mask.device)).to(dtype)
             hidden = (hidden + far).clamp(max=1)  # [S, 1, T, T]
         # A finite minimum: -inf would turn rows without an attended token (padding) into NaN.
-        bias = hidden * torch.finfo(query.dtype).min
-        divisor = query.shape[-1] ** 0.5 if scale is None else 1 / scale
-        scores = query.matmul(key.transpose(-1, -2)) / divisor + bias  # [S, heads, T, T]
-        return scores.softmax(-1).matmul(value)
+        return hidden * torch.finfo(dtype).min
 
 
 def varlen_attention(

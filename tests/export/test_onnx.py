@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -16,8 +16,11 @@ import torch
 from onnx_ir.serde import deserialize_model, serialize_model
 
 from container.data.batch import PackedBatch
+from container.data.split import PreparedSplit
 from container.export import onnx as export
+from container.export.artifacts import parity_batches
 from container.export.onnx import OnnxReport, check_parity, export_onnx
+from container.models.attention import DenseLayout
 from container.models.build import build_classifier
 from container.models.classifier import Classifier
 from container.preprocessing.numeric_transform import NumericTransformParameters
@@ -203,6 +206,35 @@ def test_the_check_covers_padding_to_spare_and_a_record_alone(exported: Callable
     made = exported("bert")
     assert made.report.shapes == ((3, 2, 12), (3, 3, 15), (1, 2, 9))
     assert made.report.max_difference < 1e-5
+
+
+def test_the_check_compares_records_from_the_whole_split_in_batches_of_similar_lengths() -> None:
+    class Split:
+        """A hundred records, of which every second is long."""
+
+        def __len__(self) -> int:
+            return 100
+
+        def token_counts(self, positions: np.ndarray) -> np.ndarray:
+            return np.where(positions % 2, 90, 5)
+
+        def pack(self, positions: np.ndarray) -> np.ndarray:
+            return positions
+
+    batches = parity_batches(cast(PreparedSplit, Split()))
+    assert [len(np.unique(np.asarray(batch) % 2)) for batch in batches] in ([1, 1, 2], [1, 2, 1], [2, 1, 1])
+    records = np.sort(np.concatenate([np.asarray(batch) for batch in batches]))
+    assert (len(records), records[0], records[-1]) == (24, 0, 99)
+    assert np.diff(records).max() <= 5
+
+
+def test_all_layers_of_an_exported_encoder_share_one_attention_bias_per_window() -> None:
+    layout = DenseLayout(torch.tensor([[1, 1, 0]]))
+    query = torch.randn(1, 2, 3, 4)
+    for window in (None, 1, None, 1):
+        layout.attend(query, query, query, scale=None, window=window)
+    assert list(layout.biases) == [None, 1]
+    assert torch.equal(layout.biases[None][0, 0, 0] == 0, torch.tensor([True, True, False]))
 
 
 def test_a_file_that_disagrees_with_the_model_is_an_error(exported: Callable[[str], Exported], tmp_path: Path) -> None:
