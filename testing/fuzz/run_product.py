@@ -4,11 +4,12 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from container import supervisor
 from container.__main__ import main
 from container.failure import Failure
+from container.job import Job
+from container.workers import Workers
 from contracts.paths import JobPaths
 from testing import warm
 from testing.fuzz.outcome import Case
@@ -17,13 +18,13 @@ from testing.step_runs import VARIABLES
 REACHED = "the stage of the workers is reached"
 
 
-class ReachedWorkers:
+class ReachedWorkers(Workers):
     """Stand in for the workers: the data is prepared."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def start(self, number: int = 0) -> None:
         pass
 
-    def run(self) -> Failure:
+    def run(self, job: Job) -> Failure:
         return Failure(REACHED)
 
 
