@@ -245,6 +245,8 @@ def _step_outcome(case: Case, code: int, *, contract: Any, files: Sequence[Path]
         found: list[Any] = []
         for path in files:
             names, rows = read_rows(path)
-            found += [row[names.index("order_id")] for row in rows]
+            if "order_id" not in names:  # it was renamed: only the number of rows is known
+                expected.ids = [...] * len(expected.ids)
+            found += [dict(zip(names, row)).get("order_id") for row in rows]
         outcome.problems = oracle.id_problems("the output", found, expected.ids, ordered=expected.ordered)
     return outcome
