@@ -79,22 +79,22 @@ docs: setup      ## regenerate docs/hyperparameters.md and parts of docs/pipelin
 bench: bench-packing bench-prepare ## measure speed and memory
 
 bench-classes: setup ## measure every model class on the clothing reviews: quality, size, speed, latency
-	$(BIN)/python benchmarks/classes.py
+	$(BIN)/python -m benchmarks.classes
 
 bench-gpu: setup ## measure training on GPUs: tokens/s, MFU, memory
 	$(BIN)/python -m benchmarks.gpu
 
 bench-latency: setup ## measure the latency of a single record: PyTorch, ONNX, fused, int8
-	$(BIN)/python benchmarks/latency.py
+	$(BIN)/python -m benchmarks.latency
 
 bench-overhead: setup ## compare a training step in one process with a plain loop
 	$(BIN)/python -m benchmarks.overhead
 
 bench-packing: setup ## compare training speed: packed, padded to the longest, padded to 512
-	$(BIN)/python benchmarks/packing.py
+	$(BIN)/python -m benchmarks.packing
 
 bench-peers: setup ## compare whole jobs with Hugging Face Trainer and AutoGluon (PEERS="--rounds 3 --autogluon PYTHON")
-	$(BIN)/python benchmarks/peers.py $(PEERS)
+	$(BIN)/python -m benchmarks.peers $(PEERS)
 
 bench-memory: setup ## measure each rank's memory under fsdp on 1, 2 and 4 processes
 	$(BIN)/python -m benchmarks.memory
@@ -103,13 +103,13 @@ bench-pipeline: setup ## measure the idle share of each pipeline schedule, from 
 	$(BIN)/python -m benchmarks.pipeline
 
 bench-prepare: setup ## measure data preparation: rate, memory over a million rows, time to open
-	$(BIN)/python benchmarks/prepare.py
+	$(BIN)/python -m benchmarks.prepare
 
 bench-preprocess: setup ## measure the preprocessing step on 5,000,000 rows: rows/s, peak memory
 	$(BIN)/python -m benchmarks.preprocess $(PREPROCESS)
 
 bench-reviews: setup ## measure quality on the clothing reviews (benchmarks/review_data.py has their folder)
-	$(BIN)/python benchmarks/reviews.py
+	$(BIN)/python -m benchmarks.reviews
 
 bench-serving: setup ## compare the request handler with the plain ONNX session; serve 200 clients at once
 	$(BIN)/python -m benchmarks.serving

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from printing import print_machine, print_table
-from review_data import REAL_REVIEWS, REPOSITORY, minilm_folder
-from review_jobs import ReviewJob, configuration, missing_data, train_on_reviews
 
+from benchmarks.printing import print_machine, print_table
+from benchmarks.review_data import REAL_REVIEWS, REPOSITORY, minilm_folder
+from benchmarks.review_jobs import ReviewJob, configuration, missing_data, train_on_reviews
 from container.predictor import Predictor
 from contracts.model_classes import MODEL_CLASSES
 

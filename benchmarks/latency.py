@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import torch
-from printing import print_machine, print_table
-from review_data import COLUMNS, minilm_folder
 
+from benchmarks.printing import print_machine, print_table
+from benchmarks.review_data import COLUMNS, minilm_folder
 from container.data.batch import PackedBatch
 from container.data.records import PackedArrays
 from container.data.split import packed_text

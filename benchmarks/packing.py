@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from printing import print_machine, print_table
-from review_data import ONE_TEXT, TWO_TEXTS, lay_out_job, minilm_folder, read_reviews
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModel
 
+from benchmarks.printing import print_machine, print_table
+from benchmarks.review_data import ONE_TEXT, TWO_TEXTS, lay_out_job, minilm_folder, read_reviews
 from container.data.batch import PackedBatch, PackedText
 from container.data.sampler import epoch_order
 from container.data.split import PreparedSplit

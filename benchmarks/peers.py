@@ -23,11 +23,12 @@ from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
-from encoders import SMALL, Shape
-from printing import print_machine, print_table
-from review_data import ONE_TEXT, REPOSITORY, TWO_TEXTS, minilm_folder, read_reviews
-from review_jobs import LOG, train_on_reviews
 from tokenizers import Tokenizer
+
+from benchmarks.encoders import SMALL, Shape
+from benchmarks.printing import print_machine, print_table
+from benchmarks.review_data import ONE_TEXT, REPOSITORY, TWO_TEXTS, minilm_folder, read_reviews
+from benchmarks.review_jobs import LOG, train_on_reviews
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0))))
 BATCH_SIZE, LR, LR_END, WARMUP, VAL_CHECK_INTERVAL = 32, 1e-4, 5e-6, 0.1, 0.25  # the last three: our defaults

@@ -25,9 +25,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-from printing import print_machine, print_table
-from review_data import TWO_TEXTS, generate_reviews, lay_out_job, minilm_folder, read_reviews
 
+from benchmarks.printing import print_machine, print_table
+from benchmarks.review_data import TWO_TEXTS, generate_reviews, lay_out_job, minilm_folder, read_reviews
 from container.preprocessing.prepare import UNFINISHED, prepare_data
 from container.preprocessing.prepared import open_prepared
 from container.steps.program import run_step

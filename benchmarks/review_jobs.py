@@ -16,9 +16,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from review_data import REPOSITORY, lay_out_job
 from sklearn.metrics import average_precision_score
 
+from benchmarks.review_data import REPOSITORY, lay_out_job
 from contracts import artifacts
 from contracts.paths import SPLITS, JobPaths
 

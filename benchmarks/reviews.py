@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from printing import print_machine, print_table
-from review_data import REAL_REVIEWS, REPOSITORY, minilm_folder
-from review_jobs import TITLE_AND_TEXT, ReviewJob, configuration, missing_data, train_on_reviews
+from benchmarks.printing import print_machine, print_table
+from benchmarks.review_data import REAL_REVIEWS, REPOSITORY, minilm_folder
+from benchmarks.review_jobs import TITLE_AND_TEXT, ReviewJob, configuration, missing_data, train_on_reviews
 
 CONFIGURATIONS = ("minilm", "minilm_without_rating", "from_scratch", "leakage", "rating")
 FIGURES = ("val/auroc", "test/auroc", "test/average_precision", "rare_ap", "test/f1_score")

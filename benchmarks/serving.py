@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from benchmarks.printing import print_machine, print_table
+from benchmarks.review_data import COLUMNS, REPOSITORY, generate_reviews, lay_out_job, minilm_folder
 from container.data.records import pack_text, pad_text
 from container.preprocessing.transform import Preprocessor
 from container.processes import available_cores
@@ -21,10 +23,6 @@ from container.tables.records import records_to_table
 from contracts import artifacts
 from contracts.serving import CSV, JSON
 from testing.serving import many_clients, serving
-
-sys.path.insert(0, str(Path(__file__).parent))  # the other benchmarks import each other by their plain names
-from printing import print_machine, print_table
-from review_data import COLUMNS, REPOSITORY, generate_reviews, lay_out_job, minilm_folder
 
 _WARM_UP = 10
 _MOST_HANDLER = 1.5

@@ -9,9 +9,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from printing import print_machine, print_table
-
+from benchmarks.printing import print_machine, print_table
 from testing.serving import Server, serving
 
 _TEXTS = {

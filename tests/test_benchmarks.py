@@ -9,22 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks import review_data
 from testing.jobs import REPOSITORY
-
-BENCHMARKS = REPOSITORY / "benchmarks"
-
-
-@pytest.fixture(scope="module")
-def review_data():
-    sys.path.insert(0, str(BENCHMARKS))  # as it is for a script there
-    yield importlib.import_module("review_data")
-    sys.path.remove(str(BENCHMARKS))
 
 
 def run(script, *arguments, expect=0):
-    program = [str(BENCHMARKS / script)] if script.endswith(".py") else ["-m", f"benchmarks.{script}"]
     finished = subprocess.run(
-        [sys.executable, *program, *map(str, arguments)],
+        [sys.executable, "-m", f"benchmarks.{script}", *map(str, arguments)],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -43,7 +34,13 @@ def table_lines(printed, first_cells):
     return found
 
 
-def test_generated_reviews_have_the_lengths_of_the_real_ones(review_data):
+def test_every_benchmark_can_be_imported():
+    for path in (REPOSITORY / "benchmarks").glob("*.py"):
+        if path.stem != "peer_autogluon":  # it runs where AutoGluon is installed
+            importlib.import_module(f"benchmarks.{path.stem}")
+
+
+def test_generated_reviews_have_the_lengths_of_the_real_ones():
     table = pa.concat_tables(review_data.generate_reviews(20_000, seed=3))
     for column, mean, deviation, most in (("Review Text", 308, 144, 508), ("Title", 19, 10, 52)):
         lengths = np.array([len(text) for text in table[column].drop_null().to_pylist()])
@@ -52,7 +49,7 @@ def test_generated_reviews_have_the_lengths_of_the_real_ones(review_data):
         assert lengths.max() <= most
 
 
-def test_generated_reviews_keep_bringing_new_words(review_data):
+def test_generated_reviews_keep_bringing_new_words():
     first, second = (
         {word for text in block["Review Text"].drop_null().to_pylist() for word in text.split()}
         for block in review_data.generate_reviews(40_000, seed=3)
@@ -62,10 +59,10 @@ def test_generated_reviews_keep_bringing_new_words(review_data):
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_packing_computes_what_padding_computes_and_prints_three_modes(review_data):
+def test_packing_computes_what_padding_computes_and_prints_three_modes():
     if review_data.minilm_folder() is None:
         pytest.skip("MiniLM is not installed")
-    printed = run("packing.py", "--generated", "--texts", "one", "--steps", "1", "--batch-size", "2", "--pad-to", "64")
+    printed = run("packing", "--generated", "--texts", "one", "--steps", "1", "--batch-size", "2", "--pad-to", "64")
     found = table_lines(printed, {"packed", "padded to the longest", "padded to 64"})
     padding = [int(found[name][2].removesuffix(" %")) for name in ("packed", "padded to 64")]
     assert padding[0] == 0 < padding[1]
@@ -74,11 +71,11 @@ def test_packing_computes_what_padding_computes_and_prints_three_modes(review_da
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_latency_prints_every_way_to_serve(review_data):
+def test_latency_prints_every_way_to_serve():
     if review_data.minilm_folder() is None:
         pytest.skip("MiniLM is not installed")
     ways = {"PyTorch", "ONNX", "ONNX, fused", "ONNX, int8"}
-    found = table_lines(run("latency.py", "--tokens", "16", "--repeats", "2", "--threads", "1"), ways)
+    found = table_lines(run("latency", "--tokens", "16", "--repeats", "2", "--threads", "1"), ways)
     assert found.keys() == ways
     assert found["PyTorch"][3] == "1.00x"
     assert float(found["ONNX, fused"][5]) < 1e-5 < float(found["ONNX, int8"][5]) < 0.05
@@ -88,7 +85,7 @@ def test_latency_prints_every_way_to_serve(review_data):
 @pytest.mark.long
 def test_prepare_prints_rates_memory_and_opening_times(tmp_path):
     printed = run(
-        "prepare.py", "--generated", "--repeats", "1", "--rows", "3000", "--short-files", "20", "--work", tmp_path
+        "prepare", "--generated", "--repeats", "1", "--rows", "3000", "--short-files", "20", "--work", tmp_path
     )
     assert "20 files" in printed
     assert "rows/s" in printed
@@ -100,7 +97,7 @@ def test_prepare_prints_rates_memory_and_opening_times(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_reviews_trains_jobs_and_prints_their_figures(review_data, tmp_path):
+def test_reviews_trains_jobs_and_prints_their_figures(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     for seed, (split, rows) in enumerate({"train": 192, "val": 96, "test": 96}.items()):
@@ -109,7 +106,7 @@ def test_reviews_trains_jobs_and_prints_their_figures(review_data, tmp_path):
         pq.write_table(table, data / f"{split}.parquet")
     arguments = ("--configuration", "leakage", "--epochs", "1", "--seeds", "3", "--data", data, "--work", tmp_path)
     names = {"without products", "products, out-of-fold", "products, in-sample"}
-    found = table_lines(run("reviews.py", *arguments), names)
+    found = table_lines(run("reviews", *arguments), names)
     assert found.keys() == names
     for cells in found.values():
         assert cells[:2] == ["3", "1"]
@@ -117,7 +114,7 @@ def test_reviews_trains_jobs_and_prints_their_figures(review_data, tmp_path):
 
 
 def test_reviews_says_where_to_get_the_data_when_it_is_not_there(tmp_path):
-    printed = run("reviews.py", "--data", tmp_path, expect=1)
+    printed = run("reviews", "--data", tmp_path, expect=1)
     assert f"{tmp_path} has no train.parquet" in printed
     assert "Multimodal-Toolkit" in printed
 
