@@ -49,11 +49,14 @@ class Classifier(nn.Module):
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Return logits. [B, K]"""
-        features = [
+        return self.head(self.encode(batch), batch)
+
+    def encode(self, batch: PackedBatch) -> list[Tensor]:
+        """Return the features of the texts that `branches` read, [B, H] or [N, H] each."""
+        return [
             branch(batch.texts[i], num_records=len(batch.rows))
             for i, branch in zip(self.text_indices, self.branches.values(), strict=True)
         ]
-        return self.head(features, batch)
 
     def head(self, features: list[Tensor], batch: PackedBatch) -> Tensor:
         """Return logits [B, K] from the features of `branches`, [B, H] or [N, H] each, and the table of `batch`."""

@@ -2,15 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from container.data.batch import PackedBatch, PackedText
+from container.data.batch import PackedBatch
 from container.data.records import RecordArrays
 from container.data.split import PreparedSplit, pack_records
 from container.decision.softmax import softmax
@@ -59,8 +58,8 @@ def explain(
 ) -> Explanation:
     """Measure the drop of the metric with each raw column shuffled over val records, and without each modality.
 
-    An unchanged text is encoded once, so that a table of many columns costs little more than its texts. An error is
-    returned as a `problem`: the model is already trained and exported.
+    Every text is encoded once: a shuffled text has the features of another record. An error is returned as a `problem`:
+    the model is already trained and exported.
 
     Args:
         records: the most val records to use; fewer if they would take longer than about a minute.
@@ -77,11 +76,9 @@ def explain(
         return Explanation(METRIC, None, len(sample), 0, time.perf_counter() - began, problem=problem)
 
     try:
-        model = model.to(device).eval()
-        if len(sample):
-            sample = sample[: _affordable(model, val, sample, size=size, device=device)]
-        measured = _Measured(model, data, val, sample, size=size, device=device, stopped=stopped)
-        base, problem = measured.score(lambda batch, _: batch)
+        measured = _Measured(model.to(device).eval(), data, val, device=device, stopped=stopped)
+        sample = sample[: measured.affordable(sample, size=size)]
+        base, problem = measured.encode(sample, size=size)
         if base is None:
             return not_measured(problem)
         columns = [measured.importance(column, kind, base, seed=seed) for column, kind in measured.columns]
@@ -110,37 +107,8 @@ def explain(
     )
 
 
-def _affordable(model: Classifier, val: PreparedSplit, sample: np.ndarray, *, size: int, device: torch.device) -> int:
-    """Return how many records of `sample` take about SECONDS, estimated from the first ones.
-
-    Raises:
-        TooSlow: _FEWEST of them would take more than LONGEST.
-    """
-    passes = 1 + SHUFFLES  # over every text: unchanged, and once per shuffle
-    _seconds_per_record(model, val, sample[:1], device=device)  # a device's first pass is slow
-    seconds = _seconds_per_record(model, val, sample[: min(size, _TIMED)], device=device)
-    if passes * seconds * _FEWEST < LONGEST:  # a record costs less in a full batch
-        seconds = _seconds_per_record(model, val, sample[:size], device=device)
-    records = min(len(sample), max(_FEWEST, int(SECONDS / (passes * seconds))))
-    expected = passes * seconds * records
-    if expected > LONGEST:
-        raise TooSlow(f"{records} val records would take about {expected / 60:.0f} minutes here")
-    logger.info("explaining on %d val records: about %.0f s", records, expected)
-    if records < len(sample):
-        logger.info("explain: %d records would take more than %.0f s", len(sample), SECONDS)
-    return records
-
-
-def _seconds_per_record(model: Classifier, val: PreparedSplit, rows: np.ndarray, *, device: torch.device) -> float:
-    batch = val.pack(rows).to(device)
-    with torch.inference_mode():
-        began = time.perf_counter()
-        model(batch).cpu()
-    return (time.perf_counter() - began) / len(rows)
-
-
 class _Measured:
-    """The sample in batches, and the changes whose effect is measured.
+    """The sample in batches with the features of its texts, and the changes whose effect is measured.
 
     Attributes:
         columns: (raw column, kind) of every input of the model.
@@ -152,25 +120,12 @@ class _Measured:
         model: Classifier,
         data: PreparedData,
         val: PreparedSplit,
-        sample: np.ndarray,
         *,
-        size: int,
         device: torch.device,
         stopped: Callable[[], bool],
     ) -> None:
         fitted = data.fitted
         self._model, self._val, self._device, self._stopped = model, val, device, stopped
-        self._sample = sample
-        self._labels = val.column("label").to_numpy()[sample]
-        self._batches = [
-            (part, val.pack(sample[part]).to(device))
-            for part in np.array_split(np.arange(len(sample)), -(-len(sample) // size) or 1)
-            if len(part)
-        ]
-        self._remembered = _Remembered(model, [batch for _, batch in self._batches])
-        self._tabular = (
-            np.concatenate([batch.tabular.cpu().numpy() for _, batch in self._batches]) if len(sample) else None
-        )
         blank = records_to_table([dict.fromkeys(fitted.feature_inputs)])
         roles = [field.role for field in fitted.text_fields]
         self._empty = RecordArrays.from_batch(Preprocessor.load(data.folder).transform(blank).batch, roles)
@@ -186,80 +141,107 @@ class _Measured:
         if self._tabular_index:
             self.modalities.append(("the table", [], True))
 
-    def score(self, change: Callable[[PackedBatch, np.ndarray], PackedBatch]) -> tuple[float | None, str | None]:
-        """Return the metric over the changed sample; `change` gets each batch and its positions in the sample."""
-        if not self._batches:
+    def affordable(self, sample: np.ndarray, *, size: int) -> int:
+        """Return how many records of `sample` take about SECONDS, estimated from the first ones.
+
+        Raises:
+            TooSlow: _FEWEST of them would take more than LONGEST.
+        """
+        if not len(sample):
+            return 0
+        self._seconds_per_record(sample[:1])  # a device's first pass is slow
+        seconds = self._seconds_per_record(sample[: min(size, _TIMED)])
+        if seconds * _FEWEST < LONGEST:  # a record costs less in a full batch
+            seconds = self._seconds_per_record(sample[:size])
+        records = min(len(sample), max(_FEWEST, int(SECONDS / seconds)))
+        expected = seconds * records
+        if expected > LONGEST:
+            raise TooSlow(f"{records} val records would take about {expected / 60:.0f} minutes here")
+        logger.info("explaining on %d val records: about %.0f s", records, expected)
+        if records < len(sample):
+            logger.info("explain: %d records would take more than %.0f s", len(sample), SECONDS)
+        return records
+
+    @torch.inference_mode()
+    def _seconds_per_record(self, rows: np.ndarray) -> float:
+        """Time the encoders once, and the head for every change."""
+        batch = self._val.pack(rows).to(self._device)
+        began = time.perf_counter()
+        features = self._model.encode(batch)
+        features[0].cpu()
+        encoded = time.perf_counter()
+        self._model.head(features, batch).cpu()
+        passes = 1 + SHUFFLES * len(self.columns) + len(self.modalities)
+        return (encoded - began + passes * (time.perf_counter() - encoded)) / len(rows)
+
+    @torch.inference_mode()
+    def encode(self, sample: np.ndarray, *, size: int) -> tuple[float | None, str | None]:
+        """Encode the sample's texts, and return the metric without a change, or the reason why it is undefined."""
+        if not len(sample):
             return None, "no val record has a label"
+        self._sample = sample
+        self._labels = self._val.column("label").to_numpy()[sample]
+        self._batches = [
+            (part, self._val.pack(sample[part]).to(self._device))
+            for part in np.array_split(np.arange(len(sample)), -(-len(sample) // size))
+        ]
+        self._tabular = torch.cat([batch.tabular for _, batch in self._batches])
+        self._features: list[list[Tensor]] = [[] for _ in self._text_index]  # of each text and record; last the empty
+        for batch in [*(batch for _, batch in self._batches), self._empty_batch(1)]:
+            self._check_stopped()
+            encoded = zip(self._model.branches.values(), self._model.encode(batch), batch.texts, strict=True)
+            for index, (branch, features, text) in enumerate(encoded):
+                self._features[index] += features.split(text.record_lengths if branch.per_token else 1)
+        return self._score({}, self._tabular)
+
+    def _check_stopped(self) -> None:
+        if self._stopped():
+            raise Interrupted
+
+    def _empty_batch(self, records: int) -> PackedBatch:
+        return pack_records([self._empty] * records, [0] * records).to(self._device)
+
+    @torch.inference_mode()
+    def _score(self, sources: Mapping[int, np.ndarray], tabular: Tensor) -> tuple[float | None, str | None]:
+        """Return the metric where record i has the table tabular[i], and text t of record sources[t][i] of the sample.
+
+        A source of -1 is the empty record; a text without sources is unchanged.
+        """
         logits = []
-        with torch.inference_mode(), self._remembered:
-            for positions, batch in self._batches:
-                if self._stopped():
-                    raise Interrupted
-                logits.append(self._model(change(batch, positions)).float().cpu().numpy())
+        for positions, batch in self._batches:
+            self._check_stopped()
+            texts, features = list(batch.texts), []
+            for index, of_text in enumerate(self._features):
+                taken = sources[index][positions] if index in sources else positions
+                features.append(torch.cat([of_text[i] for i in taken]))
+                if index in sources:
+                    packed = self._empty_batch(len(taken)) if taken[0] < 0 else self._val.pack(self._sample[taken])
+                    texts[index] = packed.texts[index].to(self._device)
+            changed = replace(batch, texts=tuple(texts), tabular=tabular[positions])
+            logits.append(self._model.head(features, changed).float().cpu().numpy())
         return score(self._labels, softmax(np.concatenate(logits)))
 
     def importance(self, column: str, kind: str, base: float, *, seed: int) -> Importance:
+        """Return the mean drop over the shuffles of `column`."""
         drops = []
         for shuffle in range(SHUFFLES):
             order = np.random.default_rng([seed, shuffle]).permutation(len(self._sample))
-            drops.append(self._drop(base, lambda batch, rows, order=order: self._shuffled(batch, column, order[rows])))
+            if column in self._text_index:
+                drops.append(self._drop(base, {self._text_index[column]: order}, self._tabular))
+            else:
+                inputs = list(self._tabular_index[column])
+                tabular = self._tabular.clone()
+                tabular[:, inputs] = self._tabular[order][:, inputs]
+                drops.append(self._drop(base, {}, tabular))
         return Importance(column, kind, float(np.mean(drops)), float(np.std(drops)))
 
     def ablation(self, name: str, texts: Sequence[int], table: bool, *, base: float) -> Importance:
-        return Importance(name, "modality", self._drop(base, lambda batch, _: self._without(batch, texts, table=table)))
+        """Return the drop with these texts, or the table, replaced by those of an empty record."""
+        nothing = np.full(len(self._sample), -1)
+        tabular = self._empty_batch(1).tabular.expand_as(self._tabular) if table else self._tabular
+        return Importance(name, "modality", self._drop(base, dict.fromkeys(texts, nothing), tabular))
 
-    def _drop(self, base: float, change: Callable[[PackedBatch, np.ndarray], PackedBatch]) -> float:
-        changed, problem = self.score(change)
+    def _drop(self, base: float, sources: Mapping[int, np.ndarray], tabular: Tensor) -> float:
+        changed, problem = self._score(sources, tabular)
         assert changed is not None, problem  # the base has the same labels, and is defined
         return base - changed
-
-    def _shuffled(self, batch: PackedBatch, column: str, sources: np.ndarray) -> PackedBatch:
-        """Return `batch` with the values of `column` from the sample's records at `sources`."""
-        if column in self._text_index:
-            index = self._text_index[column]
-            others = self._val.pack(self._sample[sources]).texts[index].to(self._device)
-            return replace(batch, texts=_with(batch.texts, {index: others}))
-        assert self._tabular is not None, "a sample without records is not explained"
-        inputs = list(self._tabular_index[column])
-        tabular = batch.tabular.clone()
-        tabular[:, inputs] = torch.from_numpy(self._tabular[sources][:, inputs]).to(self._device)
-        return replace(batch, tabular=tabular)
-
-    def _without(self, batch: PackedBatch, texts: Sequence[int], *, table: bool) -> PackedBatch:
-        """Return `batch` with these texts, or the table, replaced by those of an empty record."""
-        count = len(batch.rows)
-        empty = pack_records([self._empty] * count, [0] * count).to(self._device)
-        changed = replace(batch, texts=_with(batch.texts, {index: empty.texts[index] for index in texts}))
-        return replace(changed, tabular=empty.tabular) if table else changed
-
-
-def _with(texts: tuple[PackedText, ...], others: dict[int, PackedText]) -> tuple[PackedText, ...]:
-    return tuple(others.get(index, text) for index, text in enumerate(texts))
-
-
-class _Remembered:
-    """Within the block, each text branch computes each text of `batches` once."""
-
-    def __init__(self, model: Classifier, batches: Sequence[PackedBatch]) -> None:
-        self._branches = list({id(branch): branch for branch in model.branches.values()}.values())
-        self._texts = {id(text): text for batch in batches for text in batch.texts}  # prevents reuse of ids
-        self._features: dict[tuple[int, int], Tensor] = {}
-
-    def __enter__(self) -> None:
-        for branch in self._branches:
-            branch.forward = self._remembering(branch, branch.forward)
-
-    def __exit__(self, *_: object) -> None:
-        for branch in self._branches:
-            del branch.forward
-
-    def _remembering(self, branch: Any, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def compute(text: PackedText, **given: Any) -> Tensor:
-            if id(text) not in self._texts:
-                return forward(text, **given)
-            key = id(branch), id(text)
-            if key not in self._features:
-                self._features[key] = forward(text, **given)
-            return self._features[key]
-
-        return compute
