@@ -11,6 +11,7 @@ from torch import nn
 from container.models.backbone import EncoderFolders, build_encoder, build_word_embeddings
 from container.models.classifier import Classifier
 from container.models.cross_attention import CrossAttentionTable, CrossAttentionTexts
+from container.models.dropout import draw_faster
 from container.models.encoder import TextBranch, TextEncoder
 from container.models.experts import Experts
 from container.models.fusion import Concat, ConcatMLP, FusionHead, Gate, NormalisedGates, States, TextOnly
@@ -98,7 +99,9 @@ def build_classifier(
             part="the fusion head",
             settings="hidden_common_dim, fusion_hidden_dim or num_experts",
         )
-        return Classifier(branches, tabular=tabular, fusion=fusion, modality_dropout=hp.modality_dropout)
+        classifier = Classifier(branches, tabular=tabular, fusion=fusion, modality_dropout=hp.modality_dropout)
+    draw_faster(classifier)
+    return classifier
 
 
 def load_classifier(model_dir: Path) -> Classifier:

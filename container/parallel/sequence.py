@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from container.models.attention import PackedLayout
+from container.models.dropout import Dropout
 from container.parallel.tensor_modules import gather, replace_forward, shared
 
 
@@ -54,7 +55,7 @@ class SlicedTokens:
         for module in layer.modules():
             if isinstance(module, nn.LayerNorm):
                 replace_forward(module, self._norm)
-            elif isinstance(module, nn.Dropout):
+            elif isinstance(module, Dropout):
                 replace_forward(module, self._dropout)
 
     def count_at(self, attention: nn.Module) -> None:
@@ -86,11 +87,11 @@ class SlicedTokens:
         weight, bias = (p if p is None else shared(p, self._mesh) for p in (norm.weight, norm.bias))
         return F.layer_norm(local, norm.normalized_shape, weight, bias, norm.eps)
 
-    def _dropout(self, dropout: nn.Dropout, local: Tensor) -> Tensor:
+    def _dropout(self, dropout: Dropout, local: Tensor) -> Tensor:
         """Draw the whole mask on every rank and apply a slice, so that a seed gives the same result without slices."""
         if not dropout.training or dropout.p == 0:
             return local
         size, rank = self._mesh.size(), self._mesh.get_local_rank()
-        mask = F.dropout(local.new_ones(1, self._tokens, local.shape[2]), dropout.p) != 0  # [1, N, d]
-        kept = F.pad(mask, (0, 0, 0, size * local.shape[1] - self._tokens)).chunk(size, dim=1)[rank]  # [1, N / tp, d]
-        return local.where(kept, 0) / (1 - dropout.p)
+        factors = dropout.draw_factors(torch.Size((1, self._tokens, local.shape[2])), like=local)  # [1, N, d]
+        filled = F.pad(factors, (0, 0, 0, size * local.shape[1] - self._tokens))
+        return local * filled.chunk(size, dim=1)[rank]  # [1, N / tp, d]
