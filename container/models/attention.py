@@ -51,6 +51,10 @@ class Layout(Protocol):
         """
         ...
 
+    def first_tokens(self, hidden: Tensor) -> Tensor:
+        """Return the hidden states of each chunk's first token, [1, S, d] packed or [S, 1, d] dense."""
+        ...
+
 
 @dataclass(frozen=True)
 class PackedLayout:
@@ -80,6 +84,9 @@ class PackedLayout:
             return self._attend_varlen(query, key, value, scale=scale, window=window)
         # torch.compiler.disable has types for functions only.
         return self._attend_by_chunk(query, key, value, scale=scale, window=window)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def first_tokens(self, hidden: Tensor) -> Tensor:
+        return hidden.index_select(1, self.cu_seqlens[:-1])
 
     def _attend_varlen(
         self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None
@@ -141,6 +148,9 @@ class DenseLayout:
         scores = query.matmul(key.transpose(-1, -2)) / divisor + self.biases[window]  # [S, heads, T, T]
         return scores.softmax(-1).matmul(value)
 
+    def first_tokens(self, hidden: Tensor) -> Tensor:
+        return hidden[:, :1]
+
     def _bias(self, window: int | None, dtype: torch.dtype) -> Tensor:
         """Return 0 for an attended token and a large negative number for another. [S, 1, 1 or T, T]"""
         hidden = 1 - self.mask.unsqueeze(1).unsqueeze(2).to(dtype)  # [S, 1, 1, T]
@@ -149,6 +159,36 @@ class DenseLayout:
             hidden = (hidden + far).clamp(max=1)  # [S, 1, T, T]
         # A finite minimum: -inf would turn rows without an attended token (padding) into NaN.
         return hidden * torch.finfo(dtype).min
+
+
+class FirstTokens:
+    """Makes a layer compute only the first token of each chunk after its attention.
+
+    The layout is noted at each start of the layer's attention, because checkpointed layers run again.
+
+    Args:
+        part: names of the first and last module of the attention (EncoderFamily.attention_part).
+    """
+
+    def __init__(self, layer: nn.Module, part: tuple[str, str]) -> None:
+        first, last = map(layer.get_submodule, part)
+        self._layout: Layout | None = None
+        self._hooks = (
+            first.register_forward_pre_hook(self._note, with_kwargs=True),
+            last.register_forward_hook(self._select),
+        )
+
+    def remove(self) -> None:
+        """Make the layer compute every token again."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _note(self, _: nn.Module, __: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._layout = kwargs["layout"]
+
+    def _select(self, _: nn.Module, __: tuple[Any, ...], hidden: Tensor) -> Tensor:
+        assert self._layout is not None, "attention precedes"
+        return self._layout.first_tokens(hidden)
 
 
 def varlen_attention(

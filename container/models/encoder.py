@@ -6,7 +6,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from container.data.batch import PackedText
-from container.models.attention import DenseLayout, Layout, PackedLayout
+from container.models.attention import DenseLayout, FirstTokens, Layout, PackedLayout
 from container.models.backbone_parts import encoder_layers
 from container.models.families import encoder_family
 from container.models.word_encoders import WordEncoder
@@ -16,7 +16,7 @@ class Pooler(nn.Module):
     """Return tanh(Linear(d -> d)) of each chunk's first token; every family gets this pooler.
 
     Poolers turn the states of the tokens of `text` [N, d], or of padded chunks [S, T, d], into one vector per chunk
-    [S, d].
+    [S, d]. This one also takes the states of the first tokens alone, [S, d] or [S, 1, d].
     """
 
     def __init__(self, width: int) -> None:
@@ -24,7 +24,8 @@ class Pooler(nn.Module):
         self.dense = nn.Linear(width, width)
 
     def forward(self, states: Tensor, text: PackedText) -> Tensor:
-        return torch.tanh(self.dense(states.index_select(0, text.cu_seqlens[:-1])))
+        first = states if len(states) == len(text.lengths) else states.index_select(0, text.cu_seqlens[:-1])
+        return torch.tanh(self.dense(first))
 
     def forward_dense(self, states: Tensor, _: Tensor) -> Tensor:
         return torch.tanh(self.dense(states[:, 0]))
@@ -72,6 +73,16 @@ class TextEncoder(nn.Module):
         self.pad_token_id = pad_token_id
         self.width: int = backbone.config.hidden_size
         self.pooler = pooler
+        family = encoder_family(self.kind)
+        layers = self.layers
+        self._first_tokens: FirstTokens | None = None
+        if isinstance(pooler, Pooler) and packed and layers and family.attention_part:
+            self._first_tokens = FirstTokens(layers[-1], family.attention_part)
+
+    def compute_every_token(self) -> None:
+        """Make the last layer compute every token, which only a pooler that reads first tokens does not need."""
+        if self._first_tokens is not None:
+            self._first_tokens.remove()
 
     @property
     def kind(self) -> str:
@@ -103,7 +114,10 @@ class TextEncoder(nn.Module):
         return self.pooler.forward_dense(self.token_states_dense(input_ids, mask), mask)
 
     def token_states(self, text: PackedText) -> Tensor:
-        """Return the last hidden state of each token, in the order of `text.tokens`. [N, d]"""
+        """Return the last hidden state of each token, in the order of `text.tokens`. [N, d]
+
+        A pooler that needs the first tokens only gets them from the last layer: [S, d].
+        """
         if self.packed:
             return self._states(text.tokens[None], positions=text.positions[None], layout=PackedLayout.of(text))[0]
         input_ids = pad_sequence(

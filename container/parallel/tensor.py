@@ -3,7 +3,7 @@
 A layer costs two all-reduces of its activations forward, and two backward. Every rank computes the norms, dropout and
 residuals between the split matrices. With sequence parallelism, each rank computes them for its slice of the tokens,
 and each all-reduce becomes an all-gather and a reduce-scatter. Dropout masks are those of a single process if the
-ranks' generators have the same state.
+ranks' generators have the same state; with slices, of one that computes every token of the last layer.
 """
 
 from collections.abc import Mapping
@@ -65,6 +65,7 @@ def _split_encoder(encoder: TextEncoder, mesh: DeviceMesh, *, sequence_parallel:
     for layer in layers:
         _split_layer(layer, family.tensor_plan, mesh, tokens)
     if tokens is not None:
+        encoder.compute_every_token()
         tokens.slice_around(backbone.get_submodule(family.layers.rpartition(".")[0]))
 
 

@@ -12,6 +12,7 @@ from container.data.batch import PackedText
 from container.models.attention import PackedLayout
 from container.models.backbone import build_encoder
 from container.models.encoder import TextEncoder, mean_over_groups
+from container.models.families import encoder_family
 from contracts.errors import ContractError
 from testing.encoder_families import (
     MAX_LENGTH,
@@ -30,9 +31,9 @@ REFERENCES = [(family, "sdpa") for family in PACKED_FAMILIES] + [
 ]
 
 
-def build(folder: Path, family: str, **overrides: object) -> TextEncoder:
+def build(folder: Path, family: str, *, pooling: str | None = "first", **overrides: object) -> TextEncoder:
     torch.manual_seed(0)
-    return build_encoder(FIELD, write_config(folder / family, family, **overrides)).double()
+    return build_encoder(FIELD, write_config(folder / family, family, **overrides), pooling=pooling).double()
 
 
 def reference_of(encoder: TextEncoder, folder: Path, attention: str | None) -> nn.Module:
@@ -83,14 +84,14 @@ def _compare(encoder: TextEncoder, reference: nn.Module, states: Callable[[Packe
 
 @pytest.mark.parametrize(("family", "attention"), REFERENCES)
 def test_packed_states_and_gradients_equal_the_padded_forward(tmp_path: Path, family: str, attention: str) -> None:
-    encoder = build(tmp_path, family)
+    encoder = build(tmp_path, family, pooling=None)
     assert encoder.packed
     _compare(encoder, reference_of(encoder, tmp_path / family, attention), encoder.token_states)
 
 
 @pytest.mark.parametrize("family", PADDED_FAMILIES)
 def test_a_family_that_cannot_be_packed_runs_padded_with_the_same_result(tmp_path: Path, family: str) -> None:
-    encoder = build(tmp_path, family)
+    encoder = build(tmp_path, family, pooling=None)
     assert not encoder.packed
     _compare(encoder, reference_of(encoder, tmp_path / family, None), encoder.token_states)
 
@@ -109,6 +110,25 @@ def test_the_dense_form_gives_the_same_chunk_vectors_and_finite_ones_for_padding
     assert found.isfinite().all()
 
 
+@pytest.mark.parametrize("family", [name for name in PACKED_FAMILIES if encoder_family(name).attention_part])
+def test_the_last_layer_computes_first_tokens_only_with_the_same_vectors_and_gradients(
+    tmp_path: Path, family: str
+) -> None:
+    only, every = (build(tmp_path, family) for _ in range(2))
+    every.compute_every_token()
+    rows = []
+    for encoder in (only, every):
+        norm = [module for module in encoder.layers[-1].modules() if isinstance(module, nn.LayerNorm)][-1]
+        norm.register_forward_hook(lambda _, __, output: rows.append(output.shape[1]))
+    text = packed_text(CHUNKS)
+    dense = padded(text, pad=0)
+    for encoder in (only, every):
+        (encoder(text) + encoder.forward_dense(*dense)).square().sum().backward()
+    assert rows == [len(text.lengths), 1, len(text.tokens), MAX_LENGTH]
+    torch.testing.assert_close(only(text), every(text), rtol=0, atol=1e-12)
+    assert_same_gradients(only, every.backbone)
+
+
 @pytest.mark.parametrize("family", [*PACKED_FAMILIES, *PADDED_FAMILIES])
 def test_every_trainable_parameter_gets_a_gradient(tmp_path: Path, family: str) -> None:
     encoder = build(tmp_path, family)
@@ -118,7 +138,7 @@ def test_every_trainable_parameter_gets_a_gradient(tmp_path: Path, family: str) 
 
 
 def test_chunks_do_not_see_each_other(tmp_path: Path) -> None:
-    encoder = build(tmp_path, "modernbert")
+    encoder = build(tmp_path, "modernbert", pooling=None)
     text = packed_text(CHUNKS)
     before = encoder.token_states(text)
     text.tokens[7:37] = 5
@@ -129,7 +149,7 @@ def test_chunks_do_not_see_each_other(tmp_path: Path) -> None:
 
 def test_modernbert_layers_see_their_window_and_no_further(tmp_path: Path) -> None:
     """One local layer of window 8: a token at distance 4 is seen, one at distance 5 is not."""
-    encoder = build(tmp_path, "modernbert", num_hidden_layers=1, layer_types=["sliding_attention"])
+    encoder = build(tmp_path, "modernbert", num_hidden_layers=1, layer_types=["sliding_attention"], pooling=None)
     text = packed_text([[MAX_LENGTH]])
     before = encoder.token_states(text)
     text.tokens[30] = 3 + (text.tokens[30] - 2) % 80
@@ -150,7 +170,7 @@ def test_hidden_dropout_follows_the_config(tmp_path: Path) -> None:
 
 
 def test_float32_is_close_to_the_padded_forward(tmp_path: Path) -> None:
-    encoder = build(tmp_path, "modernbert").float()
+    encoder = build(tmp_path, "modernbert", pooling=None).float()
     reference = reference_of(encoder, tmp_path / "modernbert", "eager").float()
     text = packed_text(CHUNKS)
     expected = padded_states(reference, text, pad=encoder.pad_token_id)
@@ -169,7 +189,7 @@ def test_bfloat16_autocast_follows_float32(tmp_path: Path) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("family", PACKED_FAMILIES)
 def test_the_variable_length_kernel_gives_the_same_states(tmp_path: Path, family: str) -> None:
-    encoder = build(tmp_path, family, initializer_range=0.05)
+    encoder = build(tmp_path, family, initializer_range=0.05, pooling=None)
     text = packed_text(CHUNKS)
     expected = encoder.token_states(text)
     encoder = encoder.float().cuda()
@@ -181,7 +201,9 @@ def test_the_variable_length_kernel_gives_the_same_states(tmp_path: Path, family
 
 def test_a_family_that_is_not_in_the_table_computes_its_padded_states(tmp_path: Path) -> None:
     folder = tmp_path / "ernie"
-    encoder = build_encoder(FIELD, write_config(folder, "bert", model_type="ernie", use_task_id=False)).double()
+    encoder = build_encoder(
+        FIELD, write_config(folder, "bert", model_type="ernie", use_task_id=False), pooling=None
+    ).double()
     assert not encoder.packed
     _compare(encoder, reference_of(encoder, folder, None), encoder.token_states)
 

@@ -159,9 +159,11 @@ def beside_one_process(case: Case, folder: Path) -> tuple[Trained, Trained]:
     execution = parallelize(model, ranks, case.hp, precision=precision_of(case.hp))
     ours = train(execution, [step[ranks.data_rank] for step in everything], records=records)
     alone = Case({}, case.families, dropout=case.dropout)
-    single = parallelize(
-        build(folder, alone), build_mesh(ParallelDegrees()), alone.hp, precision=precision_of(alone.hp)
-    )
+    uncut = build(folder, alone)
+    if case.dropout and case.hp.sequence_parallel:  # which drops in every token of the last layer
+        for branch in uncut.branches.values():
+            branch.encoder.compute_every_token()
+    single = parallelize(uncut, build_mesh(ParallelDegrees()), alone.hp, precision=precision_of(alone.hp))
     expected = train(single, [[batch for own in step for batch in own] for step in everything], records=records)
     return ours, expected
 
