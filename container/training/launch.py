@@ -21,7 +21,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from container.failure import Failure, root_cause
 from container.job import Attempt, Scratch, write_json
-from container.processes import PARENT_PID, die_with_parent, set_up_logging
+from container.processes import PARENT_PID, die_with_parent, end_process, set_up_logging
 from container.training.checkpoint_files import clear_unfinished
 from container.training.stop import LEFT_ALONE
 
@@ -127,4 +127,4 @@ def failure_of(scratch: Scratch, ended: Sequence[Ended]) -> Failure | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Scratch(Path(sys.argv[1])), int(sys.argv[2]), checkpoints=Path(sys.argv[3])))
+    end_process(main(Scratch(Path(sys.argv[1])), int(sys.argv[2]), checkpoints=Path(sys.argv[3])))

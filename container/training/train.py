@@ -1,6 +1,7 @@
 """Train over the mesh, choose the weights, and predict val and test."""
 
 import logging
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,7 +135,7 @@ def _train(
     )
     progress.hyperparameters(hp)
     job.timeline.mark("build model")
-    val_logits = Trainer(
+    trainer = Trainer(
         job,
         run,
         splits=data.splits,
@@ -143,8 +144,9 @@ def _train(
         progress=progress,
         profiler=profiler,
         stop=stop,
-    ).train()
-    progress.close()
+    )
+    with closing(progress):
+        val_logits = trainer.train()
     return run.state, val_logits
 
 

@@ -14,7 +14,7 @@ from container.failure import Failure
 from container.job import Job, Scratch, write_json
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh, init_distributed
-from container.processes import die_with_parent, set_up_logging
+from container.processes import die_with_parent, end_process, set_up_logging
 from container.training.job_data import JobData
 from container.training.stop import StopAgreed, StopFlag
 from container.training.train import train_and_predict
@@ -70,4 +70,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end_process(main(sys.argv[1:]))
