@@ -27,6 +27,7 @@ def shard_module(module: nn.Module, *, ranks: RankMesh, hp: Hyperparameters, pre
     assert mesh is not None, "there is a data axis"
     offload = CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda") if hp.cpu_offload else OffloadPolicy()
     shard = partial(fully_shard, mesh=mesh, offload_policy=offload)
+    _leave_recurrent_weights_in_place(module)
     reshard_after_forward = hp.sharding_strategy == "FULL_SHARD" and ranks.size("dp_shard") > 1
     backbones = [encoder.backbone for encoder in module.modules() if isinstance(encoder, TextEncoder)]
     in_backbones = {child for backbone in backbones for child in backbone.modules()}
@@ -38,8 +39,8 @@ def shard_module(module: nn.Module, *, ranks: RankMesh, hp: Hyperparameters, pre
     for unit in module.modules():
         if isinstance(unit, FSDPModule):
             unit.set_gradient_divide_factor(1.0)  # a sum; the default is a mean
-            if ranks.device.type == "cpu":
-                unit.set_force_sum_reduction_for_comms(True)  # gloo has no scaled reduction
+            # Otherwise torch asks for a sum scaled by 1.0, which gloo does not have and NVLink switches do not compute.
+            unit.set_force_sum_reduction_for_comms(True)
 
 
 def reshard(module: nn.Module) -> None:
@@ -50,6 +51,16 @@ def reshard(module: nn.Module) -> None:
     for unit in module.modules():
         if isinstance(unit, FSDPModule):
             unit.reshard()
+
+
+def _leave_recurrent_weights_in_place(module: nn.Module) -> None:
+    """Stop recurrent layers in `module` from moving their weights into one buffer, as they do for cuDNN.
+
+    fully_shard gathers weights into the buffers of the first forward: a moved weight would never change again.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.RNNBase):
+            layer.flatten_parameters = lambda: None
 
 
 def _units(module: nn.Module, hp: Hyperparameters) -> list[nn.Module]:
