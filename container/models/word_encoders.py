@@ -71,7 +71,8 @@ class RecurrentEncoder(WordEncoder):
             order.to(device, non_blocking=True),
             order.argsort().to(device, non_blocking=True),
         )
-        _, (states, _) = self.recurrent(sequence)  # [2 * layers, S, H]
+        with torch.autocast("cuda", enabled=False):  # it computes LSTMs in float16, also where bfloat16 is asked for
+            _, (states, _) = self.recurrent(sequence)  # [2 * layers, S, H]
         return torch.cat([states[-2], states[-1]], dim=1)
 
     def forward_dense(self, input_ids: Tensor, mask: Tensor) -> Tensor:

@@ -425,3 +425,18 @@ def test_unreadable_hyperparameters_are_an_error_that_names_the_file(saved: tupl
     (folder / HYPERPARAMETERS).write_text("{")
     with pytest.raises(ContractError, match=r"hyperparameters\.json: cannot be read"):
         load_classifier(folder)
+
+
+def test_an_lstm_runs_without_the_autocast_that_computes_it_in_float16(tmp_path):
+    model = build(tmp_path, model_class="lstm")
+    lowered = []
+    model.branches["text"].encoder.recurrent.register_forward_pre_hook(
+        lambda *_: lowered.append(torch.is_autocast_enabled("cuda"))
+    )
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        model(batch_for(model))
+        assert torch.is_autocast_enabled("cuda"), "for what follows"
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+    assert lowered == [False]
