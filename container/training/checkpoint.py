@@ -37,6 +37,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 
+from container.data.side_stream import use_side_stream
 from container.failure import PeerFailed
 from container.training.checkpoint_files import (
     BEST,
@@ -54,6 +55,7 @@ logger = logging.getLogger(__name__)
 # Flat optimizer names let a checkpoint resume under another strategy.
 _OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
 _WRITE_TIMEOUT = timedelta(minutes=30)  # one rank's disk may be slow; a rank that dies is noticed at once
+_CPU = torch.device("cpu")
 _LONG_WAIT = 5.0  # seconds of waiting for the previous save after which a line is logged
 
 
@@ -66,9 +68,10 @@ class CheckpointStore:
     Args:
         folder: checkpoints/.
         keep: number of the newest checkpoints to keep, in addition to the best.
+        device: of this rank. DCP synchronizes the current stream even when it writes host memory.
     """
 
-    def __init__(self, folder: Path, *, keep: int) -> None:
+    def __init__(self, folder: Path, *, keep: int, device: torch.device = _CPU) -> None:
         self._folder = folder
         self._keep = keep
         self._rank = dist.get_rank()
@@ -76,7 +79,7 @@ class CheckpointStore:
         assert isinstance(group, dist.ProcessGroup), "every rank is a member"
         self._group = group
         self._hosts = HostFolders(timeout=_WRITE_TIMEOUT)
-        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writer = ThreadPoolExecutor(1, "checkpoint", initializer=use_side_stream, initargs=(device,))
         self._pending: Future[None] | None = None
 
     def save(

@@ -59,7 +59,7 @@ def train_and_predict(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFla
         StopAgreed: the ranks agreed to stop; a complete checkpoint is saved.
         ContractError: the loss stays non-finite, or the checkpoint to evaluate is missing.
     """
-    store = CheckpointStore(job.paths.checkpoints, keep=job.hp.keep_checkpoints)
+    store = CheckpointStore(job.paths.checkpoints, keep=job.hp.keep_checkpoints, device=ranks.device)
     state, val_logits = _train(job, ranks, store, data=data, stop=stop)
     checkpoint, weights = _choose_weights(job.hp, store, state)
     execution = parallelize(

@@ -256,3 +256,13 @@ def test_a_parameter_without_a_gradient_so_far_and_a_frozen_one_resume_too(tmp_p
         train(one, its, range(3, 6), later=True)
     for name, value in module.state_dict().items():
         assert torch.equal(value, other.state_dict()[name]), name
+
+
+def test_the_writer_uses_the_gpu_of_its_rank_in_a_stream_of_its_own(tmp_path, monkeypatch):
+    gpu, chosen = torch.device("cuda", 3), []
+    for name in ("set_device", "set_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda value: chosen.append((threading.current_thread().name, value)))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"a stream of {device}")
+    store = CheckpointStore(tmp_path, keep=1, device=gpu)
+    save(store, *trained(0), step=3)
+    assert chosen == [("checkpoint_0", gpu), ("checkpoint_0", "a stream of cuda:3")]
