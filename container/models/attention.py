@@ -66,7 +66,7 @@ class PackedLayout:
         cu_seqlens: chunk boundaries on the encoder's device. [S + 1] int32
         lengths: chunk lengths on the host. [S]
         longest: upper bound of the chunk lengths.
-        flash: whether the device has the variable-length kernel.
+        flash: whether the device has the flash kernel.
     """
 
     cu_seqlens: Tensor
@@ -76,42 +76,33 @@ class PackedLayout:
 
     @classmethod
     def of(cls, text: PackedText) -> "PackedLayout":
-        longest = -(-max(text.lengths) // _LENGTH_STEP) * _LENGTH_STEP
-        return cls(text.cu_seqlens, text.lengths, longest, _has_flash(text.cu_seqlens.device))
+        return cls(text.cu_seqlens, text.lengths, rounded_length(max(text.lengths)), has_flash(text.cu_seqlens.device))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
-        if self.flash and _varlen_supports(query):
-            return self._attend_varlen(query, key, value, scale=scale, window=window)
+        context = varlen_attention(
+            query[0].transpose(0, 1),  # [N, heads, head_dim]
+            key[0].transpose(0, 1),
+            value[0].transpose(0, 1),
+            (self.cu_seqlens, self.cu_seqlens),
+            longest=(self.longest, self.longest),
+            flash=self.flash,
+            scale=scale,
+            window=window,
+        )
+        if context is not None:
+            return context.transpose(0, 1).unsqueeze(0)
         # torch.compiler.disable has types for functions only.
         return self._attend_by_chunk(query, key, value, scale=scale, window=window)  # pyright: ignore[reportAttributeAccessIssue]
 
     def first_tokens(self, hidden: Tensor) -> Tensor:
         return hidden.index_select(1, self.cu_seqlens[:-1])
 
-    def _attend_varlen(
-        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None
-    ) -> Tensor:
-        assert varlen_attn is not None
-        context = varlen_attn(
-            query[0].transpose(0, 1),  # [N, heads, head_dim]
-            key[0].transpose(0, 1),
-            value[0].transpose(0, 1),
-            self.cu_seqlens,
-            self.cu_seqlens,
-            self.longest,
-            self.longest,
-            scale=scale,
-            window_size=(-1, -1) if window is None else (window, window),
-        )
-        return context.transpose(0, 1).unsqueeze(0)
-
     @torch.compiler.disable
     def _attend_by_chunk(
         self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None
     ) -> Tensor:
         """Call the kernel once per chunk; on CPU faster than padded buckets of lengths (docs/benchmarks.md)."""
-        if query.is_cuda:
-            _warn_slow(query.dtype)
+        warn_if_slow(query)
         # On CPU, the kernel's backward takes 6 times as long in bfloat16 as in float32 (docs/benchmarks.md).
         widened = query.device.type == "cpu" and query.dtype != torch.float32
         dtype = torch.promote_types(query.dtype, torch.float32) if widened else query.dtype
@@ -192,26 +183,64 @@ class FirstTokens:
 
 
 def varlen_attention(
-    query: Tensor, key: Tensor, value: Tensor, boundaries: tuple[Tensor, Tensor], *, longest: tuple[int, int]
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    boundaries: tuple[Tensor, Tensor],
+    *,
+    longest: tuple[int, int],
+    flash: bool,
+    scale: float | None = None,
+    window: int | None = None,
 ) -> Tensor | None:
-    """Attend inside groups of tokens with the variable-length kernel; None if it lacks the device or dtype.
+    """Attend inside groups of tokens with one kernel; None if the device has none for these tensors.
 
     Args:
         query: [N, heads, head_dim]
         key, value: [M, heads, head_dim]
         boundaries: of the groups of queries and of keys. [B + 1] int32 each
-        longest: length of the longest group of queries and of keys.
+        longest: upper bound of the lengths of the groups of queries and of keys.
+        flash: whether the device has the flash kernel.
+        scale, window: see Layout.attend.
 
     Returns:
         [N, heads, head_dim]
     """
-    if not (_has_flash(query.device) and _varlen_supports(query)):
-        if query.is_cuda:
-            _warn_slow(query.dtype)
+    if value.device.type == "cpu":
         return None
-    assert varlen_attn is not None
-    longest_query, longest_key = (-(-length // _LENGTH_STEP) * _LENGTH_STEP for length in longest)
-    return varlen_attn(query, key, value, *boundaries, longest_query, longest_key)
+    query, key = query.to(value.dtype), key.to(value.dtype)  # rotary positions are float32 under autocast
+    head_dim, half = value.shape[-1], value.dtype in (torch.float16, torch.bfloat16)
+    if flash and half and head_dim % 8 == 0 and head_dim <= 256:
+        assert varlen_attn is not None
+        windows = (-1, -1) if window is None else (window, window)
+        return varlen_attn(query, key, value, *boundaries, *longest, scale=scale, window_size=windows)
+    if window is None and head_dim % 8 == 0 and value.dtype in (torch.float16, torch.float32):
+        return _memory_efficient_attention(query, key, value, boundaries, longest=longest, scale=scale)
+    return None
+
+
+def _memory_efficient_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    boundaries: tuple[Tensor, Tensor],
+    *,
+    longest: tuple[int, int],
+    scale: float | None,
+) -> Tensor:
+    """See varlen_attention; float32, or float16 on a GPU before Ampere. torch calls it so for nested tensors."""
+    batched = (tensor.unsqueeze(0) for tensor in (query, key, value))
+    dropout, whole_groups, for_backward = 0.0, 0, torch.is_grad_enabled()
+    scale = None if scale == value.shape[-1] ** -0.5 else scale  # torch cannot compile the backward of a given scale
+    context, *_ = torch.ops.aten._efficient_attention_forward(
+        *batched, None, *boundaries, *longest, dropout, whole_groups, for_backward, scale=scale
+    )
+    return context.squeeze(0)
+
+
+def rounded_length(longest: int) -> int:
+    """Return an upper bound of a length, one of few."""
+    return -(-longest // _LENGTH_STEP) * _LENGTH_STEP
 
 
 def _band(length: int, window: int, device: torch.device) -> Tensor:
@@ -220,20 +249,17 @@ def _band(length: int, window: int, device: torch.device) -> Tensor:
     return (position[:, None] - position[None, :]).abs() <= window
 
 
-def _varlen_supports(query: Tensor) -> bool:
-    """Return whether the variable-length kernel supports the dtype and head size of `query`."""
-    head_dim = query.shape[-1]
-    return query.dtype in (torch.float16, torch.bfloat16) and head_dim % 8 == 0 and head_dim <= 256
-
-
-def _warn_slow(dtype: torch.dtype) -> None:
-    name = str(dtype).removeprefix("torch.")
-    cause = f"attention in {name} on this GPU runs chunk by chunk, which is slow"
-    log_once(logger, logging.WARNING, f"{cause}: set bf16=true for the variable-length kernel")
+def warn_if_slow(tensor: Tensor) -> None:
+    """Warn if attention of `tensor`, which runs group by group, runs on a GPU."""
+    if tensor.is_cuda:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        cause = f"attention in {dtype} on this GPU runs chunk by chunk, which is slow"
+        log_once(logger, logging.WARNING, f"{cause}: bf16=true has a faster kernel on GPUs since Ampere")
 
 
 @lru_cache
-def _has_flash(device: torch.device) -> bool:
+def has_flash(device: torch.device) -> bool:
+    """Return whether `device` has the flash kernel for tensors in half precision."""
     return varlen_attn is not None and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 

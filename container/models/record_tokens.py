@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from container.data.batch import PackedText
-from container.models.attention import varlen_attention
+from container.models.attention import has_flash, rounded_length, varlen_attention, warn_if_slow
 from container.models.encoder import mean_over_groups
 
 
@@ -73,10 +73,17 @@ class PackedTokens:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, keys: "PackedTokens", heads: int) -> Tensor:
         q, k, v = (tensor.unflatten(-1, (heads, -1)) for tensor in (query, key, value))  # [N, heads, H / heads]
-        longest = (max(self.lengths), max(keys.lengths))
-        context = varlen_attention(q, k, v, (self.boundaries, keys.boundaries), longest=longest)
+        context = varlen_attention(
+            q,
+            k,
+            v,
+            (self.boundaries, keys.boundaries),
+            longest=(rounded_length(max(self.lengths)), rounded_length(max(keys.lengths))),
+            flash=has_flash(v.device),
+        )
         if context is not None:
             return context.flatten(1)
+        warn_if_slow(q)
         contexts = []
         for record in zip(q.split(self.lengths), k.split(keys.lengths), v.split(keys.lengths), strict=True):
             q, k, v = (tensor.transpose(0, 1)[None] for tensor in record)  # [1, heads, n, H / heads]

@@ -2,17 +2,21 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModel
 
 from container.data.batch import PackedText
+from container.models import attention
 from container.models.attention import PackedLayout
 from container.models.backbone import build_encoder
 from container.models.encoder import TextEncoder, mean_over_groups
 from container.models.families import encoder_family
+from container.models.record_tokens import PackedTokens
 from contracts.errors import ContractError
 from testing.encoder_families import (
     MAX_LENGTH,
@@ -186,17 +190,110 @@ def test_bfloat16_autocast_follows_float32(tmp_path: Path) -> None:
     torch.testing.assert_close(found.float(), expected, rtol=0, atol=0.05)
 
 
+def attend_in_groups(query: Tensor, key: Tensor, value: Tensor, *others: Any, scale: float | None) -> tuple[Tensor]:
+    """Compute what torch's memory-efficient kernel computes. [1, N, heads, head_dim] -> [1, N, heads, head_dim]"""
+    bias, of_queries, of_keys, longest_query, longest_key, dropout, mask_type, _ = others
+    assert (bias, longest_query, longest_key, dropout, mask_type) == (None, 128, 64, 0.0, 0)
+    groups = zip(*(
+        tensor[0].transpose(0, 1).tensor_split(at[1:-1], dim=1)
+        for tensor, at in zip((query, key, value), (of_queries, of_keys, of_keys))
+    ))  # fmt: skip
+    contexts = [torch.nn.functional.scaled_dot_product_attention(*group, scale=scale) for group in groups]
+    return (torch.cat(contexts, dim=1).transpose(0, 1)[None],)
+
+
+def test_the_kernel_for_float32_gets_the_groups_of_queries_and_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.ops.aten, "_efficient_attention_forward", attend_in_groups)
+    queries = PackedTokens((70, 3, 5), torch.tensor([0, 70, 73, 78]))
+    keys = PackedTokens((2, 9, 40), torch.tensor([0, 2, 11, 51]))
+    vectors = [torch.randn(rows, 16) for rows in (78, 51, 51)]
+    found = attention._memory_efficient_attention(
+        *(tensor.unflatten(1, (2, 8)) for tensor in vectors),
+        (queries.boundaries, keys.boundaries),
+        longest=(attention.rounded_length(70), attention.rounded_length(40)),
+        scale=None,
+    )
+    torch.testing.assert_close(found.flatten(1), queries.attend(*vectors, keys=keys, heads=2))
+
+
+class Kernels(TorchDispatchMode):
+    """Records the attention operations of a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "attention" in str(operation) or "attn" in str(operation):
+            self.names.append(str(operation).removesuffix(".default"))
+        return operation(*args, **kwargs or {})
+
+
+# Tensors on the meta device take every path of a GPU that depends on dtypes and shapes.
+@pytest.mark.parametrize("family", sorted(PACKED_FAMILIES.keys() - {"modernbert"}))
+def test_on_a_gpu_one_kernel_attends_inside_all_chunks_in_float32(tmp_path: Path, family: str) -> None:
+    encoder = build(tmp_path, family).float().to("meta")
+    layers = encoder.backbone.config.num_hidden_layers
+    with Kernels() as kernels:
+        encoder.token_states(packed_text(CHUNKS).to("meta")).sum().backward()
+    expected = ["aten._efficient_attention_forward", "aten._efficient_attention_backward"]
+    assert kernels.names == [name for name in expected for _ in range(layers)]
+
+
+@pytest.mark.parametrize("family", PACKED_FAMILIES)
+def test_on_a_gpu_the_flash_kernel_attends_inside_all_chunks_in_half_precision(
+    tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "has_flash", lambda _: True)
+    encoder = build(tmp_path, family).bfloat16().to("meta")
+    layers = encoder.backbone.config.num_hidden_layers
+    with Kernels() as kernels:
+        encoder.token_states(packed_text(CHUNKS).to("meta")).sum().backward()
+    expected = ["torch_attn._varlen_attn", "torch_attn._varlen_attn_backward"]
+    assert kernels.names == [name for name in expected for _ in range(layers)]
+
+
+def test_queries_in_float32_beside_values_in_half_precision_use_the_flash_kernel() -> None:
+    """As rotary positions give them under autocast."""
+    half, boundaries = torch.empty(20, 2, 8, dtype=torch.bfloat16, device="meta"), torch.empty(3, device="meta").int()
+    with Kernels() as kernels:
+        context = attention.varlen_attention(
+            half.float(), half.float(), half, (boundaries, boundaries), longest=(64, 64), flash=True
+        )
+    assert kernels.names == ["torch_attn._varlen_attn"]
+    assert context is not None and context.dtype == torch.bfloat16  # noqa: PT018  None has no dtype
+
+
+def test_on_a_gpu_tokens_attend_inside_all_records_by_one_kernel_in_float32() -> None:
+    tokens = PackedTokens((70, 3, 5), torch.empty(4, device="meta").int())
+    vectors = torch.empty(78, 16, device="meta")
+    with Kernels() as kernels:
+        assert tokens.attend(vectors, vectors, vectors, keys=tokens, heads=2).shape == vectors.shape
+    assert kernels.names == ["aten._efficient_attention_forward"]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("family", PACKED_FAMILIES)
-def test_the_variable_length_kernel_gives_the_same_states(tmp_path: Path, family: str) -> None:
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.1), (torch.float32, 1e-3)], ids=str)
+def test_the_variable_length_kernels_give_the_same_states_and_gradients(
+    tmp_path: Path, family: str, dtype: torch.dtype, tolerance: float
+) -> None:
     encoder = build(tmp_path, family, initializer_range=0.05, pooling=None)
     text = packed_text(CHUNKS)
     expected = encoder.token_states(text)
+    direction = torch.randn_like(expected)
+    gradients = torch.autograd.grad((expected * direction).sum(), list(encoder.backbone.parameters()))
     encoder = encoder.float().cuda()
-    with torch.autocast("cuda", torch.bfloat16):
+    with Kernels() as kernels, torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
         found = encoder.token_states(text.to("cuda"))
-    torch.testing.assert_close(found.double().cpu(), expected, rtol=0, atol=0.1)
-    torch.testing.assert_close(encoder.token_states(text.to("cuda")).double().cpu(), expected, rtol=0, atol=1e-3)
+    kernel = "torch_attn._varlen_attn" if dtype == torch.bfloat16 else "aten._efficient_attention_forward"
+    if family != "modernbert" or dtype == torch.bfloat16:  # only the flash kernel has windows
+        assert set(kernels.names) == {kernel}
+    torch.testing.assert_close(found.double().cpu(), expected, rtol=0, atol=tolerance)
+    weights = list(encoder.backbone.parameters())
+    found_gradients = torch.autograd.grad((found * direction.to(found)).sum(), weights)
+    for ours, exact in zip(found_gradients, gradients, strict=True):
+        torch.testing.assert_close(ours.double().cpu(), exact, rtol=0, atol=tolerance * float(exact.abs().max()) + 1e-6)
 
 
 def test_a_family_that_is_not_in_the_table_computes_its_padded_states(tmp_path: Path) -> None:
