@@ -43,7 +43,7 @@ SHARDS = Need(
     lambda hp, features: ("fsdp" if hp.sharding_strategy == "NO_SHARD" else "dp_shard") in features,
     "nothing is sharded",
 )
-AUTOCAST = _when(lambda hp: hp.bf16 or hp.fp16, otherwise="neither bf16 nor fp16 is set")
+AUTOCAST = _when(lambda hp: hp.bf16 or hp.fp16, otherwise="bf16 and fp16 are false")
 
 ONE_TEXT = _when(
     lambda hp: hp.architecture.num_texts == 1,

@@ -28,7 +28,6 @@ from container.training.state import EarlyStopping, ValidationSchedule
 from container.training.stop import StopAgreed, StopFlag
 from container.training.training_run import TrainingRun
 from contracts.errors import ContractError
-from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
 
@@ -296,11 +295,6 @@ def raise_if_stopped(ranks: RankMesh, stop: StopFlag) -> None:
     """Raise StopAgreed on every rank if any rank was requested to stop."""
     if ranks.sum(torch.tensor([float(stop.requested)])).item() > 0:
         raise StopAgreed
-
-
-def precision_of(hp: Hyperparameters) -> torch.dtype:
-    """Return the dtype of matrix products."""
-    return torch.float16 if hp.fp16 else torch.bfloat16 if hp.bf16 else torch.float32
 
 
 def merge_history(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -20,7 +20,8 @@ from container.training.checkpoint import CheckpointStore
 from container.training.checkpoint_files import Checkpoint
 from container.training.identity import identity
 from container.training.job_data import JobData
-from container.training.loop import Trainer, precision_of, raise_if_stopped
+from container.training.loop import Trainer, raise_if_stopped
+from container.training.precision import float32_products, precision_of
 from container.training.predict import predict_split
 from container.training.profiling import StepProfiler
 from container.training.progress import Progress
@@ -60,7 +61,8 @@ def train_and_predict(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFla
         ContractError: the loss stays non-finite, or the checkpoint to evaluate is missing.
     """
     store = CheckpointStore(job.paths.checkpoints, keep=job.hp.keep_checkpoints, device=ranks.device)
-    state, val_logits = _train(job, ranks, store, data=data, stop=stop)
+    with float32_products(job.hp, ranks.device):
+        state, val_logits = _train(job, ranks, store, data=data, stop=stop)
     checkpoint, weights = _choose_weights(job.hp, store, state)
     execution = parallelize(
         build_model(job.hp, data.prepared, pretrained=False),
@@ -70,7 +72,8 @@ def train_and_predict(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFla
         tokens_per_record=data.tokens_per_record,
     )
     store.load_weights(checkpoint, execution.module)
-    known = val_logits.get(checkpoint.step) if precision_of(job.hp) == torch.float32 else None
+    exact = precision_of(job.hp, ranks.device) == torch.float32 and not job.hp.tf32
+    known = val_logits.get(checkpoint.step) if exact else None
     logits = {} if known is None else {"val": known}
     for name in ("val", "test"):
         if name not in logits:
@@ -115,7 +118,8 @@ def _train(
 
         val = data.splits["val"]
         rehearse_export(hp, data.prepared, val.pack(np.arange(min(4, len(val)))))
-    execution = parallelize(model, ranks, hp, precision=precision_of(hp), tokens_per_record=data.tokens_per_record)
+    precision = precision_of(hp, ranks.device)
+    execution = parallelize(model, ranks, hp, precision=precision, tokens_per_record=data.tokens_per_record)
     settings_and_data = identity(hp, data.prepared.fitted.fingerprint, data.prepared.digests)
     run = TrainingRun.begin(hp, execution, store, identity=settings_and_data)
     run.resume()
@@ -153,8 +157,9 @@ def _train(
 def _log_parameters(hp: Hyperparameters, ranks: RankMesh, model: Classifier) -> None:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     logger.info(
-        "%s: %s parameters on %d x %s (%s)",
+        "%s: %s parameters on %d x %s (%s), matrix products in %s",
         hp.architecture.name, f"{parameters:,}", ranks.world_size, ranks.device.type, ranks.degrees,
+        str(precision_of(hp, ranks.device)).removeprefix("torch."),
     )  # fmt: skip
     if hp.lora_rank:
         trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

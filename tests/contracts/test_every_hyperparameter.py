@@ -187,6 +187,7 @@ ELSEWHERE = {
     "sequence_parallel": "test_tensor_parallel.py",
     "activation_checkpointing": "test_data_parallel.py",
     "compile": "test_data_parallel.py",
+    "tf32": "test_precision.py",
     "max_restarts": "test_interruptions.py",
     "process_group_timeout_minutes": "test_process_settings.py",
     "log_all_ranks": "test_process_settings.py",

@@ -40,6 +40,8 @@ VALUES: dict[str, st.SearchStrategy] = {
     "secondary_text_processing_steps": st.just(["tokenizer"]),
     "metric_choices": st.just(["recall"]),
     "onnx_variants": st.just(["int8"]),
+    "bf16": st.booleans(),
+    "compile": st.booleans(),
 }
 FIXED = {*COLUMNS, "model_class", "text_name", "primary_text_name", "secondary_text_name", "num_classes", "is_binary"}
 

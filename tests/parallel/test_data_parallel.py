@@ -20,7 +20,7 @@ from container.parallel.execution import DirectExecution
 from container.parallel.layer_wrapping import compile_layers, encoder_layers_of
 from container.parallel.mesh import build_mesh
 from container.parallel.parallelize import parallelize
-from container.training.loop import precision_of
+from container.training.precision import precision_of
 from testing.encoder_families import MAX_LENGTH, hyperparameters, packed_batch, write_config
 
 LAYERS = 3
@@ -51,7 +51,7 @@ def execution_of(encoder: str, **settings: Any) -> DirectExecution:
     torch.manual_seed(0)
     model = build_classifier(hp, [EncoderConfigOnly(Path(encoder))], tabular_dim=0, numeric_transform=None)
     ranks = build_mesh(ParallelDegrees.resolve(hp, torch.distributed.get_world_size()))
-    return parallelize(model, ranks, hp, precision=precision_of(hp))
+    return parallelize(model, ranks, hp, precision=precision_of(hp, ranks.device))
 
 
 def step(

@@ -203,7 +203,8 @@ def test_ddp_makes_replicas_only_if_there_is_no_other_axis(world_size, requested
         (4, {"strategy": "fsdp", "fsdp_wrap": "size", "fsdp_min_params": 10, "sharding_strategy": "NO_SHARD"}, []),
         (4, {"pp_size": 2, "sharding_strategy": "SHARD_GRAD_OP"}, ["sharding_strategy"]),
         (4, {"strategy": "fsdp", "fsdp_min_params": 10}, ["fsdp_min_params"]),
-        (4, {"strategy": "fsdp", "fsdp_reduce_dtype": "bfloat16"}, ["fsdp_reduce_dtype"]),
+        (4, {"strategy": "fsdp", "fsdp_reduce_dtype": "bfloat16", "bf16": False}, ["fsdp_reduce_dtype"]),
+        (4, {"strategy": "fsdp", "fsdp_reduce_dtype": "bfloat16"}, []),  # bf16 is auto
         (4, {"strategy": "fsdp", "fsdp_reduce_dtype": "bfloat16", "bf16": True}, []),
         (1, {"powersgd_rank": 4}, ["powersgd_rank"]),
         (4, {"gradient_compression": "bf16", "powersgd_rank": 4}, ["powersgd_rank"]),

@@ -21,7 +21,7 @@ from container.parallel.execution import Execution
 from container.parallel.mesh import build_mesh
 from container.parallel.parallelize import parallelize
 from container.parallel.tensor import apply_tensor_parallel
-from container.training.loop import precision_of
+from container.training.precision import precision_of
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 from testing.encoder_families import (
@@ -156,14 +156,15 @@ def beside_one_process(case: Case, folder: Path) -> tuple[Trained, Trained]:
     everything = [[microbatches(step, data_rank=rank) for rank in range(ranks.data_size)] for step in range(STEPS)]
     records = [sum(len(batch.rows) for own in step for batch in own) for step in everything]
     model = build(folder, case)
-    execution = parallelize(model, ranks, case.hp, precision=precision_of(case.hp))
+    execution = parallelize(model, ranks, case.hp, precision=precision_of(case.hp, ranks.device))
     ours = train(execution, [step[ranks.data_rank] for step in everything], records=records)
     alone = Case({}, case.families, dropout=case.dropout)
     uncut = build(folder, alone)
     if case.dropout and case.hp.sequence_parallel:  # which drops in every token of the last layer
         for branch in uncut.branches.values():
             branch.encoder.compute_every_token()
-    single = parallelize(uncut, build_mesh(ParallelDegrees()), alone.hp, precision=precision_of(alone.hp))
+    precision = precision_of(alone.hp, ranks.device)
+    single = parallelize(uncut, build_mesh(ParallelDegrees()), alone.hp, precision=precision)
     expected = train(single, [[batch for own in step for batch in own] for step in everything], records=records)
     return ours, expected
 
