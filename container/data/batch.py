@@ -1,6 +1,6 @@
 """PackedBatch: the records of one microbatch, with all chunks concatenated without padding."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -46,8 +46,12 @@ class PackedText:
 
     def to(self, device: torch.device | str) -> "PackedText":
         """Copy the tensors to `device`, without waiting for it."""
+        return self.each(lambda tensor: to_device(tensor, device))
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "PackedText":
+        """Return a copy whose tensors are those that `change` returns."""
         names = ("tokens", "positions", "cu_seqlens", "chunk_record")
-        return replace(self, **{name: getattr(self, name).to(device, non_blocking=True) for name in names})
+        return replace(self, **{name: change(getattr(self, name)) for name in names})
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,17 @@ class PackedBatch:
 
     def to(self, device: torch.device | str) -> "PackedBatch":
         """Copy the tensors to `device`, without waiting for it."""
+        return self.each(lambda tensor: to_device(tensor, device))
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
+        """Return a copy whose tensors are those that `change` returns."""
         names = ("tabular", "labels", "rows", "weights")
-        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in names}
-        return replace(self, texts=tuple(text.to(device) for text in self.texts), **moved)
+        changed = {name: change(getattr(self, name)) for name in names}
+        return replace(self, texts=tuple(text.each(change) for text in self.texts), **changed)
+
+
+def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Copy `tensor` to `device`, without waiting for it: a GPU copies from pinned memory while the host goes on."""
+    if torch.device(device).type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

@@ -10,9 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from container.data.batch import PackedBatch
 from container.data.sampler import BatchPlan, split_batch
+from container.data.side_stream import use_side_stream
 from container.data.split import PreparedSplit
 
 _AHEAD = 4
@@ -40,12 +43,17 @@ def step_batches(
 
 
 @contextmanager
-def prefetched(items: Iterator[list[PackedBatch]]) -> Iterator[Iterator[list[PackedBatch]]]:
+def prefetched(items: Iterator[list[PackedBatch]], device: torch.device) -> Iterator[Iterator[list[PackedBatch]]]:
     """Assemble `items` in a thread, a few ahead; leaving the context ends the thread.
 
     The iterator that this yields raises an exception of `items` in the consumer's thread.
+
+    Args:
+        device: the device that the items will be copied to; for a GPU, they are assembled in pinned memory.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="prefetch") as thread:
+    if device.type == "cuda":
+        items = ([batch.each(Tensor.pin_memory) for batch in batches] for batches in items)
+    with ThreadPoolExecutor(1, "prefetch", initializer=use_side_stream, initargs=(device,)) as thread:
         pending = deque(thread.submit(next, items, None) for _ in range(_AHEAD))
 
         def take() -> list[PackedBatch] | None:

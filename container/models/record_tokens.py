@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from container.data.batch import PackedText
+from container.data.batch import PackedText, to_device
 from container.models.attention import has_flash, rounded_length, varlen_attention, warn_if_slow
 from container.models.encoder import mean_over_groups
 
@@ -69,7 +69,7 @@ class PackedTokens:
     @classmethod
     def _of_lengths(cls, lengths: tuple[int, ...], device: torch.device) -> "PackedTokens":
         boundaries = F.pad(torch.tensor(lengths).cumsum(0), (1, 0)).int()
-        return cls(lengths, boundaries.to(device, non_blocking=True))
+        return cls(lengths, to_device(boundaries, device))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, keys: "PackedTokens", heads: int) -> Tensor:
         q, k, v = (tensor.unflatten(-1, (heads, -1)) for tensor in (query, key, value))  # [N, heads, H / heads]

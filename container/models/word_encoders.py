@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from container.data.batch import PackedText
+from container.data.batch import PackedText, to_device
 
 
 class WordEncoder(nn.Module):
@@ -66,10 +66,10 @@ class RecurrentEncoder(WordEncoder):
         device = text.tokens.device
         embedded = self.backbone(text.tokens)  # [N, d]
         sequence = PackedSequence(
-            embedded[tokens.to(device, non_blocking=True)],
+            embedded[to_device(tokens, device)],
             batch_sizes,
-            order.to(device, non_blocking=True),
-            order.argsort().to(device, non_blocking=True),
+            to_device(order, device),
+            to_device(order.argsort(), device),
         )
         with torch.autocast("cuda", enabled=False):  # it computes LSTMs in float16, also where bfloat16 is asked for
             _, (states, _) = self.recurrent(sequence)  # [2 * layers, S, H]
@@ -148,7 +148,7 @@ class ConvolutionalEncoder(WordEncoder):
         shifts = starts - (lengths.cumsum(0) - lengths)
         position = torch.arange(int(lengths.sum())) + shifts.repeat_interleave(lengths)  # [N]
         chunk = torch.arange(len(lengths)).repeat_interleave(spans // stride)  # [M / stride]
-        position, chunk = (index.to(text.tokens.device, non_blocking=True) for index in (position, chunk))
+        position, chunk = (to_device(index, text.tokens.device) for index in (position, chunk))
         embedded = self.backbone(text.tokens)  # [N, d]
         spaced = embedded.new_zeros(int(spans.sum()), embedded.shape[1]).index_copy(0, position, embedded)  # [M, d]
         real = torch.zeros_like(spaced[:, :1]).index_fill(0, position, 1.0)  # [M, 1]

@@ -127,6 +127,8 @@ class Gradients:
 
     def __init__(self, module: nn.Module, ranks: RankMesh) -> None:
         self._ranks = ranks
+        # With cpu_offload, the shards are on the host.
+        self._device = next((parameter.device for parameter in module.parameters()), ranks.device)
         self._copies: dict[int, list[nn.Parameter]] = {}
         for name, parameter in module.named_parameters():
             if parameter.requires_grad:
@@ -135,18 +137,18 @@ class Gradients:
 
     def clip(self, max_norm: float, *, loss_scale: float) -> float:
         """See Execution.clip_grad_norm."""
-        square = torch.zeros((), dtype=torch.float64)
+        square = torch.zeros((), dtype=torch.float64, device=self._device)
         grads = []
         for copies, parameters in self._copies.items():
             local = [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
             grads += local
             if local:
-                square += _square_norm(local).cpu() / copies
+                square += _square_norm(local) / copies
         if set(self._copies) != {self._ranks.world_size}:  # otherwise every rank has all gradients
             self._ranks.sum(square)
         else:
             square *= self._ranks.world_size
-        norm = square.sqrt().item() / loss_scale
+        norm = square.sqrt().item() / loss_scale  # the only value of a step that the host waits for
         factor = min(1.0, max_norm / (norm + 1e-6)) / loss_scale if math.isfinite(norm) else 1.0
         if factor != 1.0 and grads:
             # As torch.nn.utils.clip_grads_with_norm_ does; torch does not export it.
@@ -156,7 +158,7 @@ class Gradients:
 
 def _square_norm(tensors: list[Tensor]) -> Tensor:
     """Return the sum of the squares of all elements, a float64 scalar."""
-    if tensors[0].is_cuda:
+    if tensors[0].device.type != "cpu":
         norms = torch._foreach_norm(tensors)  # pyright: ignore[reportPrivateImportUsage]  as clip_grad_norm_ does
         return torch.stack(norms).double().square().sum()
     # On the CPU torch sums a tensor in one float32: an error of 1e-3 for BERT's word embeddings, so sum each row.

@@ -90,6 +90,7 @@ class Trainer:
         self._loss = torch.zeros((), device=self._ranks.device)
         self._loss_steps = 0
         self._has_stepped = False
+        self._next_totals: StepTotals | None = None
         self._val_logits: dict[int, np.ndarray] = {}
 
     def train(self) -> dict[int, np.ndarray]:
@@ -140,9 +141,10 @@ class Trainer:
         assert state.consumed < len(self._train), "a resumed run has the rows of its checkpoint"
         order = epoch_order(len(self._train), seed=self._hp.seed, epoch=state.epoch)[state.consumed :]
         steps = step_batches(self._train, order, batch_plan=self._run.batch_plan, data_rank=self._ranks.data_rank)
-        with prefetched(steps) as batches:
-            for packed in batches:
-                self._step(packed)
+        with prefetched(steps, self._ranks.device) as batches:
+            for packed, following in itertools.pairwise(itertools.chain(batches, [None])):
+                assert packed is not None, "only the last has no following one"
+                self._step(packed, following)
                 if state.consumed == len(self._train):
                     state.epoch, state.consumed = state.epoch + 1, 0
                 if self._schedule.validation_due(state.step):
@@ -152,10 +154,14 @@ class Trainer:
                 if state.stopped_early:
                     return
 
-    def _step(self, microbatches: Sequence[PackedBatch]) -> None:
-        """Take an optimizer step on the global batch; `microbatches` are this rank's part, on the CPU."""
+    def _step(self, microbatches: Sequence[PackedBatch], following: Sequence[PackedBatch] | None) -> None:
+        """Take an optimizer step on the global batch; `microbatches` are this rank's part, on the CPU.
+
+        Args:
+            following: the microbatches of the next step; None at the end of an epoch.
+        """
         state = self._run.state
-        totals = self._totals(microbatches)
+        totals = self._next_totals or self._totals(microbatches)
         if totals.stop:
             raise StopAgreed
         rate = learning_rate(state.step, hp=self._hp, total_steps=self._schedule.total_steps)
@@ -171,6 +177,8 @@ class Trainer:
             scale_loss=self._run.scaler.scale,
         )
         self._loss_steps += 1
+        # Ranks meet while a GPU still computes the backward pass.
+        self._next_totals = None if following is None else self._totals(following)
         norm = self._execution.clip_grad_norm(
             self._hp.gradient_clip_val or math.inf, loss_scale=self._run.scaler.factor
         )
@@ -204,7 +212,7 @@ class Trainer:
             logger.info("training continues %.1f s later (restart %d of %d)", seconds, restart.number, restart.of)
 
     def _totals(self, microbatches: Sequence[PackedBatch]) -> StepTotals:
-        """Return the sums over all ranks, by one all-reduce before the forward."""
+        """Return the sums over all ranks, by one all-reduce of host memory."""
         module = self._execution.module
         local = [
             float(sum(self._objective.record_weights(batch).sum() for batch in microbatches)),
@@ -215,7 +223,7 @@ class Trainer:
         counted = torch.tensor(local, dtype=torch.float64) * self._ranks.is_data_leader
         stop_requested = torch.tensor([float(self._stop.requested)], dtype=torch.float64)  # of any rank
         stop, weight, rows, tokens, computed = self._ranks.sum(torch.cat([stop_requested, counted])).tolist()
-        normaliser = torch.tensor(weight, device=self._ranks.device)
+        normaliser = torch.full((), weight, device=self._ranks.device)  # torch.tensor waits for its copy to a GPU
         return StepTotals(normaliser, stop > 0, int(rows), int(tokens), int(computed))
 
     def _apply(self, norm: float) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from container.data.batch import to_device
 from container.data.loader import prefetched, step_batches
 from container.data.sampler import BatchPlan
 from container.data.split import PreparedSplit
@@ -33,14 +34,16 @@ def predict_split(
     batch_plan = BatchPlan(-(-batch_size // execution.num_microbatches), ranks.data_size, execution.num_microbatches)
     execution.module.eval()
     steps = step_batches(split, np.arange(len(split)), batch_plan=batch_plan, data_rank=ranks.data_rank)
-    with prefetched(steps) as batches:
+    with prefetched(steps, ranks.device) as batches:
         for microbatches in batches:
             between_batches()
             predicted = execution.predict([packed.to(ranks.device) for packed in microbatches])
             for packed, values in zip(microbatches, predicted or (), strict=predicted is not None):
-                counted = packed.rows >= 0  # [B]
-                at = torch.from_numpy(np.searchsorted(row_of, packed.rows[counted].numpy())).to(ranks.device)
-                logits[at] = values[counted.to(ranks.device)]  # [B, K]
+                (counted,) = (packed.rows >= 0).nonzero(
+                    as_tuple=True
+                )  # on the host: its number is known without waiting
+                at = to_device(torch.from_numpy(np.searchsorted(row_of, packed.rows[counted].numpy())), ranks.device)
+                logits[at] = values[to_device(counted, ranks.device)]  # [B, K]
                 times[at] += 1
     execution.module.train()
     ranks.sum(logits)

@@ -1,0 +1,135 @@
+"""How often the host waits for a GPU. Tensors on the meta device take the paths of a GPU, and compute nothing."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from container.data.batch import PackedBatch
+from container.data.sampler import BatchPlan
+from container.models.build import EncoderConfigOnly, build_classifier
+from container.parallel.degrees import ParallelDegrees
+from container.parallel.mesh import RankMesh
+from container.parallel.parallelize import parallelize
+from container.training.average import WeightAverage
+from container.training.loop import Trainer
+from container.training.predict import predict_split
+from container.training.scaler import LossScaler
+from container.training.state import TrainingState, ValidationSchedule
+from contracts.model_classes import MODEL_CLASSES
+from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+
+CHUNKS = [[5], [9, 3], [2]]
+META = torch.device("meta")
+
+
+class Waits(TorchDispatchMode):
+    """Records the operations of a block for which the host waits for the device, and answers them with 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = str(operation.overloadpacket).removeprefix("aten.")
+        tensors = [part for part in tree_leaves(args) if isinstance(part, torch.Tensor)]
+        on_device = [tensor for tensor in tensors if tensor.device == META]
+        if name == "_local_scalar_dense" and on_device:
+            self.found.append(name)
+            return 1.0
+        has_mask = any(tensor.dtype == torch.bool for tensor in on_device)
+        if on_device and (name in {"nonzero", "masked_select"} or (name in {"index", "index_put_"} and has_mask)):
+            self.found.append(name)
+        if name == "_to_copy" and torch.device(kwargs.get("device") or tensors[0].device) != tensors[0].device:
+            if not kwargs.get("non_blocking"):
+                self.found.append(f"{name} from {tensors[0].device}")
+            if on_device:
+                return torch.zeros(tensors[0].shape, dtype=tensors[0].dtype)
+        return operation(*args, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoder")
+    write_config(folder, "bert")
+    return str(folder)
+
+
+def trainer(encoder: str, model_class: str) -> tuple[Trainer, PackedBatch]:
+    """A trainer of a model on the meta device, and a batch on the host."""
+    hp = hyperparameters(model_class=model_class, tokenizer=encoder, optimizer="SGD", ema_decay=0.9)
+    columns = 0 if hp.architecture.table == "none" else 3
+    files = [EncoderConfigOnly(Path(encoder)) for _ in hp.text_fields]
+    model = build_classifier(hp, files, tabular_dim=columns, numeric_transform=standard_transform(columns))
+    ranks = RankMesh(META, None, ParallelDegrees(), rank=0, world_size=1, coordinates={})
+    execution = parallelize(model, ranks, hp, precision=torch.float32)
+    groups = [{"params": list(model.parameters()), "lr_scale": 1.0}]
+    run = SimpleNamespace(
+        execution=execution,
+        optimizer=torch.optim.SGD(groups, lr=0.1, foreach=True),
+        average=WeightAverage(model, decay=hp.ema_decay),
+        scaler=LossScaler.start(enabled=False),
+        batch_plan=BatchPlan(4, 1),
+        state=TrainingState(),
+    )
+    val = SimpleNamespace(column=lambda _: pa.chunked_array([[0]]))
+    found = Trainer(
+        SimpleNamespace(hp=hp),
+        run,
+        splits={"train": val, "val": val},
+        class_weights=[1.0, 2.0],
+        schedule=ValidationSchedule(100, 25, 1, 1.0),
+        progress=SimpleNamespace(step=lambda **_: None),
+        profiler=SimpleNamespace(step=lambda: None),
+        stop=SimpleNamespace(requested=False),
+    )
+    found._has_stepped = True
+    texts = [CHUNKS] * len(hp.text_fields)
+    return found, packed_batch(*texts, tabular_dim=columns)
+
+
+@pytest.mark.parametrize("model_class", MODEL_CLASSES)
+def test_a_step_waits_for_the_device_once_for_the_gradient_norm(encoder, model_class):
+    training, batch = trainer(encoder, model_class)
+    with Waits() as waits:
+        training._step([batch], [batch])
+    assert waits.found == ["_local_scalar_dense"]
+
+
+class Split:
+    """A split of `size` records, each with one chunk."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def column(self, _: str) -> pa.ChunkedArray:
+        return pa.chunked_array([np.arange(self._size)])
+
+    def token_counts(self, positions: np.ndarray) -> np.ndarray:
+        return np.ones(len(positions), np.int64)
+
+    def pack(self, positions: np.ndarray) -> PackedBatch:
+        return replace(packed_batch([[4]] * len(positions)), rows=torch.from_numpy(positions))
+
+
+def test_a_prediction_waits_for_the_device_only_after_its_last_batch(encoder):
+    training, _ = trainer(encoder, "bert")
+    waits_by_records = []
+    for records in (4, 20):
+        with Waits() as waits:
+            predict_split(
+                training._execution, Split(records), batch_size=4, num_classes=2, between_batches=lambda: None
+            )
+        waits_by_records.append(waits.found)
+    assert waits_by_records == [["_local_scalar_dense", "_to_copy from meta"]] * 2
