@@ -200,8 +200,8 @@ def _train(job: Job) -> dict[str, Any]:
     runs: list[TrainingRun] = []
     step = Trainer._step
 
-    def recorded_step(trainer: Trainer, microbatches: Sequence[PackedBatch]) -> None:
-        step(trainer, microbatches)
+    def recorded_step(trainer: Trainer, *microbatches: Sequence[PackedBatch]) -> None:
+        step(trainer, *microbatches)
         if not runs:
             run = trainer._run
             runs.append(run)

@@ -154,7 +154,7 @@ class Trainer:
                 if state.stopped_early:
                     return
 
-    def _step(self, microbatches: Sequence[PackedBatch], following: Sequence[PackedBatch] | None) -> None:
+    def _step(self, microbatches: Sequence[PackedBatch], following: Sequence[PackedBatch] | None = None) -> None:
         """Take an optimizer step on the global batch; `microbatches` are this rank's part, on the CPU.
 
         Args:
