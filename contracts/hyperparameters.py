@@ -295,6 +295,8 @@ class Hyperparameters(BaseModel):
         about="Minimum number of parameters of a unit, for fsdp_wrap=size.")
     fsdp_reduce_dtype: Literal["float32", "bfloat16"] = declare("float32", group="processes", scope="run", features=("fsdp",), needs=(conditions.AUTOCAST,),
         about="Data type in which gradients are summed, for bf16 or fp16.")
+    fsdp_accumulation: Literal["shards", "whole"] = declare("shards", group="processes", scope="run", features=("fsdp",), needs=(conditions.ACCUMULATES,),
+        about="Gradients that a rank keeps between the passes of accumulate_grad_batches: shards, which are reduced after every pass, or whole ones, which are reduced once per step and need 4 bytes per parameter. Replicas of shards are always summed once per step. A pipeline reduces after each of its passes.")
     cpu_offload: bool = declare(False, group="processes", scope="run", features=("fsdp",),
         about="Keep shards of parameters, gradients and optimizer state in the host's memory. Slow; for models that do not fit otherwise.")
     bucket_cap_mb: int = declare(25, group="processes", scope="run", ge=1, le=100_000, features=("ddp",),

@@ -35,10 +35,13 @@ STRATEGIES = (
     Strategy("fsdp 2, NO_SHARD", 2, {"strategy": "fsdp", "sharding_strategy": "NO_SHARD"}),
     Strategy("fsdp 4, NO_SHARD", 4, {"strategy": "fsdp", "sharding_strategy": "NO_SHARD"}),
     Strategy("fsdp 2, accumulation", 2, {"strategy": "fsdp", "accumulate_grad_batches": 4}),
+    Strategy("fsdp 2, accumulation of whole gradients", 2, {
+        "strategy": "fsdp", "accumulate_grad_batches": 4, "fsdp_accumulation": "whole"}),
     Strategy("fsdp 2, wrapped by size", 2, {"strategy": "fsdp", "fsdp_wrap": "size", "fsdp_min_params": 5000}),
     Strategy("fsdp 2, CPU offload", 2, {"strategy": "fsdp", "cpu_offload": True}),
     Strategy("fsdp 2, activation checkpointing", 2, {"strategy": "fsdp", "activation_checkpointing": 2}),
     Strategy("hsdp 2x2", 4, {"strategy": "hsdp", "dp_shard_size": 2}),
+    Strategy("hsdp 2x2, accumulation", 4, {"strategy": "hsdp", "dp_shard_size": 2, "accumulate_grad_batches": 2}),
     Strategy("hsdp 2x4", 8, {"strategy": "hsdp", "dp_shard_size": 4}),
     Strategy("tp 2", 2, {"strategy": "tp"}),
     Strategy("tp 4", 4, {"strategy": "tp"}),

@@ -14,7 +14,7 @@ from container.parallel.layer_wrapping import checkpoint_activations, compile_la
 from container.parallel.mesh import RankMesh
 from container.parallel.pipeline import build_pipeline
 from container.parallel.replication import replicate, without_ddp
-from container.parallel.sharding import shard_module
+from container.parallel.sharding import accumulating, shard_module
 from container.parallel.tensor import apply_tensor_parallel
 from contracts.hyperparameters import Hyperparameters
 
@@ -53,7 +53,10 @@ def parallelize(
     if ranks.size("pp") > 1:
         return build_pipeline(model, ranks, hp, autocast=autocast, shard=shard, tokens_per_record=tokens_per_record)
     shard(model)
-    data_parallel = replicate(model, ranks, hp) if "ddp" in features else without_ddp(model)
+    if "ddp" in features:
+        data_parallel = replicate(model, ranks, hp)
+    else:
+        data_parallel = without_ddp(model, partial(accumulating, model, hp) if sharded else contextlib.nullcontext)
     return DirectExecution(model, ranks, data_parallel=data_parallel, autocast=autocast)
 
 

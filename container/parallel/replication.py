@@ -38,7 +38,7 @@ class DataParallel:
     Attributes:
         forward: the module that a training step calls.
         loss_factor: factor of each rank's loss that makes the reduced gradients the SUM over ranks.
-        no_sync: a context in which a backward pass only accumulates gradients.
+        no_sync: a context in which a backward pass accumulates gradients, without some or all communication.
         reset_compression: delete the compression's state of earlier gradients; called on every rank.
     """
 
@@ -48,9 +48,11 @@ class DataParallel:
     reset_compression: Callable[[], None] = _no_compression
 
 
-def without_ddp(module: nn.Module) -> DataParallel:
+def without_ddp(
+    module: nn.Module, no_sync: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+) -> DataParallel:
     """Return `module` as it is: one rank has all records, or fully_shard's hooks sum the gradients."""
-    return DataParallel(module, 1.0, contextlib.nullcontext)
+    return DataParallel(module, 1.0, no_sync)
 
 
 def replicate(module: nn.Module, ranks: RankMesh, hp: Hyperparameters) -> DataParallel:

@@ -1,6 +1,7 @@
 """Shard parameters, gradients and optimizer state over the data axes with fully_shard (FSDP2)."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -41,6 +42,23 @@ def shard_module(module: nn.Module, *, ranks: RankMesh, hp: Hyperparameters, pre
             unit.set_gradient_divide_factor(1.0)  # a sum; the default is a mean
             # Otherwise torch asks for a sum scaled by 1.0, which gloo does not have and NVLink switches do not compute.
             unit.set_force_sum_reduction_for_comms(True)
+
+
+@contextmanager
+def accumulating(module: nn.Module, hp: Hyperparameters) -> Iterator[None]:
+    """Keep the gradients of the block's backward passes on this rank: all of them, or those between replicas.
+
+    The first backward pass after the block reduces their sum.
+    """
+    assert isinstance(module, FSDPModule), "the root is sharded"
+    communicate = (
+        module.set_requires_gradient_sync if hp.fsdp_accumulation == "whole" else module.set_requires_all_reduce
+    )
+    communicate(False)
+    try:
+        yield
+    finally:
+        communicate(True)
 
 
 def reshard(module: nn.Module) -> None:

@@ -179,6 +179,7 @@ ELSEWHERE = {
     "fsdp_wrap": "test_data_parallel.py",
     "fsdp_min_params": "test_data_parallel.py",
     "fsdp_reduce_dtype": "test_data_parallel.py",
+    "fsdp_accumulation": "test_data_parallel.py",
     "cpu_offload": "test_data_parallel.py",
     "bucket_cap_mb": "test_data_parallel.py",
     "gradient_as_bucket_view": "test_data_parallel.py",

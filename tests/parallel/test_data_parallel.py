@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
-from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import container.parallel.execution as execution_module
 from container.models.build import EncoderConfigOnly, build_classifier
@@ -60,21 +61,22 @@ def step(
     seed: int = 0,
     chunk_lengths: Sequence[Sequence[int]] | None = None,
     factor: float = 1.0,
+    passes: int = 1,
 ) -> None:
     own = seed * 2 + execution.ranks.rank
     execution.module.zero_grad(set_to_none=True)
     execution.forward_backward(
-        [packed_batch(chunk_lengths or [[5 + seed], [9, 3]], seed=own)],
+        [packed_batch(chunk_lengths or [[5 + seed], [9, 3]], seed=own + 100 * i) for i in range(passes)],
         objective=lambda logits, batch: torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum"),
         normaliser=torch.tensor(4.0),
         scale_loss=lambda loss: loss * factor,
     )
 
 
-def gradients(encoder: str, *, steps: int = 1, **settings: Any) -> torch.Tensor:
-    execution = execution_of(encoder, **settings)
+def gradients(encoder: str, *, steps: int = 1, passes: int = 1, **settings: Any) -> torch.Tensor:
+    execution = execution_of(encoder, accumulate_grad_batches=passes, **settings)
     for seed in range(steps):
-        step(execution, seed=seed)
+        step(execution, seed=seed, passes=passes)
     grads = [parameter.grad for parameter in execution.module.parameters() if parameter.grad is not None]
     return torch.cat([(g.full_tensor() if hasattr(g, "full_tensor") else g).flatten() for g in grads])
 
@@ -110,12 +112,25 @@ def graphs_of_ten_batches(encoder: str, **settings: Any) -> list[int]:
     return made
 
 
-def collectives(encoder: str, **settings: Any) -> dict[str, int]:
-    execution = execution_of(encoder, **settings)
-    step(execution)
-    with CommDebugMode() as counted:
-        step(execution)
-    return {str(operation).rpartition(".")[2]: count for operation, count in counted.get_comm_counts().items()}
+class Collectives(TorchDispatchMode):
+    """Counts the collectives of a block. torch's CommDebugMode fails in a second forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = Counter[str]()
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if operation.namespace == "c10d":
+            self.counts[operation.overloadpacket.__name__] += 1
+        return operation(*args, **kwargs or {})
+
+
+def collectives(encoder: str, *, passes: int = 1, **settings: Any) -> dict[str, int]:
+    execution = execution_of(encoder, accumulate_grad_batches=passes, **settings)
+    step(execution, passes=passes)
+    with Collectives() as collectives:
+        step(execution, passes=passes)
+    return dict(collectives.counts)
 
 
 def units(encoder: str, **settings: Any) -> list[str]:
@@ -163,6 +178,25 @@ def test_full_shards_are_gathered_again_for_the_backward_and_gradients_leave_in_
 
 def test_no_shard_gathers_nothing_and_sums_whole_gradients(on_two_ranks):
     assert on_two_ranks(collectives, strategy="fsdp", sharding_strategy="NO_SHARD") == {"allreduce_": UNITS}
+
+
+def test_accumulated_gradients_are_reduced_after_every_pass_or_once_as_asked_for(on_two_ranks):
+    shards = on_two_ranks(collectives, passes=3, strategy="fsdp")
+    whole = on_two_ranks(collectives, passes=3, strategy="fsdp", fsdp_accumulation="whole")
+    assert (shards["_reduce_scatter_base_"], whole["_reduce_scatter_base_"]) == (3 * UNITS, UNITS)
+
+
+@pytest.mark.parametrize("fsdp_accumulation", ["shards", "whole"])
+@pytest.mark.parametrize("sharding_strategy", ["FULL_SHARD", "NO_SHARD"])
+def test_gradients_accumulate_to_those_of_replicas(on_two_ranks, sharding_strategy, fsdp_accumulation):
+    options = {"sharding_strategy": sharding_strategy, "fsdp_accumulation": fsdp_accumulation}
+    found = on_two_ranks(gradients, steps=2, passes=3, strategy="fsdp", **options)
+    assert relative(found, on_two_ranks(gradients, steps=2, passes=3)) < 1e-5
+
+
+def test_replicas_of_shards_are_summed_once_for_all_passes(on_two_ranks):
+    found = on_two_ranks(collectives, passes=3, strategy="fsdp", sharding_strategy="NO_SHARD")
+    assert found == {"allreduce_": UNITS}
 
 
 def test_units_are_layers_or_modules_of_a_size(on_two_ranks):
