@@ -26,6 +26,7 @@ from container.hosts.control import FAILED as HOST_FAILED
 from container.hosts.control import STOP as HOST_STOPS
 from container.hosts.control import Control, HostTrouble
 from container.hosts.gather import gather_channels
+from container.hosts.gpus import count_gpus
 from container.hosts.topology import Topology
 from container.hosts.worker_environment import sm_variables
 from container.job import Job, Scratch
@@ -219,14 +220,6 @@ def _check_same_data(control: Control, prepared: PreparedData) -> None:
                     "Give every host all files of every channel (S3DataDistributionType FullyReplicated), or declare "
                     "that each has a part of them (ShardedByS3Key).",
                 )
-
-
-def count_gpus() -> int:
-    """Return the number of GPUs that this host's processes may use, without importing torch."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([name for name in visible.split(",") if name.strip() and name.strip() != "-1"])
-    return len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
 def _missing_artifacts(paths: JobPaths, result: Mapping[str, Mapping[str, int]]) -> str | None:

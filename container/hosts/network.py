@@ -13,7 +13,7 @@ from container.hosts.topology import Topology
 logger = logging.getLogger(__name__)
 
 _INTERFACES = Path("/sys/class/net")
-_EFA_DEVICES = Path("/dev/infiniband")
+_EFA_DEVICES = Path("/sys/class/infiniband_verbs")
 _SIOCGIFADDR = 0x8915
 _OFI_PLUGINS = ("libnccl-net.so", "libnccl-net-ofi.so")
 
@@ -58,7 +58,8 @@ def _address_of(interface: str) -> str | None:
 
 def _efa_environment(devices: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Return libfabric's settings if the host has EFA devices and the image has NCCL's plugin for them."""
-    if not any(devices.glob("uverbs*")):
+    drivers = (Path(os.path.realpath(device / "device" / "driver")).name for device in devices.glob("uverbs*"))
+    if "efa" not in drivers:  # none, or InfiniBand, which NCCL uses by itself
         return {}
     folders = [folder for folder in environment.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
     folders += ["/opt/amazon/ofi-nccl/lib", "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu", "/opt/aws-ofi-nccl/lib"]

@@ -10,8 +10,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
+from container.hosts.gpus import VISIBLE, count_gpus
 from container.parallel.degrees import DATA_AXES, MODEL_AXES, ParallelDegrees
-from contracts.errors import ContractError
+from contracts.errors import ContractError, first_line
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,9 @@ def init_distributed(*, timeout_minutes: float) -> None:
         timeout_minutes: maximum time that a collective waits for the other ranks.
     """
     cuda = torch.cuda.is_available()
-    if cuda:
+    if not cuda:
+        _check_no_gpu()
+    else:
         local_rank, devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if local_rank >= devices:
             raise ContractError(
@@ -108,6 +111,25 @@ def init_distributed(*, timeout_minutes: float) -> None:
     # Both backends: gloo sums CPU tensors, such as counts, without waiting for the device's queue.
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
     dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
+
+
+def _check_no_gpu() -> None:
+    """Raise ContractError if this host has GPUs, which PyTorch cannot use."""
+    found = count_gpus()
+    if not found:
+        return
+    try:
+        torch.cuda.init()
+        reason = "it finds no device"
+    except (RuntimeError, AssertionError) as error:
+        reason = first_line(error)
+    visible = os.environ.get(VISIBLE)
+    raise ContractError(
+        f"GPUs: this host has {found} ({'/dev/nvidia*' if visible is None else f'{VISIBLE}={visible}'}), but PyTorch "
+        f"{torch.__version__} can use none: {reason}",
+        f"Use an image and a driver that fit, and MIG instances that exist. To train on the CPU, set {VISIBLE} "
+        "to an empty value.",
+    )
 
 
 def build_mesh(degrees: ParallelDegrees, *, timeout_minutes: float | None = None) -> RankMesh:

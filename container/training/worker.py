@@ -15,6 +15,7 @@ from container.job import Job, Scratch, write_json
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh, init_distributed
 from container.processes import die_with_parent, end_process, set_up_logging
+from container.training.affinity import stay_near
 from container.training.job_data import JobData
 from container.training.stop import StopAgreed, StopFlag
 from container.training.train import train_and_predict
@@ -31,6 +32,7 @@ def run(job: Job, stop: StopFlag) -> None:
     init_distributed(timeout_minutes=timeout)
     degrees = ParallelDegrees.resolve(job.hp, dist.get_world_size(), per_host=per_host)
     ranks = build_mesh(degrees, timeout_minutes=timeout)
+    stay_near(ranks.device)
     data = JobData.open(job)
     trained = train_and_predict(job, ranks, data=data, stop=stop)
     dist.destroy_process_group()  # no other rank waits while rank 0 finishes the job

@@ -19,6 +19,7 @@ def test_the_process_group_waits_for_process_group_timeout_minutes(monkeypatch):
     seen = {}
     monkeypatch.setattr(dist, "init_process_group", lambda backend, timeout: seen.update(timeout=timeout))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     hp = parse_hyperparameters({**CONFIGURATION, "process_group_timeout_minutes": 2.5})
     init_distributed(timeout_minutes=hp.process_group_timeout_minutes)
     assert seen["timeout"].total_seconds() == 150

@@ -266,7 +266,12 @@ def test_efa_is_set_up_where_its_devices_and_nccl_s_plugin_are_there(tmp_path, c
     plugin.mkdir()
     environment = {"LD_LIBRARY_PATH": str(plugin)}
     assert _efa_environment(devices, environment) == {}
-    (devices / "uverbs0").touch()
+    for name, driver in (("uverbs0", "mlx5_core"), ("uverbs1", "efa")):
+        assert _efa_environment(devices, environment) == {}
+        assert "aws-ofi-nccl" not in caplog.text, "InfiniBand has no such plugin"
+        (tmp_path / driver).mkdir()
+        (devices / name / "device").mkdir(parents=True)
+        (devices / name / "device" / "driver").symlink_to(tmp_path / driver)
     assert _efa_environment(devices, environment) == {}
     assert "aws-ofi-nccl" in caplog.text
     (plugin / "libnccl-net.so").touch()

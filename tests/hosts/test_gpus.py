@@ -1,0 +1,65 @@
+"""How many GPUs a host has, and what a worker does with them."""
+
+import os
+
+import pytest
+import torch
+
+from container.hosts.gpus import count_gpus
+from container.parallel import mesh
+from container.training.affinity import stay_near
+from contracts.errors import ContractError
+
+GPU = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("visible", "number"),
+    [
+        (None, 2), ("", 0), ("-1", 0), ("0,1,2", 3), ("0,-1,1", 1), ("GPU-3f,GPU-4a", 2), ("MIG-3f", 1),
+        ("MIG-3f,MIG-4a", 1),
+    ],
+)  # fmt: skip
+def test_gpus_are_counted_as_cuda_shows_them_to_a_process(tmp_path, visible, number):
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert count_gpus(environment, tmp_path) == number
+
+
+def test_gpus_that_pytorch_cannot_use_are_an_error_with_the_reason(monkeypatch):
+    def driver_is_too_old():
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040).")
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", driver_is_too_old)
+    with pytest.raises(ContractError, match=r"has 2 \(CUDA_VISIBLE_DEVICES=0,1\), but PyTorch .* driver .* too old"):
+        mesh.init_distributed(timeout_minutes=1)
+
+
+@pytest.fixture
+def bound(monkeypatch, tmp_path):
+    """The cores that a process with cores 0 to 7 and a GPU at 0000:9a:00.0 binds itself to; None if it does not."""
+    place = type("Properties", (), {"pci_domain_id": 0, "pci_bus_id": 0x9A, "pci_device_id": 0})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: place)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+
+    def stay(near: str | None) -> set[int] | None:
+        chosen = [None]
+        monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: chosen.append(cores))
+        if near is not None:
+            (tmp_path / "0000:9a:00.0").mkdir()
+            (tmp_path / "0000:9a:00.0" / "local_cpulist").write_text(f"{near}\n")
+        stay_near(GPU, tmp_path)
+        return chosen[-1]
+
+    return stay
+
+
+@pytest.mark.parametrize(
+    ("near", "cores"),
+    [("4-7,12-15", {4, 5, 6, 7}), ("3", {3}), ("0-63", None), ("64-127", None), ("", None), (None, None)],
+)
+def test_a_worker_stays_on_those_of_its_cores_that_are_near_its_gpu(bound, near, cores):
+    assert bound(near) == cores
