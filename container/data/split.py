@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +39,14 @@ class PreparedSplit:
 
     def token_counts(self, positions: np.ndarray) -> np.ndarray:
         """Return the number of tokens of each record at `positions`, over all texts. [len(positions)]"""
-        counts = np.zeros(len(positions), np.int64)
-        for k, (arrays, i) in enumerate(map(self._locate, positions)):
-            for text in arrays.texts:
-                counts[k] += text.token_offsets[i + 1] - text.token_offsets[i]
-        return counts
+        return self._token_counts[positions]
+
+    @cached_property
+    def _token_counts(self) -> np.ndarray:
+        """Of all records. [len]"""
+        offsets = [[text.token_offsets for text in self._arrays_of(k).texts] for k in range(len(self._starts) - 1)]
+        counts = [np.sum([np.diff(each) for each in of_texts], axis=0, dtype=np.int64) for of_texts in offsets]
+        return np.concatenate(counts) if counts else np.zeros(0, np.int64)
 
     def pack(self, positions: np.ndarray, *, filler: bool = False) -> PackedBatch:
         """Return the records at `positions` as a PackedBatch; `filler` gives them weight 0 and row -1."""
@@ -50,9 +54,12 @@ class PreparedSplit:
 
     def _locate(self, position: int) -> tuple[RecordArrays, int]:
         batch = bisect_right(self._starts, position) - 1
+        return self._arrays_of(batch), int(position) - self._starts[batch]
+
+    def _arrays_of(self, batch: int) -> RecordArrays:
         if batch not in self._arrays:
             self._arrays[batch] = RecordArrays.from_batch(self._reader.get_batch(batch), self._roles)
-        return self._arrays[batch], int(position) - self._starts[batch]
+        return self._arrays[batch]
 
 
 def pack_records(arrays: Sequence[RecordArrays], indices: Sequence[int], *, filler: bool = False) -> PackedBatch:

@@ -51,3 +51,14 @@ def test_token_counts_balance_over_ranks():
 @pytest.mark.parametrize(("records", "steps"), [(24, 1), (25, 2), (48, 2)])
 def test_the_last_step_may_be_smaller(records, steps):
     assert BatchPlan(microbatch_size=4, data_parallel_size=2, num_microbatches=3).steps(records) == steps
+
+
+@given(counts=st.lists(st.integers(1, 9), min_size=1, max_size=24), data_size=st.sampled_from([1, 3, 8]))
+def test_each_record_the_longest_first_joins_the_lightest_microbatch_that_is_not_full(counts, data_size):
+    batch_plan = BatchPlan(microbatch_size=24 // data_size, data_parallel_size=data_size)
+    expected: list[list[int]] = [[] for _ in range(data_size)]
+    for i in sorted(range(len(counts)), key=lambda i: -counts[i]):
+        not_full = [part for part in expected if len(part) < batch_plan.microbatch_size]
+        min(not_full, key=lambda part: sum(counts[k] for k in part)).append(i)
+    found = split_batch(np.array(counts), batch_plan)
+    assert [part.tolist() for part in found] == [sorted(part) for part in expected]
