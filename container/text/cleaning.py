@@ -2,6 +2,7 @@
 
 import html
 import re
+import threading
 import unicodedata
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -99,6 +100,9 @@ def remove_emoji(text: str) -> str:
     return _emoji_run().sub(lambda run: emoji.replace_emoji(run[0], " "), text)
 
 
+_FILLING = threading.Lock()
+
+
 @cache
 def _emoji_run() -> re.Pattern[str]:
     """Return a pattern of runs that may contain emoji, so that replace_emoji, a slow loop in Python, reads only those.
@@ -107,6 +111,8 @@ def _emoji_run() -> re.Pattern[str]:
     characters, because replace_emoji takes quadratic time. It ends between two emoji; only a sequence of more than 64
     joined characters is cut, and a row of flags after an even number of letters.
     """
+    with _FILLING:  # the first call fills a table of the library, and another thread would use the incomplete one
+        emoji.replace_emoji("")
     points = sorted({ord(character) for sequence in emoji.EMOJI_DATA for character in sequence} - set(range(128)))
     gaps = [i for i in range(1, len(points)) if points[i] - points[i - 1] > 4096]
     ranges = zip([0, *gaps], [*gaps, len(points)])

@@ -4,16 +4,21 @@ import html
 import itertools
 import random
 import re
+import sys
+import threading
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 
 import emoji
 import pytest
+from emoji import tokenizer as emoji_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from container.tables.column_types import replace_surrogates
 from container.text.cleaning import (
     _CONTROL,
+    _emoji_run,
     normalize_html,
     normalize_text,
     remove_emoji,
@@ -101,6 +106,21 @@ def test_emoji_become_a_space_and_nothing_else_changes(text: str, clean: str) ->
 
 def test_every_emoji_that_the_library_knows_is_removed() -> None:
     assert [sequence for sequence in emoji.EMOJI_DATA if remove_emoji(f"a{sequence}b") != "a b"] == []
+
+
+def test_threads_that_remove_the_first_emoji_at_the_same_time_remove_all() -> None:
+    text = "\U0001f600 \U0001f9ff \U0001f6f8"
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    emoji_tokenizer._SEARCH_TREE.clear()  # as in a new process
+    _emoji_run.cache_clear()
+    try:
+        together = threading.Barrier(8)
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: (together.wait(), remove_emoji(text))[1], range(8)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert found == ["     "] * 8
 
 
 @given(st.text())
