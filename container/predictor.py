@@ -10,6 +10,7 @@ import numpy as np
 from container.data.records import RecordArrays, pack_text, pad_text
 from container.decision.decision import Decision
 from container.preprocessing.transform import Preprocessor
+from container.tables.channel_files import Origin
 from container.tables.records import records_to_table
 from contracts import artifacts
 from contracts.errors import ContractError, first_line
@@ -114,6 +115,11 @@ class Predictor:
         return self._preprocessor.fitted.feature_inputs
 
     @property
+    def text_fields(self) -> Sequence[TextField]:
+        """Return the text columns with their settings."""
+        return self._preprocessor.fitted.text_fields
+
+    @property
     def other_columns(self) -> tuple[str, str]:
         """Return the columns of the training data that a record does not need: the id and the label."""
         return self._preprocessor.fitted.id_name, self._preprocessor.fitted.label_name
@@ -135,14 +141,15 @@ class Predictor:
         """
         table = records_to_table(records, self.feature_inputs)
         if table.num_rows == 0:
-            return np.empty((0, len(self.class_labels)))
+            return self.compute([], [])
         return self.compute([self.prepare(table)] * table.num_rows, range(table.num_rows))
 
-    def prepare(self, table: "pa.Table") -> RecordArrays:
+    def prepare(self, table: "pa.Table", *, first: int = 0) -> RecordArrays:
         """Preprocess raw records; thread-safe.
 
         Args:
             table: as for `predict`; at least one row.
+            first: position of the first record, for messages.
 
         Raises:
             ContractError: as `predict`.
@@ -150,12 +157,12 @@ class Predictor:
         # Without the label, which must not have an effect, not even one that training never saw.
         inputs = table.select([name for name in table.column_names if name not in self.other_columns])
         fields = self._preprocessor.fitted.text_fields
-        transformed = self._preprocessor.transform(inputs, max_tokens=self._max_tokens)
+        transformed = self._preprocessor.transform(inputs, origin=Origin(first_row=first), max_tokens=self._max_tokens)
         records = RecordArrays.from_batch(transformed.batch, [field.role for field in fields])
         if (limit := self._max_tokens) is not None:
             for i in range(len(records.row)):
                 if records.padded_tokens(i) > limit:
-                    raise _too_long(records, i, [field.column for field in fields], limit)
+                    raise _too_long(records, i, [field.column for field in fields], limit, first=first)
         return records
 
     def compute(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
@@ -199,8 +206,8 @@ class Predictor:
 
     def _batches(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> Iterator[list[int]]:
         """Yield batches of records of similar shape, so that a backend computes little padding."""
-        if len(indices) == 1:
-            yield [0]
+        if len(indices) < 2:
+            yield from ([i] for i in range(len(indices)))
             return
         shapes = np.array([part.padded_shapes(i) for part, i in zip(records, indices)])  # [N, texts, 2]
         sizes = shapes.prod(axis=2).sum(axis=1)  # [N]
@@ -218,12 +225,14 @@ class Predictor:
         yield batch
 
 
-def _too_long(records: RecordArrays, index: int, columns: Sequence[str], limit: int) -> RecordTooLongError:
+def _too_long(
+    records: RecordArrays, index: int, columns: Sequence[str], limit: int, *, first: int
+) -> RecordTooLongError:
     shapes = zip(columns, records.padded_shapes(index))
     parts = [f"column {name!r} has {chunks} chunks of up to {longest} tokens" for name, (chunks, longest) in shapes]
     return RecordTooLongError(
-        f"record {index + 1}: has at least {records.padded_tokens(index)} tokens, with chunks padded to one length; "
-        f"at most {limit} are accepted ({', '.join(parts)})",
+        f"record {first + index + 1}: has at least {records.padded_tokens(index)} tokens, with chunks padded to one "
+        f"length; at most {limit} are accepted ({', '.join(parts)})",
         "Send a shorter text, serve with a larger SERVING_MAX_TOKENS, or train with chunk_trancate=true.",
     )
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from contracts.step_contract import StepSettings
+from contracts.step_contract import Names, StepSettings
 
 PORT = 8080
 PORT_VARIABLE = "SAGEMAKER_BIND_TO_PORT"  # set where several containers share an endpoint
@@ -36,9 +36,6 @@ class ServingSettings(StepSettings):
     serving_max_bytes: int = Field(
         default=25 << 20, ge=1, le=1 << 40, description="Maximum size of a request, in bytes."
     )
-    serving_max_records: int = Field(
-        default=10_000, ge=1, le=10**9, description="Maximum number of records in a request."
-    )
     serving_max_decoded_bytes: int = Field(
         default=256 << 20, ge=1, le=1 << 40, description="Maximum size of a decompressed Parquet request, in bytes."
     )
@@ -50,6 +47,13 @@ class ServingSettings(StepSettings):
         ge=1,
         le=10**9,
         description="Maximum number of tokens of a record, and of a run of the model, including padding.",
+    )
+    serving_invalid_records: Literal["refuse", "report"] = Field(
+        default="refuse",
+        description="A request with an invalid record: refuse it, or report an error for each invalid record.",
+    )
+    serving_csv_columns: Names | None = Field(
+        default=None, description="Columns of CSV without a header, in order. Default: those of the model."
     )
     serving_onnx_variant: Literal["fused", "int8"] | None = Field(
         default=None, description="Serve model.fused.onnx or model.int8.onnx, if the job kept it."

@@ -17,10 +17,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from container.serving.errors import RequestError, bad_request
+from container.serving.requests import read_request
+from contracts.errors import ContractError
+from contracts.serving import ServingSettings
 from testing.jobs import REPOSITORY
 
 STARTED = re.compile(r"on port (\d+)")
+
+
+def read_records(
+    body: bytes | str, content_type: str, columns: Sequence[str], limits: ServingSettings | None = None
+) -> pa.Table:
+    """Return the records that a model with `columns` takes from a request; raise RequestError as the server does."""
+    body = body.encode() if isinstance(body, str) else body
+    request = read_request(body, content_type, limits or ServingSettings())
+    try:
+        return pa.concat_tables([part.table() for part in request.parts(columns)], promote_options="permissive")
+    except RequestError:
+        raise
+    except ContractError as error:
+        raise bad_request(error.cause, error.fix) from error
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from container.serving.media_types import MediaType
@@ -10,7 +11,7 @@ from container.serving.model import Prediction
 from contracts.artifacts import probability_column
 from contracts.serving import CSV, JSON
 
-LABEL, PROBABILITIES = "predicted_label", "probabilities"
+LABEL, PROBABILITIES, ERROR = "predicted_label", "probabilities", "error"
 
 
 def write_answer(prediction: Prediction, media_type: MediaType) -> bytes:
@@ -20,25 +21,43 @@ def write_answer(prediction: Prediction, media_type: MediaType) -> bytes:
     JSON Lines: the objects of "predictions". CSV: the label, then the K probabilities; a header line only if the
     client requests it (`text/csv; header=present`), because a batch transform joins lines of responses to lines of
     input. Numbers keep all digits.
+
+    The entry of an invalid record is {"error": "..."}. If errors are reported, each line of a CSV ends with a cell for
+    it, and that of an invalid record has no other content.
     """
     if media_type.name == CSV:
         return _csv(prediction, header=bool(media_type.header))
-    pairs = zip(prediction.decided, prediction.probabilities.tolist())
-    entries = [{LABEL: label, PROBABILITIES: probabilities} for label, probabilities in pairs]
+    # One entry at a time: the encoder holds the interpreter during a call.
+    entries = map(_json, _entries(prediction))
     if media_type.name == JSON:
-        return _json({"class_labels": list(prediction.class_labels), "predictions": entries})
-    return b"".join(_json(entry) + b"\n" for entry in entries)
+        labels = _json(list(prediction.class_labels))
+        return b'{"class_labels": ' + labels + b', "predictions": [' + b", ".join(entries) + b"]}"
+    return b"".join(entry + b"\n" for entry in entries)
 
 
-def _json(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
+def _entries(prediction: Prediction) -> Iterator[dict[str, Any]]:
+    errors = prediction.errors or {}
+    for i, (label, probabilities) in enumerate(zip(prediction.decided, prediction.probabilities)):
+        if i in errors:
+            yield {ERROR: errors[i]}
+        else:
+            yield {LABEL: label, PROBABILITIES: probabilities.tolist()}
+
+
+def _json(content: dict[str, Any] | list[Any]) -> bytes:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
 
 def _csv(prediction: Prediction, *, header: bool) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
+    count, errors = len(prediction.class_labels), prediction.errors
     if header:
-        writer.writerow([LABEL, *map(probability_column, range(len(prediction.class_labels)))])
-    for label, probabilities in zip(prediction.decided, prediction.probabilities.tolist()):
-        writer.writerow([label, *map(repr, probabilities)])
-    return text.getvalue().encode()
+        error = [] if errors is None else [ERROR]
+        writer.writerow([LABEL, *map(probability_column, range(count)), *error])
+    for i, (label, probabilities) in enumerate(zip(prediction.decided, prediction.probabilities)):
+        if errors is not None and i in errors:
+            writer.writerow([*[""] * (count + 1), errors[i]])
+        else:
+            writer.writerow([label, *map(repr, probabilities.tolist()), *([] if errors is None else [""])])
+    return text.getvalue().encode("utf-8", "replace")

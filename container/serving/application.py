@@ -8,14 +8,16 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import numpy as np
 
+from container.serving.capacity import BODIES, execution_parameters, measure
 from container.serving.errors import RequestError, error_body
 from container.serving.hosting import Host
-from container.serving.requests import check_limit
+from container.serving.parts import check_limit
 from contracts.errors import ContractError
 from contracts.serving import JSON, ServingSettings
 
@@ -23,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 Response = tuple[HTTPStatus, bytes, str]  # status, body, Content-Type
+PING = "/ping"
 _REMEMBERED = 100_000  # latencies kept for the log
-_BODIES = 4  # requests of the largest size in progress
 
 
 class Application:
@@ -41,10 +43,11 @@ class Application:
         self._host = host
         self._settings = settings
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
-        self._counting = threading.Lock()
+        self._counting, self._measuring = threading.Lock(), threading.Lock()
+        self._parameters: bytes | None = None  # of a batch transform
         self._requests, self._bytes = 0, 0  # in progress
         self._routes: dict[str, tuple[str, Callable[[dict[str, Any]], Response]]] = {
-            "/ping": ("GET", self._ping),
+            PING: ("GET", self._ping),
             "/invocations": ("POST", self._invocations),
             "/execution-parameters": ("GET", self._execution_parameters),
         }
@@ -87,35 +90,42 @@ class Application:
         return HTTPStatus.OK, b"{}", JSON
 
     def _execution_parameters(self, _environ: dict[str, Any]) -> Response:
-        """Return the settings that a batch transform requests before it starts."""
-        parameters = {
-            "MaxConcurrentTransforms": min(100, self._settings.serving_concurrency),  # the service's limit
-            "BatchStrategy": "MULTI_RECORD",
-            "MaxPayloadInMB": min(100, max(1, self._settings.serving_max_bytes >> 20)),
-        }
-        return HTTPStatus.OK, json.dumps(parameters).encode(), JSON
+        """Return the settings that a batch transform requests before it starts; the first request measures."""
+
+        def answer() -> tuple[bytes, str]:
+            with self._measuring:
+                if self._parameters is None:
+                    lines, most = self._host.sample_lines(), self._settings.serving_max_bytes
+                    rate = measure(self._host.answer, lines, max_bytes=most)
+                    self._parameters = json.dumps(execution_parameters(rate, self._settings)).encode()
+            return self._parameters, JSON
+
+        return self._respond(answer)
 
     def _invocations(self, environ: dict[str, Any]) -> Response:
         began = time.perf_counter()
-        status, body, media_type = self._answer(environ)
+        status, body, media_type = self._respond(partial(self._answer, environ))
         with self._counting:
             self.statuses[status.value] += 1
             self._seconds.append(time.perf_counter() - began)
         return status, body, media_type
 
-    def _answer(self, environ: dict[str, Any]) -> Response:
+    def _answer(self, environ: dict[str, Any]) -> tuple[bytes, str]:
+        num_bytes = int(environ.get("CONTENT_LENGTH") or 0)
+        check_limit(num_bytes, "bytes", self._settings.serving_max_bytes)
+        encoding = environ.get("HTTP_CONTENT_ENCODING", "identity")
+        if encoding.strip().lower() not in ("", "identity"):
+            cause = f"Content-Encoding {encoding!r} is not supported"
+            raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, cause, "Send the body without compression.")
+        with self._place(num_bytes):
+            return self._host.answer(
+                environ["wsgi.input"].read(), environ.get("CONTENT_TYPE"), environ.get("HTTP_ACCEPT")
+            )
+
+    def _respond(self, answer: Callable[[], tuple[bytes, str]]) -> Response:
+        """Return the body and Content-Type that `answer` returns, or the response for the error that it raises."""
         try:
-            num_bytes = int(environ.get("CONTENT_LENGTH") or 0)
-            check_limit(num_bytes, "bytes", self._settings.serving_max_bytes)
-            encoding = environ.get("HTTP_CONTENT_ENCODING", "identity")
-            if encoding.strip().lower() not in ("", "identity"):
-                cause = f"Content-Encoding {encoding!r} is not supported"
-                raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, cause, "Send the body without compression.")
-            with self._place(num_bytes):
-                body, media_type = self._host.answer(
-                    environ["wsgi.input"].read(), environ.get("CONTENT_TYPE"), environ.get("HTTP_ACCEPT")
-                )
-            return HTTPStatus.OK, body, media_type
+            return HTTPStatus.OK, *answer()
         except RequestError as error:
             return _error(error.status, error.cause, error.fix)
         except ContractError as error:
@@ -138,7 +148,7 @@ class Application:
             RequestError: 503, too many requests or bytes are in progress.
         """
         with self._counting:
-            most = _BODIES * self._settings.serving_max_bytes
+            most = BODIES * self._settings.serving_max_bytes
             if self._requests == self._settings.serving_concurrency or self._bytes + num_bytes > most:
                 cause = f"{self._requests} requests with {self._bytes} bytes are in progress"
                 raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, cause, "Send the request again, or add instances.")

@@ -16,11 +16,12 @@ ComputeRecords = Callable[[Sequence[RecordArrays], Sequence[int]], np.ndarray]
 
 
 class _Waiting:
-    """A request in the queue, of which the first `done` records are computed."""
+    """Records in the queue, of which the first `done` are computed."""
 
-    def __init__(self, records: RecordArrays) -> None:
+    def __init__(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> None:
         self.records = records
-        self.count = len(records.row)
+        self.indices = indices
+        self.count = len(indices)
         assert self.count
         self.done = 0
         self.parts: list[np.ndarray] = []
@@ -55,14 +56,18 @@ class BatchingQueue:
     def alive(self) -> bool:
         return self._worker.is_alive()
 
-    def compute(self, records: RecordArrays, *, timeout: float | None = None) -> np.ndarray:
-        """Return the class probabilities of all of `records`, in their order. [N, K]
+    def compute(
+        self, records: Sequence[RecordArrays], indices: Sequence[int], *, timeout: float | None = None
+    ) -> np.ndarray:
+        """Return the class probabilities of record indices[i] of records[i], i = 0..N-1. [N, K]
 
         Raises:
             TimeoutError: `timeout` seconds passed, or the queue was closed; the remaining records are dropped.
             Exception: the error that `compute` raised for these records.
         """
-        request = _Waiting(records)
+        if not indices:
+            return self._compute([], [])
+        request = _Waiting(records, indices)
         with self._changed:
             if self._closed:
                 raise TimeoutError("the queue is closed")
@@ -114,7 +119,7 @@ class BatchingQueue:
             share = max(1, room // min(room, len(waiting) - i)) if room else 0
             stop = request.done
             while stop < min(request.done + share, request.count):
-                tokens += request.records.padded_tokens(stop)
+                tokens += request.records[stop].padded_tokens(request.indices[stop])
                 if self._max_tokens is not None and tokens > self._max_tokens and (shares or stop > request.done):
                     room = 0
                     break
@@ -130,8 +135,8 @@ class BatchingQueue:
         return shares
 
     def _answer(self, shares: Sequence[tuple[_Waiting, range]]) -> None:
-        records = [request.records for request, taken in shares for _ in taken]
-        indices = [index for _, taken in shares for index in taken]
+        records = [part for request, taken in shares for part in request.records[taken.start : taken.stop]]
+        indices = [index for request, taken in shares for index in request.indices[taken.start : taken.stop]]
         try:
             probabilities = self._compute(records, indices)  # [N, K]
         except Exception as error:

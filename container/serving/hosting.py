@@ -12,14 +12,15 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, TypeVar
 
-from container.data.records import RecordArrays
 from container.serving import handler, inference
 from container.serving.batching import BatchingQueue
 from container.serving.media_types import request_type, response_type
+from container.serving.model import Scored
 from contracts.errors import ContractError
 from contracts.serving import CODE_FOLDER, ENTRY_POINT, JSON, PARQUET
 
 _LARGE_BYTES = 1 << 16
+_SMALL_AT_ONCE = 4  # further threads would mostly wait for the interpreter, and so would /ping
 
 Result = TypeVar("Result")
 
@@ -92,8 +93,9 @@ def _answer(answer: Future[Result], call: Callable[[], Result]) -> None:
 class ModelHost:
     """This project's handler; it computes the records of several requests together.
 
-    Large requests are read and prepared one by one, because that takes a multiple of a body's size in memory. A request
-    in Parquet counts as large, because its size after decompression is not known. Other requests do not wait for them.
+    A request is read and prepared in parts, because that takes a multiple of a body's size in memory. Parts of large
+    requests are prepared one by one. A request in Parquet counts as large, because its size after decompression is not
+    known. Other requests do not wait for them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -101,6 +103,7 @@ class ModelHost:
         self._model = handler.model_fn(str(folder))
         self._timeout = settings.serving_timeout_seconds
         self._turns = Turns()
+        self._small = threading.BoundedSemaphore(_SMALL_AT_ONCE)
         self._queue = BatchingQueue(
             self._model.compute, batch_size=settings.serving_batch_size, max_tokens=settings.serving_max_tokens
         )
@@ -119,13 +122,24 @@ class ModelHost:
         response_type(accept)  # refuse an unsupported format before computing anything
         deadline = time.monotonic() + self._timeout
         large = len(body) > _LARGE_BYTES or request_type(content_type).name == PARQUET
-        prepare = partial(self._prepare, body, content_type)
-        prepared = self._turns.run(prepare, self._timeout) if large else prepare()
-        probabilities = self._queue.compute(prepared, timeout=max(0.0, deadline - time.monotonic()))
-        return handler.output_fn(self._model.decide(probabilities), accept)
+        run = self._turns.run if large else self._run_small
+        parts = self._model.prepare(handler.input_fn(body, content_type))
+        scored: list[Scored] = []
+        while (part := run(partial(next, parts, None), _until(deadline))) is not None:
+            scored.append(part.scored(self._queue.compute(part.records, part.indices, timeout=_until(deadline))))
+        return handler.output_fn(self._model.decide(scored), accept)
 
-    def _prepare(self, body: bytes, content_type: str | None) -> RecordArrays:
-        return self._model.prepare(handler.input_fn(body, content_type))
+    def sample_lines(self) -> list[bytes]:
+        """Return JSON Lines of typical records, to measure how fast they are answered."""
+        return self._model.sample_lines(handler.settings().serving_max_tokens)
+
+    def _run_small(self, call: Callable[[], Result], timeout: float) -> Result:
+        if not self._small.acquire(timeout=timeout):
+            raise TimeoutError
+        try:
+            return call()
+        finally:
+            self._small.release()
 
     def close(self) -> None:
         """Make all unanswered requests raise TimeoutError."""
@@ -144,6 +158,10 @@ class ScriptHost:
     """
 
     healthy = True
+
+    def sample_lines(self) -> list[bytes]:
+        """Return nothing: the format of the script's requests is unknown."""
+        return []
 
     def __init__(self, folder: Path, script: Path) -> None:
         module = _load(script)
@@ -174,6 +192,10 @@ class ScriptHost:
 
 
 Host = ModelHost | ScriptHost
+
+
+def _until(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
 def load_host(folder: Path) -> Host:

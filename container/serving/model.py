@@ -1,7 +1,8 @@
 """Serve the model of a package: the Predictor, the package's calibration, the decision."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Self
@@ -11,9 +12,12 @@ import numpy as np
 from container.data.records import RecordArrays
 from container.predictor import Predictor, RecordTooLongError
 from container.serving.calibration import CalibrationMap
+from container.serving.capacity import sample_lines
 from container.serving.errors import RequestError
+from container.serving.parts import Part
 from container.serving.requests import Request
-from contracts.errors import ContractError
+from container.tables.channel_files import check_names, missing_column
+from contracts.errors import ContractError, one_line
 from contracts.serving import CALIBRATION, ServingSettings
 
 
@@ -22,14 +26,46 @@ class Prediction:
     """Predictions for N records, in their order.
 
     Attributes:
-        probabilities: [N, K]
-        decided: label of the decided class of each record.
+        probabilities: NaN for an invalid record. [N, K]
+        decided: label of the decided class of each record; None for an invalid record.
         class_labels: label of each probability column.
+        errors: the error of each invalid record, by position; None if an invalid record refuses the request.
     """
 
     probabilities: np.ndarray
-    decided: Sequence[int | str]
+    decided: Sequence[int | str | None]
     class_labels: Sequence[int | str]
+    errors: Mapping[int, str] | None = None
+
+
+@dataclass
+class Prepared:
+    """Consecutive records of a request, preprocessed in one or several pieces.
+
+    Attributes:
+        records: the piece of each valid record. [V]
+        indices: the position of each valid record in its piece. [V]
+        valid: whether each record is valid. [N]
+        errors: the errors of the invalid records, in order. [N - V]
+    """
+
+    records: list[RecordArrays] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
+    valid: list[bool] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def scored(self, probabilities: np.ndarray) -> "Scored":
+        """Return the result for the probabilities of the valid records. [V, K]"""
+        return Scored(probabilities, np.array(self.valid, bool), self.errors)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The probabilities [V, K] of the valid ones among N records; `valid` [N] and `errors` [N - V] as in Prepared."""
+
+    probabilities: np.ndarray
+    valid: np.ndarray
+    errors: list[str]
 
 
 class ServedModel:
@@ -40,10 +76,11 @@ class ServedModel:
         class_labels: label of each probability column.
     """
 
-    def __init__(self, predictor: Predictor) -> None:
+    def __init__(self, predictor: Predictor, *, report_invalid: bool = False) -> None:
         self.feature_inputs = predictor.feature_inputs
         self.class_labels = predictor.class_labels
         self._predictor = predictor
+        self._report_invalid = report_invalid
         self._calibration: CalibrationMap | None = None
 
     @classmethod
@@ -51,17 +88,22 @@ class ServedModel:
         """Load an unpacked package, or the model folder of a job.
 
         Raises:
-            ContractError: a missing or damaged artifact.
+            ContractError: a missing or damaged artifact, or a column that SERVING_CSV_COLUMNS lacks.
         """
-        model = cls(
-            Predictor.load(
-                folder,
-                variant=settings.serving_onnx_variant,
-                batch_size=settings.serving_batch_size,
-                max_tokens=settings.serving_max_tokens,
-                threads=settings.serving_threads,
-            )
+        predictor = Predictor.load(
+            folder,
+            variant=settings.serving_onnx_variant,
+            batch_size=settings.serving_batch_size,
+            max_tokens=settings.serving_max_tokens,
+            threads=settings.serving_threads,
         )
+        declared = settings.serving_csv_columns
+        if declared is not None:
+            check_names(declared, "SERVING_CSV_COLUMNS")
+            for name in predictor.feature_inputs:
+                if name not in declared:
+                    raise missing_column(name, declared, "SERVING_CSV_COLUMNS")
+        model = cls(predictor, report_invalid=settings.serving_invalid_records == "report")
         path = Path(folder) / CALIBRATION
         if path.is_file():
             model.calibrate(CalibrationMap.read(path))
@@ -80,37 +122,61 @@ class ServedModel:
             )
         self._calibration = calibration
 
+    def sample_lines(self, max_tokens: int) -> list[bytes]:
+        """Return JSON Lines of typical records, to measure how fast they are answered."""
+        fields = self._predictor.text_fields
+        # About one chunk of English text; no tokenizer makes more than `max_tokens` tokens of it.
+        characters = min([max_tokens // 4, *(4 * field.max_sen_len for field in fields)])
+        return sample_lines(self.feature_inputs, [field.column for field in fields], characters=characters)
+
     def predict(self, request: Request) -> Prediction:
         """Predict the records of a request.
 
         Raises:
             RequestError: as `prepare`.
         """
-        prepared = self.prepare(request)
-        count = len(prepared.row)
-        return self.decide(self.compute([prepared] * count, range(count)))
+        return self.decide([part.scored(self.compute(part.records, part.indices)) for part in self.prepare(request)])
 
-    def prepare(self, request: Request) -> RecordArrays:
-        """Preprocess the records of a request.
+    def prepare(self, request: Request) -> Iterator[Prepared]:
+        """Yield the records of a request, preprocessed in parts.
 
         Raises:
-            RequestError: 400, a column or every record is missing, or a value of a numeric column is not a number; 413,
-                a record has too many tokens.
+            RequestError: 400, a column or every record is missing, or a record is invalid, for example because a value
+                of a numeric column is not a number; 413, a record has too many tokens.
         """
-        table = request.records(self.feature_inputs, others=self._predictor.other_columns)
+        for part in request.parts(self.feature_inputs):
+            prepared = Prepared()
+            self._add(part, prepared)
+            yield prepared
+
+    def _add(self, part: Part, prepared: Prepared) -> None:
         try:
-            return self._predictor.prepare(table)
-        except RecordTooLongError as error:
-            raise RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, error.cause, error.fix) from error
+            records = self._predictor.prepare(part.table(), first=part.first)
         except ContractError as error:
-            raise RequestError(HTTPStatus.BAD_REQUEST, error.cause, error.fix) from error
+            if not self._report_invalid:
+                status = HTTPStatus.BAD_REQUEST
+                if isinstance(error, RecordTooLongError):
+                    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+                raise RequestError(status, error.cause, error.fix) from error
+            if len(part) > 1:  # find the invalid records
+                for half in part.halves():
+                    self._add(half, prepared)
+                return
+            prepared.valid.append(False)
+            prepared.errors.append(one_line(error.cause))
+            return
+        count = len(records.row)
+        prepared.records += [records] * count
+        prepared.indices += range(count)
+        prepared.valid += [True] * count
 
     def compute(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
         """Return the probabilities of record indices[i] of records[i], before the package's calibration. [N, K]"""
         return self._predictor.compute(records, indices)
 
-    def decide(self, probabilities: np.ndarray) -> Prediction:
-        """Return the response's content for the probabilities that `compute` returned."""
+    def decide(self, parts: Sequence[Scored]) -> Prediction:
+        """Return the response's content for the parts of a request, with the probabilities that `compute` returned."""
+        probabilities = np.concatenate([part.probabilities for part in parts])
         decision = self._predictor.decision
         decided = decision.decide(probabilities)
         if self._calibration is not None:
@@ -119,4 +185,13 @@ class ServedModel:
             # to the served probabilities.
             if decision.threshold is not None and decision.threshold.target == "given":
                 decided = decision.decide(probabilities)
-        return Prediction(probabilities, [self.class_labels[k] for k in decided.tolist()], self.class_labels)
+        labels: Sequence[int | str | None] = [self.class_labels[k] for k in decided.tolist()]
+        if not self._report_invalid:
+            return Prediction(probabilities, labels, self.class_labels)
+        valid = np.concatenate([part.valid for part in parts])  # [N]
+        every = np.full((len(valid), probabilities.shape[1]), np.nan)  # [N, K]
+        every[valid] = probabilities
+        remaining = iter(labels)
+        labels = [next(remaining) if is_valid else None for is_valid in valid.tolist()]
+        errors = itertools.chain.from_iterable(part.errors for part in parts)
+        return Prediction(every, labels, self.class_labels, dict(zip(np.flatnonzero(~valid).tolist(), errors)))

@@ -1,36 +1,27 @@
-"""Read a request's body (CSV, JSON, JSON Lines or Parquet) as a table of raw records."""
+"""Read a request's body (CSV, JSON, JSON Lines or Parquet) as parts of raw records."""
 
-import codecs
 import json
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from http import HTTPStatus
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from container.serving.csv_requests import csv_parts
 from container.serving.errors import RequestError, bad_request
-from container.serving.media_types import request_type
-from container.tables.channel_files import check_names, missing_column
-from container.tables.csv_blocks import CsvText
-from container.tables.csv_files import read_csv
+from container.serving.media_types import MediaType, request_type
+from container.serving.parts import MAX_COLUMNS, PART_BYTES, PART_RECORDS, Part, check_columns, check_limit
+from container.tables.channel_files import check_names
 from container.tables.json_files import REQUEST_DECODER
 from container.tables.records import records_to_table
-from contracts.errors import ContractError, first_line, shown
-from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
+from contracts.errors import ContractError, first_line
+from contracts.serving import CSV, JSON, JSON_LINES, ServingSettings
 
-
-def _repeated(names: Sequence[str]) -> str | None:
-    return next((name for name, count in Counter(names).items() if count > 1), None)
-
-
-_MAX_COLUMNS = 10_000  # Arrow takes 10 kB of memory per column
-_OTHER_DELIMITER = re.compile(r"[;\t|]")
 _LISTED = ("instances", "records")  # {"instances": [...]}
 _LINE = re.compile(rb"[^\r\n]++")
 _BLANK = r"[ \t\r\n]*+"
@@ -39,92 +30,111 @@ _LIST_BEGIN = re.compile(
 )
 _SEPARATOR = re.compile(rf"{_BLANK}(?:,|(?P<end>\])){_BLANK}")
 _LIST_END = re.compile(rf"{_BLANK}(?P<brace>\}})?{_BLANK}")
+_DECOMPRESSED = "bytes after it is decompressed"
 
 
 @dataclass(frozen=True)
 class Request:
-    """The records of a request.
+    """A request whose records are read in parts, so that many short records take little memory."""
 
-    Attributes:
-        content: raw columns; dicts from JSON.
-        header: whether a CSV's first row names the columns; None if the model's columns decide it. True for other
-            formats.
-        empty_lines: first rows of a CSV that are empty lines; before a header, they are no records.
-    """
+    body: bytes
+    media_type: MediaType
+    limits: ServingSettings
 
-    content: pa.Table | list[Any]
-    header: bool | None = True
-    empty_lines: int = 0
+    def parts(self, columns: Sequence[str]) -> Iterator[Part]:
+        """Yield the records in order.
 
-    def records(self, columns: Sequence[str], *, others: Sequence[str] = ()) -> pa.Table:
-        """Return the table with named columns.
-
-        A CSV's first row is a header if it contains the name of a column. Without a header, the fields are `columns`.
         A column that a JSON object lacks is a missing value, as in the JSON files that Preprocessing reads.
 
         Args:
             columns: the columns that the model needs, in its order.
-            others: columns of the training data that it does not need.
 
         Raises:
-            RequestError: 400, no record, a record that is not an object or has none of `columns`, a missing or repeated
-                column, or a wrong number of fields.
+            RequestError: 400, the body is not of its Content-Type, or has no record; a column of a table is missing.
+                `Part.table` raises the errors of single records.
         """
+        empty = True
         try:
-            table = records_to_table(self.content, columns)
+            for part in self._parts(columns):
+                empty = False
+                yield part
+        except RequestError:
+            raise
         except ContractError as error:
             raise bad_request(error.cause, error.fix) from error
-        if self.header is not True:
-            rest = table.slice(self.empty_lines)
-            first = _first_row(rest)
-            stripped = {name.strip() for name in first}  # a misspelled header is no record
-            has_header = self.header is None and not {*columns, *others}.isdisjoint({*first, *stripped})
-            table = _named(rest, first) if has_header else _unnamed(table, columns, first=first)
-        if table.num_rows == 0:
+        if empty:
             raise bad_request("the request contains no record", "Send at least one.")
-        for name in columns:
-            if name not in table.column_names:
-                error = missing_column(name, table.column_names, "the request")
-                raise bad_request(error.cause, f"Send the columns {_list(columns)}; in CSV, separate them by commas.")
-        return table
+
+    def _parts(self, columns: Sequence[str]) -> Iterator[Part]:
+        if self.media_type.name == CSV:
+            return csv_parts(self.body, columns, header=self.media_type.header, limits=self.limits)
+        if self.media_type.name in (JSON, JSON_LINES):
+            values = _json_values(self.body) if self.media_type.name == JSON else _lines(self.body)
+            return _json_parts(values, columns)
+        return _parquet_parts(self.body, columns, self.limits)
 
 
 def read_request(body: bytes, content_type: str | None, limits: ServingSettings) -> Request:
-    """Read a body.
+    """Check a body's size and Content-Type.
 
     Raises:
-        RequestError: 400, not a body of this Content-Type; 413, too many bytes or records; 415, unknown Content-Type.
+        RequestError: 400, the body is empty; 413, too many bytes; 415, unknown Content-Type.
     """
     media_type = request_type(content_type)
     check_limit(len(body), "bytes", limits.serving_max_bytes)
-    if not body.strip():
+    if not body or body.isspace():
         raise bad_request("the request is empty", "Send at least one record.")
+    return Request(body, media_type, limits)
+
+
+def _json_parts(values: Iterable[tuple[Any, int]], columns: Sequence[str]) -> Iterator[Part]:
+    """Group records, each with its size; a record that cannot be read is an error as a value."""
+
+    def read(records: Sequence[Any], first: int) -> pa.Table:
+        for record in records:
+            if isinstance(record, RequestError):
+                raise record
+        return records_to_table(records, columns, first=first)
+
+    rows: list[Any] = []
+    first = size = 0
+    for value, length in values:
+        if rows and (len(rows) == PART_RECORDS or size + length > PART_BYTES):
+            yield Part(rows, first, read)
+            rows, first, size = [], first + len(rows), 0
+        rows.append(value)
+        size += length
+    if rows:
+        yield Part(rows, first, read)
+
+
+def _lines(body: bytes) -> Iterator[tuple[Any, int]]:
+    number, counted = 1, 0  # of the line that begins at `counted`
+    for found in _LINE.finditer(body):
+        line = found[0]
+        if line.isspace():
+            continue
+        try:
+            yield REQUEST_DECODER.decode(_decoded(line)), len(line)
+        except ValueError as error:
+            number, counted = number + len(body[counted : found.start()].splitlines()), found.start()
+            yield _not_json(f"line {number} is not JSON: {error}"), len(line)
+
+
+class _OtherContent(ValueError):
+    """JSON that begins as a list of records, and is something else."""
+
+
+def _json_values(body: bytes) -> Iterator[tuple[Any, int]]:
     try:
-        if media_type.name == CSV:
-            request = _read_csv(body, media_type.header)
-        else:
-            read = {JSON: _read_json, JSON_LINES: _read_lines, PARQUET: _read_parquet}[media_type.name]
-            request = Request(read(body, limits))
-    except RequestError:
-        raise
-    except ContractError as error:
-        raise bad_request(error.cause, error.fix) from error
-    # The first line of a CSV may be a header, which does not count.
-    check_limit(len(request.content) - (request.header is None), "records", limits.serving_max_records)
-    return request
-
-
-def check_limit(count: int, unit: str, limit: int) -> None:
-    """Raise RequestError 413 if `count` exceeds `limit`."""
-    if count > limit:
-        cause = f"the request has at least {count} {unit}; at most {limit} are accepted"
-        fix = "Send only columns of the model." if unit == "columns" else "Send the records in several requests."
-        raise RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, cause, fix)
-
-
-def _read_json(body: bytes, limits: ServingSettings) -> list[Any]:
-    try:
-        content = _parse_json(body, most=limits.serving_max_records)
+        text = _decoded(body)
+        begin = _LIST_BEGIN.match(text)
+        if begin is not None:
+            with suppress(_OtherContent):
+                # Decoding twice takes less memory than keeping all records, and no broken list is computed in part.
+                deque(_list_values(text, begin), maxlen=0)
+                return _list_values(text, begin)
+        content = REQUEST_DECODER.decode(text)
     except ValueError as error:
         raise _not_json(f"the request is not JSON: {error}") from error
     if isinstance(content, Mapping) and len(content) == 1:
@@ -135,54 +145,37 @@ def _read_json(body: bytes, limits: ServingSettings) -> list[Any]:
         content = [content]
     if not isinstance(content, list):
         raise _not_json("the request is neither an object nor a list")
-    check_limit(len(content), "records", limits.serving_max_records)
-    return content
+    return ((value, 0) for value in content)
 
 
-def _read_lines(body: bytes, limits: ServingSettings) -> list[Any]:
-    filled = (line for line in _LINE.finditer(body) if line[0].strip())
-    lines = list(islice(filled, limits.serving_max_records + 1))
-    check_limit(len(lines), "records", limits.serving_max_records)
-    records: list[Any] = []
-    for line in lines:
-        try:
-            records.append(_parse_json(line[0]))
-        except ValueError as error:
-            number = len(body[: line.start()].splitlines()) + 1
-            raise _not_json(f"line {number} is not JSON: {error}") from error
-    return records
+def _list_values(text: str, begin: re.Match[str]) -> Iterator[tuple[Any, int]]:
+    """Yield a list's records with their lengths, one by one, because the decoder holds the interpreter during a call.
 
-
-def _parse_json(body: bytes, *, most: int = 0) -> Any:
-    """Return the content; of a list of more than `most` records, at least most + 1 records."""
-    text = body.decode(json.detect_encoding(body), "surrogatepass")
-    records = _parse_list(text, most) if most else None
-    return REQUEST_DECODER.decode(text) if records is None else records
-
-
-def _parse_list(text: str, most: int) -> list[Any] | None:
-    """Return a list's first most + 1 records, or None for other content.
-
-    It decodes them one by one, because the decoder holds the interpreter during a call.
+    Raises:
+        ValueError: a record is not JSON.
+        _OtherContent: the text does not end with the list.
     """
-    begin = _LIST_BEGIN.match(text)
-    if begin is None:
-        return None
-    records: list[Any] = []
+    number = 0
     separator = begin
     while not separator["end"]:
+        number += 1
+        start = separator.end()
         try:
-            record, position = REQUEST_DECODER.raw_decode(text, separator.end())
+            record, position = REQUEST_DECODER.raw_decode(text, start)
         except ValueError as error:
-            raise ValueError(f"record {len(records) + 1}: {error}") from error
-        records.append(record)
-        if len(records) > most:
-            return records
-        separator = _SEPARATOR.match(text, position)
-        if separator is None:
+            raise ValueError(f"record {number}: {error}") from error
+        yield record, position - start
+        following = _SEPARATOR.match(text, position)
+        if following is None:
             raise json.JSONDecodeError("Expecting ',' delimiter", text, position)
+        separator = following
     complete = _LIST_END.fullmatch(text, separator.end())
-    return records if complete and bool(complete["brace"]) == bool(begin["brace"]) else None
+    if not complete or bool(complete["brace"]) != bool(begin["brace"]):
+        raise _OtherContent
+
+
+def _decoded(body: bytes) -> str:
+    return body.decode(json.detect_encoding(body), "surrogatepass")
 
 
 def _not_json(cause: str) -> RequestError:
@@ -192,77 +185,31 @@ def _not_json(cause: str) -> RequestError:
     )
 
 
-def _read_csv(body: bytes, header: bool | None) -> Request:
-    # All columns are strings: 007 stays 007, as in training.
-    text = CsvText("the request", ",", header)
-    table = read_csv(body, text, lambda count: check_limit(count, "columns", _MAX_COLUMNS))
-    if table.num_rows == 0:
-        raise bad_request("the request contains no record", "Send at least one line.")
-    body = body.removeprefix(codecs.BOM_UTF8)
-    begin = body[: len(body) - len(body.lstrip(b"\r\n"))]
-    empty_lines = len(begin.splitlines()) if table.num_columns == 1 else 0  # with more columns, they are skipped
-    if header:
-        table = table.slice(empty_lines)
-        return Request(_named(table, _first_row(table)))
-    return Request(table, header, empty_lines)
-
-
-def _first_row(table: pa.Table) -> list[str]:
-    return [column[0].as_py() for column in table.columns]
-
-
-def _named(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    _check_unique(names)
-    return table.slice(1).rename_columns(list(names))
-
-
-def _check_unique(names: Sequence[str]) -> None:
-    repeated = _repeated(names)
-    if repeated is not None:
-        raise bad_request(f"the column {repeated!r} occurs more than once", "Give each column a different name.")
-
-
-def _unnamed(table: pa.Table, columns: Sequence[str], *, first: Sequence[str]) -> pa.Table:
-    if table.num_columns != len(columns):
-        found = f"{len(first)} fields" if len(first) > 1 else f"1 field, {shown(first[0])},"
-        other = _OTHER_DELIMITER.search(first[0]) if len(first) == 1 else None
-        delimiter = f"commas, not by {other[0]!r}" if other else "commas"
-        raise bad_request(
-            f"line 1 has {found} and no column name; without a header, {len(columns)} are needed",
-            f"Separate fields by {delimiter}. Send a header line, or exactly these fields in this order: "
-            f"{_list(columns)}.",
-        )
-    return table.rename_columns(list(columns))
-
-
-def _read_parquet(body: bytes, limits: ServingSettings) -> pa.Table:
-    decompressed = "bytes after it is decompressed"
+def _parquet_parts(body: bytes, columns: Sequence[str], limits: ServingSettings) -> Iterator[Part]:
     try:
         with pq.ParquetFile(pa.BufferReader(body)) as file:
-            check_limit(file.metadata.num_rows, "records", limits.serving_max_records)
-            check_limit(file.metadata.num_columns, "columns", _MAX_COLUMNS)
-            check_names(file.schema_arrow.names, "the request")
-            groups = (file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
-            check_limit(sum(groups), decompressed, limits.serving_max_decoded_bytes)
-        texts = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
+            schema, metadata = file.schema_arrow, file.metadata
+            check_limit(metadata.num_columns, "columns", MAX_COLUMNS)
+            check_names(schema.names, "the request")
+            sizes = (metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+            check_limit(sum(sizes), _DECOMPRESSED, limits.serving_max_decoded_bytes)
+        if metadata.num_rows:
+            check_columns(columns, schema.names)
+        texts = [field.name for field in schema if pa.types.is_string(field.type)]
+        first = 0
         # Dictionaries, because every row may contain the same long text.
-        table = pq.read_table(pa.BufferReader(body), read_dictionary=texts, use_threads=False)
+        with pq.ParquetFile(pa.BufferReader(body), read_dictionary=texts) as file:
+            for batch in file.iter_batches(PART_RECORDS, columns=list(columns), use_threads=False):
+                num_bytes = sum(map(_decoded_bytes, batch.columns))
+                check_limit(num_bytes, _DECOMPRESSED, limits.serving_max_decoded_bytes)
+                yield Part(pa.Table.from_batches([batch]), first, lambda rows, _first: records_to_table(rows))
+                first += batch.num_rows
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise bad_request(f"the request is not Parquet: {first_line(error)}", "Write the table again.") from error
-    num_bytes = sum(_decoded_bytes(column) for column in table.columns)
-    check_limit(num_bytes, decompressed, limits.serving_max_decoded_bytes)
-    return table
 
 
-def _decoded_bytes(column: pa.ChunkedArray) -> int:
+def _decoded_bytes(column: pa.Array) -> int:
     if not (pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)):
         return column.nbytes
-    num_bytes = 0
-    for chunk in column.chunks:
-        lengths = pc.call_function("binary_length", [chunk.dictionary]).take(chunk.indices)
-        num_bytes += pc.call_function("sum", [pc.cast(lengths, pa.int64())]).as_py() or 0
-    return num_bytes
-
-
-def _list(columns: Sequence[str]) -> str:
-    return ", ".join(map(repr, columns))
+    lengths = pc.call_function("binary_length", [column.dictionary]).take(column.indices)
+    return pc.call_function("sum", [pc.cast(lengths, pa.int64())]).as_py() or 0

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
@@ -15,12 +16,12 @@ from waitress import wasyncore
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError, TransferEncodingNotImplemented
 from waitress.server import BaseWSGIServer, create_server
-from waitress.task import ErrorTask, WSGITask
+from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 from waitress.utilities import Error
 
 from container.processes import available_cores, set_up_logging
 from container.serving import handler
-from container.serving.application import Application
+from container.serving.application import PING, Application
 from container.serving.errors import error_body
 from container.serving.hosting import Host, load_host
 from contracts.errors import ContractError
@@ -35,7 +36,11 @@ _READ_THOUGH_REFUSED = 4
 _POLL_SECONDS = 0.1
 _REFUSE_SECONDS = 2.0  # to send responses 503 after the grace time
 _JOIN_SECONDS = 1.0
-_SPARE_THREADS = 4  # respond to /ping, and to requests beyond SERVING_CONCURRENCY
+_SPARE_THREADS = 4  # respond to requests beyond SERVING_CONCURRENCY, and to requests other than /invocations
+_LEAST_CONNECTIONS = 1000  # a health check must be able to connect while many clients wait
+_READ_BYTES = 1 << 17  # from a socket at once
+# The thread that reads from the sockets needs the interpreter again after each system call. Python's default is 5 ms.
+_SWITCH_SECONDS = 0.0005
 _MEMORY_PER_BODY = 1 << 16  # bytes of a body in memory before its request is complete; the rest is in a temporary file
 _HINTS = {
     HTTPStatus.BAD_REQUEST: "Send a request as in RFC 9112, with Content-Length or Transfer-Encoding: chunked.",
@@ -72,6 +77,25 @@ class _AnswerTask(WSGITask):
         if application.draining:
             self.set_close_on_finish()
         return super().build_response_header()
+
+
+class _Dispatcher(ThreadedTaskDispatcher):
+    """Keep requests of /ping for the thread that reads from the sockets, because all other threads may be busy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pings: deque[HTTPChannel] = deque()
+
+    def add_task(self, task: Any) -> None:  # an HTTPChannel, whose first request is complete
+        request = task.requests[0]
+        if request.error is None and request.path == PING:
+            self._pings.append(task)
+        else:
+            super().add_task(task)
+
+    def answer_pings(self) -> None:
+        while self._pings:
+            self._pings.popleft().service()
 
 
 class _RefusalTask(ErrorTask):
@@ -131,6 +155,7 @@ def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
     set_up_logging()
     logging.getLogger("waitress").setLevel(logging.ERROR)
     signal.signal(signal.SIGTERM, _exit)  # while the model is loaded
+    sys.setswitchinterval(_SWITCH_SECONDS)
     began = time.monotonic()
     try:
         settings = handler.settings()
@@ -161,15 +186,18 @@ def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
 def _open(
     application: Application, sockets: dict[int, Any], settings: ServingSettings, *, address: str, port: int
 ) -> BaseWSGIServer:
+    dispatcher = _Dispatcher()
+    dispatcher.set_thread_count(settings.serving_concurrency + _SPARE_THREADS)
     try:
         server = create_server(
             application,
             sockets,
+            _dispatcher=dispatcher,
             host=address,
             port=port,
-            threads=settings.serving_concurrency + _SPARE_THREADS,
-            connection_limit=4 * settings.serving_concurrency + 100,
+            connection_limit=max(_LEAST_CONNECTIONS, 4 * settings.serving_concurrency + 100),
             backlog=2048,
+            recv_bytes=_READ_BYTES,
             inbuf_overflow=_MEMORY_PER_BODY,
             max_request_body_size=_READ_THOUGH_REFUSED * settings.serving_max_bytes,
             asyncore_use_poll=True,  # select() ends at 1024 descriptors
@@ -190,11 +218,21 @@ def _serve_until_signal(server: BaseWSGIServer, sockets: dict[int, Any], most_se
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     while not stop.is_set():
-        wasyncore.loop(_POLL_SECONDS, use_poll=True, map=sockets, count=1)
+        _poll(server, sockets)
         if time.monotonic() - checked > 1:
             checked = time.monotonic()
             for channel in _channels(server):
                 channel.refuse_if_slow(most_seconds)
+
+
+def _poll(server: BaseWSGIServer, sockets: dict[int, Any]) -> None:
+    """Read from the sockets and write to them, or wait for a moment; accept connections; answer /ping."""
+    known = len(_channels(server))
+    wasyncore.loop(_POLL_SECONDS, use_poll=True, map=sockets, count=1)
+    if len(_channels(server)) > known:  # waitress accepts one in a loop
+        _accept_backlog(server)
+    dispatcher: Any = server.task_dispatcher  # a _Dispatcher
+    dispatcher.answer_pings()
 
 
 def _drain(server: BaseWSGIServer, host: Host, sockets: dict[int, Any], grace: float) -> None:
@@ -217,7 +255,7 @@ def _wait_for_answers(server: BaseWSGIServer, sockets: dict[int, Any], seconds: 
     quiet = 0
     # Two idle checks: data sent just before the first is still in the kernel.
     while quiet < 2 and time.monotonic() < deadline:
-        wasyncore.loop(_POLL_SECONDS, use_poll=True, map=sockets, count=1)
+        _poll(server, sockets)
         quiet = 0 if any(map(_busy, _channels(server))) else quiet + 1
     return sum(map(_busy, _channels(server)))
 
@@ -225,7 +263,7 @@ def _wait_for_answers(server: BaseWSGIServer, sockets: dict[int, Any], seconds: 
 def _accept_backlog(server: BaseWSGIServer) -> None:
     """Accept the connections that are already in the kernel's backlog."""
     known = -1
-    while known < len(_channels(server)):
+    while known < len(_channels(server)) and server.readable():
         known = len(_channels(server))
         server.handle_accept()
 

@@ -26,28 +26,23 @@ class CsvText:
 
     Attributes:
         source: the text's name for messages.
-        has_header: the first record names the columns; None if the reader decides it later.
+        has_header: the first record names the columns.
         columns: the names of all columns, if they are known.
-        first_line: the cells of the first record, for messages, if the columns have numbers instead of names.
     """
 
     source: str
     delimiter: str
-    has_header: bool | None
+    has_header: bool
     columns: tuple[str, ...] = ()
-    first_line: tuple[str, ...] = ()
 
     def row(self, record: int) -> str:
         """Return the name of a record for messages, from its position; rows count from 1, without the header."""
         if self.has_header:
             return f"{self.source}: row {record}" if record else f"{self.source}: the header"
-        counted = ", counted from the first line" if self.has_header is None else ""
-        return f"{self.source}: row {record + 1}{counted}"
+        return f"{self.source}: row {record + 1}"
 
     def cell(self, record: int, column: int) -> str:
         """Return the name of a cell for messages, from its positions."""
-        if column < len(self.first_line):
-            return f"{self.row(record)}, column {column + 1} ({self.first_line[column]!r} in the first line)"
         name = repr(self.columns[column]) if column < len(self.columns) else column + 1
         return f"{self.row(record)}, column {name}"
 
@@ -164,13 +159,13 @@ class Block:
         self._read(readable, columns, pa.binary(), remember)
         if not invalid:
             return None
-        row, all_names = invalid[0], self.text.first_line or self.text.columns
-        names = ", ".join(map(repr, all_names[:_LISTED_COLUMNS]))
-        more = ", ..." if len(all_names) > _LISTED_COLUMNS else ""
+        row, columns = invalid[0], self.text.columns
+        names = ", ".join(map(repr, columns[:_LISTED_COLUMNS]))
+        more = ", ..." if len(columns) > _LISTED_COLUMNS else ""
         return ContractError(
             f"{self.text.row(self.first + row.number - 1)}: has {row.actual_columns} columns instead of "
             f"{row.expected_columns}: {row.text[:_SHOWN_CHARACTERS]!r}",
-            f"Give every row as many cells as the first line has: {names}{more}. Enclose a cell that contains a "
+            f"Give every row these cells: {names}{more}. Enclose a cell that contains a "
             "delimiter or a line break in quotes.",
         )
 

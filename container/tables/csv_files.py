@@ -1,8 +1,8 @@
 """Read CSV and TSV text from a file or a request."""
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ from contracts.errors import ContractError
 BLOCK_BYTES = 4 << 20  # the largest row
 _HEADER_BYTES = 1 << 16
 _BINARY = {b"PAR1": "Parquet", b"\x1f\x8b": "gzip", b"PK\x03\x04": "Excel or ZIP"}
+_FILLED = re.compile(rb"[^\r\n]")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -38,7 +39,7 @@ def csv_header(stream: Stream, text: CsvText) -> list[str]:
         count = _fill(stream, buffer[size : size + wanted])
         size, is_last = size + count, count < wanted or size + count == BLOCK_BYTES
         data = buffer[:size]
-        data = data[_start(data, text, skip_empty=True) :]
+        data = data[text_start(data, text, skip_empty=True) :]
         end = Block(data, text).first_end()
     if not data.size:
         raise ContractError(f"{text.source}: the file is empty", "Begin the table with a line of column names.")
@@ -66,34 +67,12 @@ def csv_batches(stream: Stream, text: CsvText, *, columns: Sequence[str]) -> Ite
             raise _too_long(text, first)
 
 
-def read_csv(body: bytes, text: CsvText, check_columns: Callable[[int], None]) -> pa.Table:
-    """Return all records of a text as strings, with the first one; the columns are named by their numbers.
-
-    Args:
-        check_columns: takes the number of columns and raises an error if it is too large.
-
-    Raises:
-        ContractError: see `csv_batches`.
-    """
-    data = np.frombuffer(body, np.uint8)
-    first = data[_start(data, text, skip_empty=True) :]
-    if not first.size:
-        raise ContractError(f"{text.source} is empty", "Send at least one record.")
-    first = first[: Block(first, text).first_end() or len(first)]
-    check_columns(Block(first, text).count_columns())
-    cells = tuple(first_cells(first, text))
-    text = replace(text, columns=tuple(str(number + 1) for number in range(len(cells))), first_line=cells)
-    block = Block(data[_start(data, text, skip_empty=False) :], text)
-    block.check()
-    return block.parse()
-
-
 def _too_long(text: CsvText, record: int) -> ContractError:
     cause = f"{text.row(record)}: exceeds {BLOCK_BYTES >> 20} MiB"
     return ContractError(cause, "Write a table with such rows as Parquet.")
 
 
-def _start(data: np.ndarray, text: CsvText, *, skip_empty: bool) -> int:
+def text_start(data: np.ndarray, text: CsvText, *, skip_empty: bool) -> int:
     """Return the position after the byte order mark, and after empty lines with `skip_empty`."""
     head = data[:1024].tobytes()
     for magic, name in _BINARY.items():
@@ -105,8 +84,8 @@ def _start(data: np.ndarray, text: CsvText, *, skip_empty: bool) -> int:
         raise ContractError(f"{text.source}: the text is {encoding}, not UTF-8", to_utf8(encoding))
     start = len(_BYTE_ORDER_MARK) if head.startswith(_BYTE_ORDER_MARK) else 0
     if skip_empty:
-        line_ends = (data[start:] == ord("\n")) | (data[start:] == ord("\r"))
-        start = len(data) if line_ends.all() else start + int(line_ends.argmin())
+        filled = _FILLED.search(data, start)
+        return filled.start() if filled else len(data)
     return start
 
 
@@ -134,7 +113,7 @@ def _blocks(stream: Stream, text: CsvText) -> Iterator[Block]:
         current[BLOCK_BYTES - len(rest) : BLOCK_BYTES] = rest
         data = current[BLOCK_BYTES - len(rest) : BLOCK_BYTES + size]
         if at_start:
-            data = data[_start(data, text, skip_empty=bool(text.has_header)) :]
+            data = data[text_start(data, text, skip_empty=text.has_header) :]
             at_start = not data.size
         block = Block(data, text, is_last=size < BLOCK_BYTES)
         rest = data[block.end :]

@@ -19,7 +19,7 @@ _TEXT_OR_BYTES = (str, bytes, bytearray, memoryview)
 _TYPED = "biufmM"  # dtype kinds of numbers and times, which would lose their precision as Python objects
 
 
-def records_to_table(records: Any, columns: Sequence[str] = ()) -> pa.Table:
+def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 0) -> pa.Table:
     """Return raw records as a table: a list of dicts, a pandas DataFrame, an Arrow table or record batch.
 
     A key that a dict lacks is null, whatever the other dicts have. A column of mixed types (1, "1") is read as strings,
@@ -28,6 +28,7 @@ def records_to_table(records: Any, columns: Sequence[str] = ()) -> pa.Table:
 
     Args:
         columns: the columns to take from dicts, if not all; a dict without any of them is an error.
+        first: position of the first dict, for messages.
 
     Raises:
         ContractError: no records; a record that is not a dict or has none of `columns`; a column name that occurs twice
@@ -59,11 +60,11 @@ def records_to_table(records: Any, columns: Sequence[str] = ()) -> pa.Table:
     rows = list(rows)
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise ContractError(f"record {index + 1}: {shown(row)} is not a dict of columns", _FIX)
+            raise ContractError(f"record {first + index + 1}: {shown(row)} is not a dict of columns", _FIX)
     names = dict.fromkeys(name for row in rows for name in row)
     if not all(isinstance(name, str) for name in names):
         for index, row in enumerate(rows):
-            check_names(list(map(str, row)), f"record {index + 1}")
+            check_names(list(map(str, row)), f"record {first + index + 1}")
         rows = [{str(name): value for name, value in row.items()} for row in rows]
         names = dict.fromkeys(map(str, names))
     check_names(list(names), "records")
@@ -71,7 +72,7 @@ def records_to_table(records: Any, columns: Sequence[str] = ()) -> pa.Table:
     for index, row in enumerate(rows if columns else ()):
         if row.keys().isdisjoint(columns):
             raise ContractError(
-                f"record {index + 1}: has no column of the model",
+                f"record {first + index + 1}: has no column of the model",
                 f"Pass a value, or null, for at least one of {', '.join(map(repr, columns))}.",
             )
     return pa.table({name: _column([row.get(name) for row in rows]) for name in names})

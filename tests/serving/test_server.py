@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -36,7 +37,7 @@ from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
 from testing.hostile_texts import processor_seconds
 from testing.jobs import REPOSITORY, table
-from testing.serving import ask, many_clients, serving
+from testing.serving import ask, many_clients, read_records, serving
 
 COLUMNS = ("chat", "price", "quantity", "color")
 LIMITS = ServingSettings()
@@ -45,8 +46,7 @@ TEST = table(24, seed=2)  # as testing.jobs.write_job makes the test split
 
 def read(body, content_type, limits=LIMITS):
     """The records that a model with COLUMNS takes from a request."""
-    body = body.encode() if isinstance(body, str) else body
-    return read_request(body, content_type, limits).records(COLUMNS, others=("order_id", "label"))
+    return read_records(body, content_type, COLUMNS, limits)
 
 
 def refusal(body, content_type, limits=LIMITS):
@@ -89,15 +89,78 @@ def test_a_csv_without_a_header_has_the_models_columns_in_order():
     ]
 
 
+@pytest.mark.parametrize(
+    ("first", "is_header"),
+    [("color,chat,price,quantity", True), ("chat,prise,quantity,color", True), ("chat,1,2,color", False),
+     ("price,1,2,red", False), ("order_id,label,1,2", False)],
+)  # fmt: skip
+def test_a_row_that_names_more_than_half_of_the_models_columns_is_a_header(first, is_header):
+    body = f"{first}\nhi,1,2,red\n"
+    if "prise" in first:
+        assert refusal(body, CSV) == (400, "the request: column 'price' is missing; the similar column 'prise' exists")
+    else:
+        assert read(body, CSV).num_rows == 1 + (not is_header)
+
+
+DECLARED = ServingSettings(serving_csv_columns=("order_id", "chat", "price", "quantity", "color", "label"))
+
+
+def test_lines_without_a_header_have_the_declared_columns():
+    expected = [{"chat": "hi", "price": "1", "quantity": "2", "color": "red"}]
+    for body in ("7,hi,1,2,red,0\n", ",".join(DECLARED.serving_csv_columns) + "\n7,hi,1,2,red,0\n"):
+        assert read(body, CSV, DECLARED).to_pylist() == expected
+    assert refusal("7,hi,1,2,red,0\n", CSV) == (
+        400,
+        "line 1 has 6 fields and is no header; without a header, 4 are needed",
+    )
+    assert "SERVING_CSV_COLUMNS is 'order_id'" in refusal("chat,price,quantity,color\nhi,1,2,red\n", CSV, DECLARED)[1]
+
+
+def test_a_line_break_in_quotes_names_json_lines_where_it_was_cut():
+    with pytest.raises(RequestError, match="never closed") as caught:
+        read('"first line\n', CSV)
+    assert "SplitType=Line" in caught.value.fix
+    assert "JSON Lines" in caught.value.fix
+    assert read('"first\nsecond",1,2,red\n', CSV)["chat"].to_pylist() == ["first\nsecond"]
+
+
+@pytest.mark.parametrize("content_type", [CSV, JSON, JSON_LINES, PARQUET])
+def test_any_number_of_records_is_read_in_parts_in_order(content_type):
+    count = 12_345
+    frame = pd.DataFrame({"chat": [f"é {i}" for i in range(count)], "price": 1, "quantity": 2, "color": "red"})
+    parts = list(read_request(bodies(frame)[content_type], content_type, LIMITS).parts(COLUMNS))
+    assert max(map(len, parts)) <= 1000
+    assert [part.first for part in parts] == np.cumsum([0, *map(len, parts)])[:-1].tolist()
+    found = [text for part in parts for text in part.table()["chat"].to_pylist()]
+    assert found == frame["chat"].tolist()
+
+
+@pytest.mark.parametrize("content_type", [CSV, JSON, JSON_LINES])
+def test_the_memory_for_reading_does_not_grow_with_the_records(content_type):
+    def peak(count):
+        frame = pd.DataFrame({"chat": "hello " * 9, "price": 1.0, "quantity": 2, "color": "red"}, index=range(count))
+        request = read_request(bodies(frame)[content_type], content_type, LIMITS)
+        begin = pa.total_allocated_bytes()
+        tracemalloc.start()
+        found = 0
+        for part in request.parts(COLUMNS):
+            found += part.table().num_rows
+        assert found == count
+        assert pa.total_allocated_bytes() - begin < 4 << 20
+        text = len(request.body) if content_type == JSON else 0  # of which JSON needs all
+        most = tracemalloc.get_traced_memory()[1] - text
+        tracemalloc.stop()
+        return most
+
+    assert peak(40_000) < 1.1 * peak(10_000)
+
+
 @pytest.mark.parametrize("content_type", [CSV, "text/csv; header=present"])
 def test_blanks_belong_to_the_names_of_a_csv_as_in_training(content_type):
     body = b"chat, price \nhi,1\n"
-    assert read_request(body, content_type, LIMITS).records(["chat", " price "]).to_pylist() == [
-        {"chat": "hi", " price ": "1"}
-    ]
-    for others in ((), ("chat",)):
-        with pytest.raises(RequestError, match="'price' is missing; the similar column ' price ' exists"):
-            read_request(body, content_type, LIMITS).records(["price"], others=others)
+    assert read_records(body, content_type, ["chat", " price "]).to_pylist() == [{"chat": "hi", " price ": "1"}]
+    with pytest.raises(RequestError, match="'price' is missing; the similar column ' price ' exists"):
+        read_records(body, content_type, ["price"])
 
 
 @pytest.mark.parametrize(("parameter", "rows"), [("present", 1), ("absent", 2)])
@@ -111,33 +174,19 @@ def test_one_line_needs_no_line_end():
 
 
 def test_an_empty_line_is_a_record_where_there_is_one_column():
-    request = read_request(b"text\nhello\n\nbye\n", CSV, LIMITS)
-    assert request.records(("text",))["text"].to_pylist() == ["hello", "", "bye"]
+    assert read_records("text\nhello\n\nbye\n", CSV, ("text",))["text"].to_pylist() == ["hello", "", "bye"]
 
 
 @pytest.mark.parametrize("begin", ["\n", "\r\n\r\n", "\ufeff\r"])
 def test_empty_lines_before_the_header_of_one_column_are_no_records(begin):
     body = f"{begin}text\nhello\n".encode()
     for content_type in (CSV, "text/csv; header=present"):
-        table = read_request(body, content_type, LIMITS).records(("text",))
+        table = read_records(body, content_type, ("text",))
         assert table["text"].to_pylist() == ["hello"]
     lines = len(begin.removeprefix("\ufeff").splitlines())
     for content_type, names in ((CSV, ("other",)), ("text/csv; header=absent", ("text",))):
-        table = read_request(body, content_type, LIMITS).records(names)
+        table = read_records(body, content_type, names)
         assert table[names[0]].to_pylist() == [""] * lines + ["text", "hello"]
-
-
-@pytest.mark.parametrize(
-    ("content_type", "begin", "separator"),
-    [(JSON, "[", ","), (JSON, ' {"instances" : [ ', " ,\n"), (JSON_LINES, "", "\n\n")],
-)
-def test_a_request_with_too_many_records_is_not_read_to_its_end(content_type, begin, separator):
-    body = begin + separator.join(['{"chat": "hi"}'] * 4) + separator + "damaged"
-    assert refusal(body, content_type, ServingSettings(serving_max_records=3)) == (
-        413,
-        "the request has at least 4 records; at most 3 are accepted",
-    )
-    assert refusal(body, content_type)[0] == 400
 
 
 @pytest.mark.parametrize(
@@ -188,8 +237,8 @@ def test_a_lone_surrogate_in_json_becomes_a_replacement_character():
      (parquet(pd.DataFrame(index=range(3))), PARQUET, 400, "no record"), ("\n" * 4, CSV, 400, "empty"),
      ("," * 10_000, CSV, 413, "10001 columns"), ("[" + "{}," * 9 + "{}]", JSON, 400, "no column"),
      ("hi,1,2\n", CSV, 400, "3 fields"),
-     ("hi,1,2,red\nho,1\n", CSV, 400, "row 2, counted from the first line"),
-     ("chat,chat,price,quantity,color\na,b,1,2,c\n", CSV, 400, "'chat' occurs more than once"),
+     ("hi,1,2,red\nho,1\n", CSV, 400, "row 2: has 2 columns instead of 4"),
+     ("chat,chat,price,quantity,color\na,b,1,2,c\n", CSV, 400, "'chat' occurs twice"),
      ('hi,1,2,"red\n', CSV, 400, "never closed"), (b"hi,1,2,\xff\n", CSV, 400, "column '4': byte 0xFF"),
      (parquet(pa.table([["a"], [1], [2]], ["chat", "z", "z"])), PARQUET, 400, "the column 'z' occurs twice"),
      (b"hi,1", PARQUET, 400, "not Parquet"), (b"{\xff}", JSON, 400, "not JSON"),
@@ -207,17 +256,8 @@ def test_a_csv_request_with_another_delimiter_is_told_which_one_it_has(content_t
     line = delimiter.join(COLUMNS)
     with pytest.raises(RequestError) as caught:
         read(f"\n{line}\nhi{delimiter}1\n", content_type, LIMITS)
-    assert f"line 1 has 1 field, {line!r}, and no column name" in caught.value.cause
+    assert f"line 1 has 1 field, {line!r}, and is no header" in caught.value.cause
     assert f"Separate fields by commas, not by {delimiter!r}." in caught.value.fix
-
-
-@pytest.mark.parametrize("content_type", [CSV, JSON, JSON_LINES, PARQUET])
-def test_too_many_records_are_refused_and_as_many_as_allowed_are_taken(content_type):
-    frame = TEST.loc[:, list(COLUMNS)]
-    limits = ServingSettings(serving_max_records=24)
-    assert read(bodies(frame)[content_type], content_type, limits).num_rows == 24
-    status, cause = refusal(bodies(pd.concat([frame, frame.head(2)]))[content_type], content_type, limits)
-    assert (status, "at most 24" in cause) == (413, True), cause
 
 
 def test_the_names_of_a_record_are_compared_in_linear_time():
@@ -316,7 +356,7 @@ class FixedPredictor:
         self.decision = decision
         self.class_labels = list(range(classes))
 
-    def prepare(self, records):
+    def prepare(self, records, *, first):
         return numbered(range(records.num_rows))
 
     def compute(self, records, indices):
@@ -394,6 +434,12 @@ class Slow:
         return np.array([[part.row[i], part.row[i]] for part, i in zip(records, indices)], float)
 
 
+def compute_all(queue, records):
+    """What a queue computes for all of `records`."""
+    count = len(records.row)
+    return queue.compute([records] * count, range(count))
+
+
 @pytest.fixture
 def slow():
     return Slow()
@@ -410,7 +456,7 @@ def test_a_lone_request_is_computed_at_once():
     queue = BatchingQueue(lambda records, indices: np.zeros((len(indices), 2)), batch_size=8)
     began = time.perf_counter()
     for _ in range(100):
-        queue.compute(numbered([1]))
+        queue.compute([numbered([1])], [0])
     assert (time.perf_counter() - began) / 100 < 0.01  # a timer would cost that alone
     queue.close()
 
@@ -418,9 +464,9 @@ def test_a_lone_request_is_computed_at_once():
 def test_what_arrives_while_the_worker_is_busy_is_computed_together(slow):
     queue = BatchingQueue(slow, batch_size=8)
     with ThreadPoolExecutor(6) as clients:
-        first = clients.submit(queue.compute, numbered([0]))
+        first = clients.submit(compute_all, queue, numbered([0]))
         assert slow.started.acquire(timeout=10)
-        others = [clients.submit(queue.compute, numbered([i, 10 * i])) for i in (1, 2, 3)]
+        others = [clients.submit(compute_all, queue, numbered([i, 10 * i])) for i in (1, 2, 3)]
         waiting(queue, 3)
         slow.go_on.release(10)
         assert first.result()[0, 0] == 0
@@ -435,9 +481,9 @@ def test_what_arrives_while_the_worker_is_busy_is_computed_together(slow):
 def test_a_single_record_does_not_wait_for_a_thousand(slow):
     queue = BatchingQueue(slow, batch_size=4)
     with ThreadPoolExecutor(2) as clients:
-        many = clients.submit(queue.compute, numbered(range(1000)))
+        many = clients.submit(compute_all, queue, numbered(range(1000)))
         assert slow.started.acquire(timeout=10)
-        one = clients.submit(queue.compute, numbered([5000]))
+        one = clients.submit(compute_all, queue, numbered([5000]))
         waiting(queue, 2)
         slow.go_on.release(1000)
         assert one.result()[0, 0] == 5000
@@ -458,7 +504,7 @@ def test_only_the_request_that_cannot_be_computed_fails(slow):
     slow.go_on.release(100)
     with ThreadPoolExecutor(8) as clients:
         rows = [13 if i == 20 else i + 100 for i in range(40)]
-        answers = [clients.submit(queue.compute, numbered([row])) for row in rows]
+        answers = [clients.submit(compute_all, queue, numbered([row])) for row in rows]
         for row, answer in zip(rows, answers):
             if row == 13:
                 with pytest.raises(MemoryError):
@@ -471,10 +517,10 @@ def test_only_the_request_that_cannot_be_computed_fails(slow):
 def test_a_request_that_waits_too_long_is_dropped(slow):
     queue = BatchingQueue(slow, batch_size=8)
     with ThreadPoolExecutor(1) as clients:
-        first = clients.submit(queue.compute, numbered([0]))
+        first = clients.submit(compute_all, queue, numbered([0]))
         assert slow.started.acquire(timeout=10)
         with pytest.raises(TimeoutError):
-            queue.compute(numbered([1]), timeout=0.01)
+            queue.compute([numbered([1])], [0], timeout=0.01)
         slow.go_on.release(10)
         first.result()
     queue.close()
@@ -484,9 +530,9 @@ def test_a_request_that_waits_too_long_is_dropped(slow):
 def test_closing_drops_the_round_in_progress_and_what_waits(slow):
     queue = BatchingQueue(slow, batch_size=1)
     with ThreadPoolExecutor(4) as clients:
-        first = clients.submit(queue.compute, numbered([0]))
+        first = clients.submit(compute_all, queue, numbered([0]))
         assert slow.started.acquire(timeout=10)
-        others = [clients.submit(queue.compute, numbered([i])) for i in (1, 2)]
+        others = [clients.submit(compute_all, queue, numbered([i])) for i in (1, 2)]
         waiting(queue, 2)
         queue.close()
         for request in (first, *others):
@@ -498,14 +544,14 @@ def test_closing_drops_the_round_in_progress_and_what_waits(slow):
     assert slow.rounds == [[0]]
     assert not queue.alive
     with pytest.raises(TimeoutError):
-        queue.compute(numbered([3]))
+        queue.compute([numbered([3])], [0])
 
 
 def test_a_round_of_several_records_has_at_most_max_tokens(slow):
     queue = BatchingQueue(slow, batch_size=8, max_tokens=100)
     slow.go_on.release(100)
     with ThreadPoolExecutor(2) as clients:
-        answers = [clients.submit(queue.compute, of_tokens([40, 40, 40, 250, 10, 10])) for _ in range(2)]
+        answers = [clients.submit(compute_all, queue, of_tokens([40, 40, 40, 250, 10, 10])) for _ in range(2)]
         for answer in answers:
             assert answer.result(timeout=10)[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
     queue.close()
@@ -519,7 +565,7 @@ def test_a_round_of_several_records_has_at_most_max_tokens(slow):
 
 @pytest.fixture(scope="module")
 def server(trained_job):
-    with serving(trained_job.root, SERVING_MAX_BYTES="200000", SERVING_MAX_RECORDS="100") as server:
+    with serving(trained_job.root, SERVING_MAX_BYTES="200000") as server:
         yield server
 
 
@@ -571,7 +617,6 @@ def test_a_body_far_beyond_the_limit_is_refused_unread_and_the_next_request_is_a
      ({"body": "{"}, 400, "not JSON"), ({"content_type": "image/png"}, 415, "image/png"),
      ({"content_type": None}, 415, "missing"), ({"accept": "text/html"}, 406, "text/html"),
      ({"content_encoding": "gzip"}, 415, "gzip"), ({"body": "x" * 200_001}, 413, "200001 bytes"),
-     ({"body": json.dumps([{"chat": "a"}] * 101)}, 413, "101 records"),
      ({"body": '{"chat": "a", "price": "dear", "quantity": 1, "color": "red"}'}, 400, "column 'price': 'dear'")],
 )  # fmt: skip
 def test_an_error_is_json_with_the_status_that_a_client_expects(server, asked, status, named):
@@ -607,13 +652,6 @@ def test_an_error_leaves_the_connection_usable(server):
     assert ask(connection, "{", JSON).status == 400
     assert ask(connection, bodies(TEST)[JSON], JSON).status == 200
     connection.close()
-
-
-@pytest.mark.slow
-def test_a_batch_transform_learns_what_it_may_send(trained_job):
-    with serving(trained_job.root, SERVING_MAX_BYTES=str(6 << 20), SERVING_CONCURRENCY="8") as server:
-        answer = server.ask(content_type=None, method="GET", path="/execution-parameters")
-    assert answer.json == {"MaxConcurrentTransforms": 8, "BatchStrategy": "MULTI_RECORD", "MaxPayloadInMB": 6}
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from container.steps.sample_requests import request_body
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET
 from contracts.steps import ARCHIVED_MODEL, PACKAGE, PAYLOAD, PAYLOAD_ARCHIVE, PAYLOAD_CHECK
 from testing.jobs import TWO_TEXTS, run_train, table, write_job
+from testing.serving import read_records
 from testing.step_runs import failure_of, give, run_step
 
 pytestmark = pytest.mark.slow
@@ -241,14 +242,10 @@ def test_a_setting_that_is_wrong_is_named_in_the_message(package, tmp_path, sett
 
 
 def test_text_with_commas_quotes_and_lines_survives_every_format():
-    from container.serving.requests import read_request
-    from contracts.serving import ServingSettings
-
     record = {"chat": 'a, "b"\nc\r\nd é😀', "price": 0.1, "color": None}
     for media_type in (CSV, JSON, JSON_LINES, PARQUET):
         for records in ([record], [record, record | {"chat": ""}]):
-            request = read_request(request_body(records, media_type), media_type, ServingSettings())
-            found = request.records(tuple(record)).to_pylist()
+            found = read_records(request_body(records, media_type), media_type, tuple(record)).to_pylist()
             assert [row["chat"] for row in found] == [row["chat"] for row in records], media_type
             assert float(found[0]["price"]) == 0.1
             assert not found[0]["color"]

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from container.serving.errors import RequestError
-from container.serving.requests import read_request
 from container.tables.channel_files import Origin, iter_tables
 from container.tables.records import records_to_table
 from container.tables.values import check_single_values, keys, numbers, texts
 from contracts.errors import ContractError
-from contracts.serving import PARQUET, ServingSettings
+from contracts.serving import PARQUET
+from testing.serving import read_records
 
 DAY, TIME = dt.datetime(2026, 1, 2, 3, 4, 5), dt.time(1, 2, 3)
 BOOL = ("1", "true", 1.0)  # key, text, number
@@ -105,7 +105,7 @@ def of_file(column: pa.Array, folder: Path) -> pa.ChunkedArray:
 def of_request(column: pa.Array, folder: Path) -> pa.ChunkedArray:
     body = io.BytesIO()
     pq.write_table(pa.table({"c": column}), body)
-    return read_request(body.getvalue(), PARQUET, ServingSettings()).records(["c"])["c"]
+    return read_records(body.getvalue(), PARQUET, ["c"])["c"]
 
 
 def of_caller(column: pa.Array, folder: Path) -> pa.ChunkedArray:

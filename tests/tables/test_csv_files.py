@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.serving.errors import RequestError
-from container.serving.requests import read_request
 from container.tables import csv_files
 from container.tables.channel_files import column_names, iter_tables
 from container.tables.csv_blocks import CsvText
 from container.tables.csv_files import csv_batches
 from container.tables.part_files import find_part_files
 from contracts.errors import ContractError
-from contracts.serving import CSV, ServingSettings
+from contracts.serving import CSV
+from testing.serving import read_records
 
 BLOCK_BYTES = 64  # in the tests of random texts; larger than their rows
 BEGINS = "the cell begins with a quote"
@@ -238,10 +238,10 @@ def test_rows_of_part_files_without_a_header_count_from_the_first_line(tmp_path:
 @pytest.mark.parametrize(
     ("body", "content_type", "place"),
     [
-        ('a,1\n"b,2\nc,3\n', CSV, "row 2, counted from the first line, column 1"),
-        ('a,1\nb,"2\nc,"3\n', CSV, "row 2, counted from the first line, column 2"),
-        ('id,text\n1,a\n2,"b\n3,c\n', f"{CSV}; header=present", "row 2, column 2"),
-        ("1,a\n2,b\0\n", f"{CSV}; header=absent", "row 2, column 2"),
+        ('a,1\n"b,2\nc,3\n', CSV, "row 2, column 'id'"),
+        ('a,1\nb,"2\nc,"3\n', CSV, "row 2, column 'text'"),
+        ('id,text\n1,a\n2,"b\n3,c\n', f"{CSV}; header=present", "row 2, column 'text'"),
+        ("1,a\n2,b\0\n", f"{CSV}; header=absent", "row 2, column 'text'"),
         ("id,text\n1,é\n2,ô\n".encode("utf-16"), CSV, "the text is UTF-16"),
         ("\ufeff", CSV, "the request is empty"),
     ],
@@ -250,7 +250,7 @@ def test_a_csv_request_that_is_damaged_is_refused_with_its_place(
     body: str | bytes, content_type: str, place: str
 ) -> None:
     with pytest.raises(RequestError, match=place) as caught:
-        read_request(body.encode() if isinstance(body, str) else body, content_type, ServingSettings())
+        read_records(body, content_type, ["id", "text"])
     assert caught.value.status == 400
 
 

@@ -6,13 +6,13 @@ import pyarrow as pa
 import pytest
 
 from container.serving.errors import RequestError
-from container.serving.requests import read_request
 from container.tables.channel_files import Origin
 from container.tables.part_files import find_part_files
 from container.tables.records import records_to_table
 from container.tables.values import keys, numbers, texts
 from contracts.errors import ContractError
-from contracts.serving import JSON, JSON_LINES, ServingSettings
+from contracts.serving import JSON, JSON_LINES
+from testing.serving import read_records
 
 
 def of_file(record: str, folder: Path, name: str = "part-0.jsonl") -> pa.Table:
@@ -21,7 +21,7 @@ def of_file(record: str, folder: Path, name: str = "part-0.jsonl") -> pa.Table:
 
 
 def of_request(record: str, content_type: str = JSON_LINES) -> pa.Table:
-    return read_request(record.encode(errors="surrogatepass"), content_type, ServingSettings()).records(["c"])
+    return read_records(record.encode(errors="surrogatepass"), content_type, ["c"])
 
 
 @pytest.mark.parametrize(

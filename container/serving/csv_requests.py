@@ -1,0 +1,150 @@
+"""Read a CSV body in parts: find its columns, then its records or its lines."""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+
+from container.serving.errors import bad_request
+from container.serving.parts import MAX_COLUMNS, PART_BYTES, PART_RECORDS, Part, check_columns, check_limit
+from container.tables.channel_files import check_names
+from container.tables.csv_blocks import Block, CsvText, first_cells
+from container.tables.csv_files import text_start
+from contracts.errors import ContractError, shown
+from contracts.serving import ServingSettings
+
+_HEADER_BYTES = 1 << 16
+_OTHER_DELIMITER = re.compile(r"[;\t|]")
+_LINE = re.compile(rb"([^\r\n]*+)(?:\r\n|\r|\n|\Z)")
+_BY_LINES = (
+    "A batch transform with SplitType=Line cuts a CSV at every line break, also in quotes. "
+    "Send texts with line breaks as JSON Lines."
+)
+
+
+def csv_parts(body: bytes, columns: Sequence[str], *, header: bool | None, limits: ServingSettings) -> Iterator[Part]:
+    """Yield the records of a CSV body.
+
+    The first row is a header if more than half of `columns` are among its cells, or if `header` says so. Without a
+    header, the cells are those of SERVING_CSV_COLUMNS, by default `columns`. If invalid records are reported, every
+    line is a record; otherwise a quoted cell may contain line breaks.
+
+    Args:
+        columns: the columns that the model needs, in its order.
+        header: the parameter of the Content-Type.
+
+    Raises:
+        RequestError, ContractError: no record, a missing or repeated column, a wrong number of cells, a wrong quote.
+    """
+    by_lines = limits.serving_invalid_records == "report"
+    names, start, has_header = _columns(body, columns, header=header, limits=limits)
+    check_columns(columns, names)
+    text = CsvText("the request", ",", has_header, tuple(names))
+    if not by_lines:
+        yield from _records(np.frombuffer(body, np.uint8)[start:], text, columns)
+        return
+
+    def read(lines: Sequence[bytes], first: int) -> pa.Table:
+        return _read_lines(lines, text, columns, first=first)
+
+    first = 0
+    lines = (found[1] for found in _LINE.finditer(body, start) if found.start() < len(body))
+    filled = lines if len(names) == 1 else filter(None, lines)
+    while rows := list(islice(filled, PART_RECORDS)):
+        yield Part(rows, first, read)
+        first += len(rows)
+
+
+def _columns(
+    body: bytes, columns: Sequence[str], *, header: bool | None, limits: ServingSettings
+) -> tuple[Sequence[str], int, bool]:
+    """Return the names of the cells, where the records begin, and whether the text has a header."""
+    text = CsvText("the request", ",", header is True)
+    data = np.frombuffer(body, np.uint8)
+    first = text_start(data, text, skip_empty=True)
+    if first == len(data):
+        raise bad_request("the request is empty", "Send at least one record.")
+    by_lines, declared = limits.serving_invalid_records == "report", limits.serving_csv_columns
+    line = _first_line(data[first:], text, by_lines=by_lines)
+    check_limit(Block(line, text).count_columns(), "columns", MAX_COLUMNS)
+    try:
+        _check(Block(line, text))
+        cells = first_cells(line, text)
+    except ContractError:
+        if header or not by_lines:
+            raise
+        cells = []
+    known = {*cells, *(cell.strip() for cell in cells)}  # a header with blanks around a name is no record
+    if header or (header is None and 2 * sum(name in known for name in columns) > len(columns)):
+        check_names(cells, "the request")
+        if declared is not None and tuple(cells) != declared:
+            listed = ", ".join(map(repr, declared))
+            cause = f"the header has the columns {', '.join(map(repr, cells))}, but SERVING_CSV_COLUMNS is {listed}"
+            raise bad_request(cause, "Send the columns of SERVING_CSV_COLUMNS, or change the setting.")
+        end = first + len(line)
+        return cells, end + (2 if body[end : end + 2] == b"\r\n" else 1), True
+    names = declared or tuple(columns)
+    if len(cells) != len(names) and not by_lines:
+        raise _wrong_number(cells, names)
+    # With one column, empty lines are records.
+    return names, text_start(data, text, skip_empty=len(names) > 1), False
+
+
+def _first_line(data: np.ndarray, text: CsvText, *, by_lines: bool) -> np.ndarray:
+    """Return the bytes of the first record, or of the first line, without the line end."""
+    if by_lines:
+        found = _LINE.match(data.data)
+        assert found is not None  # the pattern matches an empty text too
+        return data[: found.end(1)]
+    size = _HEADER_BYTES
+    while not (end := Block(data[:size], text).first_end()) and size < len(data):
+        size *= 2
+    return data[: end or len(data)]
+
+
+def _check(block: Block) -> None:
+    try:
+        block.check()
+    except ContractError as error:
+        raise bad_request(error.cause, f"{error.fix} {_BY_LINES}") from error
+
+
+def _wrong_number(cells: Sequence[str], names: Sequence[str]) -> ContractError:
+    found = f"{len(cells)} fields" if len(cells) > 1 else f"1 field, {shown(cells[0])},"
+    other = _OTHER_DELIMITER.search(cells[0]) if len(cells) == 1 else None
+    delimiter = f"commas, not by {other[0]!r}" if other else "commas"
+    return bad_request(
+        f"line 1 has {found} and is no header; without a header, {len(names)} are needed",
+        f"Separate fields by {delimiter}. Send a header line, or exactly these fields in this order: "
+        f"{', '.join(map(repr, names))}. The setting SERVING_CSV_COLUMNS declares other columns.",
+    )
+
+
+def _records(data: np.ndarray, text: CsvText, columns: Sequence[str]) -> Iterator[Part]:
+    start, first, size = 0, 0, PART_BYTES
+    while start < len(data):
+        window = data[start : start + size]
+        is_last = start + size >= len(data)
+        block = Block(window, text, is_last=is_last)
+        block.first = first + bool(text.has_header)
+        if not block.end:  # a record is longer than the window
+            size *= 2
+            continue
+        _check(block)
+        table = block.parse(columns)
+        for begin in range(0, table.num_rows, PART_RECORDS):
+            yield Part(table.slice(begin, PART_RECORDS), first + begin)
+        first += table.num_rows
+        start, size = start + block.end, PART_BYTES
+
+
+def _read_lines(lines: Sequence[bytes], text: CsvText, columns: Sequence[str], *, first: int) -> pa.Table:
+    block = Block(np.frombuffer(b"\n".join(lines) + b"\n", np.uint8), text)
+    block.first = first + bool(text.has_header)
+    _check(block)
+    table = block.parse(columns)
+    if table.num_rows != len(lines):
+        raise bad_request(f"{text.row(block.first)}: has a line break in quotes", _BY_LINES)
+    return table

@@ -1,0 +1,63 @@
+"""Define a part of a request: consecutive records that are read and prepared together."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Any, Self
+
+import pyarrow as pa
+
+from container.serving.errors import RequestError, bad_request
+from container.tables.channel_files import missing_column
+
+# A part takes up to 30 times its bytes in memory; fewer records would fill the model's batches less well.
+PART_RECORDS, PART_BYTES = 1000, 1 << 18
+MAX_COLUMNS = 10_000  # Arrow takes 10 kB of memory per column
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive records of a request.
+
+    Attributes:
+        rows: a table, or what `read` converts to one. [N]
+        first: number of the request's records before them.
+        read: returns the table of `rows`, which begin with record `first`; raises ContractError for an invalid record.
+    """
+
+    rows: pa.Table | Sequence[Any]
+    first: int
+    read: Callable[[Any, int], pa.Table] = lambda rows, _first: rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def table(self) -> pa.Table:
+        """Return the records as raw columns.
+
+        Raises:
+            ContractError: a record is invalid.
+        """
+        return self.read(self.rows, self.first)
+
+    def halves(self) -> tuple[Self, Self]:
+        middle = len(self) // 2
+        later = replace(self, rows=self.rows[middle:], first=self.first + middle)
+        return replace(self, rows=self.rows[:middle]), later
+
+
+def check_limit(count: int, unit: str, limit: int) -> None:
+    """Raise RequestError 413 if `count` exceeds `limit`."""
+    if count > limit:
+        cause = f"the request has at least {count} {unit}; at most {limit} are accepted"
+        fix = "Send only columns of the model." if unit == "columns" else "Send the records in several requests."
+        raise RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, cause, fix)
+
+
+def check_columns(columns: Sequence[str], present: Sequence[str]) -> None:
+    """Raise RequestError 400 if one of `columns` is not among those `present`."""
+    for name in columns:
+        if name not in present:
+            error = missing_column(name, present, "the request")
+            listed = ", ".join(map(repr, columns))
+            raise bad_request(error.cause, f"Send the columns {listed}; in CSV, separate them by commas.")
