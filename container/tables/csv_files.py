@@ -84,7 +84,7 @@ def text_start(data: np.ndarray, text: CsvText, *, skip_empty: bool) -> int:
         raise ContractError(f"{text.source}: the text is {encoding}, not UTF-8", to_utf8(encoding))
     start = len(_BYTE_ORDER_MARK) if head.startswith(_BYTE_ORDER_MARK) else 0
     if skip_empty:
-        filled = _FILLED.search(data, start)
+        filled = _FILLED.search(data.data, start)
         return filled.start() if filled else len(data)
     return start
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import select
 import socket
 import threading
 import time
@@ -13,8 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
+from waitress import wasyncore
 
-from contracts.serving import CSV, JSON, JSON_LINES, PARQUET
+from container.serving.application import Application
+from container.serving.server import _open, _poll
+from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
 from testing.jobs import table
 from testing.serving import Answer, ask, serving
 
@@ -66,6 +70,7 @@ def check_error(answer):
 BODY = json.dumps(RECORD).encode()
 JSON_TYPE = b"Content-Type: application/json"
 LENGTH = b"Content-Length: %d" % len(BODY)
+PARAMETERS = b"GET /execution-parameters HTTP/1.1\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -227,6 +232,56 @@ def test_a_full_server_answers_503_and_pings_and_ends_in_time_with_an_answer_for
         assert "the server stopped" in json.loads(answer.read())["error"]["message"]
         assert server.process.wait(timeout=20) == 0
         assert "1 requests were not answered within 0.1 s" in server.log.read_text()
+
+
+class Busy:
+    """A host whose requests wait until they are released."""
+
+    healthy = True
+
+    def __init__(self):
+        self.released = threading.Event()
+
+    def sample_lines(self):
+        return [b"{}\n"]
+
+    def answer(self, *_):
+        assert self.released.wait(120)
+        return b"{}", JSON
+
+
+def test_ping_is_answered_while_every_thread_is_busy_and_200_requests_wait():
+    host, sockets, stop = Busy(), {}, threading.Event()
+    limits = ServingSettings(serving_concurrency=200)
+    server = _open(Application(host, limits), sockets, limits, address="127.0.0.1", port=0)
+
+    def loop():
+        while not stop.is_set():
+            _poll(server, sockets)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        waiting = [socket.create_connection(("127.0.0.1", server.effective_port), timeout=60) for _ in range(204)]
+        for number, connection in enumerate(waiting):
+            connection.sendall(post(JSON_TYPE, LENGTH, body=BODY) if number < 200 else PARAMETERS)
+        deadline = time.monotonic() + 60
+        while server.task_dispatcher.active_count < 204:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", server.effective_port), timeout=60) as connection:
+                connection.sendall(b"GET /ping HTTP/1.1\r\n\r\n")
+                assert connection.recv(100).startswith(b"HTTP/1.1 200 OK")
+        assert select.select(waiting, [], [], 0)[0] == []
+        host.released.set()
+        assert all(connection.recv(100).startswith(b"HTTP/1.1 200 OK") for connection in waiting)
+    finally:
+        host.released.set()
+        stop.set()
+        thread.join()
+        server.task_dispatcher.shutdown()
+        wasyncore.close_all(sockets)
 
 
 def test_a_request_that_arrives_byte_by_byte_is_refused_and_others_are_answered(trained_job):
