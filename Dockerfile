@@ -32,6 +32,8 @@ COPY container container
 RUN python -m compileall -q contracts container
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="text-table-trainer" org.opencontainers.image.revision="${REVISION}"
+# `serve` listens on SAGEMAKER_BIND_TO_PORT, so the image can share an endpoint with other containers.
+LABEL com.amazonaws.sagemaker.capabilities.accept-bind-to-port=true
 # Exec form: SIGTERM must reach the supervisor. The service appends "train"; local runs may leave it out.
 ENTRYPOINT ["python", "-m", "container"]
 CMD ["train"]

@@ -98,12 +98,12 @@ def ask(
     return Answer(response.status, response.read(), {name.lower(): value for name, value in response.getheaders()})
 
 
-def start(root: Path, **environment: str) -> Server:
-    """Start a server of root/model and wait until it listens."""
+def start(root: Path, *, wrapper: Sequence[str] = (), **environment: str) -> Server:
+    """Start a server of root/model and wait until it listens; `wrapper` is a command that runs its arguments."""
     log = root / f"serve-{time.monotonic_ns()}.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            [sys.executable, "-m", "container", "serve", "--root", str(root), "--port", "0"],
+            [*wrapper, sys.executable, "-m", "container", "serve", "--root", str(root), "--port", "0"],
             cwd=REPOSITORY,
             env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
             stdout=sink,
@@ -119,9 +119,9 @@ def start(root: Path, **environment: str) -> Server:
 
 
 @contextmanager
-def serving(root: Path, **environment: str) -> Iterator[Server]:
-    """Run a server during a `with` block."""
-    server = start(root, **environment)
+def serving(root: Path, *, wrapper: Sequence[str] = (), **environment: str) -> Iterator[Server]:
+    """Run a server during a `with` block, as `start` does."""
+    server = start(root, wrapper=wrapper, **environment)
     try:
         yield server
     finally:
