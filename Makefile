@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 JOBS ?= 2
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# tests of one file share trained jobs, so one process runs them
 
-.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-long faults host-faults fuzz parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving bench-text
+.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-long faults host-faults fuzz parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving bench-text bench-transform
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -116,3 +116,6 @@ bench-serving: setup ## compare the request handler with the plain ONNX session;
 
 bench-text: setup ## measure text steps and tokenizers on hostile texts of up to 5 MB: processor time by size
 	$(BIN)/python -m benchmarks.text_steps
+
+bench-transform: setup ## measure a batch transform: records/s beside the ONNX session, peak memory; TRANSFORM="--rows 100000"
+	$(BIN)/python -m benchmarks.transform $(TRANSFORM)

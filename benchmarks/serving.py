@@ -40,7 +40,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         root = arguments.root or Path(folder)
         if not (root / "model" / artifacts.MODEL_ONNX).is_file():
-            _train(root, encoder)
+            train_to_serve(root, encoder)
         os.environ["SERVING_THREADS"] = str(arguments.threads)
         handler_is_fast = _measure_handler(root / "model", threads=arguments.threads, repeats=arguments.repeats)
         nothing_lost = arguments.clients == 0 or _measure_server(
@@ -61,7 +61,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _train(root: Path, encoder: Path) -> None:
+def train_to_serve(root: Path, encoder: Path) -> None:
     """Run a short job on generated reviews; the weights do not matter here."""
     tables = {split: next(generate_reviews(rows, seed=i)) for i, (split, rows) in enumerate(_ROWS.items())}
     text = {"model_class": "multimodal_bert", "text_name": "Review Text", "tokenizer": str(encoder)}

@@ -47,7 +47,7 @@ def main() -> int:
 
 def _measure(arguments: argparse.Namespace, body: bytes) -> tuple[list[str], bool]:
     with serving(arguments.root) as server, ThreadPoolExecutor(arguments.clients) as clients:
-        before = _resident(server, "VmRSS")
+        before = resident(server, "VmRSS")
         done = threading.Event()
         pings: list[float] = []
         watcher = threading.Thread(target=_watch, args=(server, done, pings, arguments.stop_above))
@@ -57,7 +57,7 @@ def _measure(arguments: argparse.Namespace, body: bytes) -> tuple[list[str], boo
         elapsed = time.perf_counter() - began
         done.set()
         watcher.join()
-        peak = _resident(server, "VmHWM")
+        peak = resident(server, "VmHWM")
     slowest = max(pings, default=float("inf"))
     ok = set(statuses) <= {200, 413, 503} and slowest < 5
     counts = ", ".join(f"{count} x {status}" for status, count in statuses.items())
@@ -79,12 +79,12 @@ def _watch(server: Server, done: threading.Event, pings: list[float], most: floa
         except OSError:
             alive = False
         pings.append(time.perf_counter() - began if alive else float("inf"))
-        if _resident(server, "VmRSS") > most:
+        if resident(server, "VmRSS") > most:
             server.process.kill()
             return
 
 
-def _resident(server: Server, name: str) -> float:
+def resident(server: Server, name: str) -> float:
     """Return GiB of VmRSS or VmHWM, 0 after the process has ended."""
     try:
         lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()

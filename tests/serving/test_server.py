@@ -655,6 +655,14 @@ def test_an_error_leaves_the_connection_usable(server):
 
 
 @pytest.mark.slow
+def test_a_request_beyond_the_default_size_is_answered_where_the_settings_allow_it(trained_job):
+    line = json.dumps({"chat": "hi", "notes": "x" * 1_000_000}) + "\n"
+    with serving(trained_job.root, SERVING_MAX_BYTES=str(1 << 30), SERVING_TIMEOUT_SECONDS="3600") as server:
+        answer = server.ask(line * 30, JSON_LINES)
+    assert (answer.status, len(answer.json["predictions"])) == (200, 30)
+
+
+@pytest.mark.slow
 def test_of_200_clients_at_once_each_gets_its_own_answer(server):
     records = json.loads(table(60, seed=5).drop(columns=["label", "order_id", "events"]).to_json(orient="records"))
     alone = np.concatenate([server.ask(json.dumps(record)).probabilities for record in records])
