@@ -155,6 +155,12 @@ def test_a_fast_server_gets_eight_payloads_of_six_mib():
     assert execution_parameters(1e9, ServingSettings()) == execution_parameters(None, ServingSettings()) == expected
 
 
+@pytest.mark.parametrize(("seconds", "concurrent", "payload"), [(6, 3, 1), (24, 8, 1), (32, 8, 2)])
+def test_a_server_of_one_mib_per_second_uses_half_of_the_time(seconds, concurrent, payload):
+    found = execution_parameters(MIB, ServingSettings(serving_timeout_seconds=seconds))
+    assert (found["MaxConcurrentTransforms"], found["MaxPayloadInMB"]) == (concurrent, payload)
+
+
 def test_a_payload_that_takes_longer_than_the_timeout_is_logged_with_its_time(caplog):
     found = execution_parameters(MIB / 100, ServingSettings())
     assert (found["MaxConcurrentTransforms"], found["MaxPayloadInMB"]) == (1, 1)
