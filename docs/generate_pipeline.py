@@ -11,7 +11,17 @@ from pydantic_core import PydanticUndefined
 
 from contracts.declaration import describe_limits
 from contracts.steps import MODEL_METRICS
-from pipeline.config import Aws, Condition, Machine, PipelineConfig, Registration, Retries, Spot
+from pipeline.config import (
+    Aws,
+    Condition,
+    InstanceGroup,
+    Machine,
+    PipelineConfig,
+    Registration,
+    Retries,
+    Spot,
+    Training,
+)
 from pipeline.graph import AFTER_CONDITION, CONDITION, EDGES, FAIL, ORDER, outside_inputs
 
 TARGET = Path(__file__).with_name("pipeline.md")
@@ -21,6 +31,8 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "registration": Registration,
     "aws": Aws,
     "aws.steps.STEP": Machine,
+    "aws.training": Training,
+    "aws.training.instance_groups.GROUP": InstanceGroup,
     "aws.spot": Spot,
     "aws.retries": Retries,
 }

@@ -2,12 +2,26 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from contracts.numbers import LARGEST_NUMBER, Json, Number
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9](-*[A-Za-z0-9]){0,62}$")]
-S3Folder = Annotated[str, StringConstraints(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$", max_length=1024)]
+DIRECTORY_BUCKET = "--x-s3"  # end of the name of a bucket of S3 Express One Zone
+
+
+def check_s3_folder(uri: str) -> str:
+    """Return the URI; raise ValueError if it is a prefix that its bucket does not allow."""
+    if uri.removeprefix("s3://").partition("/")[0].endswith(DIRECTORY_BUCKET) and not uri.endswith("/"):
+        raise ValueError(f"a prefix in a directory bucket (*{DIRECTORY_BUCKET}) must end in /")
+    return uri
+
+
+S3Folder = Annotated[
+    str,
+    StringConstraints(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$", max_length=1024),
+    AfterValidator(check_s3_folder),
+]
 InstanceType = Annotated[str, StringConstraints(pattern=r"^ml\.[a-z0-9-]+\.[a-z0-9-]+$")]
 NetworkId = Annotated[str, StringConstraints(pattern=r"^[-0-9a-zA-Z]{1,32}$")]
 _TAG = r"^[\p{L}\p{Z}\p{N}_.:/=+\-@]*$"
@@ -121,6 +135,46 @@ class Spot(Section):
     )
 
 
+class InstanceGroup(Section):
+    """A group of equal instances of a training job."""
+
+    instance_type: InstanceType = Field(description="Instance type.")
+    instance_count: int = Field(default=1, ge=1, le=100, description="Instances.")
+
+
+class Training(Section):
+    """The training job: its channels, instance groups and warm pool."""
+
+    input_mode: Literal["File", "FastFile"] = Field(
+        default="File", description="File: download the channels first; FastFile: read them from S3 on demand."
+    )
+    sharded: tuple[Literal["train", "val", "test"], ...] = Field(
+        default=(), description="Channels whose objects are divided over the instances (ShardedByS3Key)."
+    )
+    instance_groups: dict[Name, InstanceGroup] = Field(
+        default={}, max_length=5, description="Instances by group, instead of those of aws.steps.PyTorchTraining."
+    )
+    training_group: str | None = Field(
+        default=None, description="The group that trains and receives the channels; the other hosts exit with code 0."
+    )
+    keep_alive_seconds: int = Field(
+        default=0, ge=0, le=3_600, description="Keep the instances for the next training (warm pool); they are billed."
+    )
+    tensorboard: bool = Field(default=False, description="Upload TensorBoard's files while the job runs.")
+
+    @model_validator(mode="after")
+    def _group_is_listed(self) -> Self:
+        if bool(self.instance_groups) != (self.training_group is not None):
+            raise ValueError("instance_groups and training_group go together")
+        if self.training_group is not None and self.training_group not in self.instance_groups:
+            raise ValueError(f"training_group {self.training_group!r} is not one of the instance_groups")
+        if self.sharded and len(self.instance_groups) > 1:
+            raise ValueError("sharded channels and several instance_groups exclude each other")
+        if self.keep_alive_seconds and self.instance_groups:
+            raise ValueError("keep_alive_seconds and instance_groups exclude each other: SageMaker keeps no such pool")
+        return self
+
+
 class Retries(Section):
     """Retries after missing capacity, limits, throttling and service faults; never after an error of the job."""
 
@@ -143,7 +197,10 @@ class Aws(Section):
         max_length=255,
         description="The image by digest: REPOSITORY@sha256:..., so that the step cache recognizes a new image.",
     )
-    bucket: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", description="Bucket for all outputs.")
+    bucket: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$",
+        description="Bucket for all outputs; not a directory bucket.",
+    )
     prefix: str = Field(
         default="pipelines",
         pattern=r"^[A-Za-z0-9!_.*'()-]+(/[A-Za-z0-9!_.*'()-]+)*$",
@@ -152,6 +209,7 @@ class Aws(Section):
     )
     inputs: dict[str, S3Folder] = Field(default={}, description="S3 URIs of the external inputs, by logical name.")
     steps: dict[str, Machine] = Field(default={}, description="Instances by step name. Default: one ml.m5.xlarge.")
+    training: Training = Field(default=Training(), description="The training job.")
     spot: Spot = Field(default=Spot(), description="Spot training.")
     retries: Retries = Field(default=Retries(), description="Retries of each step.")
     cache_expires: str | None = Field(
@@ -177,6 +235,10 @@ class Aws(Section):
     def _belong_together(self) -> Self:
         if bool(self.subnets) != bool(self.security_groups):
             raise ValueError("subnets and security_groups go together")
+        if self.spot.enabled and self.training.keep_alive_seconds:
+            raise ValueError("training.keep_alive_seconds and spot.enabled exclude each other: SageMaker keeps no pool")
+        if self.bucket.endswith(DIRECTORY_BUCKET):
+            raise ValueError(f"bucket {self.bucket!r} is a directory bucket; only inputs can be in one")
         return self
 
 

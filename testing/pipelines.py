@@ -33,6 +33,7 @@ EVERYTHING: dict[str, Any] = {
         "TabularPreprocessing": {"instance_count": 3, "volume_gb": 200},
         "PyTorchTraining": {"instance_type": "ml.g5.2xlarge", "instance_count": 2, "max_runtime_seconds": 7200},
     },
+    "training": {"input_mode": "FastFile", "sharded": ["train"], "tensorboard": True},
     "spot": {"enabled": True, "max_wait_seconds": 10_000},
     "retries": {"max_attempts": 5, "interval_seconds": 10, "backoff_rate": 1.5},
     "kms_key": "arn:aws:kms:eu-west-1:123456789012:key/1234",
@@ -76,6 +77,12 @@ def everything() -> PipelineConfig:
     """Return a configuration with every key of the section aws, and a model to beat."""
     condition = {"metric": "test/auroc", "minimum": 0.8, "beat": "approved", "margin": 0.01}
     return configuration(aws=EVERYTHING, settings={}, condition=condition)
+
+
+def alternative() -> PipelineConfig:
+    """Return a configuration with the keys that those of `everything` exclude."""
+    groups = {"gpu": {"instance_type": "ml.g5.2xlarge", "instance_count": 2}, "cpu": {"instance_type": "ml.m5.xlarge"}}
+    return configuration(aws={**AWS, "training": {"instance_groups": groups, "training_group": "gpu"}})
 
 
 COLUMNS = [f"column_{number:03d}_".ljust(60, "x") for number in range(200)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from contracts.errors import ContractError
 from contracts.steps import MODEL_METRICS, PYTORCH_TRAINING, REGISTRATION
-from pipeline.aws.jobs import DECISION_FILE, Build, processing_step, training_step
+from pipeline.aws.jobs import DECISION_FILE, Build, processing_step
 from pipeline.aws.limits import check_limits
 from pipeline.aws.parameters import (
     HYPERPARAMETER_PREFIX,
@@ -21,6 +21,7 @@ from pipeline.aws.parameters import (
 )
 from pipeline.aws.registration import registration_step
 from pipeline.aws.session import offline_session, sagemaker_sdk
+from pipeline.aws.training import training_step
 from pipeline.config import Aws, PipelineConfig
 from pipeline.decision import VALUE_PATH
 from pipeline.graph import AFTER_CONDITION, BEFORE_CONDITION, CONDITION, FAIL, ORDER, SEVERAL_INSTANCES, upstream
@@ -48,7 +49,14 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
                 f"aws.steps.{name}.instance_count: is {machine.instance_count}, but this step runs on one instance",
                 f"Only {' and '.join(SEVERAL_INSTANCES)} can run on several instances.",
             )
-    runtime = machine_of(config, PYTORCH_TRAINING.name).max_runtime_seconds
+    training = machine_of(config, PYTORCH_TRAINING.name)
+    for name in ("instance_type", "instance_count"):
+        if config.aws.training.instance_groups and name in training.model_fields_set:
+            raise ContractError(
+                f"aws.steps.{PYTORCH_TRAINING.name}.{name}: is set, and aws.training.instance_groups is set too",
+                "Set the instances in aws.training.instance_groups alone.",
+            )
+    runtime = training.max_runtime_seconds
     if config.aws.spot.enabled and config.aws.spot.max_wait_seconds < runtime:
         raise ContractError(
             f"aws.spot.max_wait_seconds: is {config.aws.spot.max_wait_seconds}, less than training's limit {runtime}",

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from contracts.errors import ContractError
+from contracts.errors import ContractError, shown
 from contracts.spelling import did_you_mean
 from pipeline.aws.definition import aws_plan, checked_pipeline, checkpoint_key, specs_of
 from pipeline.aws.jobs import upload_settings
@@ -18,7 +18,7 @@ from pipeline.aws.parameters import (
     ParameterSpec,
 )
 from pipeline.aws.session import aws_session, sagemaker_sdk
-from pipeline.config import PipelineConfig
+from pipeline.config import PipelineConfig, check_s3_folder
 from pipeline.decision import decision_value, limit_to_beat
 from pipeline.plan import make_plan
 
@@ -89,6 +89,11 @@ def parse_overrides(
             raise ContractError(f"parameter {name}: {text!r} is not of type {spec.kind.__name__}", spec.about) from None
         if spec.choices and text not in spec.choices:
             raise ContractError(f"parameter {name}: {text!r} is invalid", f"Use one of: {', '.join(spec.choices)}.")
+        if name.startswith(INPUT_PREFIX):
+            try:
+                check_s3_folder(text)
+            except ValueError as error:
+                raise ContractError(f"parameter {name}: {shown(text)} is invalid: {error}", spec.about) from None
     hyperparameters = {
         name.removeprefix(HYPERPARAMETER_PREFIX): value
         for name, value in values.items()

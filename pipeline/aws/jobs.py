@@ -1,16 +1,14 @@
-"""Build the SDK's ProcessingStep or TrainingStep from a step's contract and plan."""
+"""Build the SDK's ProcessingStep from a step's contract and plan, and the parts that all steps share."""
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from contracts.hyperparameters import METRICS
 from contracts.paths import SETTINGS_FILE
 from contracts.step_contract import StepContract, StepFolder
 from contracts.steps import EVALUATION, MODEL_METRICS, PYTORCH_TRAINING
 from pipeline.aws.parameters import (
-    CHECKPOINT_KEY,
     DATA_KEY,
     HYPERPARAMETER_PREFIX,
     INPUT_PREFIX,
@@ -24,8 +22,6 @@ from pipeline.plan import Plan, StepPlan
 
 ENTRYPOINT = ("python", "-m", "container")  # the image's entry point; local pipelines require it
 DECISION_FILE = "decision"
-_NUMBER = r"([0-9.eE+-]+|nan)"
-_LOGGED_METRICS = ("train/loss", "val/loss", *(f"val/{name}" for name in METRICS))
 
 
 @dataclass(frozen=True)
@@ -97,7 +93,7 @@ def processing_step(build: Build, plan: StepPlan) -> Any:
         output_kms_key=aws.kms_key,
         max_runtime_in_seconds=min(machine.max_runtime_seconds, 432_000),
         sagemaker_session=build.session,
-        env=_environment(build, plan) or None,
+        env=environment(build, plan) or None,
         tags=[{"Key": key, "Value": value} for key, value in sorted(aws.tags.items())],
         network_config=NetworkConfig(
             enable_network_isolation=aws.network_isolation,
@@ -115,70 +111,8 @@ def processing_step(build: Build, plan: StepPlan) -> Any:
             arguments=list(plan.command),
         ),
         property_files=[decision_file] if contract is MODEL_METRICS else None,
-        cache_config=_cache(aws),
-        retry_policies=_job_retries(aws),
-    )
-
-
-def training_step(build: Build, plan: StepPlan) -> Any:
-    """Return the training step."""
-    from sagemaker.core.shapes import MetricDefinition, Tag
-    from sagemaker.core.training.configs import (
-        CheckpointConfig,
-        Compute,
-        InputData,
-        Networking,
-        OutputDataConfig,
-        StoppingCondition,
-    )
-    from sagemaker.core.workflow.functions import Join
-    from sagemaker.mlops.workflow.steps import TrainingStep
-    from sagemaker.train.model_trainer import ModelTrainer
-
-    contract, aws, machine = plan.contract, build.aws, machine_of(build.config, plan.contract.name)
-    wait = {"max_wait_time_in_seconds": aws.spot.max_wait_seconds} if aws.spot.enabled else {}
-    vpc = {"subnets": list(aws.subnets), "security_group_ids": list(aws.security_groups)} if aws.subnets else {}
-    trainer = ModelTrainer(
-        sagemaker_session=build.session,
-        role=aws.role,
-        base_job_name=build.config.name,
-        training_image=aws.image,
-        compute=Compute(
-            instance_type=build.parameters[instance_type_parameter(contract.name)],
-            instance_count=build.parameters.get(instance_count_parameter(contract.name), 1),
-            volume_size_in_gb=machine.volume_gb,
-            enable_managed_spot_training=aws.spot.enabled,
-            **({"volume_kms_key_id": aws.kms_key} if aws.kms_key else {}),
-        ),
-        networking=Networking(
-            enable_network_isolation=aws.network_isolation,
-            enable_inter_container_traffic_encryption=aws.encrypt_traffic,
-            **vpc,
-        ),
-        stopping_condition=StoppingCondition(max_runtime_in_seconds=machine.max_runtime_seconds, **wait),
-        output_data_config=OutputDataConfig(
-            s3_output_path=f"{build.home}/{contract.name}",
-            compression_type="GZIP",
-            **({"kms_key_id": aws.kms_key} if aws.kms_key else {}),
-        ),
-        checkpoint_config=CheckpointConfig(
-            s3_uri=Join(on="/", values=[f"{build.home}/checkpoints", build.parameters[CHECKPOINT_KEY]]),
-            local_path="/opt/ml/checkpoints",
-        ),
-        environment=_environment(build, plan),
-        hyperparameters={
-            name: build.parameters.get(f"{HYPERPARAMETER_PREFIX}{name}", value)
-            for name, value in plan.sent(build.plan.hyperparameters).items()
-        },
-        tags=[Tag(key=key, value=value) for key, value in sorted(aws.tags.items())] or None,
-    ).with_metric_definitions([MetricDefinition(name=name, regex=f"{name}={_NUMBER};") for name in _LOGGED_METRICS])
-    channels = [InputData(channel_name=name, data_source=uri) for name, uri in _input_uris(build, plan).items()]
-    return TrainingStep(
-        name=contract.name,
-        description=contract.about,
-        step_args=trainer.train(input_data_config=channels),
-        cache_config=_cache(aws),
-        retry_policies=_job_retries(aws),
+        cache_config=cache(aws),
+        retry_policies=job_retries(aws),
     )
 
 
@@ -196,20 +130,20 @@ def output_uri(build: Build, contract: StepContract, output: str) -> Any:
     return Join(on="/", values=[*job, "output", "output.tar.gz"])
 
 
-def _environment(build: Build, plan: StepPlan) -> dict[str, Any]:
+def environment(build: Build, plan: StepPlan) -> dict[str, Any]:
     """Return a step's variables; one that repeats a hyperparameter refers to its parameter, so that both change."""
-    environment: dict[str, Any] = plan.sent(plan.environment)
+    variables: dict[str, Any] = plan.sent(plan.environment)
     for variable, name in plan.from_hyperparameters.items():
         if (parameter := f"{HYPERPARAMETER_PREFIX}{name}") in build.parameters:
-            environment[variable] = build.parameters[parameter]
+            variables[variable] = build.parameters[parameter]
     # The step cache compares the URIs of inputs alone. A training has its checkpoint folder for the same purpose.
     if plan.outside and plan.contract.kind == "processing":
-        environment["DATA_KEY"] = build.parameters[DATA_KEY]
-    return environment
+        variables["DATA_KEY"] = build.parameters[DATA_KEY]
+    return variables
 
 
-def _input_uris(build: Build, plan: StepPlan) -> dict[str, Any]:
-    """S3 URI of each input that is there, by logical name."""
+def input_uris(build: Build, plan: StepPlan) -> dict[str, Any]:
+    """Return the S3 URI of each input that is there, by logical name."""
     from sagemaker.core.workflow.functions import Join
 
     uris: dict[str, Any] = {}
@@ -243,7 +177,7 @@ def _inputs(build: Build, plan: StepPlan) -> list[Any]:
                 else "FullyReplicated",
             ),
         )
-        for name, uri in _input_uris(build, plan).items()
+        for name, uri in input_uris(build, plan).items()
     ]
 
 
@@ -263,7 +197,8 @@ def _output(build: Build, contract: StepContract, folder: StepFolder) -> Any:
     )
 
 
-def _cache(aws: Aws) -> Any:
+def cache(aws: Aws) -> Any:
+    """Return the settings of the step cache."""
     from sagemaker.mlops.workflow.steps import CacheConfig
 
     return CacheConfig(
@@ -280,7 +215,8 @@ def service_retries(aws: Aws) -> Any:
     return StepRetryPolicy(exception_types=reasons, **aws.retries.model_dump())
 
 
-def _job_retries(aws: Aws) -> list[Any]:
+def job_retries(aws: Aws) -> list[Any]:
+    """Return the retry policies of a job: those of every step, and for missing capacity."""
     from sagemaker.mlops.workflow.retry import SageMakerJobExceptionTypeEnum as Job
     from sagemaker.mlops.workflow.retry import SageMakerJobStepRetryPolicy
 

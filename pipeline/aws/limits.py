@@ -31,6 +31,7 @@ _KEYS = {  # the configuration's key of an argument in which no parameter occurs
     "CustomerMetadataProperties": "condition.metric",
     "Environment": "settings.{step}.{name}",
     "HyperParameters": "hyperparameters.{name}",
+    "InstanceGroups": "aws.training.instance_groups",
     **dict.fromkeys(("Image", "ImageUri", "TrainingImage"), "aws.image"),
     **dict.fromkeys(("KmsKeyId", "VolumeKmsKeyId"), "aws.kms_key"),
     "MaxRuntimeInSeconds": "aws.steps.{step}.max_runtime_seconds",

@@ -49,6 +49,7 @@ def instance_count_parameter(step: str) -> str:
 
 def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) -> dict[str, ParameterSpec]:
     """Return every parameter by name, in a fixed order."""
+    assert config.aws is not None
     specs: dict[str, ParameterSpec] = {}
 
     def add(name: str, default: str | float, about: str, *, key: str = "", choices: tuple[str, ...] = ()) -> None:
@@ -59,11 +60,12 @@ def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) 
             continue
         name, machine = step.contract.name, machine_of(config, step.contract.name)
         section = f"aws.steps.{name}"
-        about = f"Instance type of {name}."
-        add(instance_type_parameter(name), machine.instance_type, about, key=f"{section}.instance_type")
-        if name in SEVERAL_INSTANCES:
-            about = f"Instances of {name}."
-            add(instance_count_parameter(name), machine.instance_count, about, key=f"{section}.instance_count")
+        if not (name == PYTORCH_TRAINING.name and config.aws.training.instance_groups):
+            about = f"Instance type of {name}."
+            add(instance_type_parameter(name), machine.instance_type, about, key=f"{section}.instance_type")
+            if name in SEVERAL_INSTANCES:
+                about = f"Instances of {name}."
+                add(instance_count_parameter(name), machine.instance_count, about, key=f"{section}.instance_count")
         for logical, uri in step.outside.items():
             about = f"S3 URI: {step.contract.input(logical).about}"
             add(f"{INPUT_PREFIX}{logical}", uri, about, key=f"aws.inputs.{logical}")

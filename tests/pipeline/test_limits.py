@@ -20,7 +20,18 @@ from pipeline.card import model_card
 from pipeline.local.cache import StepDirectory
 from pipeline.local.process import _create_root, run_step
 from pipeline.plan import MOST_VALUES, _not_sent, make_plan
-from testing.pipelines import AWS, CLASSES, COLUMNS, CONFIG, all_steps, configuration, everything, loopback_only, wide
+from testing.pipelines import (
+    AWS,
+    CLASSES,
+    COLUMNS,
+    CONFIG,
+    all_steps,
+    alternative,
+    configuration,
+    everything,
+    loopback_only,
+    wide,
+)
 
 PACKAGE_JOB = {
     "ProcessingJobName": "job",
@@ -42,7 +53,8 @@ def service():
 @pytest.fixture(scope="module")
 def pipelines():
     with loopback_only():
-        return {config.name: json.loads(definition(config)) for config in (everything(), named("wide", wide()))}
+        configs = (everything(), named("wide", wide()), named("alternative", alternative()))
+        return {config.name: json.loads(definition(config)) for config in configs}
 
 
 def named(name, config):
@@ -121,7 +133,7 @@ def test_an_expression_is_checked_as_far_as_it_is_known(service):
     assert list(found_in(service, {image: {"Std:Join": {"On": "", "Values": ["x" * 256, output]}}})) == [image]
 
 
-@pytest.mark.parametrize("which", ["demo", "wide"])
+@pytest.mark.parametrize("which", ["demo", "wide", "alternative"])
 def test_the_service_allows_a_definition_with_everything_switched_on(which, pipelines):
     assert len(all_steps(pipelines[which])) == 9
 
@@ -178,9 +190,10 @@ def test_an_argument_that_no_parameter_sets_is_named_by_its_key(pipelines):
             elif not value_of(part, defaults).parameter:  # a parameter has its own key
                 keys.add(key_of(plan, step, (*path, str(name))))
 
-    defaults = {name: spec.default for name, spec in specs_of(config).items()}
-    for step, _, arguments in _requests(config, json.dumps(pipelines["demo"]), defaults):
-        walk(step, arguments, ())
+    for each in (config, named("alternative", alternative())):
+        defaults = {name: spec.default for name, spec in specs_of(each).items()}
+        for step, _, arguments in _requests(each, json.dumps(pipelines[each.name]), defaults):
+            walk(step, arguments, ())
     assert {key for key in _KEYS.values() if "{" not in key} <= keys
     assert {"aws.steps.TabularPreprocessing.volume_gb", "aws.steps.PyTorchTraining.max_runtime_seconds"} <= keys
     assert key_of(plan, "Package", ("Environment", "INCLUDE_WEIGHTS")) == "settings.Package.include_weights"

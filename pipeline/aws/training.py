@@ -1,0 +1,114 @@
+"""Build the SDK's TrainingStep: the training job with its channels, instances and outputs."""
+
+from typing import Any
+
+from contracts.hyperparameters import METRICS
+from contracts.steps import PYTORCH_TRAINING
+from pipeline.aws.jobs import Build, cache, environment, input_uris, job_retries
+from pipeline.aws.parameters import (
+    CHECKPOINT_KEY,
+    HYPERPARAMETER_PREFIX,
+    instance_count_parameter,
+    instance_type_parameter,
+    machine_of,
+)
+from pipeline.plan import StepPlan
+
+INSTANCE_GROUP = "INSTANCE_GROUP"  # the variable with the group that trains; container/hosts/topology.py reads it
+_NUMBER = r"([0-9.eE+-]+|nan)"
+_LOGGED_METRICS = ("train/loss", "val/loss", *(f"val/{name}" for name in METRICS))
+
+
+def training_step(build: Build, plan: StepPlan) -> Any:
+    """Return the training step."""
+    from sagemaker.core.shapes import MetricDefinition, Tag, TensorBoardOutputConfig
+    from sagemaker.core.training.configs import CheckpointConfig, Networking, OutputDataConfig, StoppingCondition
+    from sagemaker.core.workflow.functions import Join
+    from sagemaker.mlops.workflow.steps import TrainingStep
+    from sagemaker.train.model_trainer import ModelTrainer
+
+    contract, aws, machine = plan.contract, build.aws, machine_of(build.config, plan.contract.name)
+    wait = {"max_wait_time_in_seconds": aws.spot.max_wait_seconds} if aws.spot.enabled else {}
+    vpc = {"subnets": list(aws.subnets), "security_group_ids": list(aws.security_groups)} if aws.subnets else {}
+    group = aws.training.training_group
+    trainer = ModelTrainer(
+        sagemaker_session=build.session,
+        role=aws.role,
+        base_job_name=build.config.name,
+        training_image=aws.image,
+        training_input_mode=aws.training.input_mode,
+        compute=_compute(build),
+        networking=Networking(
+            enable_network_isolation=aws.network_isolation,
+            enable_inter_container_traffic_encryption=aws.encrypt_traffic,
+            **vpc,
+        ),
+        stopping_condition=StoppingCondition(max_runtime_in_seconds=machine.max_runtime_seconds, **wait),
+        output_data_config=OutputDataConfig(
+            s3_output_path=f"{build.home}/{contract.name}",
+            compression_type="GZIP",
+            **({"kms_key_id": aws.kms_key} if aws.kms_key else {}),
+        ),
+        checkpoint_config=CheckpointConfig(
+            s3_uri=Join(on="/", values=[f"{build.home}/checkpoints", build.parameters[CHECKPOINT_KEY]]),
+            local_path="/opt/ml/checkpoints",
+        ),
+        environment={**environment(build, plan), **({INSTANCE_GROUP: group} if group else {})},
+        hyperparameters={
+            name: build.parameters.get(f"{HYPERPARAMETER_PREFIX}{name}", value)
+            for name, value in plan.sent(build.plan.hyperparameters).items()
+        },
+        tags=[Tag(key=key, value=value) for key, value in sorted(aws.tags.items())] or None,
+    ).with_metric_definitions([MetricDefinition(name=name, regex=f"{name}={_NUMBER};") for name in _LOGGED_METRICS])
+    if aws.training.tensorboard:  # the service refuses a LocalPath, and uses /opt/ml/output/tensorboard without one
+        trainer.with_tensorboard_output_config(TensorBoardOutputConfig(s3_output_path=f"{build.home}/tensorboard"))
+    return TrainingStep(
+        name=contract.name,
+        description=contract.about,
+        step_args=trainer.train(input_data_config=_channels(build, plan)),
+        cache_config=cache(aws),
+        retry_policies=job_retries(aws),
+    )
+
+
+def _compute(build: Build) -> Any:
+    from sagemaker.core.shapes import InstanceGroup
+    from sagemaker.core.training.configs import Compute
+
+    aws, name = build.aws, PYTORCH_TRAINING.name
+    groups = [
+        InstanceGroup(instance_group_name=group, instance_type=each.instance_type, instance_count=each.instance_count)
+        for group, each in aws.training.instance_groups.items()
+    ]
+    instances = {"instance_groups": groups} if groups else {
+        "instance_type": build.parameters[instance_type_parameter(name)],
+        "instance_count": build.parameters[instance_count_parameter(name)],
+    }  # fmt: skip
+    keep_alive = aws.training.keep_alive_seconds
+    return Compute(
+        **instances,
+        volume_size_in_gb=machine_of(build.config, name).volume_gb,
+        enable_managed_spot_training=aws.spot.enabled,
+        **({"volume_kms_key_id": aws.kms_key} if aws.kms_key else {}),
+        **({"keep_alive_period_in_seconds": keep_alive} if keep_alive else {}),
+    )
+
+
+def _channels(build: Build, plan: StepPlan) -> list[Any]:
+    """Return the channels; of several instance groups, the one that trains alone receives them."""
+    from sagemaker.core.shapes import Channel, DataSource, S3DataSource
+
+    training = build.aws.training
+    groups = {"instance_group_names": [training.training_group]} if training.training_group else {}
+    channels = []
+    for name, uri in input_uris(build, plan).items():
+        sharded = name in training.sharded
+        source = S3DataSource(
+            s3_data_type="S3Prefix",
+            s3_uri=uri,
+            s3_data_distribution_type="ShardedByS3Key" if sharded else "FullyReplicated",
+            **groups,
+        )
+        data = DataSource(s3_data_source=source)
+        channels.append(Channel(channel_name=name, data_source=data, input_mode=training.input_mode))
+    return channels

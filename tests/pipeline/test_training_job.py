@@ -1,0 +1,109 @@
+"""The training job of a definition: input mode, sharded channels, instance groups, warm pools, TensorBoard."""
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from contracts.errors import ContractError
+from pipeline.aws.definition import definition, specs_of
+from pipeline.aws.deploy import parse_overrides
+from testing.pipelines import AWS, all_steps, alternative, configuration, everything, loopback_only
+
+GROUPS = alternative().aws.training.model_dump()["instance_groups"]
+EXPRESS = "s3://encoders--euw1-az1--x-s3/"
+
+
+def training_of(**section):
+    with loopback_only():
+        pipeline = json.loads(definition(configuration(aws={**AWS, **section})))
+    return all_steps(pipeline)["PyTorchTraining"]["Arguments"]
+
+
+def sources(sent):
+    return {each["ChannelName"]: each["DataSource"]["S3DataSource"] for each in sent["InputDataConfig"]}
+
+
+@pytest.fixture(scope="module")
+def everything_on():
+    with loopback_only():
+        return all_steps(json.loads(definition(everything())))["PyTorchTraining"]["Arguments"]
+
+
+@pytest.fixture(scope="module")
+def grouped():
+    with loopback_only():
+        return all_steps(json.loads(definition(alternative())))["PyTorchTraining"]["Arguments"]
+
+
+def test_every_channel_has_the_input_mode(everything_on, grouped):
+    assert everything_on["AlgorithmSpecification"]["TrainingInputMode"] == "FastFile"
+    assert {each["InputMode"] for each in everything_on["InputDataConfig"]} == {"FastFile"}
+    assert {each["InputMode"] for each in grouped["InputDataConfig"]} == {"File"}
+
+
+def test_only_the_named_channels_are_sharded(everything_on):
+    found = {name: source["S3DataDistributionType"] for name, source in sources(everything_on).items()}
+    assert found.pop("train") == "ShardedByS3Key"
+    assert set(found.values()) == {"FullyReplicated"}
+
+
+def test_tensorboard_has_an_s3_path_and_no_local_path(everything_on, grouped):
+    assert everything_on["TensorBoardOutputConfig"] == {"S3OutputPath": "s3://my-bucket/teams/risk/demo/tensorboard"}
+    assert "TensorBoardOutputConfig" not in grouped
+
+
+def test_instance_groups_replace_the_instances_and_their_parameters(grouped):
+    assert grouped["ResourceConfig"]["InstanceGroups"] == [
+        {"InstanceGroupName": "gpu", "InstanceType": "ml.g5.2xlarge", "InstanceCount": 2},
+        {"InstanceGroupName": "cpu", "InstanceType": "ml.m5.xlarge", "InstanceCount": 1},
+    ]
+    assert not {"InstanceType", "InstanceCount"} & set(grouped["ResourceConfig"])
+    assert not {"PyTorchTrainingInstanceType", "PyTorchTrainingInstanceCount"} & set(specs_of(alternative()))
+
+
+def test_the_container_learns_its_group_which_alone_receives_the_channels(grouped):
+    assert grouped["Environment"]["INSTANCE_GROUP"] == "gpu"
+    assert {tuple(source["InstanceGroupNames"]) for source in sources(grouped).values()} == {("gpu",)}
+
+
+def test_a_warm_pool_is_kept_and_an_express_bucket_keeps_its_slash():
+    sent = training_of(training={"keep_alive_seconds": 1800}, inputs={"pretrained": EXPRESS})
+    assert sent["ResourceConfig"]["KeepAlivePeriodInSeconds"] == 1800
+    assert sources(sent)["pretrained"]["S3Uri"] == {"Get": "Parameters.Input_pretrained"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"training": {"keep_alive_seconds": 60}, "spot": {"enabled": True}}, "exclude each other"),
+        (
+            {"training": {"keep_alive_seconds": 60, "instance_groups": GROUPS, "training_group": "gpu"}},
+            "exclude each other",
+        ),
+        (
+            {"training": {"sharded": ["train"], "instance_groups": GROUPS, "training_group": "gpu"}},
+            "exclude each other",
+        ),
+        ({"training": {"instance_groups": GROUPS}}, "go together"),
+        ({"training": {"instance_groups": GROUPS, "training_group": "tpu"}}, "'tpu' is not one of"),
+        ({"training": {"sharded": ["pretrained"]}}, "'train', 'val' or 'test'"),
+        ({"inputs": {"pretrained": EXPRESS + "bert"}}, "must end in /"),
+        ({"bucket": "scores--euw1-az1--x-s3"}, "only inputs can be in one"),
+    ],
+)
+def test_a_contradiction_about_the_training_job_is_refused(changes, cause):
+    with pytest.raises(ValidationError, match=cause):
+        configuration(aws={**AWS, **changes})
+
+
+def test_instances_are_set_once():
+    aws = {**AWS, "training": {"instance_groups": GROUPS, "training_group": "gpu"}}
+    with pytest.raises(ContractError, match="aws.steps.PyTorchTraining.instance_count: is set, and"):
+        specs_of(configuration(aws={**aws, "steps": {"PyTorchTraining": {"instance_count": 2}}}))
+
+
+def test_an_execution_cannot_name_a_prefix_that_the_bucket_does_not_allow():
+    config = configuration(aws={**AWS, "inputs": {"pretrained": EXPRESS}})
+    with pytest.raises(ContractError, match="parameter Input_pretrained: .* must end in /"):
+        parse_overrides(config, specs_of(config), {"Input_pretrained": EXPRESS + "bert"})
