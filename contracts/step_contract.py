@@ -136,7 +136,7 @@ class StepArgument:
         return f"--{self.name}"
 
 
-StepKind = Literal["processing", "training", "registration"]
+StepKind = Literal["processing", "training", "registration", "transform"]
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ class StepContract:
 
     Attributes:
         name: the step's name in the pipeline.
-        kind: its kind of SageMaker job; a registration has no program.
-        command: `python -m container COMMAND`; None for a registration.
+        kind: its kind of SageMaker job; a registration has no program, and a transform asks the served model.
+        command: `python -m container COMMAND`; None for a registration or a transform.
         settings: its environment variables.
     """
 

@@ -9,7 +9,7 @@ from contracts.hyperparameters import METRICS
 from contracts.numbers import Number
 from contracts.paths import SETTINGS_FILE
 from contracts.paths import SPLITS as TRAINING_SPLITS
-from contracts.serving import MEDIA_TYPES, REQUEST_TYPES
+from contracts.serving import MEDIA_TYPES, REQUEST_TYPES, ServingSettings
 from contracts.spelling import did_you_mean
 from contracts.step_contract import Fractions, JsonObject, Names, StepArgument, StepContract, StepFolder, StepSettings
 
@@ -351,8 +351,24 @@ REGISTRATION = StepContract(
         StepFolder("metrics_output", "registration/metrics", (EVALUATION, artifacts.METRICS), "The model's metrics."),
     ),
     outputs=(),
-    settings=StepSettings,
+    settings=ServingSettings,
+)
+BATCH_SCORE = StepContract(
+    name="BatchScore",
+    kind="transform",
+    command=None,
+    about="Score files of records with the package: a batch transform. Runs if the configuration has batch_score.",
+    inputs=(
+        StepFolder("packaged_model", "batch/model", (ARCHIVED_MODEL,), "The package."),
+        StepFolder("batch_input", "batch/input", ("*",), "Files with one record per line."),
+    ),
+    outputs=(
+        StepFolder("scores", "batch/output", ("*.out",), "For each input file, NAME.out with one line per record."),
+    ),
+    settings=ServingSettings,
 )
 
-STEPS = (DATA_LOADING, TABULAR_PREPROCESSING, PYTORCH_TRAINING, MODEL_METRICS, PACKAGE, PAYLOAD, REGISTRATION)
+STEPS = (
+    DATA_LOADING, TABULAR_PREPROCESSING, PYTORCH_TRAINING, MODEL_METRICS, PACKAGE, PAYLOAD, REGISTRATION, BATCH_SCORE
+)  # fmt: skip
 PROCESSING_STEPS = {step.command: step for step in STEPS if step.kind == "processing" and step.command is not None}

@@ -10,15 +10,21 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from contracts.declaration import describe_limits
-from contracts.steps import MODEL_METRICS
+from contracts.steps import BATCH_SCORE, MODEL_METRICS
 from pipeline.config import (
+    Asynchronous,
+    Autoscaling,
     Aws,
+    BatchScore,
     Condition,
+    Deploy,
     InstanceGroup,
     Machine,
     PipelineConfig,
+    RealTime,
     Registration,
     Retries,
+    Serverless,
     Spot,
     Training,
 )
@@ -29,11 +35,17 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "": PipelineConfig,
     "condition": Condition,
     "registration": Registration,
+    "batch_score": BatchScore,
     "aws": Aws,
     "aws.steps.STEP": Machine,
     "aws.training": Training,
     "aws.training.instance_groups.GROUP": InstanceGroup,
     "aws.spot": Spot,
+    "aws.deploy": Deploy,
+    "aws.deploy.real_time": RealTime,
+    "aws.deploy.real_time.autoscaling": Autoscaling,
+    "aws.deploy.serverless": Serverless,
+    "aws.deploy.asynchronous": Asynchronous,
     "aws.retries": Retries,
 }
 
@@ -53,7 +65,7 @@ def picture() -> str:
     lines.append(f"  {CONDITION} -->|holds| {AFTER_CONDITION[0].name}")
     lines.append(f"  {CONDITION} -->|does not hold| {FAIL}")
     for name, (step, folder) in outside_inputs().items():
-        assert not folder.required, "required inputs need solid lines"
+        assert not folder.required or step is BATCH_SCORE, "required inputs of steps that always run need solid lines"
         lines.append(f"  {name}[/{name}/] -.-> {step.name}")
     return "\n".join([*lines, "```"])
 

@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from contracts.declaration import describe_limits
+from contracts.serving import ServingSettings
 from contracts.step_contract import StepContract, StepFolder
 from contracts.steps import STEPS
 
@@ -27,7 +28,9 @@ def _step(step: StepContract) -> str:
     parts.append("\n".join(["| | name | folder | files | |", "| --- | --- | --- | --- | --- |", *map(_folder, rows)]))
     if step.arguments:
         parts.append("\n".join(f"`{each.flag} {'|'.join(each.choices)}`: {each.about}." for each in step.arguments))
-    if step.settings.model_fields:
+    if step.settings is ServingSettings:
+        parts.append("The settings are [those of the served model](serving.md#settings), in lower case.")
+    elif step.settings.model_fields:
         lines = [_setting(name, field) for name, field in step.settings.model_fields.items()]
         parts.append("\n".join(["| variable | default | |", "| --- | --- | --- |", *lines]))
     return "\n\n".join(parts)

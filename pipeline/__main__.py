@@ -1,4 +1,4 @@
-"""The command line: python -m pipeline definition|upsert|start|run --config FILE."""
+"""The command line: python -m pipeline definition|upsert|start|autoscale|run --config FILE, or serve --root DIR."""
 
 import argparse
 import sys
@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contracts.errors import ContractError
+from contracts.serving import PORT
 from pipeline.config_file import load_config
+
+_ROOT = Path("pipeline_run")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,6 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.command == "serve":
+        from pipeline.local.served import serve_newest
+
+        return serve_newest(options.root.absolute(), group=options.group, port=options.port)
     config = load_config(options.config)
     if options.command == "definition":
         from pipeline.aws.definition import definition
@@ -30,6 +37,11 @@ def _run(options: argparse.Namespace) -> int:
         from pipeline.aws.deploy import upsert
 
         print(upsert(config))
+        return 0
+    if options.command == "autoscale":
+        from pipeline.aws.autoscaling import autoscale
+
+        print(autoscale(config))
         return 0
     if options.command == "start":
         from pipeline.aws.deploy import start
@@ -62,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         ("definition", "print the SageMaker pipeline's definition as JSON; makes no AWS calls"),
         ("upsert", "create or update the pipeline on AWS; prints its ARN"),
         ("start", "start an execution on AWS; prints its ARN"),
+        ("autoscale", "let the endpoint's number of instances change with the load; prints the policy's ARN"),
         ("run", "run the steps as local processes; steps without changes are not run again"),
     ):
         command = commands.add_parser(name, help=about, description=about)
@@ -71,13 +84,16 @@ def _parser() -> argparse.ArgumentParser:
                 "--set", action="append", default=[], metavar="NAME=VALUE", help="set a parameter of this execution"
             )
         if name == "run":
-            command.add_argument(
-                "--root", type=Path, default=Path("pipeline_run"), help="steps and registry (default: pipeline_run)"
-            )
+            command.add_argument("--root", type=Path, default=_ROOT, help=f"steps and registry (default: {_ROOT})")
             command.add_argument(
                 "--docker", nargs="?", const="text-table-trainer", metavar="IMAGE",
                 help="run in containers of IMAGE (default: text-table-trainer), with the SageMaker SDK's local mode",
             )  # fmt: skip
+    about = "serve the newest registered model of a local run over HTTP"
+    command = commands.add_parser("serve", help=about, description=about)
+    command.add_argument("--root", type=Path, default=_ROOT, help=f"of the run (default: {_ROOT})")
+    command.add_argument("--group", help="model package group (default: the only one)")
+    command.add_argument("--port", type=int, default=PORT, help=f"port to listen on (default: {PORT})")
     return parser
 
 

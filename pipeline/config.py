@@ -27,6 +27,8 @@ NetworkId = Annotated[str, StringConstraints(pattern=r"^[-0-9a-zA-Z]{1,32}$")]
 _TAG = r"^[\p{L}\p{Z}\p{N}_.:/=+\-@]*$"
 TagKey = Annotated[str, StringConstraints(pattern=_TAG, min_length=1, max_length=128)]
 TagValue = Annotated[str, StringConstraints(pattern=_TAG, max_length=256)]
+JsonPath = Annotated[str, StringConstraints(pattern=r"^\$", max_length=63)]
+SnsTopic = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:sns:[a-z0-9-]*:[0-9]{12}:[a-zA-Z0-9_.-]+$")]
 CardText = Annotated[str, StringConstraints(max_length=1024)]
 Approval = Literal["PendingManualApproval", "Approved", "Rejected"]
 
@@ -107,6 +109,45 @@ class Registration(Section):
     )
 
 
+class BatchScore(Section):
+    """Score the records of the input batch_input with the new model, after its registration."""
+
+    content_type: Literal["application/jsonlines", "text/csv"] = Field(
+        default="application/jsonlines",
+        description="Format of the records and of their scores. CSV needs lines without a header and without quoted "
+        "line breaks.",
+    )
+    strategy: Literal["MultiRecord", "SingleRecord"] = Field(
+        default="MultiRecord", description="Records in a request: as many as max_payload_mb allows, or one."
+    )
+    max_payload_mb: int | None = Field(
+        default=None, ge=1, le=100, description="Size of a request, in MiB. Default: the server decides."
+    )
+    concurrency: int | None = Field(
+        default=None,
+        ge=1,
+        le=100,
+        description="Requests at a time, for each instance; times max_payload_mb at most 100. Default: the server "
+        "decides.",
+    )
+    timeout_seconds: int = Field(default=600, ge=30, le=3_600, description="Time for the answer to a request.")
+    input_filter: JsonPath | None = Field(
+        default=None, description="JSONPath of the part of a record that is sent, e.g. $[1:] without the first column."
+    )
+    join_input: bool = Field(
+        default=False, description="Add the scores to the record: as key SageMakerOutput, in CSV as further cells."
+    )
+    output_filter: JsonPath | None = Field(
+        default=None, description="JSONPath of the part of the scored record that is written, e.g. $[0,-1]."
+    )
+
+    @model_validator(mode="after")
+    def _within_the_service_limit(self) -> Self:
+        if (self.max_payload_mb or 1) * (self.concurrency or 1) > 100:
+            raise ValueError("max_payload_mb times concurrency must be at most 100")
+        return self
+
+
 class Machine(Section):
     """The instances of a step."""
 
@@ -115,11 +156,16 @@ class Machine(Section):
         default=1,
         ge=1,
         le=100,
-        description="Instances; only TabularPreprocessing and PyTorchTraining can have several.",
+        description="Instances; only TabularPreprocessing, PyTorchTraining and BatchScore can have several.",
     )
-    volume_gb: int = Field(default=30, ge=1, le=16384, description="Size of the storage volume, in GiB.")
+    volume_gb: int = Field(
+        default=30, ge=1, le=16384, description="Size of the storage volume, in GiB; not for BatchScore."
+    )
     max_runtime_seconds: int = Field(
-        default=86_400, ge=60, le=2_419_200, description="Maximum duration; at most 5 days except for training."
+        default=86_400,
+        ge=60,
+        le=2_419_200,
+        description="Maximum duration; at most 5 days except for training; not for BatchScore.",
     )
 
 
@@ -183,6 +229,71 @@ class Retries(Section):
     backoff_rate: float = Field(default=2.0, ge=1, le=20, description="Growth of the pause.")
 
 
+class Autoscaling(Section):
+    """Change the number of an endpoint's instances with its load; `python -m pipeline autoscale` switches it on."""
+
+    min_instances: int = Field(default=1, ge=1, le=1_000, description="Least instances.")
+    max_instances: int = Field(ge=1, le=1_000, description="Most instances.")
+    invocations_per_instance: int = Field(
+        ge=1, le=1_000_000, description="Target: requests per minute and instance, on average."
+    )
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.min_instances > self.max_instances:
+            raise ValueError("min_instances is greater than max_instances")
+        return self
+
+
+class Hosts(Section):
+    """The instances of an endpoint."""
+
+    instance_type: InstanceType = Field(default="ml.m5.xlarge", description="Instance type.")
+    instance_count: int = Field(default=1, ge=1, le=1_000, description="Instances of a new endpoint.")
+
+
+class RealTime(Hosts):
+    """An endpoint on instances that always run: answers within 60 s."""
+
+    capture_percent: int = Field(
+        default=0, ge=0, le=100, description="Share of the requests and answers that are saved in S3; 0: none."
+    )
+    autoscaling: Autoscaling | None = Field(default=None, description="Change the number of instances with the load.")
+
+
+class Serverless(Section):
+    """An endpoint without instances: billed by request, with a cold start, without network isolation."""
+
+    memory_mb: Literal[1024, 2048, 3072, 4096, 5120, 6144] = Field(default=4096, description="Memory, in MiB.")
+    concurrency: int = Field(default=5, ge=1, le=200, description="Requests at a time.")
+
+
+class Asynchronous(Hosts):
+    """An endpoint with a queue: requests and answers are objects in S3, up to 1 GB and one hour."""
+
+    output: S3Folder | None = Field(default=None, description="Folder of the answers. Default: below prefix.")
+    concurrency: int | None = Field(
+        default=None, ge=1, le=1_000, description="Requests at a time, for each instance. Default: the service decides."
+    )
+    success_topic: SnsTopic | None = Field(default=None, description="ARN of an SNS topic for answers.")
+    error_topic: SnsTopic | None = Field(default=None, description="ARN of an SNS topic for errors.")
+
+
+class Deploy(Section):
+    """Create or update an endpoint with the new model, if its approval status is Approved."""
+
+    endpoint: Name | None = Field(default=None, description="Name of the endpoint. Default: the pipeline's name.")
+    real_time: RealTime | None = Field(default=None, description="Give one of the three kinds.")
+    serverless: Serverless | None = Field(default=None, description="Give one of the three kinds.")
+    asynchronous: Asynchronous | None = Field(default=None, description="Give one of the three kinds.")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if sum(kind is not None for kind in (self.real_time, self.serverless, self.asynchronous)) != 1:
+            raise ValueError("give exactly one of real_time, serverless and asynchronous")
+        return self
+
+
 class Aws(Section):
     """The pipeline on AWS; `run` does not need this section."""
 
@@ -211,6 +322,7 @@ class Aws(Section):
     steps: dict[str, Machine] = Field(default={}, description="Instances by step name. Default: one ml.m5.xlarge.")
     training: Training = Field(default=Training(), description="The training job.")
     spot: Spot = Field(default=Spot(), description="Spot training.")
+    deploy: Deploy | None = Field(default=None, description="Host the new model on an endpoint. Default: no endpoint.")
     retries: Retries = Field(default=Retries(), description="Retries of each step.")
     cache_expires: str | None = Field(
         default="P30D",
@@ -227,7 +339,10 @@ class Aws(Section):
     security_groups: tuple[NetworkId, ...] = Field(
         default=(), max_length=5, description="VPC security groups; with subnets."
     )
-    network_isolation: bool = Field(default=True, description="Jobs have no network except between a job's hosts.")
+    network_isolation: bool = Field(
+        default=True,
+        description="Jobs and hosted models have no network except between a job's hosts.",
+    )
     encrypt_traffic: bool = Field(default=False, description="Encrypt traffic between a job's hosts.")
     tags: dict[TagKey, TagValue] = Field(default={}, max_length=50, description="Tags of the pipeline and of its jobs.")
 
@@ -261,6 +376,9 @@ class PipelineConfig(Section):
     )
     condition: Condition = Field(description="The requirement for registration.")
     registration: Registration = Field(default=Registration(), description="The model package and its card.")
+    batch_score: BatchScore | None = Field(
+        default=None, description="Score records with the new model. Default: no such step."
+    )
     aws: Aws | None = Field(default=None, description="The pipeline on AWS.")
 
     @property

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from contracts.step_contract import StepContract, StepFolder
 from contracts.steps import (
+    BATCH_SCORE,
     DATA_LOADING,
     MODEL_METRICS,
     PACKAGE,
@@ -54,14 +55,14 @@ EDGES: dict[tuple[str, str], Source] = {
     (REGISTRATION.name, "packaged_model"): Source(PACKAGE, "packaged_model"),
     (REGISTRATION.name, "payload_sample"): Source(PAYLOAD, "payload_sample"),
     (REGISTRATION.name, "metrics_output"): Source(MODEL_METRICS, "metrics_output"),
+    (BATCH_SCORE.name, "packaged_model"): Source(PACKAGE, "packaged_model"),
 }
 
 BEFORE_CONDITION = (DATA_LOADING, TABULAR_PREPROCESSING, PYTORCH_TRAINING, MODEL_METRICS)
-AFTER_CONDITION = (PACKAGE, PAYLOAD, REGISTRATION)
+AFTER_CONDITION = (PACKAGE, PAYLOAD, REGISTRATION, BATCH_SCORE)
 ORDER = (*BEFORE_CONDITION, *AFTER_CONDITION)
-SHOWN = (*(step.name for step in BEFORE_CONDITION), CONDITION, *(step.name for step in AFTER_CONDITION))
 
-SEVERAL_INSTANCES = (TABULAR_PREPROCESSING.name, PYTORCH_TRAINING.name)
+SEVERAL_INSTANCES = (TABULAR_PREPROCESSING.name, PYTORCH_TRAINING.name, BATCH_SCORE.name)
 
 
 def source(step: StepContract, folder: StepFolder) -> Source | None:
@@ -84,6 +85,11 @@ def outside_inputs() -> dict[str, tuple[StepContract, StepFolder]]:
                 assert folder.name not in inputs, f"two external inputs are called {folder.name}"
                 inputs[folder.name] = (step, folder)
     return inputs
+
+
+def inputs_of(step: StepContract) -> set[str]:
+    """Return the logical names of the inputs that a user may provide for a step."""
+    return {name for name, (reader, _) in outside_inputs().items() if reader is step}
 
 
 assert set(ORDER) == set(STEPS), "ORDER has every step of the contract"

@@ -15,6 +15,7 @@ from contracts.numbers import decimal_comma
 from contracts.spelling import did_you_mean
 from contracts.step_contract import StepContract, StepSettings
 from contracts.steps import (
+    BATCH_SCORE,
     DATA_LOADING,
     MODEL_METRICS,
     PAYLOAD,
@@ -23,7 +24,8 @@ from contracts.steps import (
     PayloadSettings,
 )
 from pipeline.config import PipelineConfig
-from pipeline.graph import ORDER, outside_inputs, source
+from pipeline.graph import AFTER_CONDITION, CONDITION, ORDER, outside_inputs, source
+from pipeline.hosting import serving_settings
 
 # What a job's environment or hyperparameters can contain; the rest is in a file. botocore's model of the service allows
 # hyperparameters of 2,500 characters, AWS's documentation 256, and both refuse line breaks.
@@ -42,7 +44,7 @@ class StepPlan:
     """One step with everything that a run or a definition needs.
 
     Attributes:
-        command: the arguments of `python -m container`; empty for a registration.
+        command: the arguments of `python -m container`; empty for a registration or a transform.
         environment: the step's environment variables.
         from_hyperparameters: the variables that repeat a hyperparameter, with its name.
         outside: folder or S3 URI of each external input, which no step writes, by logical name.
@@ -68,13 +70,25 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """All steps in order, and the hyperparameters as strings, as SageMaker delivers them."""
+    """The steps that are configured, in order, and the hyperparameters as strings, as SageMaker delivers them."""
 
     steps: tuple[StepPlan, ...]
     hyperparameters: Mapping[str, str]
 
     def step(self, contract: StepContract) -> StepPlan:
         return next(step for step in self.steps if step.contract is contract)
+
+    @property
+    def after_condition(self) -> tuple[StepContract, ...]:
+        """Return the steps that run if the condition holds."""
+        return tuple(step.contract for step in self.steps if step.contract in AFTER_CONDITION)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Return the names of the steps and the condition, in order."""
+        afterwards = [contract.name for contract in self.after_condition]
+        before = [step.contract.name for step in self.steps if step.contract not in AFTER_CONDITION]
+        return (*before, CONDITION, *afterwards)
 
 
 def make_plan(config: PipelineConfig, outside: Mapping[str, str]) -> Plan:
@@ -89,14 +103,20 @@ def make_plan(config: PipelineConfig, outside: Mapping[str, str]) -> Plan:
     hyperparameters = _checked_hyperparameters(config.hyperparameters)
     _require_known("settings", config.settings, (step.name for step in ORDER), "step")
     _require_known("inputs", outside, outside_inputs(), "external input")
-    steps = tuple(_plan_step(contract, config, hyperparameters, outside) for contract in ORDER)
+    on = [contract for contract in ORDER if contract is not BATCH_SCORE or config.batch_score is not None]
+    given = {f"settings.{name}": name for name in config.settings}
+    given |= {f"inputs.{name}": outside_inputs()[name][0].name for name in outside}
+    for place, step in given.items():
+        if step not in {contract.name for contract in on}:
+            raise ContractError(f"{place}: is for the step {step}, which is off", "Add the section batch_score.")
+    steps = tuple(_plan_step(contract, config, hyperparameters, outside) for contract in on)
     return Plan(steps, _texts(hyperparameters))
 
 
 def _plan_step(
     contract: StepContract, config: PipelineConfig, hyperparameters: Mapping[str, Any], outside: Mapping[str, str]
 ) -> StepPlan:
-    given = dict(config.settings.get(contract.name, {}))
+    given = {**serving_settings(config, contract), **config.settings.get(contract.name, {})}
     _require_known(f"settings.{contract.name}", given, contract.settings.model_fields, "setting")
     repeated = _FROM_HYPERPARAMETERS.get(contract.name, {})
     sections = (

@@ -28,19 +28,40 @@ EVERYTHING: dict[str, Any] = {
         "previous_eval_output": "s3://raw/previous",
         "inference_scripts_input": "s3://raw/scripts",
         "calibration_model": "s3://raw/calibration",
+        "batch_input": "s3://raw/records/",
     },
     "steps": {
+        "BatchScore": {"instance_type": "ml.c5.xlarge", "instance_count": 2},
         "TabularPreprocessing": {"instance_count": 3, "volume_gb": 200},
         "PyTorchTraining": {"instance_type": "ml.g5.2xlarge", "instance_count": 2, "max_runtime_seconds": 7200},
     },
     "training": {"input_mode": "FastFile", "sharded": ["train"], "tensorboard": True},
     "spot": {"enabled": True, "max_wait_seconds": 10_000},
+    "deploy": {
+        "endpoint": "claims",
+        "real_time": {
+            "instance_type": "ml.c5.large",
+            "instance_count": 2,
+            "capture_percent": 20,
+            "autoscaling": {"min_instances": 2, "max_instances": 6, "invocations_per_instance": 700},
+        },
+    },
     "retries": {"max_attempts": 5, "interval_seconds": 10, "backoff_rate": 1.5},
     "kms_key": "arn:aws:kms:eu-west-1:123456789012:key/1234",
     "subnets": ["subnet-1", "subnet-2"],
     "security_groups": ["sg-1"],
     "encrypt_traffic": True,
     "tags": {"team": "risk", "cost-center": "7"},
+}
+BATCH_SCORE: dict[str, Any] = {
+    "content_type": "text/csv",
+    "strategy": "MultiRecord",
+    "max_payload_mb": 6,
+    "concurrency": 8,
+    "timeout_seconds": 900,
+    "input_filter": "$[1:]",
+    "join_input": True,
+    "output_filter": "$[0,-1]",
 }
 CONFIG: dict[str, Any] = {
     "name": "demo",
@@ -74,15 +95,18 @@ def configuration(**changes: Any) -> PipelineConfig:
 
 
 def everything() -> PipelineConfig:
-    """Return a configuration with every key of the section aws, and a model to beat."""
+    """Return a configuration with every key of the section aws, a model to beat, and records to score."""
     condition = {"metric": "test/auroc", "minimum": 0.8, "beat": "approved", "margin": 0.01}
-    return configuration(aws=EVERYTHING, settings={}, condition=condition)
+    return configuration(aws=EVERYTHING, settings={}, condition=condition, batch_score=BATCH_SCORE)
 
 
 def alternative() -> PipelineConfig:
     """Return a configuration with the keys that those of `everything` exclude."""
     groups = {"gpu": {"instance_type": "ml.g5.2xlarge", "instance_count": 2}, "cpu": {"instance_type": "ml.m5.xlarge"}}
-    return configuration(aws={**AWS, "training": {"instance_groups": groups, "training_group": "gpu"}})
+    topics = {f"{kind}_topic": f"arn:aws:sns:eu-west-1:123456789012:{kind}" for kind in ("success", "error")}
+    deploy = {"asynchronous": {"output": "s3://answers/claims", "concurrency": 4, **topics}}
+    training = {"instance_groups": groups, "training_group": "gpu"}
+    return configuration(aws={**AWS, "training": training, "deploy": deploy, "kms_key": EVERYTHING["kms_key"]})
 
 
 COLUMNS = [f"column_{number:03d}_".ljust(60, "x") for number in range(200)]
@@ -94,6 +118,7 @@ def wide() -> PipelineConfig:
     classes = {"is_binary": False, "num_classes": len(CLASSES), "multiclass_categories": list(range(len(CLASSES)))}
     return configuration(
         aws=EVERYTHING,
+        batch_score=BATCH_SCORE,
         hyperparameters={**CONFIG["hyperparameters"], **classes, "tab_field_list": COLUMNS},
         settings={
             "TabularPreprocessing": {"label_map": {name: k for k, name in enumerate(CLASSES)}},

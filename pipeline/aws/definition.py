@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from contracts.errors import ContractError
-from contracts.steps import MODEL_METRICS, PYTORCH_TRAINING, REGISTRATION
+from contracts.steps import BATCH_SCORE, MODEL_METRICS, PYTORCH_TRAINING, REGISTRATION
+from pipeline.aws.hosting import APPROVED, deploy_step, transform_step
 from pipeline.aws.jobs import DECISION_FILE, Build, processing_step
 from pipeline.aws.limits import check_limits
 from pipeline.aws.parameters import (
@@ -22,12 +23,18 @@ from pipeline.aws.parameters import (
 from pipeline.aws.registration import registration_step
 from pipeline.aws.session import offline_session, sagemaker_sdk
 from pipeline.aws.training import training_step
-from pipeline.config import Aws, PipelineConfig
+from pipeline.config import Aws, Machine, PipelineConfig
 from pipeline.decision import VALUE_PATH
-from pipeline.graph import AFTER_CONDITION, BEFORE_CONDITION, CONDITION, FAIL, ORDER, SEVERAL_INSTANCES, upstream
+from pipeline.graph import BEFORE_CONDITION, CONDITION, FAIL, SEVERAL_INSTANCES, upstream
 from pipeline.plan import Plan, make_plan
 
-_STEPS = {"processing": processing_step, "training": training_step, "registration": registration_step}
+_STEPS = {
+    "processing": processing_step,
+    "training": training_step,
+    "registration": registration_step,
+    "transform": transform_step,
+}
+_NOT_LOCAL = (REGISTRATION, BATCH_SCORE)  # with the SDK's local pipelines
 
 
 def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
@@ -38,31 +45,37 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
     """
     if config.aws is None:
         raise ContractError("aws: is missing", "Add the section aws: region, role, image and bucket at least.")
+    plan = make_plan(config, config.aws.inputs)
+    on_instances = [step.contract.name for step in plan.steps if step.contract is not REGISTRATION]
     for name, machine in config.aws.steps.items():
-        if name not in {step.name for step in ORDER} or name == REGISTRATION.name:
+        if name not in on_instances:
             raise ContractError(
-                f"aws.steps.{name}: is not a step that runs on instances",
-                f"Use one of: {', '.join(step.name for step in ORDER if step is not REGISTRATION)}.",
+                f"aws.steps.{name}: is not a step that runs on instances", f"Use one of: {', '.join(on_instances)}."
             )
+        if name == BATCH_SCORE.name:
+            _require_default(machine, name, "volume_gb", "max_runtime_seconds", why="a batch transform has none")
         if name not in SEVERAL_INSTANCES and machine.instance_count != 1:
             raise ContractError(
                 f"aws.steps.{name}.instance_count: is {machine.instance_count}, but this step runs on one instance",
                 f"Only {' and '.join(SEVERAL_INSTANCES)} can run on several instances.",
             )
     training = machine_of(config, PYTORCH_TRAINING.name)
-    for name in ("instance_type", "instance_count"):
-        if config.aws.training.instance_groups and name in training.model_fields_set:
-            raise ContractError(
-                f"aws.steps.{PYTORCH_TRAINING.name}.{name}: is set, and aws.training.instance_groups is set too",
-                "Set the instances in aws.training.instance_groups alone.",
-            )
+    if config.aws.training.instance_groups:
+        why = "aws.training.instance_groups is set too"
+        _require_default(training, PYTORCH_TRAINING.name, "instance_type", "instance_count", why=why)
     runtime = training.max_runtime_seconds
     if config.aws.spot.enabled and config.aws.spot.max_wait_seconds < runtime:
         raise ContractError(
             f"aws.spot.max_wait_seconds: is {config.aws.spot.max_wait_seconds}, less than training's limit {runtime}",
             "Increase it, or reduce aws.steps.PyTorchTraining.max_runtime_seconds.",
         )
-    return config.aws, make_plan(config, config.aws.inputs)
+    return config.aws, plan
+
+
+def _require_default(machine: Machine, step: str, *fields: str, why: str) -> None:
+    for field in fields:
+        if getattr(machine, field) != Machine.model_fields[field].default:
+            raise ContractError(f"aws.steps.{step}.{field}: is set, and {why}", "Remove it.")
 
 
 def specs_of(config: PipelineConfig) -> dict[str, ParameterSpec]:
@@ -118,21 +131,24 @@ def _build(config: PipelineConfig, plan: Plan, session: Any, *, local: bool) -> 
 
     parameters = sdk_parameters(specs_of(config))
     build = Build(config, plan, session, parameters, {}, local)
-    afterwards = [step for step in AFTER_CONDITION if not (local and step is REGISTRATION)]
+    afterwards = [step for step in plan.after_condition if not (local and step in _NOT_LOCAL)]
     for contract in (*BEFORE_CONDITION, *afterwards):
         build.steps[contract.name] = _STEPS[contract.kind](build, plan.step(contract))
+    if build.aws.deploy is not None and not local:
+        build.steps[APPROVED] = deploy_step(build, build.aws.deploy)
+    before = [step.name for step in BEFORE_CONDITION]
     decide = ConditionStep(
         name=CONDITION,
         description="Whether the model is registered.",
         conditions=_conditions(build),
-        if_steps=[build.steps[step.name] for step in afterwards],
+        if_steps=[step for name, step in build.steps.items() if name not in before],
         else_steps=[FailStep(name=FAIL, description="Why it is not.", error_message=_reason(build))],
     )
     return Pipeline(
         name=config.name,
         parameters=list(parameters.values()),
         pipeline_experiment_config=None,
-        steps=[*(build.steps[step.name] for step in BEFORE_CONDITION), decide],
+        steps=[*(build.steps[name] for name in before), decide],
         sagemaker_session=session,
     )
 
@@ -151,6 +167,7 @@ def checkpoint_key(
     """
     assert config.aws is not None
     trained_from = [plan.step(contract) for contract in upstream(PYTORCH_TRAINING)]
+    inputs = {f"{INPUT_PREFIX}{name}" for step in trained_from for name in step.outside}
     identity = {
         "image": config.aws.image,
         "hyperparameters": dict(plan.hyperparameters),
@@ -159,7 +176,7 @@ def checkpoint_key(
             # Other parameters, such as instance types, do not change the training: a job can resume with new values.
             name: str(value)
             for name, value in sorted(overrides.items())
-            if name.startswith((HYPERPARAMETER_PREFIX, INPUT_PREFIX))
+            if name.startswith(HYPERPARAMETER_PREFIX) or name in inputs
         },
         "data": sorted(data),
     }

@@ -7,6 +7,7 @@ from typing import Any
 
 from contracts.errors import ContractError, shown
 from contracts.spelling import did_you_mean
+from contracts.steps import BATCH_SCORE
 from pipeline.aws.definition import aws_plan, checked_pipeline, checkpoint_key, specs_of
 from pipeline.aws.jobs import upload_settings
 from pipeline.aws.parameters import (
@@ -20,6 +21,7 @@ from pipeline.aws.parameters import (
 from pipeline.aws.session import aws_session, sagemaker_sdk
 from pipeline.config import PipelineConfig, check_s3_folder
 from pipeline.decision import decision_value, limit_to_beat
+from pipeline.graph import inputs_of
 from pipeline.plan import make_plan
 
 
@@ -134,6 +136,8 @@ def _entity_tags(s3: Any, config: PipelineConfig, values: Mapping[str, Any]) -> 
     assert config.aws is not None
     tags: list[str] = []
     for name, default in config.aws.inputs.items():
+        if name in inputs_of(BATCH_SCORE):
+            continue  # nothing is trained or cached by the records to score
         bucket, _, prefix = str(values.get(f"{INPUT_PREFIX}{name}", default)).removeprefix("s3://").partition("/")
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
             tags += [f"{entry['Key']} {entry['ETag']} {entry['Size']}" for entry in page.get("Contents", [])]

@@ -22,13 +22,21 @@ _OPERATIONS: dict[str, tuple[str, dict[str, str]]] = {
     "Processing": ("CreateProcessingJob", {"ProcessingJobName": "name"}),
     "Training": ("CreateTrainingJob", {"TrainingJobName": "name"}),
     "RegisterModel": ("CreateModelPackage", {}),
+    "Model": ("CreateModel", {"ModelName": "name"}),
+    "Transform": ("CreateTransformJob", {"TransformJobName": "name"}),
+    "EndpointConfig": ("CreateEndpointConfig", {"EndpointConfigName": "name"}),
+    "Endpoint": ("CreateEndpoint", {}),
 }
 _TOKEN = {"ClientRequestToken": "0" * 32}  # botocore adds it
 _DOCUMENTED = {"HyperParameterValue": LONGEST_VALUE}  # characters, where AWS's documentation allows fewer than botocore
 _UNITS = {"string": "characters", "list": "items", "map": "entries"}
 _NUMBERS = ("integer", "long", "float", "double")
 _KEYS = {  # the configuration's key of an argument in which no parameter occurs
+    "AsyncInferenceConfig": "aws.deploy.asynchronous",
     "CustomerMetadataProperties": "condition.metric",
+    "DataCaptureConfig": "aws.deploy.real_time",
+    "DataProcessing": "batch_score",
+    "EndpointName": "aws.deploy.endpoint",
     "Environment": "settings.{step}.{name}",
     "HyperParameters": "hyperparameters.{name}",
     "InstanceGroups": "aws.training.instance_groups",
@@ -39,6 +47,7 @@ _KEYS = {  # the configuration's key of an argument in which no parameter occurs
     "ModelCardContent": "registration",
     "ModelPackageGroupName": "registration.group",
     "PipelineName": "name",
+    "ProductionVariants": "aws.deploy",
     "RoleArn": "aws.role",
     **dict.fromkeys(("ModelDataUrl", "S3OutputPath", "S3Uri", "SamplePayloadUrl"), "aws.prefix"),
     "SecurityGroupIds": "aws.security_groups",

@@ -63,7 +63,7 @@ def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) 
         if not (name == PYTORCH_TRAINING.name and config.aws.training.instance_groups):
             about = f"Instance type of {name}."
             add(instance_type_parameter(name), machine.instance_type, about, key=f"{section}.instance_type")
-            if name in SEVERAL_INSTANCES:
+            if name in SEVERAL_INSTANCES and step.contract.kind != "transform":
                 about = f"Instances of {name}."
                 add(instance_count_parameter(name), machine.instance_count, about, key=f"{section}.instance_count")
         for logical, uri in step.outside.items():

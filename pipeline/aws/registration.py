@@ -4,7 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
-from contracts.steps import ARCHIVED_MODEL, EVALUATION, MODEL_METRICS, PACKAGE, PAYLOAD, PAYLOAD_ARCHIVE
+from contracts.steps import EVALUATION, MODEL_METRICS, PAYLOAD, PAYLOAD_ARCHIVE, REGISTRATION
+from pipeline.aws.hosting import container_definition
 from pipeline.aws.jobs import Build, output_uri, service_retries
 from pipeline.aws.parameters import APPROVAL
 from pipeline.card import DOMAIN, TASK, model_card
@@ -25,15 +26,14 @@ def registration_step(build: Build, plan: StepPlan) -> Any:
     evaluation = MetricsSource(
         content_type="application/json", s3_uri=file(MODEL_METRICS, "metrics_output", EVALUATION)
     )
+    variables = build.plan.step(REGISTRATION).environment
     card = model_card(build.config, build.plan.hyperparameters, image=build.aws.image, decision=None)
     # A ModelStep reads only the session from the model.
     build.session.init_model_step_arguments(SimpleNamespace(sagemaker_session=build.session))
     create_model_package_from_containers(
         build.session,
         **get_model_package_args(
-            container_def_list=[
-                {"Image": build.aws.image, "ModelDataUrl": file(PACKAGE, "packaged_model", ARCHIVED_MODEL)}
-            ],
+            container_def_list=[container_definition(build, variables)],
             content_types=list(REQUEST_TYPES),
             response_types=list(RESPONSE_TYPES),
             inference_instances=list(build.config.registration.inference_instances),

@@ -26,14 +26,14 @@ from contracts.errors import ContractError
 from contracts.input_files import files_below
 from contracts.paths import JobPaths
 from contracts.step_contract import StepContract
-from contracts.steps import MODEL_METRICS, PACKAGE, PYTORCH_TRAINING, REGISTRATION
+from contracts.steps import BATCH_SCORE, MODEL_METRICS, PACKAGE, PYTORCH_TRAINING, REGISTRATION
 from pipeline.aws.definition import aws_plan, build_pipeline, specs_of
 from pipeline.aws.jobs import upload_settings
 from pipeline.aws.parameters import TO_BEAT, instance_type_parameter
 from pipeline.aws.session import SDK_CONFIG, sagemaker_sdk
 from pipeline.config import Aws, PipelineConfig
 from pipeline.decision import limit_to_beat
-from pipeline.graph import CONDITION, ORDER, SHOWN
+from pipeline.graph import CONDITION, ORDER, inputs_of
 from pipeline.local.cache import StepDirectory
 from pipeline.local.digests import ContentDigests
 from pipeline.local.process import last_line
@@ -57,40 +57,55 @@ def run_in_docker(config: PipelineConfig, root: Path, *, image: str) -> int:
         ContractError: the configuration is refused, an input, the image, the SDK or moto is missing, or another run
             uses `root`.
     """
-    local = config.model_copy(update={"aws": _local_aws(config, image)})
+    local = local_config(config, image)
     _, plan = aws_plan(local)
-    require_inputs(config)
+    require_inputs(local)
+    if config.batch_score is not None:
+        print(f"{BATCH_SCORE.name} does not run in containers; run again without --docker.", file=sys.stderr)
     _require_image(image)
     root.mkdir(parents=True, exist_ok=True)
     with lock(root), sagemaker_sdk(REGION), _service(root) as s3:
         home = root / "docker"
         shutil.rmtree(home, ignore_errors=True)
-        state = Run(config, plan, root, ContentDigests(root / "digests.json"), image, Progress(SHOWN))
+        state = Run(local, plan, root, ContentDigests(root / "digests.json"), image, Progress(plan.shown))
         try:
-            return _run(state, local, s3, home)
+            return _run(state, s3, home)
         except KeyboardInterrupt:
             print("\nStopped.", file=sys.stderr)
             return STOPPED
 
 
-def _local_aws(config: PipelineConfig, image: str) -> Aws:
-    """Return a section `aws` for the local service, with the image's local name."""
-    inputs = {name: f"s3://{BUCKET}/inputs/{name}" for name in config.inputs}
-    role = "arn:aws:iam::123456789012:role/local"
-    return Aws.model_construct(region=REGION, role=role, image=image, bucket=BUCKET, inputs=inputs, cache_expires=None)
+def local_config(config: PipelineConfig, image: str) -> PipelineConfig:
+    """Return the configuration with a section `aws` for the local service, and without the step BatchScore.
+
+    Args:
+        image: the image's local name.
+    """
+    inputs = {name: path for name, path in config.inputs.items() if name not in inputs_of(BATCH_SCORE)}
+    settings = {name: given for name, given in config.settings.items() if name != BATCH_SCORE.name}
+    aws = Aws.model_construct(
+        region=REGION,
+        role="arn:aws:iam::123456789012:role/local",
+        image=image,
+        bucket=BUCKET,
+        inputs={name: f"s3://{BUCKET}/inputs/{name}" for name in inputs},
+        cache_expires=None,
+        deploy=config.aws and config.aws.deploy,  # for the registered model's settings
+    )
+    return config.model_copy(update={"aws": aws, "batch_score": None, "inputs": inputs, "settings": settings})
 
 
-def _run(state: Run, local: PipelineConfig, s3: Any, home: Path) -> int:
+def _run(state: Run, s3: Any, home: Path) -> int:
     began = time.monotonic()
     registered = state.registry.to_beat(state.config, package_digest=None)
     for name, path in state.config.inputs.items():
         _upload(s3, Path(path), f"inputs/{name}")
-    upload_settings(local, state.plan, s3)
-    names = [instance_type_parameter(step.name) for step in ORDER if step is not REGISTRATION]
+    upload_settings(state.config, state.plan, s3)
+    names = [instance_type_parameter(step.name) for step in ORDER if step not in (REGISTRATION, BATCH_SCORE)]
     parameters: dict[str, Any] = dict.fromkeys(names, "local")
-    if registered is not None and registered.value is not None and TO_BEAT in specs_of(local):
+    if registered is not None and registered.value is not None and TO_BEAT in specs_of(state.config):
         parameters[TO_BEAT] = limit_to_beat(state.config.condition, registered.value)
-    execution = _execute(state, local, parameters, home)
+    execution = _execute(state, parameters, home)
     for contract in ORDER:
         if contract.name in state.directories:
             _fetch(s3, contract, execution.step_execution[contract.name].properties, state.directories[contract.name])
@@ -148,7 +163,7 @@ class _Watch:
         """Do nothing: `write` flushes."""
 
 
-def _execute(state: Run, local: PipelineConfig, parameters: dict[str, Any], home: Path) -> Any:
+def _execute(state: Run, parameters: dict[str, Any], home: Path) -> Any:
     """Run the SDK's local pipeline, until its end or a failed step."""
     import boto3
     from sagemaker.core.workflow.pipeline_context import LocalPipelineSession
@@ -176,7 +191,7 @@ def _execute(state: Run, local: PipelineConfig, parameters: dict[str, Any], home
     containers = home / "containers"
     containers.mkdir(parents=True)
     session.config = {"local": {"container_root": str(containers)}}
-    pipeline = build_pipeline(local, session, local=True)
+    pipeline = build_pipeline(state.config, session, local=True)
     execution = Execution("local", pipeline, PipelineParameters=parameters, local_session=session)
     try:
         with redirect_stdout(watch):  # type: ignore[type-var]

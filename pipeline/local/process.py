@@ -1,4 +1,4 @@
-"""Run one step's program, `python -m container ...`, with its own root, and report the cause of a failure."""
+"""Run programs, `python -m container ...`: a step's, with its own root, and report the cause of a failure."""
 
 import json
 import os
@@ -6,10 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 from contracts.atomic_files import link_or_copy
 from contracts.paths import SETTINGS_FILE, JobPaths
@@ -43,9 +44,8 @@ def run_step(
         StepFailed: the program's exit code is not 0.
     """
     _create_root(plan, directory, inputs, hyperparameters)
-    command = [sys.executable, "-m", "container", *plan.command, "--root", str(directory.ml)]
     with directory.log.open("ab") as log:
-        exit_code = _run(command, _environment(plan), log)
+        exit_code = run_program([*plan.command, "--root", str(directory.ml)], plan.sent(plan.environment), log)
     if exit_code != 0:
         raise StepFailed(plan.contract.name, _cause(plan.contract, directory, exit_code), directory.log)
 
@@ -93,24 +93,29 @@ def _create_root(
             folder.path(directory.ml).mkdir(parents=True, exist_ok=True)
 
 
-def _environment(plan: StepPlan) -> dict[str, str]:
-    """Return this process's variables, with every step's variables replaced by those of this step."""
+def start_program(arguments: Sequence[str], variables: Mapping[str, str], log: IO[bytes] | None) -> subprocess.Popen:
+    """Start `python -m container ARGUMENTS`, which the kernel kills when this process dies.
+
+    Args:
+        variables: replace every step's variables of this process.
+        log: receives the output; None: this process's output does.
+    """
     named = {variable for step in STEPS for variable in step.settings.variables()}
     kept = {name: value for name, value in os.environ.items() if name not in named}
     kept["PYTHONPATH"] = os.pathsep.join(part for part in (str(REPOSITORY), kept.get("PYTHONPATH", "")) if part)
-    return {**kept, **plan.sent(plan.environment)}
-
-
-def _run(command: list[str], environment: Mapping[str, str], log: object) -> int:
-    """Run the program to its end, and return its exit code; an interrupt stops it, with time to save its state."""
-    process = subprocess.Popen(
-        [sys.executable, with_parent.__file__, str(os.getpid()), *command],
-        env=dict(environment),
+    return subprocess.Popen(
+        [sys.executable, with_parent.__file__, str(os.getpid()), sys.executable, "-m", "container", *arguments],
+        env={**kept, **variables},
         stdin=subprocess.DEVNULL,
-        stdout=log,  # type: ignore[call-overload]
+        stdout=log,
         stderr=subprocess.STDOUT,
         start_new_session=True,  # so that a Ctrl-C reaches it once, from this process
     )
+
+
+def run_program(arguments: Sequence[str], variables: Mapping[str, str], log: IO[bytes] | None) -> int:
+    """Run a program to its end, and return its exit code; an interrupt stops it, with time to save its state."""
+    process = start_program(arguments, variables, log)
     try:
         with _terminating_raises():
             return process.wait()

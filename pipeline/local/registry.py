@@ -70,10 +70,16 @@ class LocalRegistry:
         hyperparameters: Mapping[str, str],
         *,
         inputs: Mapping[str, Path],
+        environment: Mapping[str, str],
         package_digest: str,
         decision: ConditionOutcome,
     ) -> RegisteredModel:
-        """Add a version atomically."""
+        """Add a version atomically.
+
+        Args:
+            inputs: folder of each input of the registration, by logical name.
+            environment: the served model's variables.
+        """
         version = max((model.version for model in self.versions()), default=0) + 1
         registration = config.registration
         package = {
@@ -84,7 +90,7 @@ class LocalRegistry:
             "Domain": DOMAIN,
             "Task": TASK,
             "InferenceSpecification": {
-                "Containers": [{"ModelDataUrl": ARCHIVED_MODEL}],
+                "Containers": [{"ModelDataUrl": ARCHIVED_MODEL, "Environment": dict(environment)}],
                 "SupportedContentTypes": list(REQUEST_TYPES),
                 "SupportedResponseMIMETypes": list(RESPONSE_TYPES),
                 "SupportedRealtimeInferenceInstanceTypes": list(registration.inference_instances),

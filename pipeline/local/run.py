@@ -10,9 +10,10 @@ from typing import Any
 
 from contracts.errors import ContractError
 from contracts.step_contract import StepContract
-from contracts.steps import PACKAGE, PYTORCH_TRAINING, REGISTRATION
+from contracts.steps import BATCH_SCORE, PACKAGE, PYTORCH_TRAINING, REGISTRATION
 from pipeline.config import PipelineConfig
-from pipeline.graph import AFTER_CONDITION, BEFORE_CONDITION, CONDITION, SHOWN
+from pipeline.graph import BEFORE_CONDITION, CONDITION
+from pipeline.local.batch_score import Filters, score
 from pipeline.local.cache import Completed, step_folder
 from pipeline.local.digests import ContentDigests, code_digest
 from pipeline.local.process import StepFailed, last_line, run_step
@@ -38,7 +39,7 @@ def run(config: PipelineConfig, root: Path) -> int:
     root.mkdir(parents=True, exist_ok=True)
     with lock(root):
         digests = ContentDigests(root / "digests.json")
-        state = Run(config, plan, root, digests, code_digest(), Progress(SHOWN))
+        state = Run(config, plan, root, digests, code_digest(), Progress(plan.shown))
         try:
             return _run(state)
         except KeyboardInterrupt:
@@ -49,10 +50,12 @@ def run(config: PipelineConfig, root: Path) -> int:
 
 
 def require_inputs(config: PipelineConfig) -> None:
-    """Raise ContractError where an input does not exist."""
+    """Raise ContractError where an input does not exist, or a filter of its records cannot be applied here."""
     for name, path in config.inputs.items():
         if not Path(path).exists():
             raise ContractError(f"inputs.{name}: {path} does not exist", "Name an existing folder or file.")
+    if config.batch_score is not None:
+        Filters.of(config.batch_score)
 
 
 def _run(state: Run) -> int:
@@ -65,7 +68,7 @@ def _run(state: Run) -> int:
         decision = state.decide(state.registry.to_beat(state.config, package_digest=_cached_package(state)))
         state.progress.finish(CONDITION, DONE if decision.holds else FAILED, note=decision.sentence())
         if decision.holds:
-            for contract in AFTER_CONDITION:
+            for contract in state.plan.after_condition:
                 _step(state, contract)
             exit_code = COMPLETED
     except StepFailed as error:
@@ -92,6 +95,9 @@ def _step(state: Run, contract: StepContract) -> None:
                     model = state.register(state.records[PACKAGE.name].outputs["packaged_model"])
                     folder = str(model.folder.relative_to(state.root))
                     result = {"version": model.version, "folder": folder, "root": str(state.root)}
+                elif contract is BATCH_SCORE:
+                    assert state.config.batch_score is not None
+                    score(state.config.batch_score, directory, inputs, state.plan.step(contract).environment)
                 else:
                     run_step(state.plan.step(contract), directory, inputs, state.plan.hyperparameters)
         except StepFailed:
@@ -115,6 +121,9 @@ def _identity(state: Run, contract: StepContract, inputs: Mapping[str, Path]) ->
     }
     if contract is PYTORCH_TRAINING:
         identity["hyperparameters"] = dict(state.plan.hyperparameters)
+    if contract is BATCH_SCORE:
+        assert state.config.batch_score is not None
+        identity["batch_score"] = state.config.batch_score.model_dump(mode="json")
     if contract is REGISTRATION:
         assert state.decision is not None
         identity["group"] = state.config.group

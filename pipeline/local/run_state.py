@@ -7,6 +7,7 @@ from pathlib import Path
 from contracts import artifacts
 from contracts.step_contract import StepContract
 from contracts.steps import (
+    BATCH_SCORE,
     DATA_PROFILE_TEXT,
     METRICS_SUMMARY,
     MODEL_METRICS,
@@ -78,6 +79,7 @@ class Run:
             self.config,
             self.plan.hyperparameters,
             inputs=self.inputs(REGISTRATION),
+            environment=self.plan.step(REGISTRATION).environment,
             package_digest=package_digest,
             decision=self.decision,
         )
@@ -95,6 +97,7 @@ class Run:
             "evaluation": self._file(PYTORCH_TRAINING, "evaluation_output", artifacts.REPORT),
             "metrics": summary,
             "plots": self._file(MODEL_METRICS, "plots_output", ""),
+            "scores": self._file(BATCH_SCORE, "scores", ""),
         }
         logs = {f"log of {name}": directory.log for name, directory in self.directories.items()}
         page = [f"# {self.config.name}\n", f"```\n{table}\n```\n", f"{outcome}\n", "## Where to look\n"]
@@ -104,6 +107,8 @@ class Run:
         report = self.root / REPORT
         report.write_text("\n".join(page) + "\n", encoding="utf-8")
         print(f"\n{table}\n\n{outcome}\nThe run took {seconds:.1f} s.\n\nReport: {report}")
+        if REGISTRATION.name in self.records or (failure is None and not refused):
+            print(f"Serve the newest registered model: python -m pipeline serve --root {self.root}")
         if failure and not refused:
             print(failure, file=sys.stderr)
 

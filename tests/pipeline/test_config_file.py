@@ -12,9 +12,9 @@ from pipeline.aws.definition import aws_plan
 from pipeline.config import Aws, Registration
 from pipeline.config_file import _Loader, load_config
 from pipeline.plan import LONGEST_VALUE, MOST_VALUES
-from testing.pipelines import CONFIG, EVERYTHING
+from testing.pipelines import BATCH_SCORE, CONFIG, EVERYTHING
 
-AWS = {**EVERYTHING, "inputs": {}}
+AWS = {**EVERYTHING, "inputs": {"batch_input": "s3://raw/records/"}}
 LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12))
 
 
@@ -25,7 +25,7 @@ def check(tmp_path, text: str | bytes):
 
 
 def written(**changes: Any) -> str:
-    return yaml.safe_dump({**copy.deepcopy(CONFIG), "aws": AWS, **changes})
+    return yaml.safe_dump({**copy.deepcopy(CONFIG), "aws": AWS, "batch_score": BATCH_SCORE, **changes})
 
 
 def settings(step, **values):

@@ -24,6 +24,7 @@ from contracts.steps import (
 from pipeline import graph, plan
 from pipeline.aws import definition as aws_definition
 from pipeline.aws.definition import definition, specs_of
+from pipeline.aws.limits import _OPERATIONS
 from pipeline.graph import EDGES, Source, source
 from testing.jobs import REPOSITORY
 from testing.pipelines import (
@@ -36,9 +37,6 @@ from testing.pipelines import (
     loopback_only,
     write_config,
 )
-
-API = {"Processing": "CreateProcessingJob", "Training": "CreateTrainingJob", "RegisterModel": "CreateModelPackage"}
-NAMES = {"Processing": "ProcessingJobName", "Training": "TrainingJobName"}
 
 
 def built(config):
@@ -97,15 +95,15 @@ def arguments(pipeline, step):
 
 
 @pytest.mark.parametrize("which", ["small", "full", "other"])
-@pytest.mark.parametrize("contract", STEPS, ids=lambda step: step.name)
-def test_the_service_accepts_the_arguments_of_a_step(which, contract, request, service):
+def test_the_service_accepts_the_arguments_of_every_step(which, request, service):
     pipeline = request.getfixturevalue(which)
-    step = all_steps(pipeline)[contract.name]
-    sent = filled_in(step["Arguments"], defaults(pipeline))
-    if step["Type"] in NAMES:  # the service names the jobs of a pipeline
-        sent[NAMES[step["Type"]]] = "sample"
-    shape = service.operation_model(API[step["Type"]]).input_shape
-    assert not ParamValidator().validate(sent, shape).generate_report()
+    for step in all_steps(pipeline).values():
+        if step["Type"] in ("Condition", "Fail"):
+            continue
+        operation, added = _OPERATIONS[step["Type"]]
+        sent = {**filled_in(step["Arguments"], defaults(pipeline)), **added}
+        shape = service.operation_model(operation).input_shape
+        assert not ParamValidator().validate(sent, shape).generate_report()
 
 
 @pytest.mark.parametrize(("which", "expected"), [("small", "ShardedByS3Key"), ("other", "FullyReplicated")])
@@ -147,7 +145,7 @@ def insert_a_step_before_training(patch):
         settings=ProcessingSettings,
     )
     before = (DATA_LOADING, enrichment, *graph.BEFORE_CONDITION[1:])
-    for module in (graph, plan, aws_definition):
+    for module in (graph, plan):
         patch.setattr(module, "ORDER", (*before, *graph.AFTER_CONDITION))
     patch.setattr(aws_definition, "BEFORE_CONDITION", before)
     patch.setitem(EDGES, (enrichment.name, "DATA"), Source(DATA_LOADING, "DATA"))
@@ -223,7 +221,7 @@ def test_every_input_is_joined_to_an_output_of_the_contract():
         assert source(contract, contract.input(name)) is origin
         assert origin.step.output(origin.output)
     joined = [folder.name for step in STEPS for folder in step.inputs if folder.required and not source(step, folder)]
-    assert joined == []
+    assert joined == ["batch_input"], "of a step that is off by default"
 
 
 def test_all_of_the_section_aws_reaches_the_jobs(full):
@@ -331,7 +329,8 @@ def test_a_maximum_reverses_the_condition(other):
 
 def test_nothing_is_packaged_or_registered_unless_the_condition_holds(full):
     decide = arguments(full, "MetricCondition")
-    assert [step["Name"] for step in decide["IfSteps"]] == ["Package", "Payload", "Registration"]
+    afterwards = ["Package", "Payload", "Registration", "BatchScoreModel", "BatchScore", "ApprovalCondition"]
+    assert [step["Name"] for step in decide["IfSteps"]] == afterwards
     assert [step["Type"] for step in decide["ElseSteps"]] == ["Fail"]
     assert [step["Name"] for step in full["Steps"]][-1] == "MetricCondition"
 

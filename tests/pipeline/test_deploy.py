@@ -5,50 +5,24 @@ import sys
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from contracts.errors import ContractError
 from pipeline.__main__ import main
-from pipeline.aws.definition import specs_of
+from pipeline.aws.definition import aws_plan, build_pipeline, specs_of
 from pipeline.aws.deploy import parse_overrides, registered_metric, start, upsert
-from pipeline.aws.session import sagemaker_sdk
-from testing.pipelines import EVERYTHING, all_steps, configuration, everything, loopback_only, wide, write_config
-
-VARIABLES = {
-    "AWS_ACCESS_KEY_ID": "test",
-    "AWS_SECRET_ACCESS_KEY": "test",
-    "AWS_SESSION_TOKEN": "test",
-    "AWS_DEFAULT_REGION": "eu-west-1",
-}
+from pipeline.aws.jobs import upload_settings
+from pipeline.aws.session import offline_session, sagemaker_sdk
+from pipeline.local.docker import local_config
+from testing.pipelines import EVERYTHING, all_steps, configuration, everything, wide, write_config
 
 
 @pytest.fixture(scope="module")
-def service():
-    """Set the environment to a local service with a table in a bucket, and yield its URL."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**VARIABLES, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
-            patch.setenv(name, value)
-        for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
-            patch.delenv(name, raising=False)
-        s3 = boto3.client("s3")
-        for bucket in ("raw", "my-bucket"):
-            s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
-        s3.put_object(Bucket="raw", Key="table/part-0.csv", Body=b"a,b\n1,2\n")
-        with loopback_only():
-            yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def client(service):
+def client(local_aws):
     return boto3.client("sagemaker")
 
 
 @pytest.fixture(scope="module")
-def deployed(service):
+def deployed(local_aws):
     return upsert(everything())
 
 
@@ -65,6 +39,16 @@ def test_upsert_creates_the_pipeline_with_its_definition_and_tags(client, deploy
     assert {"Key": "team", "Value": "risk"} in client.list_tags(ResourceArn=deployed)["Tags"]
 
 
+def test_other_records_to_score_train_nothing_again(client, deployed):
+    first = sent_parameters(client, start(everything(), {}))
+    boto3.client("s3").put_object(Bucket="raw", Key="records/new.csv", Body=b"1,2")
+    other = sent_parameters(client, start(everything(), {"Input_batch_input": "s3://raw/records/new.csv"}))
+    assert other["Input_batch_input"] == "s3://raw/records/new.csv"
+    assert [other[name] for name in ("DataKey", "CheckpointKey")] == [
+        first[name] for name in ("DataKey", "CheckpointKey")
+    ]
+
+
 def test_a_second_upsert_updates_the_same_pipeline(client, deployed, tmp_path, capsys):
     config = everything().model_dump(mode="json", exclude_none=True)
     config["condition"] = {"metric": "test/f1_score", "minimum": 0.7}
@@ -73,7 +57,7 @@ def test_a_second_upsert_updates_the_same_pipeline(client, deployed, tmp_path, c
     assert "test/f1_score" in client.describe_pipeline(PipelineName="demo")["PipelineDefinition"]
 
 
-def test_upsert_uploads_the_settings_that_a_job_cannot_contain(client, service):
+def test_upsert_uploads_the_settings_that_a_job_cannot_contain(client, local_aws):
     config = wide().model_copy(update={"name": "wide"})
     upsert(config)
     steps = all_steps(json.loads(client.describe_pipeline(PipelineName="wide")["PipelineDefinition"]))
@@ -82,6 +66,32 @@ def test_upsert_uploads_the_settings_that_a_job_cannot_contain(client, service):
     found = boto3.client("s3").get_object(Bucket=bucket, Key=f"{key}/settings.json")
     assert json.loads(json.load(found["Body"])["LABEL_MAP"])["class_299"] == 299
     assert found["SSEKMSKeyId"] == EVERYTHING["kms_key"]
+
+
+def test_the_containers_of_a_local_run_get_the_settings_that_a_job_cannot_contain(local_aws, tmp_path):
+    folders = {"input_data": "table", "batch_input": "records"}
+    config = local_config(wide().model_copy(update={"inputs": folders}), "image")
+    session, (_, plan) = offline_session("us-east-1", "elsewhere"), aws_plan(config)
+    s3 = boto3.client("s3", region_name="us-east-1")
+    s3.create_bucket(Bucket="local")
+    upload_settings(config, plan, s3)
+    with sagemaker_sdk("us-east-1"):
+        from sagemaker.core.common_utils import download_folder
+
+        steps = all_steps(json.loads(build_pipeline(config, session, local=True).definition()))
+    assert "BatchScore" not in steps
+    read = 0
+    for step in plan.steps:
+        sent = steps.get(step.contract.name, {}).get("Arguments", {})
+        inputs = [(each["InputName"], each["S3Input"]["S3Uri"]) for each in sent.get("ProcessingInputs", ())]
+        for each in sent.get("InputDataConfig", ()):
+            inputs.append((each["ChannelName"], each["DataSource"]["S3DataSource"]["S3Uri"]))
+        for uri in (uri for name, uri in inputs if name == "settings"):
+            folder = tmp_path / step.contract.name  # local mode downloads it so, and mounts it in the container
+            download_folder("local", uri.removeprefix("s3://local/"), str(folder), session)
+            assert json.loads((folder / "settings.json").read_text()) == dict(step.in_file)
+            read += 1
+    assert read == sum(bool(step.in_file) for step in plan.steps) == 4
 
 
 def test_start_sends_parameters_and_a_folder_for_checkpoints(client, deployed):
@@ -129,7 +139,7 @@ def register(client, *, value, status):
     )
 
 
-def test_a_model_decided_by_another_metric_need_not_be_beaten(client, service, capsys):
+def test_a_model_decided_by_another_metric_need_not_be_beaten(client, local_aws, capsys):
     config = configuration(condition={"metric": "test/f1_score", "minimum": 0.5, "beat": "newest"}, name="elsewhere")
     client.create_model_package_group(ModelPackageGroupName="elsewhere")
     client.create_model_package(
@@ -139,7 +149,7 @@ def test_a_model_decided_by_another_metric_need_not_be_beaten(client, service, c
     assert "was not decided by test/f1_score" in capsys.readouterr().err
 
 
-def test_starting_a_missing_pipeline_names_the_command_that_creates_it(service):
+def test_starting_a_missing_pipeline_names_the_command_that_creates_it(local_aws):
     with pytest.raises(ContractError) as error:
         start(configuration(name="nowhere"), {})
     assert error.value.cause == "pipeline 'nowhere': does not exist in eu-west-1"

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 
 STEPS = ["DataLoading", "TabularPreprocessing", "PyTorchTraining", "ModelMetricsComputation"]
 AFTERWARDS = ["Package", "Payload", "Registration"]
+RECORDS = [{"order_id": number, "chat": f"item {number} never came", "price": number} for number in range(20)]
 OUT_OF_REACH = {"metric": "test/auroc", "minimum": 1.0}
 
 
@@ -81,24 +82,30 @@ def kill_in_training(folder: Path, **changes) -> None:
 
 @dataclass(frozen=True)
 class Story:
-    """The same pipeline, five times."""
+    """The same pipeline, six times."""
 
     root: Path
     refused: Ran
     accepted: Ran
     again: Ran
+    scored: Ran
     stricter: Ran
 
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory):
-    """Killed in training; run with a threshold that is out of reach; with one in reach; again; with another one."""
+    """Killed in training; run with a threshold out of reach; with one in reach; again; with records to score; with
+    another threshold."""
     folder = tmp_path_factory.mktemp("pipeline")
     kill_in_training(folder, condition=OUT_OF_REACH)
     refused = run(folder, condition=OUT_OF_REACH)
     nothing_packaged = not (folder / "root/steps/Package").exists() and not (folder / "root/registry").exists()
     assert nothing_packaged, "a model that the condition refuses is neither packaged nor registered"
-    return Story(folder / "root", refused, run(folder), run(folder), run(folder, condition=OUT_OF_REACH))
+    (folder / "records").mkdir()
+    (folder / "records" / "new.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in RECORDS))
+    scoring = {"batch_score": {"join_input": True}, "inputs": {"batch_input": "records"}}
+    accepted, again, scored = run(folder), run(folder), run(folder, **scoring)
+    return Story(folder / "root", refused, accepted, again, scored, run(folder, condition=OUT_OF_REACH))
 
 
 def test_a_killed_run_continues_after_its_completed_steps(story):
@@ -144,6 +151,21 @@ def test_a_second_run_takes_every_step_from_the_cache(story):
     }  # fmt: skip
     assert [path.name for path in (story.root / "registry/demo").glob("[0-9]*")] == ["1"]
     assert story.again.seconds < 20
+
+
+def test_records_are_scored_by_the_registered_model_without_training_again(story):
+    assert story.scored.exit_code == 0, story.scored.errors
+    assert story.scored.states() == {**story.again.states(), "BatchScore": "done"}
+    (scores,) = (story.root / "steps/BatchScore").glob("*/ml/batch/output/new.jsonl.out")
+    lines = [json.loads(line) for line in scores.read_text().splitlines()]
+    assert [line["order_id"] for line in lines] == list(range(20))
+    assert all(0 <= line["SageMakerOutput"]["probabilities"][1] <= 1 for line in lines)
+
+
+def test_the_end_of_a_run_names_the_command_that_serves_the_model(story):
+    command = f"python -m pipeline serve --root {story.root}"
+    assert command in story.accepted.printed
+    assert command not in story.refused.printed
 
 
 def test_a_refusal_takes_nothing_back_that_is_registered(story):

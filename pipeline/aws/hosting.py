@@ -1,0 +1,201 @@
+"""Build the steps that host the new model: a batch transform, and an endpoint of one of three kinds."""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from contracts.serving import CSV, JSON, JSON_LINES
+from contracts.steps import ARCHIVED_MODEL, PACKAGE, REGISTRATION
+from pipeline.aws.jobs import Build, input_uris, job_retries, output_uri, service_retries
+from pipeline.aws.parameters import APPROVAL, instance_type_parameter, machine_of
+from pipeline.config import Asynchronous, Deploy, Hosts, PipelineConfig
+from pipeline.plan import StepPlan
+
+VARIANT = "AllTraffic"
+APPROVED = "ApprovalCondition"
+TRANSFORM_MODEL, ENDPOINT_MODEL = "BatchScoreModel", "EndpointModel"
+ENDPOINT_CONFIG, ENDPOINT = "EndpointConfig", "Endpoint"
+_LONGEST_PREFIX = 40  # of 63 characters, with a hyphen and the identifier of an execution
+
+
+def container_definition(build: Build, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return the container of a hosted or registered model: the image with the package."""
+    from sagemaker.core.workflow.functions import Join
+
+    package = Join(on="/", values=[output_uri(build, PACKAGE, "packaged_model"), ARCHIVED_MODEL])
+    environment = {"Environment": dict(variables)} if variables else {}
+    return {"Image": build.aws.image, "ModelDataUrl": package, **environment}
+
+
+def transform_step(build: Build, plan: StepPlan) -> Any:
+    """Return the batch transform; add the step of its model to the build."""
+    from sagemaker.core.transformer import Transformer
+    from sagemaker.core.workflow.execution_variables import ExecutionVariables
+    from sagemaker.core.workflow.functions import Join
+    from sagemaker.mlops.workflow.steps import TransformStep
+
+    aws, section, contract = build.aws, build.config.batch_score, plan.contract
+    assert section is not None
+    model = _model_step(build, TRANSFORM_MODEL, plan.environment, isolated=aws.network_isolation)
+    build.steps[TRANSFORM_MODEL] = model
+    (output,) = contract.outputs
+    transformer = Transformer(
+        model_name=model.properties.ModelName,
+        instance_type=build.parameters[instance_type_parameter(contract.name)],
+        instance_count=machine_of(build.config, contract.name).instance_count,  # the SDK takes no parameter here
+        strategy=section.strategy,
+        assemble_with="Line",
+        accept=section.content_type,
+        output_path=Join(
+            on="/", values=[build.home, ExecutionVariables.PIPELINE_EXECUTION_ID, contract.name, output.name]
+        ),
+        output_kms_key=aws.kms_key,
+        volume_kms_key=aws.kms_key,
+        max_concurrent_transforms=section.concurrency,
+        max_payload=section.max_payload_mb,
+        base_transform_job_name=build.config.name,
+        tags=_tags(build),
+        sagemaker_session=build.session,
+    )
+    return TransformStep(
+        name=contract.name,
+        description=contract.about,
+        step_args=transformer.transform(
+            data=input_uris(build, plan)["batch_input"],
+            content_type=section.content_type,
+            split_type="Line",
+            input_filter=section.input_filter,
+            output_filter=section.output_filter,
+            join_source="Input" if section.join_input else None,
+            model_client_config={"InvocationsTimeoutInSeconds": section.timeout_seconds},  # pyright: ignore[reportArgumentType]
+        ),
+        retry_policies=job_retries(aws),
+    )
+
+
+def deploy_step(build: Build, deploy: Deploy) -> Any:
+    """Return the step that creates or updates the endpoint if the approval status is Approved."""
+    from sagemaker.core.workflow.conditions import ConditionEquals
+    from sagemaker.core.workflow.execution_variables import ExecutionVariables
+    from sagemaker.core.workflow.functions import Join
+    from sagemaker.mlops.workflow.condition_step import ConditionStep
+    from sagemaker.mlops.workflow.endpoint_step import EndpointConfigStep, EndpointStep
+
+    aws = build.aws
+    # SageMaker's serverless endpoints refuse models with network isolation or a VPC.
+    isolated = aws.network_isolation and deploy.serverless is None
+    variables = build.plan.step(REGISTRATION).environment
+    model = _model_step(build, ENDPOINT_MODEL, variables, isolated=isolated, in_vpc=deploy.serverless is None)
+    hosted = {"VariantName": VARIANT, "ModelName": model.properties.ModelName}
+    name = endpoint_name(build.config, deploy)
+    config: Any = EndpointConfigStep(
+        name=ENDPOINT_CONFIG,
+        description="The instances of the endpoint, and its requests and answers in S3.",
+        step_args=build.session.create_endpoint_config(
+            # A configuration cannot change, so each execution creates one.
+            name=Join(on="-", values=[name[:_LONGEST_PREFIX], ExecutionVariables.PIPELINE_EXECUTION_ID]),
+            production_variants=[{**hosted, **_capacity(deploy)}],
+            tags=_tags(build),
+            kms_key=None if deploy.serverless else aws.kms_key,
+            data_capture_config_dict=_capture(build, deploy),
+            async_inference_config_dict=deploy.asynchronous and _queue(build, deploy.asynchronous),
+        ),
+        retry_policies=[service_retries(aws)],
+    )
+    endpoint = EndpointStep(
+        name=ENDPOINT,
+        description="Create or update the endpoint.",
+        step_args=build.session.create_endpoint(
+            endpoint_name=name,
+            config_name=config.properties.EndpointConfigName,
+            tags=_tags(build),
+        ),
+    )
+    return ConditionStep(
+        name=APPROVED,
+        description="Whether the model is deployed.",
+        depends_on=[REGISTRATION.name],
+        conditions=[ConditionEquals(left=build.parameters[APPROVAL], right="Approved")],
+        if_steps=[model, config, endpoint],
+        else_steps=[],
+    )
+
+
+def endpoint_name(config: PipelineConfig, deploy: Deploy) -> str:
+    """Return the name of the endpoint."""
+    return deploy.endpoint or config.name
+
+
+def _model_step(build: Build, name: str, variables: Mapping[str, str], *, isolated: bool, in_vpc: bool = True) -> Any:
+    from sagemaker.mlops.workflow.model_step import ModelStep
+
+    aws, session = build.aws, build.session
+    vpc = {"Subnets": list(aws.subnets), "SecurityGroupIds": list(aws.security_groups)}
+    build.session.context = (
+        None  # a ModelStep reads its arguments from the session, which keeps those of the previous one
+    )
+    session.init_model_step_arguments(SimpleNamespace(sagemaker_session=session))
+    session.create_model(
+        name,
+        role=aws.role,
+        container_defs=container_definition(build, variables),
+        vpc_config=vpc if aws.subnets and in_vpc else None,
+        enable_network_isolation=isolated,
+        tags=_tags(build),
+    )
+    return ModelStep(
+        name=name,
+        description="The package as a model that SageMaker can host.",
+        step_args=session.context,
+        depends_on=[REGISTRATION.name],  # after the check of the package
+        retry_policies=[service_retries(aws)],
+    )
+
+
+def _capacity(deploy: Deploy) -> dict[str, Any]:
+    if deploy.serverless is not None:
+        return {
+            "ServerlessConfig": {
+                "MemorySizeInMB": deploy.serverless.memory_mb,
+                "MaxConcurrency": deploy.serverless.concurrency,
+            }
+        }
+    hosts: Hosts | None = deploy.real_time or deploy.asynchronous
+    assert hosts is not None
+    return {
+        "InstanceType": hosts.instance_type,
+        "InitialInstanceCount": hosts.instance_count,
+        "InitialVariantWeight": 1.0,
+    }
+
+
+def _capture(build: Build, deploy: Deploy) -> dict[str, Any] | None:
+    if deploy.real_time is None or not deploy.real_time.capture_percent:
+        return None
+    key = {"KmsKeyId": build.aws.kms_key} if build.aws.kms_key else {}
+    return {
+        "EnableCapture": True,
+        "InitialSamplingPercentage": deploy.real_time.capture_percent,
+        "DestinationS3Uri": f"{build.home}/capture",
+        "CaptureOptions": [{"CaptureMode": "Input"}, {"CaptureMode": "Output"}],
+        "CaptureContentTypeHeader": {"CsvContentTypes": [CSV], "JsonContentTypes": [JSON, JSON_LINES]},
+        **key,
+    }
+
+
+def _queue(build: Build, asynchronous: Asynchronous) -> dict[str, Any]:
+    topics = {"SuccessTopic": asynchronous.success_topic, "ErrorTopic": asynchronous.error_topic}
+    topics = {name: topic for name, topic in topics.items() if topic}
+    output: dict[str, Any] = {"S3OutputPath": asynchronous.output or f"{build.home}/asynchronous"}
+    if topics:
+        output["NotificationConfig"] = topics
+    if build.aws.kms_key:
+        output["KmsKeyId"] = build.aws.kms_key
+    queue: dict[str, Any] = {"OutputConfig": output}
+    if asynchronous.concurrency is not None:
+        queue["ClientConfig"] = {"MaxConcurrentInvocationsPerInstance": asynchronous.concurrency}
+    return queue
+
+
+def _tags(build: Build) -> Any:
+    return [{"Key": key, "Value": value} for key, value in sorted(build.aws.tags.items())]

@@ -1,0 +1,32 @@
+"""Derive the served model's settings from the kind of hosting: what a request may contain, and how long it may take."""
+
+from contracts.numbers import Json
+from contracts.step_contract import StepContract
+from contracts.steps import BATCH_SCORE, REGISTRATION
+from pipeline.config import PipelineConfig
+
+_SECONDS_TO_ANSWER = 5  # the server's timeout ends before the service's, so that the answer gives the cause
+_ASYNCHRONOUS_SECONDS = 3_600
+_NO_LIMIT = 10**9  # records: the size of a request limits them
+
+
+def serving_settings(config: PipelineConfig, contract: StepContract) -> dict[str, Json]:
+    """Return the settings of the model that a step hosts or registers, without those at their default."""
+    deploy = config.aws and config.aws.deploy
+    if contract is BATCH_SCORE and config.batch_score is not None:
+        payload = config.batch_score.max_payload_mb
+        return {
+            "serving_timeout_seconds": config.batch_score.timeout_seconds - _SECONDS_TO_ANSWER,
+            "serving_max_records": _NO_LIMIT,
+            **({"serving_max_bytes": payload << 20} if payload else {}),
+        }
+    if contract is REGISTRATION and deploy:
+        if deploy.serverless is not None:
+            return {"serving_max_bytes": 4 << 20}
+        if deploy.asynchronous is not None:
+            return {
+                "serving_timeout_seconds": _ASYNCHRONOUS_SECONDS - _SECONDS_TO_ANSWER,
+                "serving_max_records": _NO_LIMIT,
+                "serving_max_bytes": 1 << 30,
+            }
+    return {}  # the defaults are those of a real-time endpoint

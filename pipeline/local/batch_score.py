@@ -1,0 +1,197 @@
+"""Score files of records with the package, as SageMaker's batch transform does: a server, and requests of lines."""
+
+import csv
+import http.client
+import io
+import json
+import shutil
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from contracts.errors import shown
+from contracts.input_files import files_below
+from contracts.serving import CSV
+from contracts.steps import ARCHIVED_MODEL, BATCH_SCORE
+from pipeline.config import BatchScore
+from pipeline.local.cache import StepDirectory
+from pipeline.local.json_path import Select, compile_path
+from pipeline.local.process import StepFailed
+from pipeline.local.served import serving
+
+JOINED = "SageMakerOutput"  # the key of the scores in a joined record
+
+
+class _Failed(Exception):
+    """A file cannot be scored."""
+
+
+@dataclass(frozen=True)
+class Payload:
+    """The records of a request.
+
+    Attributes:
+        first: number of the first line in the file, from 1.
+        lines: the records, without line breaks.
+    """
+
+    first: int
+    lines: list[bytes]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The parts of records that are sent and written; None: all of it."""
+
+    is_csv: bool
+    sent: Select | None
+    joined: bool
+    written: Select | None
+
+    @classmethod
+    def of(cls, config: BatchScore) -> "Filters":
+        """Compile the filters of the configuration; raise ContractError for a JSONPath that is not supported here."""
+        sent, written = (
+            compile_path(path, key=f"batch_score.{key}") if path else None
+            for key, path in (("input_filter", config.input_filter), ("output_filter", config.output_filter))
+        )
+        return cls(config.content_type == CSV, sent, config.join_input, written)
+
+    def request_line(self, record: bytes) -> bytes:
+        return record if self.sent is None else self._text(self.sent(self._value(record)))
+
+    def result_line(self, record: bytes, answer: bytes) -> bytes:
+        if not self.joined and self.written is None:
+            return answer
+        result = self._value(answer)
+        if self.joined:
+            given = self._value(record)
+            result = [*given, *result] if self.is_csv else {**given, JOINED: result}
+        return self._text(result if self.written is None else self.written(result))
+
+    def _value(self, line: bytes) -> Any:
+        text = line.decode()
+        return next(csv.reader([text])) if self.is_csv else json.loads(text)
+
+    def _text(self, value: Any) -> bytes:
+        if not self.is_csv:
+            return json.dumps(value, ensure_ascii=False).encode()
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow(value if isinstance(value, list) else [value])
+        return line.getvalue().encode()
+
+
+@dataclass(frozen=True)
+class _Client:
+    """Requests to the server of a package."""
+
+    port: int
+    config: BatchScore
+    filters: Filters
+
+    def ask(self, method: str, path: str, body: bytes = b"") -> bytes:
+        """Return the body of a response; raise _Failed for a response without it."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.config.timeout_seconds)
+        headers = {"Content-Type": self.config.content_type, "Accept": self.config.content_type}
+        try:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            answer = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise _Failed(f"no answer: {error!r}") from error
+        finally:
+            connection.close()
+        if response.status != HTTPStatus.OK:
+            raise _Failed(f"status {response.status}: {answer.decode(errors='replace')[:500]}")
+        return answer
+
+    def score(self, payload: Payload) -> list[bytes]:
+        """Return a line with a line break for each record."""
+        try:
+            request = [self.filters.request_line(line) for line in payload.lines]
+            answer = self.ask("POST", "/invocations", b"\n".join([*request, b""]))
+            answers = [line for line in answer.split(b"\n") if line.strip()]
+            if len(answers) != len(request):
+                counts = f"{len(request)} records got {len(answers)} scores"
+                raise _Failed(f"{counts}; remove a header and quoted line breaks from CSV, or use JSON Lines")
+            lines = zip(payload.lines, answers, strict=True)
+            return [self.filters.result_line(record, answer) + b"\n" for record, answer in lines]
+        except (_Failed, ValueError, LookupError, TypeError) as error:
+            last = payload.first + len(payload.lines) - 1
+            cause = str(error) if isinstance(error, _Failed) else f"a filter does not fit a record: {error!r}"
+            raise _Failed(f"lines {payload.first} to {last}: {cause}") from error
+
+
+def score(
+    config: BatchScore, directory: StepDirectory, inputs: Mapping[str, Path], variables: Mapping[str, str]
+) -> None:
+    """Score every file of the input batch_input; write NAME.out with one line per record, in order.
+
+    Args:
+        inputs: folder or file of each input, by logical name.
+        variables: the server's environment.
+
+    Raises:
+        StepFailed: the server does not start, refuses a record, or answers with another number of lines.
+    """
+    shutil.rmtree(directory.ml, ignore_errors=True)
+    records, output = inputs["batch_input"], directory.output(BATCH_SCORE, "scores")
+    files = [records] if records.is_file() else files_below(records).files
+    home = records.parent if records.is_file() else records
+    package = inputs["packaged_model"] / ARCHIVED_MODEL
+    with serving(package, directory.ml, variables, step=BATCH_SCORE.name, log=directory.log) as port:
+        client = _Client(port, config, Filters.of(config))
+        limits = json.loads(client.ask("GET", "/execution-parameters"))
+        size = (config.max_payload_mb or limits["MaxPayloadInMB"]) << 20
+        requests = config.concurrency or limits["MaxConcurrentTransforms"]
+        with ThreadPoolExecutor(requests) as pool:
+            for path in files:
+                target = output / f"{path.relative_to(home)}.out"
+                target.parent.mkdir(parents=True, exist_ok=True)
+                payloads = read_payloads(path, size, most=1 if config.strategy == "SingleRecord" else None)
+                try:
+                    _score_file(client, pool, payloads, target, requests)
+                except _Failed as error:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise StepFailed(BATCH_SCORE.name, f"{path}, {error}", directory.log) from None
+
+
+def _score_file(
+    client: _Client, pool: ThreadPoolExecutor, payloads: Iterator[Payload], target: Path, requests: int
+) -> None:
+    """Write the scores of a file's payloads in order; hold at most `requests` payloads in memory."""
+    waiting: deque[Future[list[bytes]]] = deque()
+    with target.open("wb") as file:
+        for payload in payloads:
+            waiting.append(pool.submit(client.score, payload))
+            if len(waiting) >= requests:
+                file.writelines(waiting.popleft().result())
+        while waiting:
+            file.writelines(waiting.popleft().result())
+
+
+def read_payloads(path: Path, size: int, *, most: int | None) -> Iterator[Payload]:
+    """Yield a file's lines, except blank ones, in payloads of at most `size` bytes and `most` records.
+
+    Raises:
+        _Failed: a record is longer than `size`.
+    """
+    payload, length = Payload(1, []), 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            record = line.rstrip(b"\r\n")
+            if not record.strip():
+                continue
+            if len(record) + 1 > size:
+                raise _Failed(f"line {number}: {shown(record.decode(errors='replace'))} has more than {size} bytes")
+            if payload.lines and (length + len(record) + 1 > size or len(payload.lines) == most):
+                yield payload
+                payload, length = Payload(number, []), 0
+            payload.lines.append(record)
+            length += len(record) + 1
+    if payload.lines:
+        yield payload

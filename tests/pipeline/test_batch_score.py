@@ -1,0 +1,259 @@
+"""BatchScore on this machine: payloads, filters, a real server; and `serve` for the newest registered model."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from container.archives import write_archive
+from container.predictor import Predictor
+from contracts.errors import ContractError
+from contracts.serving import CSV, JSON_LINES
+from contracts.steps import ARCHIVED_MODEL, BATCH_SCORE
+from pipeline.config import BatchScore
+from pipeline.local.batch_score import Filters, _Failed, read_payloads, score
+from pipeline.local.cache import StepDirectory
+from pipeline.local.json_path import compile_path
+from pipeline.local.process import StepFailed
+from pipeline.local.registry import PACKAGE_FILE
+from pipeline.local.run import require_inputs
+from pipeline.local.served import serve_newest
+from pipeline.plan import make_plan
+from testing.jobs import REPOSITORY, table
+from testing.pipelines import configuration
+from testing.serving import STARTED
+
+FRAME = table(60, seed=9)
+RECORDS = json.loads(FRAME.drop(columns="label").to_json(orient="records"))
+LINES = [json.dumps(record) for record in RECORDS]
+
+
+@pytest.fixture(scope="module")
+def package(trained_job, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packaged")
+    files = [path for path in trained_job.model.rglob("*") if path.is_file()]
+    write_archive(folder / ARCHIVED_MODEL, {str(path.relative_to(trained_job.model)): path for path in files})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(trained_job):
+    return Predictor.load(trained_job.model).predict(RECORDS)  # [N, K]
+
+
+def scored(package, folder, files, variables=None, **section):
+    """Score files of text by name, and return the folder of the scores."""
+    for name, text in files.items():
+        path = folder / "records" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    directory = StepDirectory(folder / "step")
+    directory.folder.mkdir(exist_ok=True)
+    inputs = {"packaged_model": package, "batch_input": folder / "records"}
+    score(BatchScore(**section), directory, inputs, variables or {})
+    return directory.output(BATCH_SCORE, "scores")
+
+
+def payloads(folder, text, size, most=None):
+    (folder / "file").write_text(text)
+    return [(each.first, each.lines) for each in read_payloads(folder / "file", size, most=most)]
+
+
+@pytest.mark.parametrize(
+    ("size", "most", "expected"),
+    [
+        (100, None, [(1, [b"aa", b"bb", b"cc"])]),
+        (6, None, [(1, [b"aa", b"bb"]), (4, [b"cc"])]),
+        (100, 1, [(1, [b"aa"]), (2, [b"bb"]), (4, [b"cc"])]),
+    ],
+)
+def test_a_payload_has_whole_lines_up_to_its_size(tmp_path, size, most, expected):
+    assert payloads(tmp_path, "aa\nbb\r\n\ncc", size, most) == expected
+
+
+def test_a_record_beyond_a_payload_is_named(tmp_path):
+    with pytest.raises(_Failed, match="line 2: 'bbbbbb' has more than 6 bytes"):
+        payloads(tmp_path, "aa\nbbbbbb\n", 6)
+
+
+@pytest.mark.parametrize(
+    ("path", "selected"),
+    [
+        ("$", {"a": {"b": [1, 2, 3]}, "c": 4}),
+        ("$.a.b", [1, 2, 3]),
+        ("$['a']['b'][-1]", 3),
+        ("$.a.b[0:2]", [1, 2]),
+        ("$.a.b[1:]", [2, 3]),
+        ("$.a.b[0,-1]", [1, 3]),
+        ("$['c','a']", {"c": 4, "a": {"b": [1, 2, 3]}}),
+    ],
+)
+def test_a_path_selects_a_part_of_a_record(path, selected):
+    assert compile_path(path, key="x")({"a": {"b": [1, 2, 3]}, "c": 4}) == selected
+
+
+@pytest.mark.parametrize("path", ["$.*", "$[*]", "$..a", "$[?(@.a)]", "$a", "$.a["])
+def test_a_path_that_is_not_supported_here_is_refused_before_anything_runs(path):
+    with pytest.raises(ContractError, match="batch_score.output_filter: .* has a part that `run` does not know"):
+        require_inputs(configuration(batch_score={"output_filter": path}))
+
+
+@pytest.mark.parametrize(
+    ("section", "record", "answer", "sent", "written"),
+    [
+        ({}, "1,a", "0,0.9", "1,a", "0,0.9"),
+        ({"input_filter": "$[1:]"}, '1,"a,b"', "0,0.9", '"a,b"', "0,0.9"),
+        ({"join_input": True}, '1,"a,b"', "0,0.9", '1,"a,b"', '1,"a,b",0,0.9'),
+        ({"join_input": True, "output_filter": "$[0,-1]"}, "1,a", "0,0.9", "1,a", "1,0.9"),
+        ({"output_filter": "$[1]"}, "1,a", "0,0.9", "1,a", "0.9"),
+    ],
+)
+def test_filters_of_csv_select_cells(section, record, answer, sent, written):
+    filters = Filters.of(BatchScore(content_type=CSV, **section))
+    assert filters.request_line(record.encode()) == sent.encode()
+    assert filters.result_line(record.encode(), answer.encode()) == written.encode()
+
+
+def test_filters_of_json_lines_select_keys():
+    filters = Filters.of(
+        BatchScore(input_filter="$.features", join_input=True, output_filter="$['id','SageMakerOutput']")
+    )
+    record = b'{"id": 7, "features": {"chat": "\xc3\xa9"}}'
+    assert filters.request_line(record) == b'{"chat": "\xc3\xa9"}'
+    assert filters.result_line(record, b'{"p": 1}') == b'{"id": 7, "SageMakerOutput": {"p": 1}}'
+
+
+def test_the_service_limit_of_concurrent_payloads_is_checked():
+    with pytest.raises(ValidationError, match="at most 100"):
+        BatchScore(max_payload_mb=6, concurrency=17)
+
+
+@pytest.mark.parametrize("changes", [{"inputs": {"batch_input": "x"}}, {"settings": {"BatchScore": {}}}])
+def test_what_belongs_to_the_step_is_refused_while_it_is_off(changes):
+    config = configuration(**changes)
+    with pytest.raises(ContractError, match="is for the step BatchScore, which is off"):
+        make_plan(config, config.inputs)
+
+
+def test_the_servers_limits_follow_from_the_section_unless_they_are_set():
+    section = {"timeout_seconds": 1000, "max_payload_mb": 6}
+    config = configuration(batch_score=section)
+    environment = make_plan(config, {"batch_input": "x"}).step(BATCH_SCORE).environment
+    assert environment == {
+        "SERVING_TIMEOUT_SECONDS": "995.0", "SERVING_MAX_RECORDS": "1000000000", "SERVING_MAX_BYTES": "6291456"
+    }  # fmt: skip
+    own = {**config.settings, "BatchScore": {"serving_max_records": 5, "serving_threads": 2}}
+    changed = make_plan(config.model_copy(update={"settings": own}), {"batch_input": "x"}).step(BATCH_SCORE).environment
+    assert changed == {**environment, "SERVING_MAX_RECORDS": "5", "SERVING_THREADS": "2"}
+
+
+@pytest.mark.slow
+def test_every_record_of_every_file_is_scored_in_order(package, expected, tmp_path):
+    files = {"a.jsonl": "\n".join(LINES[:40]), "later/b.jsonl": "\n".join(LINES[40:]) + "\n", "empty.jsonl": ""}
+    folder = scored(package, tmp_path, files, strategy="SingleRecord", concurrency=4)
+    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*.out")) == [
+        "a.jsonl.out", "empty.jsonl.out", "later/b.jsonl.out"
+    ]  # fmt: skip
+    written = [(folder / f"{name}.out").read_text().splitlines() for name in files]
+    assert list(map(len, written)) == [40, 20, 0]
+    found = np.array([json.loads(line)["probabilities"] for line in written[0] + written[1]])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_records_of_csv_are_joined_with_their_scores(package, expected, tmp_path):
+    columns = ["chat", "price", "quantity", "color"]  # as the server reads them without a header
+    text = FRAME[columns].to_csv(index=False, header=False)
+    section = {"content_type": CSV, "join_input": True, "output_filter": "$[1,-1]"}
+    folder = scored(package, tmp_path, {"a.csv": text}, **section)
+    rows = list(csv.reader(io.StringIO((folder / "a.csv.out").read_text())))
+    assert [row[0] for row in rows] == [line[1] for line in csv.reader(io.StringIO(text))]
+    np.testing.assert_allclose([float(row[1]) for row in rows], expected[:, 1], atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("section", "text", "cause"),
+    [
+        ({}, LINES[0] + '\n{"price": "dear"}\n', "a.txt, lines 1 to 2: status 400: .*'price'"),
+        ({"input_filter": "$.chat.x"}, LINES[0], "a.txt, lines 1 to 1: a filter does not fit a record: TypeError"),
+        (
+            {"content_type": CSV},
+            "chat,price,quantity,color\nhello,1,2,red\n",
+            "2 records got 1 scores; remove",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_scored_is_named_with_the_lines(package, tmp_path, section, text, cause):
+    with pytest.raises(StepFailed, match=cause):
+        scored(package, tmp_path, {"a.txt": text}, **section)
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_start_is_named(package, tmp_path):
+    with pytest.raises(StepFailed, match="the server did not start"):
+        scored(package, tmp_path, {"a": LINES[0]}, variables={"SERVING_THREADS": "none"})
+    assert "SERVING_THREADS" in (tmp_path / "step" / "log.txt").read_text()
+
+
+def registered(root, group, version, package=None):
+    folder = root / "registry" / group / str(version)
+    folder.mkdir(parents=True)
+    if package is not None:
+        (folder / ARCHIVED_MODEL).symlink_to(package / ARCHIVED_MODEL)
+    content = {
+        "ModelPackageVersion": version,
+        "ModelApprovalStatus": "PendingManualApproval",
+        "CustomerMetadataProperties": {"condition_metric": "test/auroc", "package_digest": "x"},
+        "InferenceSpecification": {"Containers": [{"Environment": {"SERVING_MAX_RECORDS": "1"}}]},
+    }
+    (folder / PACKAGE_FILE).write_text(json.dumps(content))
+
+
+@pytest.mark.slow
+def test_serve_answers_with_the_newest_registered_version_and_its_settings(package, expected, tmp_path):
+    registered(tmp_path, "demo", 9)
+    registered(tmp_path, "demo", 10, package)
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipeline", "serve", "--root", str(tmp_path), "--port", "0"],
+            cwd=REPOSITORY, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        while not (started := STARTED.search((tmp_path / "log").read_text())):
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.05)
+        url = f"http://127.0.0.1:{started[1]}/invocations"
+        request = urllib.request.Request(url, LINES[0].encode(), {"Content-Type": JSON_LINES, "Accept": JSON_LINES})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            probabilities = json.load(answer)["probabilities"]
+        np.testing.assert_allclose(probabilities, expected[0], atol=1e-5)
+        request.data = "\n".join(LINES[:2]).encode()
+        with pytest.raises(urllib.error.HTTPError, match="413"):
+            urllib.request.urlopen(request, timeout=60)
+        process.terminate()
+        assert process.wait(timeout=40) == 0
+    finally:
+        process.kill()
+    assert "Serving version 10 of demo" in (tmp_path / "log").read_text()
+
+
+def test_serve_names_the_groups_if_there_are_several_or_none(tmp_path):
+    with pytest.raises(ContractError, match="no model is registered"):
+        serve_newest(tmp_path, group=None, port=0)
+    registered(tmp_path, "a", 1)
+    registered(tmp_path, "b", 1)
+    with pytest.raises(ContractError) as several:
+        serve_newest(tmp_path, group=None, port=0)
+    assert several.value.fix == "Set --group to one of: a, b."
+    with pytest.raises(ContractError, match="no model of the group 'c' is registered"):
+        serve_newest(tmp_path, group="c", port=0)
