@@ -2,6 +2,7 @@
 
 import functools
 import operator
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable
@@ -94,6 +95,11 @@ def plain_type(annotation: Any) -> Any:
         return annotation
     plain = [plain_type(part) for part in parts]
     return functools.reduce(operator.or_, plain) if is_union(annotation) else origin[tuple(plain)]
+
+
+def type_name(annotation: Any) -> str:
+    """Return an annotation as text, without the names of modules."""
+    return re.sub(r"\b[a-z_]+\.", "", str(annotation)) if typing.get_args(annotation) else annotation.__name__
 
 
 def number_limits(annotation: Any, rules: Iterable[Any] = ()) -> list[dict[str, float]]:

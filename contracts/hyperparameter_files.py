@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from contracts.consistency import check_consistency
-from contracts.declaration import describe_limits, plain_type
+from contracts.declaration import describe_limits, plain_type, type_name
 from contracts.errors import ContractError, shortened, shown
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import exists, read_object
@@ -18,6 +18,7 @@ from contracts.json_text import parse_json, parse_literal
 from contracts.numbers import decimal_comma
 from contracts.paths import JobPaths
 from contracts.spelling import did_you_mean
+from contracts.tuning_space import check_tuning
 
 ALIASES = {"chunk_truncate": "chunk_trancate"}
 DROPPED = ("_tuning_objective_metric", "_comment", "_comments")
@@ -51,6 +52,13 @@ def load_hyperparameters(paths: JobPaths) -> Hyperparameters:
     return parse_hyperparameters(merged, origin)
 
 
+def load_search(paths: JobPaths, changes: Mapping[str, Any]) -> Hyperparameters:
+    """Return the job's configuration with a search, of which `changes` overrides settings."""
+    hp = load_hyperparameters(paths)
+    given = {} if hp.tuning is None else hp.tuning.model_dump(mode="json", exclude_unset=True)
+    return parse_hyperparameters({**hp.model_dump(mode="json", exclude_unset=True), "tuning": {**given, **changes}})
+
+
 def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None = None) -> Hyperparameters:
     """Return the validated `values`; messages name the file of a key, which `origin` gives."""
     for key in values:
@@ -65,8 +73,10 @@ def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None
             raise _missing(missing, origin or {}, others=len(values), valid=valid) from None
         first = error.errors()[0]
         key = str(first["loc"][0])
-        raise _invalid(key, values[key], first["msg"], (origin or {}).get(key)) from None
+        inside = "".join(f"{part}: " for part in first["loc"][1:] if isinstance(part, str) and part.isidentifier())
+        raise _invalid(key, values[key], inside + first["msg"], (origin or {}).get(key)) from None
     check_consistency(hp)
+    check_tuning(hp)
     return hp
 
 
@@ -103,7 +113,7 @@ def _cast(value: str, kinds: set[Any]) -> Any:
     text = value.strip()
     if type(None) in kinds and text.lower() in ("", "none", "null"):
         return None
-    if kinds & {list, dict}:
+    if kinds & {list, dict} or any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in kinds):
         return parse_literal(text)
     if bool in kinds and str not in kinds:
         return text.lower() if text.lower() in ("true", "false") else text
@@ -114,7 +124,7 @@ def _cast(value: str, kinds: set[Any]) -> Any:
 
 def _invalid(name: str, value: Any, reason: str, path: Path | None) -> ContractError:
     field = Hyperparameters.model_fields[name]
-    kind = _type_name(plain_type(field.annotation))
+    kind = type_name(plain_type(field.annotation))
     return ContractError(
         f"{name}: {shown(value)} is invalid: {reason}{f' (in {path})' if path else ''}",
         f"{decimal_comma(value)}{name} is {kind}{describe_limits(field)}: {field.description}",
@@ -128,10 +138,6 @@ def _plain_types(annotation: Any) -> set[Any]:
     if origin is typing.Literal:
         return {type(value) for value in typing.get_args(annotation)}
     return {origin or annotation}
-
-
-def _type_name(annotation: Any) -> str:
-    return str(annotation).replace("typing.", "") if typing.get_args(annotation) else annotation.__name__
 
 
 def _missing(names: list[str], origin: Mapping[str, Path], *, others: int, valid: bool) -> ContractError:

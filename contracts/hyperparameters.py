@@ -19,6 +19,7 @@ from contracts.model_classes import (
 from contracts.numbers import LARGEST_INTEGER, Json, Number
 from contracts.text_fields import EVENT_TEXT_STEPS, FULL_TEXT_STEPS, TextField, TextStep, resolve_text_field
 from contracts.threshold_targets import ThresholdTarget, parse_threshold
+from contracts.tuning import Tuning
 
 Metric = Literal["auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"]
 OnnxVariant = Literal["fused", "int8"]
@@ -252,6 +253,8 @@ class Hyperparameters(BaseModel):
     checkpoint_every_n_steps: int = declare(0, group="control", scope="run", ge=0, le=1_000_000_000,
         about="Also save a checkpoint every n optimizer steps; 0 = only at validations.")
     log_every_n_steps: int = declare(20, group="control", scope="run", ge=1, le=1_000_000_000, about="Optimizer steps between progress lines.")
+    tuning: Tuning | None = declare(None, group="control", scope="run",
+        about="Search for the best values of other settings before the training: an object with the keys metric, trials, max_hours, parallel, space, final_seeds and final_model (docs/tuning.md).")
     max_nonfinite_steps: int = declare(5, group="control", scope="run", ge=1, le=1_000_000,
         about="Consecutive optimizer steps with a non-finite loss or gradient before the job fails; such steps are skipped.")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
-from contracts.declaration import Declaration, declaration_of, describe_limits, is_union, plain_type
+from contracts.declaration import Declaration, declaration_of, describe_limits, is_union, plain_type, type_name
 from contracts.hyperparameter_files import ALIASES
 from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import ALIASES as CLASS_ALIASES
@@ -93,9 +93,7 @@ def _type(annotation: Any) -> str:
     kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
     if is_union(annotation) and len(kinds) > 1:
         return " or ".join(_type(kind) for kind in kinds)
-    text = getattr(annotation, "__name__", str(annotation)) if not typing.get_args(annotation) else str(annotation)
-    for long, short in (("typing.", ""), (" | None", "")):
-        text = text.replace(long, short)
+    text = type_name(annotation).replace(" | None", "")
     return _cell("list of names" if "Literal" in text else text)
 
 

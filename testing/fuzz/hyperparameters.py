@@ -74,7 +74,7 @@ def _model_class(rng: Random, recipe: list[str]) -> dict[str, Any]:
 
 def _changes(rng: Random, *, whole: bool) -> dict[str, Value]:
     fields = Hyperparameters.model_fields
-    names = [name for name in fields if not (whole and name in _NOT_IN_WHOLE_JOBS)]
+    names = [name for name in fields if name != "tuning" and not (whole and name in _NOT_IN_WHOLE_JOBS)]
     chosen = rng.sample(names, rng.choice((1, 1, 1, 1, 2, 4) if not whole else (2, 5, 10)))
     return {name: value_of(fields[name], rng, mild=whole) for name in chosen}
 

@@ -1,0 +1,60 @@
+"""Define the hyperparameter `tuning`: a search for the best values of other hyperparameters."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from contracts.numbers import LARGEST_INTEGER, LARGEST_NUMBER, Json, Number
+
+_WholeNumber = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER, strict=True)]
+Limit = _WholeNumber | Number
+Choices = Annotated[list[Json], Field(min_length=1, max_length=100)]
+FinalModel = Literal["best"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Range(_Section):
+    """The numbers from `low` to `high`, both included."""
+
+    low: Limit
+    high: Limit
+    scale: Literal["linear", "log"] = "linear"
+    step: Annotated[float, Field(gt=0, le=LARGEST_NUMBER)] | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError(f"low {self.low:g} is not below high {self.high:g}")
+        if self.scale == "log" and self.low <= 0:
+            raise ValueError(f"low is {self.low:g}, but a log scale needs a number above 0")
+        if self.scale == "log" and self.step is not None:
+            raise ValueError("step applies to a linear scale only")
+        return self
+
+
+Space = dict[str, Range | Choices]
+
+
+class Tuning(_Section):
+    """The settings of a search.
+
+    Attributes:
+        metric: the metric that trials are compared by; also their early_stop_metric, which is the default.
+        trials: number of trials, pruned and failed ones included.
+        max_hours: no trial is started that cannot finish in this time, together with the training of final_seeds.
+        parallel: trials at the same time. Default: number of GPUs / nproc_per_node, at least 1.
+        space: the values of each setting. Default: by model class and kind of encoder (contracts/tuning_space.py).
+        final_seeds: number of seeds that the best settings are trained with.
+        final_model: the model to save; best = that of the seed with the best metric on val.
+    """
+
+    metric: str | None = None
+    trials: int = Field(30, ge=1, le=10_000)
+    max_hours: float | None = Field(None, gt=0, le=10_000)
+    parallel: int | None = Field(None, ge=1, le=1_024)
+    space: Annotated[Space, Field(min_length=1)] | None = None
+    final_seeds: int = Field(3, ge=1, le=100)
+    final_model: FinalModel = "best"

@@ -1,0 +1,81 @@
+"""The space of a search: every mistake in it is an error with its place before anything starts."""
+
+import json
+
+import pytest
+
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import cast_value, parse_hyperparameters
+from contracts.hyperparameters import Hyperparameters
+from contracts.model_classes import MODEL_CLASSES, TWO_TEXT_CLASSES
+from contracts.tuning_space import space_of, tunable
+from testing.jobs import CONFIGURATION, TWO_TEXTS
+
+RATES = {"lr": {"low": 1e-5, "high": 3e-4, "scale": "log"}}
+
+
+def parsed(base=None, **tuning):
+    text = cast_value("tuning", json.dumps(tuning))
+    values = {**CONFIGURATION, **(base or {}), "tuning": text}
+    return parse_hyperparameters({name: value for name, value in values.items() if value is not None})
+
+
+def test_a_search_may_be_json_in_a_string_as_sagemaker_passes_it():
+    hp = parsed(trials=7, space=RATES)
+    assert hp.tuning is not None
+    assert (hp.tuning.trials, space_of(hp)["lr"].high) == (7, 3e-4)
+
+
+@pytest.mark.parametrize(
+    ("tuning", "cause"),
+    [
+        ({"space": {"learning_rat": [1]}}, "'learning_rat' is not a hyperparameter"),
+        ({"space": {"head_ltr": [1]}}, "did you mean 'head_lr'"),
+        ({"space": {"resume": [True]}}, "resume cannot be tuned"),
+        ({"space": {"calibration": ["none"]}}, "calibration cannot be tuned"),
+        ({"space": {"seed": [1, 2]}}, "seed cannot be tuned"),
+        ({"space": {"dropout": [0.1, 1.5]}}, "dropout: 1.5 is invalid"),
+        ({"space": {"dropout": {"low": 0.5, "high": 1.0}}}, "dropout: 1.0 is invalid"),
+        ({"space": {"lr": {"low": 0, "high": 1, "scale": "log"}}}, "log scale needs a number above 0"),
+        ({"space": {"lr": {"low": 1, "high": 1}}}, "low 1 is not below high 1"),
+        ({"space": {"lr": {"low": 1, "high": 2, "scal": "log"}}}, "scal: Extra inputs"),
+        ({"space": {"batch_size": {"low": 8.5, "high": 16}}}, "batch_size: 8.5 is invalid"),
+        ({"space": {"batch_size": {"low": 8, "high": 16, "step": 0.5}}}, "step 0.5 is invalid"),
+        ({"space": {"pooling": {"low": 8, "high": 16}}}, "pooling: 8"),
+        ({"space": {"model_class": ["trimodal_bert"]}}, "no combination is valid"),
+        ({"space": {}}, "space"),
+        ({"metric": "val/aurok"}, "tuning.metric: 'val/aurok' is unknown"),
+        ({"trials": 0}, "trials: Input should be greater"),
+        ({"trails": 3}, "trails: Extra inputs"),
+        ({"final_model": "soup"}, "final_model: Input should be 'best'"),
+    ],
+)
+def test_a_search_that_cannot_run_is_refused_with_its_place(tuning, cause):
+    with pytest.raises(ContractError) as refused:
+        parsed(**tuning)
+    assert refused.value.cause.startswith("tuning")
+    assert cause in refused.value.cause
+    assert refused.value.fix
+
+
+def test_one_valid_combination_is_enough():
+    assert parsed(space={"model_class": ["trimodal_bert", "lstm"], **RATES}).tuning
+
+
+@pytest.mark.parametrize("name", MODEL_CLASSES)
+@pytest.mark.parametrize("encoder", [{}, {"tokenizer": "some/encoder", "encoder_config": {}}, {"lora_rank": 4}])
+def test_the_default_space_of_every_model_class_has_only_settings_with_an_effect(name, encoder):
+    if encoder.get("lora_rank"):
+        if MODEL_CLASSES[name].encoder != "transformer":
+            return
+        encoder = {"tokenizer": "some/encoder", "encoder_config": {}, "reinit_layers": 0, **encoder}
+    texts = TWO_TEXTS if name in TWO_TEXT_CLASSES else {}
+    hp = parsed({**texts, "model_class": name, **encoder})
+    space = space_of(hp)
+    assert "lr" in space
+    assert set(space) <= set(tunable())
+    assert not [each for each in space if hp.declarations()[each].obstacle(hp, ())]
+
+
+def test_no_search_is_the_default():
+    assert Hyperparameters.model_fields["tuning"].default is None
