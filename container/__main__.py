@@ -1,4 +1,4 @@
-"""Run a command: python -m container train|serve|demo|load-data|preprocess|metrics|package|payload [--root DIR]."""
+"""Run a command: python -m container train|tune|serve|demo|preprocess|... [--root DIR]; --help lists all."""
 
 import argparse
 import os
@@ -20,6 +20,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, about in (
         ("train", "train, evaluate and export: read input/, write model/ and output/"),
+        ("tune", "search for the best hyperparameters, then train, evaluate and export with them"),
         ("serve", "answer GET /ping and POST /invocations with model/: a trained model or an unpacked package"),
         ("demo", "generate a small data set and train on it"),
         *((name, f"run a pipeline step: {step.about}") for name, step in PROCESSING_STEPS.items()),
@@ -30,6 +31,9 @@ def main(command_line: Sequence[str] | None = None) -> int:
         )
         if name in PROCESSING_STEPS:
             PROCESSING_STEPS[name].add_arguments(command)
+        if name == "tune":
+            command.add_argument("--trials", type=int, help="number of trials; overrides tuning.trials")
+            command.add_argument("--max-hours", type=float, help="duration; overrides tuning.max_hours")
         if name == "serve":
             command.add_argument(
                 "--port", type=int, default=os.environ.get(PORT_VARIABLE) or PORT,
@@ -37,10 +41,13 @@ def main(command_line: Sequence[str] | None = None) -> int:
             )  # fmt: skip
     options = parser.parse_args(command_line)
     paths = JobPaths.resolve(options.root)
-    if options.command == "train":
+    if options.command in ("train", "tune"):
         from container.supervisor import train
 
-        return train(paths)
+        if options.command == "train":
+            return train(paths)
+        given = {"trials": options.trials, "max_hours": options.max_hours}
+        return train(paths, tuning={name: value for name, value in given.items() if value is not None})
     if options.command == "serve":
         from container.serving.server import serve
 

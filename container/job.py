@@ -5,14 +5,15 @@ import os
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from container.timeline import Timeline
 from contracts.atomic_files import AtomicFile
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
-from contracts.paths import JobPaths
+from contracts.paths import SPLITS, JobPaths
 
+JobKind = Literal["whole", "trial", "winner"]
 _POLL = 0.02  # seconds
 
 
@@ -112,6 +113,7 @@ class Job:
     Attributes:
         prepared: folder of the prepared data.
         timeline: the phases since `train` began; the workers continue it.
+        kind: trial = trains and validates only; winner = continues the best run of a search.
     """
 
     paths: JobPaths
@@ -119,6 +121,12 @@ class Job:
     scratch: Scratch
     prepared: Path
     timeline: Timeline = field(default_factory=Timeline)
+    kind: JobKind = "whole"
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Return the splits that the workers read; a trial never reads test."""
+        return SPLITS[:2] if self.kind == "trial" else SPLITS
 
     def write(self) -> None:
         """Write the job file, for which the workers wait."""
@@ -127,6 +135,7 @@ class Job:
             "hyperparameters": self.hp.model_dump(mode="json", exclude_unset=True),
             "prepared": str(self.prepared),
             "timeline": asdict(self.timeline),
+            "kind": self.kind,
         }
         write_json(self.scratch.job_file, content)
 
@@ -142,6 +151,7 @@ class Job:
             scratch=scratch,
             prepared=Path(content["prepared"]),
             timeline=Timeline(**content["timeline"]),
+            kind=content["kind"],
         )
 
 

@@ -15,6 +15,14 @@ from contracts.unused_settings import unused_settings
 logger = logging.getLogger(__name__)
 
 
+def check_settings(paths: JobPaths, hp: Hyperparameters, *, hosts: int, per_host: int) -> ParallelDegrees:
+    """Check without logging; the arguments and errors are those of `check_before_preparing`."""
+    degrees = ParallelDegrees.resolve(hp, hosts * per_host, per_host=per_host)
+    check_encoders(paths, hp, degrees)
+    _check_compiler(hp)
+    return degrees
+
+
 def check_before_preparing(paths: JobPaths, hp: Hyperparameters, *, hosts: int, per_host: int) -> None:
     """Run every check that needs no data, in order.
 
@@ -25,9 +33,7 @@ def check_before_preparing(paths: JobPaths, hp: Hyperparameters, *, hosts: int, 
     Raises:
         ContractError: the job cannot run with these settings on these processes.
     """
-    degrees = ParallelDegrees.resolve(hp, hosts * per_host, per_host=per_host)
-    check_encoders(paths, hp, degrees)
-    _check_compiler(hp)
+    degrees = check_settings(paths, hp, hosts=hosts, per_host=per_host)
     for line in describe_hyperparameters(hp):
         logger.info("%s", line)
     for sentence in unused_settings(hp, degrees.features(hp)):

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from container.decision.val_labels import check_val_labels
 from container.failure import Failure, clear_failure, write_failure
@@ -29,7 +30,7 @@ from container.hosts.gather import gather_channels
 from container.hosts.gpus import count_gpus
 from container.hosts.topology import Topology
 from container.hosts.worker_environment import sm_variables
-from container.job import Job, Scratch
+from container.job import Job, JobKind, Scratch
 from container.preflight import check_before_preparing
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
@@ -39,7 +40,7 @@ from container.training.checkpoint_files import LAST, clear_checkpoints
 from container.workers import StopHandler, StoppedBeforeTraining, Workers
 from contracts import artifacts
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import load_hyperparameters
+from contracts.hyperparameter_files import load_hyperparameters, load_search
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import check_writable
 from contracts.paths import JobPaths
@@ -64,8 +65,11 @@ class Verdict:
     where: str = ""
 
 
-def train(paths: JobPaths) -> int:
+def train(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None) -> int:
     """Run the training job under `paths`.
+
+    Args:
+        tuning: search for the best hyperparameters first, with these settings of the search in addition.
 
     Returns:
         0 if every artifact is complete; 1 after a failure, with both failure files written; 143 if stopped on request:
@@ -88,17 +92,19 @@ def train(paths: JobPaths) -> int:
             control = Control(topology, lambda key: _hear(control, stop, key))
             with _alone_in(paths), tempfile.TemporaryDirectory(prefix="job-", ignore_cleanup_errors=True) as scratch:
                 clear_failure(paths)
-                return _train(paths, Scratch(Path(scratch)), timeline=timeline, stop=stop, control=control)
+                return _train(
+                    paths, Scratch(Path(scratch)), timeline=timeline, stop=stop, control=control, tuning=tuning
+                )
         except AnotherJobError as error:
             print(error, file=sys.stderr, flush=True)  # the failure files belong to the other job
             return FAILED
         except HostTrouble as trouble:
             stop.interrupts = False
             return _fail(paths, trouble.failure)
-        except StoppedBeforeTraining:
+        except StoppedBeforeTraining as stopped:
             if control is not None:
                 control.publish(HOST_STOPS, True)
-            return _stopped(paths, "before training began")
+            return _stopped(paths, stopped.where)
         except BaseException as error:  # the failure files contain every cause
             stop.interrupts = False
             failure = Failure.from_exception(error)
@@ -121,11 +127,26 @@ def _hear(control: Control | None, stop: StopHandler, key: str) -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
-def _train(paths: JobPaths, scratch: Scratch, *, timeline: Timeline, stop: StopHandler, control: Control) -> int:
-    hp = load_hyperparameters(paths)
+def _train(
+    paths: JobPaths,
+    scratch: Scratch,
+    *,
+    timeline: Timeline,
+    stop: StopHandler,
+    control: Control,
+    tuning: Mapping[str, Any] | None,
+) -> int:
+    hp = load_hyperparameters(paths) if tuning is None else load_search(paths, tuning)
     num_gpus = count_gpus()
-    num_workers = hp.nproc_per_node or num_gpus or 1
     topology = control.topology
+    kind: JobKind = "whole"
+    if hp.tuning is not None:
+        from container.tuning.search import search  # imports Optuna, which few jobs need
+
+        hp = search(paths, hp, hosts=topology.size, num_gpus=num_gpus)
+        kind = "winner"
+        timeline.mark("search")
+    num_workers = hp.nproc_per_node or num_gpus or 1
     check_before_preparing(paths, hp, hosts=topology.size, per_host=num_workers)
     sharded = sharded_channels(paths, topology)
     timeline.mark("read contracts")
@@ -136,14 +157,14 @@ def _train(paths: JobPaths, scratch: Scratch, *, timeline: Timeline, stop: StopH
     if sharded:
         timeline.mark("gather channels")
     variables = sm_variables(paths, hp, topology, num_gpus=num_gpus)
-    with Workers(paths, scratch, control, num_workers=num_workers, stop=stop, variables=variables) as workers:
+    with Workers(scratch, control, num_workers=num_workers, stop=stop, variables=variables) as workers:
         prepared = prepare_data(gathered.paths, hp, contents=gathered.contents, on_inputs=workers.start)
         check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
         _check_same_data(control, prepared)
         if not hp.resume:
             clear_checkpoints(paths.checkpoints)
         timeline.mark("prepare data")
-        job = Job(paths, hp, scratch, prepared.folder, timeline)
+        job = Job(paths, hp, scratch, prepared.folder, timeline, kind)
         stop.interrupts = False
         failure = workers.run(job)
     verdict = _agree_verdict(control, _verdict(job, failure, stop) if topology.leads else None)

@@ -1,8 +1,18 @@
 """Measure the phases of a job."""
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+
+def duration(seconds: float) -> str:
+    """Return the duration in a readable unit: 95 s, 12 min, 3.4 h."""
+    if not math.isfinite(seconds):
+        return "unknown"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 @dataclass

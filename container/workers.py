@@ -10,9 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from container.failure import Failure, root_cause
 from container.hosts.control import STOP, Control, HostTrouble
@@ -20,7 +21,6 @@ from container.hosts.network import network_environment
 from container.job import Attempt, Job, Restart, Scratch, write_json
 from container.processes import PARENT_PID, available_cores
 from container.training.checkpoint_files import LAST
-from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,9 @@ class StopHandler:
 
 
 class StoppedBeforeTraining(BaseException):
-    """The supervisor received SIGTERM or Ctrl-C before it started workers."""
+    """The supervisor received SIGTERM or Ctrl-C before it started workers, or during a search."""
+
+    where = "before training began"
 
 
 class Workers:
@@ -61,24 +63,28 @@ class Workers:
     Args:
         num_workers: number of workers on this host.
         variables: their environment variables; those of this process have precedence.
+        share: variables with precedence over those of this process: the share of the machine that the workers get.
+        log: file for their output. Default: that of this process.
     """
 
     def __init__(
         self,
-        paths: JobPaths,
         scratch: Scratch,
         control: Control,
         *,
         num_workers: int,
         stop: StopHandler,
-        variables: Mapping[str, str],
+        variables: Mapping[str, str] = MappingProxyType({}),
+        share: Mapping[str, str] = MappingProxyType({}),
+        log: Path | None = None,
     ) -> None:
-        self._checkpoints = paths.checkpoints
         self._scratch = scratch
         self._control = control
         self._num_workers = num_workers
         self._stop = stop
         self._variables = variables
+        self._share = share
+        self._log = log
         self._launcher: subprocess.Popen[str] | None = None
         self._kill_at: float | None = None
 
@@ -115,7 +121,7 @@ class Workers:
             if stopping or not failure.killed or number == most:
                 return failure.after(number)
             number += 1
-            self._announce(Restart(number, of=most, cause=failure.cause, at=failure.at))
+            self._announce(Restart(number, of=most, cause=failure.cause, at=failure.at), job.paths.checkpoints / LAST)
             self.start(number)
 
     def _attempt(self, number: int) -> Failure | None:
@@ -169,26 +175,28 @@ class Workers:
         results = self._control.seen(_ended(number))
         return any(result["failure"] for host, result in results.items() if host != self._control.topology.current)
 
-    def _announce(self, restart: Restart) -> None:
+    def _announce(self, restart: Restart, last: Path) -> None:
         write_json(self._scratch.restart_file, asdict(restart))
-        last = self._checkpoints / LAST
         where = f"checkpoint {last.read_text().strip()}" if last.is_file() else "the beginning: there is no checkpoint"
         logger.warning("%s; restart %d of %d, from %s", restart.cause, restart.number, restart.of, where)
 
     def _running_launcher(self) -> subprocess.Popen[str]:
         if self._launcher is None or self._launcher.poll() is not None:
             self._scratch.forget_workers()
-            self._launcher = subprocess.Popen(
-                [sys.executable, "-m", "container.training.launch", *self._arguments()],
-                env=self._environment(),
-                stdin=subprocess.PIPE,
-                text=True,
-                start_new_session=True,  # only the supervisor receives Ctrl-C
-            )
+            with self._log.open("ab") if self._log else nullcontext() as log:
+                self._launcher = subprocess.Popen(
+                    [sys.executable, "-m", "container.training.launch", *self._arguments()],
+                    env=self._environment(),
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    text=True,
+                    start_new_session=True,  # only the supervisor receives Ctrl-C
+                )
         return self._launcher
 
     def _arguments(self) -> list[str]:
-        return [str(self._scratch.folder), str(self._num_workers), str(self._checkpoints)]
+        return [str(self._scratch.folder), str(self._num_workers)]
 
     def _environment(self) -> dict[str, str]:
         code = str(Path(__file__).parent.parent)
@@ -201,6 +209,7 @@ class Workers:
             **network_environment(self._control.topology, self._control.address()),
             **self._variables,
             **os.environ,
+            **self._share,
             PARENT_PID: str(os.getpid()),
             "HF_HUB_OFFLINE": "1",  # the supervisor has downloaded the encoder
             "PYTHONPATH": os.pathsep.join([code, os.environ.get("PYTHONPATH", "")]).strip(":"),

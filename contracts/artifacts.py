@@ -36,6 +36,7 @@ METRICS = "metrics.json"
 REPORT = "report.html"
 TENSORBOARD_EVAL = "tensorboard_eval"
 PROFILE = "profile"
+TUNING, TUNING_SUMMARY = "tuning", "summary.json"  # of a search, in output/data/
 REQUIRED_EVALUATION_FILES = (
     PREDICT_RESULTS,
     METRICS,

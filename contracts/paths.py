@@ -95,6 +95,11 @@ class JobPaths:
         return self.root / "checkpoints"
 
     @property
+    def tuning(self) -> Path:
+        """Return the folder of a search: its study and the runs of its trials."""
+        return self.checkpoints / "tuning"
+
+    @property
     def prepared(self) -> Path:
         """Return the folder of prepared data, which a later run with the same inputs reuses; never uploaded."""
         return self.root / "prepared"

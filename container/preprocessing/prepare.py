@@ -49,12 +49,14 @@ def prepare_data(
     *,
     contents: Mapping[Path, str] | None = None,
     on_inputs: Callable[[], None] = lambda: None,
+    keep_others: bool = False,
 ) -> PreparedData:
     """Return the job's data, prepared under `paths.prepared`, or prepared there before from the same inputs.
 
     Args:
         contents: known hashes of the content of data files, which replace their times.
         on_inputs: called when the files, their columns and the encoders are found, before rows are read.
+        keep_others: do not remove data that was prepared with other settings.
 
     Raises:
         ContractError: invalid input, with its file, column and row.
@@ -77,7 +79,7 @@ def prepare_data(
             with atomic_folder(folder, temporary=paths.prepared / f"{UNFINISHED}{folder.name}") as temporary:
                 _prepare(temporary, paths, hp, files=files, sources=sources)
         for other in paths.prepared.iterdir():
-            if other != folder and _is_ours(other) and (other / MARKER).is_file():
+            if not keep_others and other != folder and _is_ours(other) and (other / MARKER).is_file():
                 shutil.rmtree(other)
     prepared = replace(open_prepared(folder), reused=reused)
     rows = ", ".join(f"{split} {count}" for split, count in prepared.rows.items())

@@ -13,7 +13,7 @@ class JobData:
     """The data that a worker trains and evaluates on.
 
     Attributes:
-        splits: train, val and test.
+        splits: train, val and test; without test in a trial.
         class_weights: weight of each class in the loss. [K]
     """
 
@@ -28,7 +28,7 @@ class JobData:
         roles = [field.role for field in job.hp.text_fields]
         return cls(
             prepared,
-            {name: PreparedSplit(prepared.split(name), roles) for name in ("train", "val", "test")},
+            {name: PreparedSplit(prepared.split(name), roles) for name in job.splits},
             resolve_class_weights(job.hp, prepared.fitted.class_labels, prepared.summary),
         )
 

@@ -20,7 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from container.failure import Failure, root_cause
-from container.job import Attempt, Scratch, write_json
+from container.job import Attempt, Job, Scratch, write_json
 from container.processes import PARENT_PID, die_with_parent, end_process, set_up_logging
 from container.training.checkpoint_files import clear_unfinished
 from container.training.stop import LEFT_ALONE
@@ -46,7 +46,7 @@ class Ended:
     at: float
 
 
-def main(scratch: Scratch, num_workers: int, *, checkpoints: Path) -> int:
+def main(scratch: Scratch, num_workers: int) -> int:
     """Run `num_workers` of container.training.worker for each attempt, a line of JSON on stdin.
 
     Writes the failure of attempt n, or null, to scratch.attempt_file(n).
@@ -62,7 +62,8 @@ def main(scratch: Scratch, num_workers: int, *, checkpoints: Path) -> int:
             failure = Failure.from_exception(error)
         if failure is not None:
             scratch.forget_workers()  # from here on, a stop request finds no worker, or a new one
-            clear_unfinished(checkpoints)  # of a save that a failed rank interrupted
+            if scratch.job_file.is_file():
+                clear_unfinished(Job.read(scratch).paths.checkpoints)  # of a save that a failed rank interrupted
         write_json(scratch.attempt_file(attempt.number), asdict(failure) if failure else None)
         for path in scratch.pid_files():
             path.unlink()
@@ -127,4 +128,4 @@ def failure_of(scratch: Scratch, ended: Sequence[Ended]) -> Failure | None:
 
 
 if __name__ == "__main__":
-    end_process(main(Scratch(Path(sys.argv[1])), int(sys.argv[2]), checkpoints=Path(sys.argv[3])))
+    end_process(main(Scratch(Path(sys.argv[1])), int(sys.argv[2])))

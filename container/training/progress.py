@@ -13,6 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 from tqdm import tqdm
 
+from container.timeline import duration
 from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
@@ -21,15 +22,6 @@ logger = logging.getLogger(__name__)
 def metric_line(values: Mapping[str, Any]) -> str:
     """Return a line for SageMaker metric definitions: `name=([0-9.eE+-]+)` matches the value of `name`."""
     return "metrics: " + " ".join(f"{name}={_number(value)};" for name, value in values.items())
-
-
-def duration(seconds: float) -> str:
-    """Return the duration in a readable unit: 95 s, 12 min, 3.4 h."""
-    if not math.isfinite(seconds):
-        return "unknown"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 class Progress:

@@ -51,6 +51,17 @@ class Trained:
     logits: dict[str, np.ndarray]
 
 
+def train_only(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> None:
+    """Train and validate over the mesh, as a trial of a search does; the checkpoints are the result.
+
+    Raises:
+        StopAgreed, ContractError: as `train_and_predict`.
+    """
+    store = CheckpointStore(job.paths.checkpoints, keep=job.hp.keep_checkpoints)
+    _train(job, ranks, store, data=data, stop=stop)
+    store.wait()
+
+
 def train_and_predict(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> Trained:
     """Train over the mesh, then predict val and test with the chosen weights, in float32 as serving does.
 

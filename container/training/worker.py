@@ -18,11 +18,11 @@ from container.processes import die_with_parent, end_process, set_up_logging
 from container.training.affinity import stay_near
 from container.training.job_data import JobData
 from container.training.stop import StopAgreed, StopFlag
-from container.training.train import train_and_predict
+from container.training.train import train_and_predict, train_only
 
 
 def run(job: Job, stop: StopFlag) -> None:
-    """Train with the other ranks; rank 0 then writes the artifacts and the result file.
+    """Train with the other ranks; rank 0 then writes the artifacts (not in a trial) and the result file.
 
     Raises:
         StopAgreed: the ranks agreed to stop; a complete checkpoint is saved.
@@ -34,6 +34,11 @@ def run(job: Job, stop: StopFlag) -> None:
     ranks = build_mesh(degrees, timeout_minutes=timeout)
     stay_near(ranks.device)
     data = JobData.open(job)
+    if job.kind == "trial":
+        train_only(job, ranks, data=data, stop=stop)
+        if ranks.is_first:
+            write_json(job.scratch.result_file, {"status": "completed"})
+        return
     trained = train_and_predict(job, ranks, data=data, stop=stop)
     dist.destroy_process_group()  # no other rank waits while rank 0 finishes the job
     if ranks.is_first:

@@ -190,6 +190,7 @@ ELSEWHERE = {
     "compile": "test_data_parallel.py",
     "tf32": "test_precision.py",
     "max_restarts": "test_interruptions.py",
+    "tuning": "test_search.py",
     "process_group_timeout_minutes": "test_process_settings.py",
     "log_all_ranks": "test_process_settings.py",
     "profile": "test_profiling.py",

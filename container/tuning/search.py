@@ -1,0 +1,339 @@
+"""Search for the best hyperparameters on this machine: trials, then the winner's seeds, then its checkpoints."""
+
+import json
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from optuna.trial import Trial, TrialState
+from tqdm import tqdm
+
+from container.decision.val_labels import check_val_labels
+from container.preflight import check_settings
+from container.preprocessing.prepare import prepare_data
+from container.timeline import duration
+from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
+from container.tuning.results import write_results
+from container.tuning.study import TuningStudy, metric_of
+from container.tuning.trial_workers import Shares, TrialRun, remove_run, validations
+from container.workers import StoppedBeforeTraining
+from contracts.atomic_files import write_text_atomically
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.hyperparameters import Hyperparameters
+from contracts.paths import JobPaths
+from contracts.tuning_space import trial_settings
+
+logger = logging.getLogger(__name__)
+
+_POLL = 0.1  # seconds
+_WINNER = "winner.json"
+_HOUR = 3600.0
+SEEDS = 2**63
+
+
+@dataclass
+class Running:
+    """A run in progress: of a trial, or of the best settings with another seed."""
+
+    run: TrialRun
+    folder: Path
+    hp: Hyperparameters
+    trial: Trial | None
+    reported: int
+    since: float = field(default_factory=time.monotonic)
+    state: dict[str, Any] = field(default_factory=dict)
+    pruned: bool = False
+
+    def facts(self, entry: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return facts for the report: the steps until `entry` of the history, and those of a trial without pruning."""
+        history = self.state.get("history") or [{"step": 0, "epoch": 0.0}]
+        last = history[-1] if entry is None else entry
+        planned = round(last["step"] / last["epoch"] * self.hp.max_epochs) if last["epoch"] else 0
+        seconds = round(time.monotonic() - self.since, 1)
+        return {"seconds": seconds, "steps": last["step"], "epochs": last["epoch"], "planned_steps": planned}
+
+
+def search(paths: JobPaths, hp: Hyperparameters, *, hosts: int, num_gpus: int) -> Hyperparameters:
+    """Run the trials that are missing, train the best settings with final_seeds seeds, and install the best run.
+
+    Returns:
+        The hyperparameters of the best run; its checkpoints are in `paths.checkpoints`.
+
+    Raises:
+        ContractError: no trial has a result, the search is of other data or another space, or max_hours is too short.
+        StoppedBeforeTraining: stopped on request; the same command continues the search.
+    """
+    assert hp.tuning is not None
+    if hosts > 1:
+        raise ContractError(
+            f"tuning: the job has {hosts} hosts, but a search runs on one",
+            "Use one instance, e.g. with more GPUs, or SageMaker's tuner (docs/tuning.md).",
+        )
+    if not hp.resume:
+        clear_checkpoints(paths.checkpoints)
+        shutil.rmtree(paths.tuning, ignore_errors=True)
+    winner = paths.tuning / _WINNER
+    if not winner.is_file() and complete_checkpoints(paths.checkpoints):
+        raise ContractError(
+            f"tuning: {paths.checkpoints} has checkpoints of another run, which the winner would replace",
+            "Use another folder, or start over with resume=false, which removes them.",
+        )
+    study = TuningStudy(paths, hp)
+    if not winner.is_file():
+        with Search(paths, hp, study, Shares.of(hp, num_gpus=num_gpus)) as running:
+            running.run_trials()
+            best = running.choose_seed()
+        clear_checkpoints(paths.checkpoints)
+        write_text_atomically(winner, json.dumps(best, indent=1))
+    best = json.loads(winner.read_text())
+    if len(study.trials) < hp.tuning.trials:
+        logger.warning("the search ended with %d trials; resume=false starts another one", len(study.trials))
+    _install(paths.tuning / best["folder"] / "checkpoints", paths.checkpoints)
+    for folder in paths.tuning.glob("*-*"):
+        remove_run(folder)
+    write_results(paths.output_data, study, hp, best)
+    logger.info("winner: %s of %s=%.6g: %s", best["folder"], metric_of(hp), best["value"], json.dumps(best["changes"]))
+    return parse_hyperparameters(best["settings"])
+
+
+def _install(source: Path, target: Path) -> None:
+    """Move the checkpoints of the best run to those of the job, or go on where a move was interrupted."""
+    for path in sorted(source.glob("*")):
+        os.replace(path, target / path.name)
+
+
+class Search:
+    """The trials of a search in progress; a context manager that stops the running ones."""
+
+    def __init__(self, paths: JobPaths, hp: Hyperparameters, study: TuningStudy, shares: Shares) -> None:
+        assert hp.tuning is not None
+        self._paths = paths
+        self._hp = hp
+        self._tuning = hp.tuning
+        self._study = study
+        self._shares = shares
+        self._metric = metric_of(hp)
+        self._running: list[Running] = []
+        self._spares: dict[int, TrialRun] = {}
+        self._spent = float(study.notes.get("seconds", 0.0))  # by earlier processes of this search
+        self._began = time.monotonic()
+        self._bar = tqdm(total=self._tuning.trials, unit="trial", file=sys.stderr, disable=not sys.stderr.isatty())
+
+    def __enter__(self) -> "Search":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        for running in self._running:
+            running.run.request_stop()
+        for run in (*(running.run for running in self._running), *self._spares.values()):
+            run.close()
+        self._study.note("seconds", self._seconds())
+        self._bar.close()
+        if isinstance(error, StoppedBeforeTraining):
+            error.where = f"the search has {self._finished()} of {self._tuning.trials} trials"
+
+    def run_trials(self) -> None:
+        """Run trials until the study has as many as wanted, or no other can finish in time."""
+        trials = self._study.trials
+        unfinished = [trial for trial in trials if not trial.state.is_finished()]
+        self._bar.update(len(trials) - len(unfinished))
+        logger.info(
+            "search for the best %s: %d of %d trials are finished, %d at a time with %d processes each",
+            self._metric, len(trials) - len(unfinished), self._tuning.trials, self._shares.parallel,
+            self._shares.num_workers,
+        )  # fmt: skip
+        while True:
+            while len(self._running) < self._shares.parallel:
+                if unfinished:
+                    trial = self._study.begin(unfinished.pop(0))
+                elif len(self._study.trials) < self._tuning.trials and self._in_time():
+                    trial = self._study.begin()
+                else:
+                    break
+                self._start_trial(trial)
+            if not self._running:
+                break
+            self._wait()
+        if self._study.best is None:
+            first = min(self._study.trials, key=lambda trial: (trial.state != TrialState.FAIL, trial.number))
+            raise ContractError(
+                f"tuning: no trial has a result; trial {first.number}: {first.user_attrs['reason']}",
+                f"Correct the cause, and set resume=false to start over. The logs are in {self._paths.tuning}.",
+            )
+        self._check_hours()
+
+    def choose_seed(self) -> dict[str, Any]:
+        """Train the best settings with each of the seeds; return the best run."""
+        best = self._study.best
+        assert best is not None
+        changes = self._study.settings(best)
+        folders = {self._hp.seed: _trial_folder(best.number)}
+        for i in range(1, self._tuning.final_seeds):
+            seed = (self._hp.seed + i) % SEEDS
+            folders[seed] = f"seed-{seed}"
+            if folders[seed] in self._study.notes:
+                continue
+            if not self._in_time(seeds=False):
+                logger.warning("max_hours: no time is left for seed %d and later ones", seed)
+                break
+            while len(self._running) >= self._shares.parallel:
+                self._wait()
+            self._start(self._paths.tuning / folders[seed], {**changes, "seed": seed})
+        while self._running:
+            self._wait()
+        values = {self._hp.seed: best.value}
+        values |= {seed: self._study.notes.get(folder) for seed, folder in folders.items() if seed != self._hp.seed}
+        seed = min(values, key=lambda each: self._study.rank(values[each]))
+        return {
+            "folder": folders[seed],
+            "trial": best.number,
+            "value": values[seed],
+            "changes": {**changes, "seed": seed},
+            "settings": self._settings({**changes, "seed": seed}),
+            "seeds": values,
+        }
+
+    def _settings(self, changes: dict[str, Any]) -> dict[str, Any]:
+        # The winner must have the global batch of its trial, also on a machine with more GPUs than a trial uses.
+        fixed = {"nproc_per_node": self._shares.num_workers, "resume": True}
+        return trial_settings(self._hp, {**changes, **fixed})
+
+    def _start_trial(self, trial: Trial) -> None:
+        folder = self._paths.tuning / _trial_folder(trial.number)
+        try:
+            self._start(folder, self._study.settings(trial), trial=trial)
+        except ContractError as error:
+            self._finish(trial, TrialState.PRUNED, reason=f"invalid: {error.cause}")
+
+    def _start(self, folder: Path, changes: dict[str, Any], *, trial: Trial | None = None) -> None:
+        """Prepare the data that the run needs, if no earlier run has, and begin it."""
+        hp = parse_hyperparameters(self._settings(changes))
+        check_settings(self._paths, hp, hosts=1, per_host=self._shares.num_workers)
+        slot = min(set(range(self._shares.parallel)) - {running.run.slot for running in self._running})
+        self._add_spare(slot)
+        prepared = prepare_data(self._paths, hp, keep_others=True)
+        check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
+        run = self._spares.pop(slot)
+        run.train(folder, hp, prepared=prepared.folder)
+        reported = 0 if trial is None else len(self._study.trials[trial.number].intermediate_values)
+        self._running.append(Running(run, folder, hp, trial, reported))
+
+    def _add_spare(self, slot: int) -> None:
+        """Start the workers of the slot's next run, if they have not been started."""
+        if slot not in self._spares:
+            self._spares[slot] = TrialRun(self._shares, slot)
+
+    def _wait(self) -> None:
+        """Wait a moment; report new validations, and record the ends of runs."""
+        time.sleep(_POLL)
+        for running in list(self._running):
+            ended = running.run.ended  # before its last state is read
+            state = running.run.new_state()
+            if state is not None:
+                running.state = state
+                self._report(running)
+                self._add_spare(running.run.slot)
+            if ended:
+                self._running.remove(running)
+                running.run.close()
+                self._end(running)
+                self._remove_losers()
+
+    def _report(self, running: Running) -> None:
+        """Report new validations to the study; prune a trial that is worse than the others were there."""
+        entries = validations(running.state, self._metric)
+        for i in range(running.reported, len(entries)):
+            if running.trial is None or running.pruned:
+                return
+            value = min((entry[self._metric] for entry in entries[: i + 1]), key=self._study.rank)
+            running.trial.report(value, i + 1)
+            running.reported = i + 1
+            if running.trial.should_prune():
+                running.pruned = True
+                running.run.request_stop()
+                reason = f"{self._metric}={value:.6g} after {entries[i]['epoch']:.3g} epochs"
+                self._finish(running.trial, TrialState.PRUNED, reason=reason, **running.facts(entries[i]))
+
+    def _end(self, running: Running) -> None:
+        """Record the result of a run that has ended."""
+        value, failure = running.state.get("best_value"), running.run.failure
+        reason = failure.cause if failure is not None else f"{self._metric} was never defined"
+        completed = running.run.completed and value is not None
+        if running.pruned:
+            return
+        if running.trial is None:
+            logger.info(
+                "%s: %s", running.folder.name, f"{self._metric}={value:.6g}" if completed else f"failed: {reason}"
+            )
+            if completed:
+                self._study.note(running.folder.name, value)
+        elif completed:
+            self._finish(running.trial, TrialState.COMPLETE, value=value, **running.facts())
+        else:
+            self._finish(running.trial, TrialState.FAIL, reason=reason, **running.facts())
+
+    def _finish(self, trial: Trial, state: TrialState, *, value: float | None = None, **facts: Any) -> None:
+        """Record the end of a trial, and log a line."""
+        self._study.finish(trial, state, value=value, **facts)
+        self._study.note("seconds", self._seconds())
+        best, finished = self._study.best, self._finished()
+        left = (self._tuning.trials - finished) * self._seconds() / finished
+        logger.info(
+            "trial %d %s: %s; %s; %d of %d trials, %s left; %s", trial.number, state.name.lower(),
+            facts.get("reason") or f"{self._metric}={value:.6g}",
+            f"best {best.value:.6g} (trial {best.number})" if best is not None else "no result yet",
+            finished, self._tuning.trials, duration(left), json.dumps(self._study.settings(trial)),
+        )  # fmt: skip
+        self._bar.update()
+
+    def _remove_losers(self) -> None:
+        """Remove the checkpoints of every finished trial except for the best one."""
+        best = self._study.best
+        running = [each.folder.name for each in self._running]
+        for trial in self._study.trials:
+            folder = _trial_folder(trial.number)
+            if trial.state.is_finished() and folder not in running and (best is None or trial.number != best.number):
+                remove_run(self._paths.tuning / folder)
+
+    def _check_hours(self) -> None:
+        """Raise ContractError if max_hours was too short for the only trial with a result."""
+        hours, longest = self._tuning.max_hours, self._longest()
+        complete = [trial for trial in self._study.trials if trial.state == TrialState.COMPLETE]
+        if hours is not None and len(complete) == 1 and longest > hours * _HOUR:
+            raise ContractError(
+                f"tuning.max_hours: {hours:g} h is too short for one trial: the first took {longest:.0f} s",
+                f"Set max_hours to at least {self._rounds() * longest / _HOUR:.2g}, or lower max_epochs.",
+            )
+
+    def _in_time(self, *, seeds: bool = True) -> bool:
+        """Return whether another run can finish before max_hours, and after it the seeds of the winner."""
+        hours = self._tuning.max_hours
+        if hours is None or not self._finished():
+            return True
+        rounds = self._rounds() if seeds else 1
+        return self._seconds() + rounds * self._longest() <= hours * _HOUR
+
+    def _rounds(self) -> int:
+        """Return the number of runs, one after the other, of one trial and the other seeds of the winner."""
+        return 1 - (1 - self._tuning.final_seeds) // self._shares.parallel
+
+    def _longest(self) -> float:
+        complete = (trial for trial in self._study.trials if trial.state == TrialState.COMPLETE)
+        return max((trial.user_attrs["seconds"] for trial in complete), default=0.0)
+
+    def _seconds(self) -> float:
+        return self._spent + time.monotonic() - self._began
+
+    def _finished(self) -> int:
+        return sum(trial.state.is_finished() for trial in self._study.trials)
+
+
+def _trial_folder(number: int) -> str:
+    return f"trial-{number:04d}"

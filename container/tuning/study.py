@@ -1,0 +1,211 @@
+"""Keep the trials of a search in an Optuna study, and draw the settings of the next trial."""
+
+import hashlib
+import json
+import os
+import warnings
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.pruners import SuccessiveHalvingPruner
+from optuna.samplers import BaseSampler, TPESampler
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from container.tables.data_files import find_data_files
+from contracts.atomic_files import write_text_atomically
+from contracts.errors import ContractError, shown
+from contracts.hyperparameters import Hyperparameters
+from contracts.paths import JobPaths
+from contracts.tuning import Choices, Range
+from contracts.tuning_space import is_whole, space_of, trial_settings
+
+_FILE, _IDENTITY, _NAME = "study.db", "search.json", "search"
+_STARTUP = 6  # trials with random settings, before TPE has a model of the space
+_REDUCTION = 3  # of the trials that reach a rung, about one in three continues
+# Beside the settings with the scopes prepare and train, trials depend on these.
+_LENGTH = ("batch_size", "accumulate_grad_batches", "max_epochs", "val_check_interval", "early_stop_patience")
+
+
+class TuningStudy:
+    """The trials of a search, in SQLite: a kill at any moment loses no finished trial.
+
+    The settings of a trial are a function of the seed, its number and the finished trials, so that a search that was
+    killed draws the same settings as one that was not.
+    """
+
+    def __init__(self, paths: JobPaths, hp: Hyperparameters) -> None:
+        self._hp = hp
+        self._space = space_of(hp)
+        folder = paths.tuning
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+        _check_identity(folder / _IDENTITY, _identity(paths, hp))
+        if not (folder / _FILE).is_file():
+            self._create(folder)
+        self._study = optuna.load_study(
+            study_name=_NAME, storage=_storage(folder / _FILE), pruner=_pruner(hp, self._space)
+        )
+
+    def _create(self, folder: Path) -> None:
+        """Create the study completely or not at all; its first trial has the settings of the job."""
+        temporary = folder / f".{_FILE}"
+        temporary.unlink(missing_ok=True)
+        storage = _storage(temporary)
+        metric = metric_of(self._hp)
+        study = optuna.create_study(
+            storage=storage, study_name=_NAME, direction="minimize" if metric == "val/loss" else "maximize"
+        )
+        given = self._hp.model_dump(mode="json")
+        study.enqueue_trial({name: each for name in self._space for each in _as_drawn(self._space[name], given[name])})
+        storage.engine.dispose()
+        os.replace(temporary, folder / _FILE)
+
+    @property
+    def trials(self) -> list[FrozenTrial]:
+        """Return the trials that have begun, in order."""
+        return [trial for trial in self._study.get_trials() if trial.state != TrialState.WAITING]
+
+    @property
+    def minimizes(self) -> bool:
+        return self._study.direction == optuna.study.StudyDirection.MINIMIZE
+
+    @property
+    def best(self) -> FrozenTrial | None:
+        """Return the best complete trial; None if no trial is complete."""
+        complete = [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
+        return min(complete, key=lambda trial: self.rank(trial.value)) if complete else None
+
+    def rank(self, value: float | None) -> float:
+        """Return a key that orders values of the metric, the best first."""
+        return float("inf") if value is None else value if self.minimizes else -value
+
+    def begin(self, unfinished: FrozenTrial | None = None) -> Trial:
+        """Begin a new trial, or continue an unfinished one."""
+        trial = self._study.ask() if unfinished is None else Trial(self._study, unfinished._trial_id)
+        self._study.sampler = sampler(f"{self._hp.seed} {trial.number}")
+        _ = trial.relative_params  # of TPE, drawn together
+        for name, values in self._space.items():
+            # Of a trial that was killed here, some settings are drawn already.
+            self._study.sampler = sampler(f"{self._hp.seed} {trial.number} {name}")
+            _suggest(trial, name, values)
+        return trial
+
+    def settings(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
+        """Return the values that a trial changes, by hyperparameter."""
+        return {
+            name: value if isinstance(self._space[name], Range) else json.loads(value)
+            for name, value in trial.params.items()
+        }
+
+    def finish(self, trial: Trial, state: TrialState, *, value: float | None = None, **facts: Any) -> None:
+        """Record the end of a trial, with facts about it."""
+        for name, fact in facts.items():
+            trial.set_user_attr(name, fact)
+        self._study.tell(trial, value if state == TrialState.COMPLETE else None, state=state)
+
+    def note(self, name: str, value: Any) -> None:
+        """Record a fact about the search."""
+        self._study.set_user_attr(name, value)
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        return self._study.user_attrs
+
+    def importance(self) -> dict[str, float]:
+        """Return the share of each setting in the variation of the metric; empty if the trials do not show it."""
+        try:
+            return optuna.importance.get_param_importances(self._study)
+        except (ValueError, RuntimeError):  # too few trials, or all have the same value
+            return {}
+
+
+def metric_of(hp: Hyperparameters) -> str:
+    """Return the metric of the search, as its values are named in the history of training."""
+    assert hp.tuning is not None
+    name = hp.tuning.metric or hp.early_stop_metric
+    return name if "/" in name else name.replace("val_", "val/", 1)
+
+
+def sampler(seed: str) -> BaseSampler:
+    return TPESampler(seed=zlib.crc32(seed.encode()), n_startup_trials=_STARTUP, multivariate=True, constant_liar=True)
+
+
+def _pruner(hp: Hyperparameters, space: Mapping[str, Range | Choices]) -> SuccessiveHalvingPruner:
+    """Return ASHA with rungs at about a ninth and a third of the validations of the longest trial."""
+    epochs = space.get("max_epochs", [hp.max_epochs])
+    longest = epochs.high if isinstance(epochs, Range) else max(epochs)
+    # An interval above 1 is a number of steps, whose part of an epoch depends on the batch size.
+    validations = longest / hp.val_check_interval if hp.val_check_interval <= 1 else 1
+    return SuccessiveHalvingPruner(min_resource=max(1, round(validations / _REDUCTION**2)), reduction_factor=_REDUCTION)
+
+
+def _storage(path: Path) -> RDBStorage:
+    return RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
+
+
+def _as_drawn(values: Range | Choices, value: Any) -> list[Any]:
+    """Return a setting of the job as a trial has it, in a list; an empty list if the space does not contain it."""
+    if not isinstance(values, Range):
+        return [json.dumps(each) for each in values if each == value][:1]
+    if value is None or not values.low <= value <= values.high:
+        return []
+    steps = (value - values.low) / values.step if values.step else 0.0
+    return [value] if abs(steps - round(steps)) < 1e-8 else []
+
+
+def _suggest(trial: Trial, name: str, values: Range | Choices) -> None:
+    if not isinstance(values, Range):
+        trial.suggest_categorical(name, [json.dumps(value) for value in values])
+        return
+    log = values.scale == "log"
+    if is_whole(name):
+        step = int(values.step or 1)
+        trial.suggest_int(name, int(values.low), int(values.high), step=step, log=log)
+    else:
+        trial.suggest_float(name, float(values.low), float(values.high), step=values.step, log=log)
+
+
+def _identity(paths: JobPaths, hp: Hyperparameters) -> dict[str, Any]:
+    """Return what must not change in a search, by name: the metric, the space, the other settings and the data."""
+    space, settings = space_of(hp), trial_settings(hp, {})
+    names = {*hp.names_of("prepare", "train"), *_LENGTH} - {*space, "early_stop_metric"}
+    return {
+        "tuning.metric": metric_of(hp),
+        **{
+            f"tuning.space.{name}": each.model_dump() if isinstance(each, Range) else each
+            for name, each in space.items()
+        },
+        **{name: settings[name] for name in names if name in settings},
+        **{
+            f"the data file {split}/{path.name}": _digest(path)
+            for split in ("train", "val")
+            for path in find_data_files(paths.channel(split), getattr(hp, f"{split}_filename"))
+        },
+    }
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_identity(file: Path, current: Mapping[str, Any]) -> None:
+    """Record the identity of a new search; raise ContractError if a search of another identity has begun."""
+    content = json.loads(json.dumps(current))
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text_atomically(file, json.dumps(content, indent=1))
+        return
+    saved = json.loads(file.read_text())
+    changed = sorted(name for name in {**saved, **content} if saved.get(name) != content.get(name))
+    if changed:
+        name, *others = changed
+        raise ContractError(
+            f"{name}: the search in {file.parent} began with {shown(saved.get(name))}, this run has "
+            f"{shown(content.get(name))}" + (f" (also changed: {', '.join(others)})" if others else ""),
+            "Undo the change, or start over with resume=false, which removes the search.",
+        )

@@ -1,0 +1,152 @@
+"""Run the trials of a search on the workers of ordinary jobs, several at a time."""
+
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from container.failure import Failure
+from container.hosts.control import Control
+from container.hosts.topology import Topology
+from container.job import Job, Scratch
+from container.processes import available_cores
+from container.training.checkpoint_files import LAST
+from container.workers import StopHandler, Workers
+from contracts.errors import ContractError
+from contracts.hyperparameters import Hyperparameters
+from contracts.paths import JobPaths
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The division of this machine among trials.
+
+    Attributes:
+        parallel: trials at the same time.
+        num_workers: processes of each.
+        devices: the GPUs, by the names in CUDA_VISIBLE_DEVICES.
+    """
+
+    parallel: int
+    num_workers: int
+    devices: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, hp: Hyperparameters, *, num_gpus: int) -> "Shares":
+        """Divide the machine; raise ContractError if it has too few GPUs."""
+        assert hp.tuning is not None
+        given = hp.tuning.parallel
+        workers = hp.nproc_per_node or max(1, num_gpus // given if given else 1)
+        parallel = given or max(1, num_gpus // workers)
+        if num_gpus and parallel * workers > num_gpus:
+            raise ContractError(
+                f"tuning.parallel: {parallel} trials of {workers} processes need {parallel * workers} GPUs, but this "
+                f"machine has {num_gpus}",
+                f"Set parallel to at most {num_gpus // workers}, or lower nproc_per_node."
+                if num_gpus >= workers
+                else "Lower nproc_per_node.",
+            )
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(num_gpus)))
+        return cls(parallel, workers, tuple(visible.split(",")) if num_gpus else ())
+
+    def environment(self, slot: int) -> dict[str, str]:
+        """Return the variables that limit the workers of one of the parallel trials to its share."""
+        share = {}
+        if self.devices:
+            share["CUDA_VISIBLE_DEVICES"] = ",".join(self.devices[slot * self.num_workers :][: self.num_workers])
+        if self.parallel > 1 and "OMP_NUM_THREADS" not in os.environ:
+            share["OMP_NUM_THREADS"] = str(max(1, available_cores() // (self.parallel * self.num_workers)))
+        return share
+
+
+class TrialRun:
+    """One run of the workers for a trial.
+
+    The workers start before the trial is known and import their modules, so that a trial begins at once.
+
+    Attributes:
+        completed: whether the run, which has ended, trained to its end.
+        failure: the reason why it did not.
+    """
+
+    def __init__(self, shares: Shares, slot: int) -> None:
+        self.slot = slot
+        self._folder = tempfile.TemporaryDirectory(prefix="trial-", ignore_cleanup_errors=True)
+        self._scratch = Scratch(Path(self._folder.name))
+        self._log = self._scratch.folder / "log.txt"
+        self._stop = StopHandler()
+        control = Control(Topology(), lambda _: None)
+        self._workers = Workers(
+            self._scratch, control, num_workers=shares.num_workers, stop=self._stop,
+            share=shares.environment(slot), log=self._log,
+        )  # fmt: skip
+        self._workers.start()
+        self._thread: threading.Thread | None = None
+        self._seen: tuple[str, int] | None = None
+        self._checkpoints = Path()
+        self.failure: Failure | None = None
+        self.completed = False
+
+    def train(self, folder: Path, hp: Hyperparameters, *, prepared: Path) -> None:
+        """Begin to train and validate in `folder`, or go on from its checkpoints; return at once."""
+        paths = JobPaths(folder)
+        self._checkpoints = paths.checkpoints
+        self._checkpoints.mkdir(parents=True, exist_ok=True)
+        job = Job(paths, hp, self._scratch, prepared, kind="trial")
+        self._thread = threading.Thread(target=self._run, args=(job,), daemon=True)
+        self._thread.start()
+
+    def _run(self, job: Job) -> None:
+        try:
+            self.failure = self._workers.run(job)
+            result = self._scratch.result_file
+            self.completed = result.is_file() and json.loads(result.read_text())["status"] == "completed"
+        except Exception as error:
+            self.failure = Failure.from_exception(error)
+        with (job.paths.root / "log.txt").open("ab") as log:
+            log.write(self._log.read_bytes())
+
+    @property
+    def ended(self) -> bool:
+        return self._thread is not None and not self._thread.is_alive()
+
+    def new_state(self) -> dict[str, Any] | None:
+        """Return the training state of the newest checkpoint; None if it has been returned before."""
+        try:
+            name = (self._checkpoints / LAST).read_text().strip()
+            file = self._checkpoints / name / "state.json"
+            seen = name, file.stat().st_mtime_ns
+            if seen == self._seen:
+                return None
+            state = json.loads(file.read_text())["state"]
+        except OSError:  # there is none yet, or it is being replaced
+            return None
+        self._seen = seen
+        return state
+
+    def request_stop(self) -> None:
+        """Have the workers finish their step, save and end, as after a SIGTERM."""
+        self._stop.requested = True
+
+    def close(self) -> None:
+        """Wait for the end of the run, and remove its files; workers that got no trial are killed."""
+        if self._thread is not None:
+            self._thread.join()
+        self._workers.__exit__()
+        self._folder.cleanup()
+
+
+def remove_run(folder: Path) -> None:
+    """Remove what a run that is no longer needed wrote, except for its log."""
+    for name in ("checkpoints", "output"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def validations(state: Mapping[str, Any], metric: str) -> list[dict[str, Any]]:
+    """Return the entries of the validations in a training state at which the metric was defined."""
+    return [entry for entry in state["history"] if entry.get(metric) is not None]

@@ -1,0 +1,181 @@
+"""A whole search: killed at any moment, it ends with the same trials, and its winner is an ordinary job's model."""
+
+import csv
+import json
+import re
+import time
+
+import pytest
+import torch.distributed as dist
+
+from container.job import Job, Scratch
+from container.parallel.degrees import ParallelDegrees
+from container.parallel.mesh import build_mesh
+from container.preprocessing.prepare import prepare_data
+from container.training.checkpoint_files import complete_checkpoints
+from container.training.job_data import JobData
+from container.training.stop import StopFlag
+from container.training.train import train_only
+from container.tuning.study import TuningStudy
+from contracts.hyperparameter_files import load_hyperparameters
+from testing.jobs import ONE_LAYER, failure_line, metrics, run_train, start_train, write_job
+
+SEARCH = {
+    "metric": "val/auroc",
+    "trials": 8,
+    "final_seeds": 2,
+    "space": {
+        "lr": {"low": 1e-3, "high": 3e-2, "scale": "log"},
+        "max_sen_len": [16, 24],
+        "max_epochs": [2, 3],
+        "lora_rank": [0, 2],  # 2 is refused with from_scratch
+    },
+}
+JOB = {"encoder_config": ONE_LAYER, "val_check_interval": 0.5, "explain": 0}
+
+
+def log_of(paths):
+    path = paths.root / "train.log"
+    return path.read_text() if path.is_file() else ""
+
+
+def study_of(paths):
+    return TuningStudy(paths, load_hyperparameters(paths))
+
+
+def rows_of(paths):
+    with (paths.output_data / "tuning" / "trials.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    """A search that ran to its end, and its log."""
+    paths = write_job(tmp_path_factory.mktemp("search"), overrides={**JOB, "tuning": SEARCH})
+    return paths, run_train(paths)
+
+
+@pytest.mark.slow
+def test_the_search_ends_with_as_many_trials_as_wanted_and_one_line_for_each(searched):
+    paths, log = searched
+    assert [trial.state.is_finished() for trial in study_of(paths).trials] == [True] * SEARCH["trials"]
+    assert re.findall(r"trial (\d+) (?:complete|pruned|fail): .* best .* left", log) == list("01234567")
+
+
+@pytest.mark.slow
+def test_an_invalid_combination_is_a_pruned_trial_with_its_reason(searched):
+    paths, _ = searched
+    invalid = [trial for trial in study_of(paths).trials if trial.params["lora_rank"] == "2"]
+    assert invalid
+    assert all(trial.user_attrs["reason"].startswith("invalid: lora_rank: is 2") for trial in invalid)
+    assert {trial.state.name for trial in invalid} == {"PRUNED"}
+
+
+@pytest.mark.slow
+def test_data_is_prepared_once_for_each_preparation_setting(searched):
+    _, log = searched
+    search = log[: log.index("seed-43:")].split("Data found prepared")
+    assert len(search) > 2
+    assert log[: log.index("trial 7 ")].count("Data prepared in") <= len(SEARCH["space"]["max_sen_len"])
+
+
+@pytest.mark.slow
+def test_the_winner_is_the_best_seed_of_the_best_trial_and_becomes_the_model(searched):
+    paths, _ = searched
+    summary = json.loads((paths.output_data / "tuning" / "summary.json").read_text())
+    values = summary["winner"]["seeds"]
+    assert set(values) == {"42", "43"}
+    assert values["42"] == max(float(row["value"]) for row in rows_of(paths) if row["state"] == "complete")
+    assert metrics(paths)["val/auroc"] == pytest.approx(max(values.values()), abs=1e-6)
+    saved = json.loads((paths.model / "hyperparameters.json").read_text())
+    changes = summary["winner"]["changes"]
+    assert {name: saved[name] for name in changes} == changes
+    assert saved["tuning"] is None
+
+
+@pytest.mark.slow
+def test_the_checkpoints_of_losing_runs_are_removed_and_their_logs_are_kept(searched):
+    paths, _ = searched
+    assert not list(paths.tuning.rglob("*.ckpt"))
+    assert len(list(paths.tuning.glob("*-*/log.txt"))) > 2
+    assert complete_checkpoints(paths.checkpoints)
+
+
+@pytest.mark.slow
+def test_the_table_of_trials_has_a_column_for_each_setting(searched):
+    paths, _ = searched
+    rows = rows_of(paths)
+    assert list(rows[0]) == ["number", "state", "value", "steps", "seconds", *SEARCH["space"]]
+    assert [int(row["number"]) for row in rows] == list(range(SEARCH["trials"]))
+
+
+@pytest.mark.slow
+def test_a_search_that_is_killed_again_and_again_ends_with_the_same_study(searched, tmp_path):
+    paths = write_job(tmp_path, overrides={**JOB, "tuning": SEARCH})
+    for wanted in ("Data prepared in", "trial 0 ", "trial 2 ", "trial 5 ", "seed-43"):
+        process = start_train(paths, warm=True)
+        deadline = time.monotonic() + 120
+        while wanted not in log_of(paths) and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.3)
+        process.kill()
+        process.wait()
+    log = run_train(paths)
+
+    def described(where):
+        return [
+            (trial.number, trial.state, trial.value, trial.params, trial.intermediate_values)
+            for trial in study_of(where).trials
+        ]
+
+    assert described(paths) == described(searched[0])
+    lines = re.findall(r"trial (\d+) (?:complete|pruned|fail): ", log)
+    assert len(lines) == len(set(lines))
+    assert metrics(paths)["val/auroc"] == metrics(searched[0])["val/auroc"]
+
+
+@pytest.mark.slow
+def test_a_stopped_search_exits_as_a_stopped_job_and_goes_on(searched, tmp_path):
+    paths = write_job(tmp_path, overrides={**JOB, "tuning": SEARCH})
+    process = start_train(paths, warm=True)
+    while "trial 0 " not in log_of(paths):
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait(timeout=120) == 143
+    assert "the search has 1 of 8 trials" in log_of(paths)
+    assert [trial.number for trial in study_of(paths).trials if trial.state.is_finished()] == [0]
+
+
+@pytest.mark.slow
+def test_a_search_without_a_result_fails_with_the_first_cause(tmp_path):
+    space = {"lr": [1e3], "optimizer": ["SGD"]}
+    overrides = {**JOB, "tuning": {"trials": 2, "space": space}, "gradient_clip_val": 0, "max_nonfinite_steps": 1}
+    paths = write_job(tmp_path, overrides=overrides)
+    run_train(paths, expect=1)
+    assert failure_line(paths).startswith("tuning: no trial has a result; trial 0: lr: the loss or its gradient")
+
+
+@pytest.mark.slow
+def test_hours_that_are_too_few_for_one_trial_are_refused_with_its_duration(tmp_path):
+    tuning = {"trials": 3, "final_seeds": 1, "max_hours": 1e-6, "space": {"lr": [1e-3, 2e-3]}}
+    paths = write_job(tmp_path, overrides={**JOB, "tuning": tuning})
+    run_train(paths, expect=1)
+    assert re.match(r"tuning.max_hours: 1e-06 h is too short for one trial: the first took \d+ s", failure_line(paths))
+
+
+def test_a_trial_never_opens_test(tmp_path):
+    paths = write_job(tmp_path, overrides=JOB)
+    hp = load_hyperparameters(paths)
+    prepared = prepare_data(paths, hp)
+    prepared.split("test").write_bytes(b"not a table")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        job = Job(paths, hp, Scratch(tmp_path), prepared.folder, kind="trial")
+        data = JobData.open(job)
+        train_only(job, build_mesh(ParallelDegrees.resolve(hp, 1)), data=data, stop=StopFlag())
+        with pytest.raises(Exception, match="File is too small"):
+            JobData.open(Job(paths, hp, Scratch(tmp_path), prepared.folder))
+    finally:
+        dist.destroy_process_group()
+    assert complete_checkpoints(paths.checkpoints)[-1].content["state"]["best_value"] is not None

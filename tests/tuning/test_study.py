@@ -1,0 +1,105 @@
+"""A search draws the same settings however often it is interrupted, and refuses to go on with other inputs."""
+
+import json
+
+import pytest
+from optuna.trial import TrialState
+
+from container.tuning.study import TuningStudy
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import load_hyperparameters
+from testing.jobs import write_job
+
+SPACE = {
+    "lr": {"low": 1e-4, "high": 1e-2, "scale": "log"},
+    "batch_size": {"low": 4, "high": 16, "step": 4},
+    "num_channels": [[8, 8], [16, 16]],
+}
+CNN = {"model_class": "multimodal_cnn", "kernel_size": [2], "val_check_interval": 1 / 9, "max_epochs": 1}
+
+
+def opened(root, **changes):
+    tuning = {"metric": "val/auroc", "space": SPACE, **changes.pop("tuning", {})}
+    paths = write_job(root, overrides={**CNN, "tuning": tuning, **changes})
+    return TuningStudy(paths, load_hyperparameters(paths))
+
+
+def finished(study, value):
+    trial = study.begin()
+    study.finish(trial, TrialState.COMPLETE, value=value, reason="")
+    return study.settings(trial)
+
+
+def test_a_search_that_is_opened_anew_for_every_trial_draws_the_same_settings(tmp_path):
+    values = [0.5, 0.7, 0.6, 0.8, 0.75, 0.9, 0.85, 0.95, 0.6, 0.7]
+    whole = opened(tmp_path / "whole")
+    expected = [finished(whole, value) for value in values]
+    assert [finished(opened(tmp_path / "parts"), value) for value in values] == expected
+    assert len({each["lr"] for each in expected}) == len(values)
+
+
+def test_a_trial_that_was_interrupted_goes_on_with_its_settings(tmp_path):
+    study = opened(tmp_path)
+    study.begin()
+    begun = study.settings(study.begin())
+    again = opened(tmp_path)
+    assert [trial.state for trial in again.trials] == [TrialState.RUNNING] * 2
+    assert again.settings(again.begin(again.trials[1])) == begun
+
+
+def test_the_first_trial_has_the_settings_of_the_job_that_are_in_the_space(tmp_path):
+    study = opened(tmp_path, lr=5e-3, num_channels=[16, 16], batch_size=6)
+    first = study.settings(study.begin())
+    assert (first["lr"], first["num_channels"]) == (5e-3, [16, 16])
+    assert first["batch_size"] in (4, 8, 12, 16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"tuning": {"space": {**SPACE, "batch_size": [8]}}}, "tuning.space.batch_size"),
+        ({"tuning": {"metric": "val/loss"}}, "tuning.metric"),
+        ({"weight_decay": 0.5}, "weight_decay"),
+        ({"max_epochs": 2}, "max_epochs"),
+        ({"rows": (61, 24, 24)}, "the data file train/data.csv"),
+    ],
+)
+def test_a_search_of_other_inputs_is_refused_and_named(tmp_path, changes, named):
+    opened(tmp_path)
+    rows = changes.pop("rows", (60, 24, 24))
+    tuning = {"metric": "val/auroc", "space": SPACE, **changes.pop("tuning", {})}
+    paths = write_job(tmp_path, overrides={**CNN, "tuning": tuning, **changes}, rows=rows)
+    with pytest.raises(ContractError) as refused:
+        TuningStudy(paths, load_hyperparameters(paths))
+    assert refused.value.cause.startswith(named)
+    assert "resume=false" in refused.value.fix
+
+
+def test_more_trials_and_more_hours_go_on_with_the_search(tmp_path):
+    finished(opened(tmp_path), 0.5)
+    assert len(opened(tmp_path, tuning={"trials": 99, "max_hours": 2, "final_seeds": 1}).trials) == 1
+
+
+def test_a_trial_that_is_worse_at_a_rung_is_pruned_and_a_better_one_is_not(tmp_path):
+    study = opened(tmp_path)
+
+    def pruned(values):
+        trial = study.begin()
+        for step, value in enumerate(values, start=1):
+            trial.report(value, step)
+            if trial.should_prune():
+                study.finish(trial, TrialState.PRUNED, reason="worse")
+                return step
+        study.finish(trial, TrialState.COMPLETE, value=max(values), reason="")
+        return None
+
+    assert [pruned([0.5] * 9), pruned([0.4] * 9), pruned([0.6] * 9)] == [None, 1, None]
+
+
+def test_the_study_is_created_completely_or_not_at_all(tmp_path):
+    study = opened(tmp_path)
+    folder = tmp_path / "checkpoints" / "tuning"
+    assert sorted(path.name for path in folder.iterdir()) == ["search.json", "study.db"]
+    (folder / ".study.db").write_bytes(b"half of a file")
+    (folder / "study.db").unlink()
+    assert study.settings(opened(tmp_path).begin())["lr"] == json.loads("0.002")
