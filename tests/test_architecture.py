@@ -10,8 +10,8 @@ from testing.jobs import REPOSITORY
 
 # From the entry point down: a package may import those that come after it (and contracts).
 ORDER = [
-    "steps", "training", "export", "evaluation", "serving", "parallel", "models", "data", "preprocessing", "text",
-    "decision", "tables",
+    "steps", "tuning", "training", "export", "evaluation", "serving", "parallel", "models", "data", "preprocessing",
+    "text", "decision", "tables",
 ]  # fmt: skip
 NOT_UNDER = {
     "export": {"training", "parallel", "evaluation", "serving"},
@@ -63,7 +63,7 @@ START_FAST = [
     "container", "container.supervisor", "container.__main__", "container.predictor", "container.preprocessing.prepare",
     "container.evaluation.evaluate", "container.evaluation.fit_decision", "container.decision.decision",
     "container.demo_data", "container.serving.server", "container.serving.inference", "container.steps.packaging",
-    "container.steps.payload", "container.models.families",
+    "container.steps.payload", "container.models.families", "container.tuning.search",
 ]  # fmt: skip
 
 

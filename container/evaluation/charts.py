@@ -34,7 +34,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Series:
-    """A line; `style` is a CSS class that colours it. Gaps where a value is not finite."""
+    """A line, dots, or both; `style` is a CSS class that colours it. Gaps where a value is not finite."""
 
     name: str
     x: Sequence[float] | np.ndarray
@@ -42,6 +42,7 @@ class Series:
     style: str
     dots: bool = False
     steps: bool = False
+    line: bool = True
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ def line_chart(
     frame = _Frame(x, y)
     parts = [*frame.axes(), *(part for mark in marks for part in frame.mark(mark))]
     for entry in series:
-        parts.append(_tag("path", style=f"line {entry.style}", d=frame.path(entry)))
+        if entry.line:
+            parts.append(_tag("path", style=f"line {entry.style}", d=frame.path(entry)))
         if entry.dots:
             parts += [
                 frame.dot(a, b, style=entry.style, radius=3.2, title=f"{entry.name}: {b:.4g} at {a:.4g}")

@@ -32,6 +32,7 @@ class EvaluationInput:
         explanation: feature importance; None if it was not requested.
         variants: of model.onnx, written or not.
         timeline: of the job.
+        tuning: the summary of the search that chose the settings; None without a search.
     """
 
     splits: Mapping[str, SplitPredictions]
@@ -51,3 +52,4 @@ class EvaluationInput:
     explanation: Explanation | None = None
     variants: Sequence[VariantReport] = ()
     timeline: Timeline = field(default_factory=Timeline)
+    tuning: Mapping[str, Any] | None = None

@@ -25,6 +25,7 @@ from container.evaluation.findings import (
     metric_key,
 )
 from container.evaluation.plots import NAMED_CLASSES, area, hardest_first
+from container.evaluation.tuning_report import shown_setting, tuning_section
 
 SHOWN_COLUMNS = 20
 
@@ -84,6 +85,7 @@ def render_report(
         reliability=_reliability(order, labels),
         explanation=evaluation.explanation,
         importances=_importances(evaluation.explanation),
+        tuning=None if evaluation.tuning is None else tuning_section(evaluation.tuning, analyses["val"].intervals),
         training=_training(evaluation),
         best=best_validation(evaluation),
         metric_key=metric_key(evaluation),
@@ -102,7 +104,9 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=charts.percent, metric=_metric, count=_count, number=_number)
+    environment.filters.update(
+        percent=charts.percent, metric=_metric, count=_count, number=_number, setting=shown_setting
+    )
     return environment.get_template("report.html")
 
 

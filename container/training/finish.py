@@ -1,5 +1,6 @@
 """Finish a trained job on rank 0: fit the decision, export and explain the model, evaluate, write output/data/."""
 
+import json
 import logging
 import sys
 from collections.abc import Mapping, Sequence
@@ -140,7 +141,14 @@ def _evaluation_input(
         variants=variants,
         timeline=job.timeline,
         uncalibrated={name: softmax(logits) for name, logits in trained.logits.items()},
+        tuning=_search_summary(job),
     )
+
+
+def _search_summary(job: Job) -> dict[str, Any] | None:
+    if job.kind != "winner":
+        return None
+    return json.loads((job.paths.output_data / artifacts.TUNING / artifacts.TUNING_SUMMARY).read_text())
 
 
 def _write_results(

@@ -5,11 +5,12 @@ import json
 import pytest
 
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import cast_value, parse_hyperparameters
+from contracts.hyperparameter_files import cast_value, load_search, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import MODEL_CLASSES, TWO_TEXT_CLASSES
+from contracts.tuning import Tuning
 from contracts.tuning_space import space_of, tunable
-from testing.jobs import CONFIGURATION, TWO_TEXTS
+from testing.jobs import CONFIGURATION, TWO_TEXTS, write_job
 
 RATES = {"lr": {"low": 1e-5, "high": 3e-4, "scale": "log"}}
 
@@ -75,6 +76,17 @@ def test_the_default_space_of_every_model_class_has_only_settings_with_an_effect
     assert "lr" in space
     assert set(space) <= set(tunable())
     assert not [each for each in space if hp.declarations()[each].obstacle(hp, ())]
+
+
+def test_the_command_tune_searches_without_the_key_and_its_options_override_the_key(tmp_path):
+    paths = write_job(tmp_path)
+    assert load_search(paths, {}).tuning == Tuning()
+    write_job(tmp_path, overrides={"tuning": {"trials": 9, "final_seeds": 2, "space": RATES}})
+    tuning = load_search(paths, {"trials": 4, "max_hours": 0.5}).tuning
+    assert tuning is not None
+    assert (tuning.trials, tuning.max_hours, tuning.final_seeds) == (4, 0.5, 2)
+    with pytest.raises(ContractError, match="trials: Input should be greater"):
+        load_search(paths, {"trials": 0})
 
 
 def test_no_search_is_the_default():

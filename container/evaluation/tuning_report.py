@@ -1,0 +1,158 @@
+"""Describe the search of hyperparameters that chose a job's settings, for the report."""
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from container.evaluation import charts
+from container.evaluation.charts import Axis, Bar, Series
+
+_MOST_SLICES = 8
+_INTERVAL = 2 * 1.96  # standard errors in the width of a 95 % interval
+_STATES = {"complete": "c1", "pruned": "muted"}
+
+
+@dataclass(frozen=True)
+class TuningSection:
+    """The section of the report about a search.
+
+    Attributes:
+        sentences: the result, what pruning saved, and how certain the result is.
+        names: the settings, the columns of the table of trials.
+    """
+
+    sentences: list[str]
+    charts: list[Markup]
+    names: list[str]
+    trials: Sequence[Mapping[str, Any]]
+
+
+def tuning_section(summary: Mapping[str, Any], intervals: Mapping[str, tuple[float, float]]) -> TuningSection:
+    """Return the section for the summary of container/tuning/results.py.
+
+    Args:
+        intervals: 95 % intervals of metrics on val, by name.
+    """
+    trials = summary["trials"]
+    names = list(dict.fromkeys(name for trial in trials for name in trial["settings"]))
+    drawn = [_history(summary)]
+    if summary["importance"]:
+        bars = [Bar(name, share, "c1") for name, share in summary["importance"].items()]
+        drawn.append(charts.bar_chart(bars, title="Importance of each setting", x="share of the metric's variation"))
+    ranked = [name for name in summary["importance"] if name in names]
+    for name in [*ranked, *(name for name in names if name not in ranked)][:_MOST_SLICES]:
+        drawn.append(_slice(summary, name))
+    return TuningSection(_sentences(summary, intervals), drawn, names, trials)
+
+
+def shown_setting(value: Any) -> str:
+    """Return a value of a setting as text for a table."""
+    return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+
+
+def _sentences(summary: Mapping[str, Any], intervals: Mapping[str, tuple[float, float]]) -> list[str]:
+    metric, winner, trials = summary["metric"], summary["winner"], summary["trials"]
+    complete = sorted((trial for trial in trials if trial["state"] == "complete"), key=_order(summary))
+    values = ", ".join(f"seed {seed} {_shown(value)}" for seed, value in winner["seeds"].items())
+    sentences = [
+        f"{len(trials)} trials were compared by {metric}: {len(complete)} complete, "
+        f"{sum(trial['state'] == 'pruned' for trial in trials)} pruned, "
+        f"{sum(trial['state'] == 'fail' for trial in trials)} failed. Trial {winner['trial']} is the best. "
+        f"Its settings, trained with each seed: {values}. The best seed on val became the model; "
+        "test had no part in the choice."
+    ]
+    planned = sum(trial["planned_steps"] or 0 for trial in trials)
+    if planned:
+        saved = planned - sum(trial["steps"] or 0 for trial in trials)
+        share = charts.percent(saved / planned)
+        sentences.append(f"Pruning and early stopping saved {saved:,} of {planned:,} optimizer steps ({share}).")
+    if len(complete) > 1:
+        gap = abs(complete[0]["value"] - complete[1]["value"])
+        sentence = f"The best trial is {gap:.4g} from the second (trial {complete[1]['number']})."
+        interval = intervals.get(metric.removeprefix("val/"))
+        if interval is not None:
+            error = (interval[1] - interval[0]) / _INTERVAL
+            meaning = "less than" if gap < error else "more than"
+            sentence += (
+                f" The standard error of {metric} is {error:.4g}: the difference is {meaning} one standard error."
+            )
+        sentences.append(sentence)
+    return sentences
+
+
+def _order(summary: Mapping[str, Any]) -> Any:
+    sign = 1 if summary["minimizes"] else -1
+    return lambda trial: sign * trial["value"]
+
+
+def _shown(value: float | None) -> str:
+    return "failed" if value is None else f"{value:.6g}"
+
+
+def _dots(summary: Mapping[str, Any], at: Any) -> list[Series]:
+    """Return the values of the trials as dots at the position `at(trial)`, complete and pruned ones."""
+    series = []
+    for state, style in _STATES.items():
+        shown = [trial for trial in summary["trials"] if trial["state"] == state and trial["value"] is not None]
+        if shown:
+            values = [trial["value"] for trial in shown]
+            series.append(Series(state, [at(trial) for trial in shown], values, style, dots=True, line=False))
+    return series
+
+
+def _values(summary: Mapping[str, Any]) -> list[float]:
+    return [trial["value"] for trial in summary["trials"] if trial["value"] is not None]
+
+
+def _history(summary: Mapping[str, Any]) -> Markup:
+    complete = [trial for trial in summary["trials"] if trial["state"] == "complete"]
+    better = min if summary["minimizes"] else max
+    best = list(itertools.accumulate((trial["value"] for trial in complete), better))
+    numbers = [trial["number"] for trial in summary["trials"]]
+    lines = [Series("best so far", [trial["number"] for trial in complete], best, "strong", steps=True)]
+    return charts.line_chart(
+        [*lines, *_dots(summary, lambda trial: trial["number"])],
+        title="Trials",
+        x=charts.number_axis("trial", numbers),
+        y=charts.number_axis(summary["metric"], _values(summary)),
+        note="The value of a pruned trial is its best one until it was stopped.",
+    )
+
+
+def _slice(summary: Mapping[str, Any], name: str) -> Markup:
+    """Draw the metric over the values of one setting."""
+    settings = [trial["settings"][name] for trial in summary["trials"] if name in trial["settings"]]
+    numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in settings)
+    if numeric:
+        axis = _number_axis(name, settings)
+        places = {json.dumps(value): value for value in settings}
+    else:
+        listed = sorted(set(map(json.dumps, settings)))
+        places = {value: i for i, value in enumerate(listed)}
+        axis = Axis(
+            name, -0.5, len(listed) - 0.5, tuple(map(float, range(len(listed)))),
+            lambda i: charts.shorten(listed[round(i)].strip('"'), 14),
+        )  # fmt: skip
+    return charts.line_chart(
+        _dots(summary, lambda trial: places[json.dumps(trial["settings"][name])]),
+        title=f"{summary['metric']} by {name}",
+        x=axis,
+        y=charts.number_axis(summary["metric"], _values(summary)),
+    )
+
+
+def _number_axis(name: str, values: Sequence[float]) -> Axis:
+    """Return an axis, with a log scale if the values are positive and the largest is ten times the smallest."""
+    low, high = min(values), max(values)
+    if low <= 0 or high < 10 * low:
+        return charts.number_axis(name, values)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    low, high = 10.0**first, 10.0**last
+    ticks = tuple(10.0**power for power in range(first, last + 1))
+    to_unit = lambda unit: math.log10((low + unit * (high - low)) / low) / (last - first)  # noqa: E731
+    return Axis(f"{name} (log scale)", low, high, ticks, lambda value: f"{value:g}", to_unit)

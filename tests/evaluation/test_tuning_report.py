@@ -1,0 +1,65 @@
+"""The report of a job that a search chose: every trial, what pruning saved, and how certain the choice is."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from container.evaluation.tuning_report import tuning_section
+from testing.evaluations import two_splits
+from tests.evaluation.test_report import HOSTILE, Page, charts, report, rows_of
+
+
+def trial(number, value, *, state="complete", steps=90, **settings):
+    facts = {"seconds": 1.5, "planned_steps": 90, "reason": "" if state == "complete" else "worse"}
+    given = {"lr": 10.0 ** -(2 + number), "model_class": "bert", "kernel_size": [2, number], **settings}
+    return {"number": number, "state": state, "value": value, "steps": steps, "settings": given, **facts}
+
+
+def summary(*trials, **changes):
+    winner = {"trial": 1, "value": 0.85, "seeds": {"42": 0.84, "43": 0.85, "44": None}}
+    importance = {"lr": 0.8, "model_class": 0.2}
+    found = {"metric": "val/auroc", "minimizes": False, "importance": importance, "winner": winner}
+    return {**found, "trials": list(trials), **changes}
+
+
+WHOLE = (trial(0, 0.8), trial(1, 0.84), trial(2, 0.7, state="pruned", steps=10), trial(3, None, state="fail", steps=0))
+
+
+def test_the_section_has_a_row_for_each_trial_and_charts_without_points_that_are_no_numbers(tmp_path):
+    markup = report(tmp_path, replace(two_splits(), tuning=summary(*WHOLE, importance={"lr": 1.0})))
+    page = Page(markup)
+    assert "Search of hyperparameters" in page.text
+    assert len(rows_of(markup, "tuning")) == 1 + len(WHOLE)
+    assert len(charts(markup)) > len(charts(report(tmp_path, two_splits()))) + 4
+    for chart in charts(markup):
+        for element in chart.iter():
+            assert not re.search(r"\b(nan|inf|None)\b", " ".join(element.attrib.values())), element.attrib
+
+
+@pytest.mark.parametrize("trials", [WHOLE[:1], (WHOLE[0], WHOLE[3]), (WHOLE[0], WHOLE[2])])
+def test_a_search_with_one_result_is_described_too(tmp_path, trials):
+    Page(report(tmp_path, replace(two_splits(), tuning=summary(*trials, importance={}))))
+
+
+def test_the_saved_steps_are_those_that_pruned_trials_did_not_take():
+    sentences = " ".join(tuning_section(summary(*WHOLE), {}).sentences)
+    assert "saved 170 of 360 optimizer steps (47.2%)" in sentences
+    assert "seed 42 0.84, seed 43 0.85, seed 44 failed" in sentences
+
+
+@pytest.mark.parametrize(("width", "meaning"), [(0.4, "less than one standard error"), (0.04, "more than one")])
+def test_the_distance_to_the_second_is_compared_with_the_standard_error_of_val(width, meaning):
+    sentences = " ".join(tuning_section(summary(*WHOLE), {"auroc": (0.5, 0.5 + width)}).sentences)
+    assert "The best trial is 0.04 from the second (trial 0)." in sentences
+    assert meaning in sentences
+
+
+def test_the_best_of_a_loss_is_the_lowest():
+    sentences = " ".join(tuning_section(summary(*WHOLE, metric="val/loss", minimizes=True), {}).sentences)
+    assert "from the second (trial 1)" in sentences
+
+
+def test_no_setting_becomes_markup(tmp_path):
+    trials = (trial(0, 0.8, tokenizer=HOSTILE), trial(1, 0.9, tokenizer=HOSTILE))
+    assert HOSTILE not in report(tmp_path, replace(two_splits(), tuning=summary(*trials)))
