@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 JOBS ?= 2
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# tests of one file share trained jobs, so one process runs them
 
-.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-long faults host-faults fuzz parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving bench-text bench-transform
+.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-long faults host-faults fuzz parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-prepare bench-reviews bench-preprocess bench-serving bench-text bench-transform bench-tune
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -119,3 +119,6 @@ bench-text: setup ## measure text steps and tokenizers on hostile texts of up to
 
 bench-transform: setup ## measure a batch transform: records/s beside the ONNX session, peak memory; TRANSFORM="--rows 100000"
 	$(BIN)/python -m benchmarks.transform $(TRANSFORM)
+
+bench-tune: setup ## measure the search of hyperparameters on the reviews: TPE, random, killed at random (TUNE="--trials 20 --kills 10")
+	$(BIN)/python -m benchmarks.tune $(TUNE)
