@@ -39,22 +39,24 @@ Space = dict[str, Range | Choices]
 
 
 class Tuning(_Section):
-    """The settings of a search.
+    """The settings of a search."""
 
-    Attributes:
-        metric: the metric that trials are compared by; also their early_stop_metric, which is the default.
-        trials: number of trials, pruned and failed ones included.
-        max_hours: no trial is started that cannot finish in this time, together with the training of final_seeds.
-        parallel: trials at the same time. Default: number of GPUs / nproc_per_node, at least 1.
-        space: the values of each setting. Default: by model class and kind of encoder (contracts/tuning_space.py).
-        final_seeds: number of seeds that the best settings are trained with.
-        final_model: the model to save; best = that of the seed with the best metric on val.
-    """
-
-    metric: str | None = None
-    trials: int = Field(30, ge=1, le=10_000)
-    max_hours: float | None = Field(None, gt=0, le=10_000)
-    parallel: int | None = Field(None, ge=1, le=1_024)
-    space: Annotated[Space, Field(min_length=1)] | None = None
-    final_seeds: int = Field(3, ge=1, le=100)
-    final_model: FinalModel = "best"
+    metric: str | None = Field(
+        None,
+        description="Metric that compares trials, e.g. val/auroc. Default: early_stop_metric, which it sets.",
+    )
+    trials: int = Field(30, ge=1, le=10_000, description="Number of trials, pruned and failed ones included.")
+    max_hours: float | None = Field(
+        None, gt=0, le=10_000, description="No trial starts that cannot finish in this time, together with final_seeds."
+    )
+    parallel: int | None = Field(
+        None,
+        ge=1,
+        le=1_024,
+        description="Trials at a time. Default: number of GPUs / nproc_per_node, at least 1.",
+    )
+    space: Annotated[Space, Field(min_length=1)] | None = Field(
+        None, description="Values of each setting. Default: by model class and kind of encoder."
+    )
+    final_seeds: int = Field(3, ge=1, le=100, description="Number of seeds that the best settings are trained with.")
+    final_model: FinalModel = Field("best", description="The model to save: that of the best seed on val.")

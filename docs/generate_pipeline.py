@@ -24,6 +24,7 @@ from pipeline.config import (
     RealTime,
     Registration,
     Retries,
+    Search,
     Serverless,
     Spot,
     Training,
@@ -33,6 +34,7 @@ from pipeline.graph import AFTER_CONDITION, CONDITION, EDGES, FAIL, ORDER, outsi
 TARGET = Path(__file__).with_name("pipeline.md")
 SECTIONS: dict[str, type[BaseModel]] = {
     "": PipelineConfig,
+    "tuning": Search,
     "condition": Condition,
     "registration": Registration,
     "batch_score": BatchScore,

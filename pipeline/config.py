@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from contracts.numbers import LARGEST_NUMBER, Json, Number
+from contracts.tuning import Tuning
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9](-*[A-Za-z0-9]){0,62}$")]
 DIRECTORY_BUCKET = "--x-s3"  # end of the name of a bucket of S3 Express One Zone
@@ -357,6 +358,14 @@ class Aws(Section):
         return self
 
 
+class Search(Tuning):
+    """The search of hyperparameters before the training. docs/tuning.md describes the other keys."""
+
+    engine: Literal["container"] = Field(
+        default="container", description="Where trials run: container = all within the training job."
+    )
+
+
 class PipelineConfig(Section):
     """A pipeline."""
 
@@ -370,6 +379,9 @@ class PipelineConfig(Section):
     )
     hyperparameters: dict[str, Json] = Field(
         default={}, description="Hyperparameters; they override those of hyperparameters_file."
+    )
+    tuning: Search | None = Field(
+        default=None, description="Search for the best hyperparameters before the training (docs/tuning.md)."
     )
     settings: dict[str, dict[str, Json]] = Field(
         default={}, description="Settings by step name, as in the tables below."

@@ -19,6 +19,7 @@ from contracts.steps import (
     DATA_LOADING,
     MODEL_METRICS,
     PAYLOAD,
+    PYTORCH_TRAINING,
     TABULAR_PREPROCESSING,
     ModelMetricsSettings,
     PayloadSettings,
@@ -100,7 +101,7 @@ def make_plan(config: PipelineConfig, outside: Mapping[str, str]) -> Plan:
     Raises:
         ContractError: an unknown step, setting, input or hyperparameter; a missing one; a contradiction.
     """
-    hyperparameters = _checked_hyperparameters(config.hyperparameters)
+    hyperparameters = _checked_hyperparameters({**config.hyperparameters, **_search(config)})
     _require_known("settings", config.settings, (step.name for step in ORDER), "step")
     _require_known("inputs", outside, outside_inputs(), "external input")
     on = [contract for contract in ORDER if contract is not BATCH_SCORE or config.batch_score is not None]
@@ -208,6 +209,21 @@ def _checked_hyperparameters(given: Mapping[str, Any]) -> dict[str, Any]:
         values[name] = cast_value(name, value) if name in Hyperparameters.model_fields else value
     parse_hyperparameters(values)
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _search(config: PipelineConfig) -> dict[str, Any]:
+    """Return the hyperparameter that makes the training job search."""
+    if config.tuning is None:
+        return {}
+    if "tuning" in config.hyperparameters:
+        raise ContractError("tuning: is set, and hyperparameters.tuning is set too", "Set one of them.")
+    machine = None if config.aws is None else config.aws.steps.get(PYTORCH_TRAINING.name)
+    if machine is not None and machine.instance_count > 1:
+        raise ContractError(
+            f"aws.steps.{PYTORCH_TRAINING.name}.instance_count: is {machine.instance_count}, but a search runs on one",
+            "Set it to 1, e.g. with an instance type that has more GPUs, or remove tuning.",
+        )
+    return {"tuning": config.tuning.model_dump(mode="json", exclude_unset=True, exclude={"engine"})}
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:

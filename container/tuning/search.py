@@ -106,6 +106,8 @@ def search(paths: JobPaths, hp: Hyperparameters, *, hosts: int, num_gpus: int) -
 def _install(source: Path, target: Path) -> None:
     """Move the checkpoints of the best run to those of the job, or go on where a move was interrupted."""
     for path in sorted(source.glob("*")):
+        if (target / path.name).is_dir():  # a restored copy of the folder may have both
+            shutil.rmtree(target / path.name)
         os.replace(path, target / path.name)
 
 

@@ -154,11 +154,13 @@ def test_a_stopped_search_exits_as_a_stopped_job_and_goes_on(searched, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_search_without_a_result_fails_with_the_first_cause(tmp_path):
-    space = {"lr": [1e3], "optimizer": ["SGD"]}
-    overrides = {**JOB, "tuning": {"trials": 2, "space": space}, "gradient_clip_val": 0, "max_nonfinite_steps": 1}
+def test_a_search_whose_parallel_trials_have_no_result_fails_with_the_first_cause(tmp_path):
+    tuning = {"trials": 2, "parallel": 2, "space": {"lr": [1e3], "optimizer": ["SGD"]}}
+    overrides = {**JOB, "tuning": tuning, "gradient_clip_val": 0, "max_nonfinite_steps": 1}
     paths = write_job(tmp_path, overrides=overrides)
     run_train(paths, expect=1)
+    first, second = study_of(paths).trials
+    assert second.datetime_start < first.datetime_complete
     assert failure_line(paths).startswith("tuning: no trial has a result; trial 0: lr: the loss or its gradient")
 
 

@@ -1,0 +1,48 @@
+"""Parallel trials divide the machine: each has its own GPUs, or its part of the cores."""
+
+import pytest
+
+from container.processes import available_cores
+from container.tuning.trial_workers import Shares
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import parse_hyperparameters
+from testing.jobs import CONFIGURATION
+
+
+def shares(num_gpus, parallel=None, **settings):
+    tuning = {"space": {"lr": [1e-3]}, "parallel": parallel}
+    return Shares.of(parse_hyperparameters({**CONFIGURATION, "tuning": tuning, **settings}), num_gpus=num_gpus)
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "parallel", "nproc", "expected"),
+    [
+        (0, None, None, (1, 1)),
+        (0, 3, None, (3, 1)),
+        (0, None, 2, (1, 2)),
+        (8, None, None, (8, 1)),
+        (8, None, 2, (4, 2)),
+        (8, 2, None, (2, 4)),
+        (8, 3, 2, (3, 2)),
+    ],
+)
+def test_a_machine_is_divided_into_trials_of_equal_size(num_gpus, parallel, nproc, expected):
+    found = shares(num_gpus, parallel, **({"nproc_per_node": nproc} if nproc else {}))
+    assert (found.parallel, found.num_workers) == expected
+
+
+def test_parallel_trials_share_no_gpu(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    found = shares(4, 2)
+    assert [found.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(2)] == ["4,5", "6,7"]
+
+
+def test_parallel_trials_share_the_cores(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert shares(0, 2).environment(0) == {"OMP_NUM_THREADS": str(max(1, available_cores() // 2))}
+    assert shares(0).environment(0) == {}
+
+
+def test_more_trials_than_gpus_are_refused():
+    with pytest.raises(ContractError, match="3 trials of 4 processes need 12 GPUs, but this machine has 8"):
+        shares(8, 3, nproc_per_node=4)
