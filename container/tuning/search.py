@@ -87,9 +87,14 @@ def search(paths: JobPaths, hp: Hyperparameters, *, hosts: int, num_gpus: int) -
         )
     study = TuningStudy(paths, hp)
     if not winner.is_file():
-        with Search(paths, hp, study, Shares.of(hp, num_gpus=num_gpus)) as running:
-            running.run_trials()
-            best = running.choose_seed()
+        try:
+            with Search(paths, hp, study, Shares.of(hp, num_gpus=num_gpus)) as running:
+                running.run_trials()
+                best = running.choose_seed()
+        except ContractError:
+            if study.best is None:
+                study.discard()
+            raise
         clear_checkpoints(paths.checkpoints)
         write_text_atomically(winner, json.dumps(best, indent=1))
     best = json.loads(winner.read_text())
@@ -126,6 +131,7 @@ class Search:
         self._spares: dict[int, TrialRun] = {}
         self._spent = float(study.notes.get("seconds", 0.0))  # by earlier processes of this search
         self._began = time.monotonic()
+        self._has_data = False  # prepared for a trial by this process
         self._bar = tqdm(total=self._tuning.trials, unit="trial", file=sys.stderr, disable=not sys.stderr.isatty())
 
     def __enter__(self) -> "Search":
@@ -167,7 +173,7 @@ class Search:
             first = min(self._study.trials, key=lambda trial: (trial.state != TrialState.FAIL, trial.number))
             raise ContractError(
                 f"tuning: no trial has a result; trial {first.number}: {first.user_attrs['reason']}",
-                f"Correct the cause, and set resume=false to start over. The logs are in {self._paths.tuning}.",
+                f"Correct the cause, and run again. The logs of the trials are in {self._paths.tuning}.",
             )
         self._check_hours()
 
@@ -187,7 +193,7 @@ class Search:
                 break
             while len(self._running) >= self._shares.parallel:
                 self._wait()
-            self._start(self._paths.tuning / folders[seed], {**changes, "seed": seed})
+            self._start(self._paths.tuning / folders[seed], self._checked({**changes, "seed": seed}))
         while self._running:
             self._wait()
         values = {self._hp.seed: best.value}
@@ -207,21 +213,33 @@ class Search:
         fixed = {"nproc_per_node": self._shares.num_workers, "resume": True}
         return trial_settings(self._hp, {**changes, **fixed})
 
-    def _start_trial(self, trial: Trial) -> None:
-        folder = self._paths.tuning / _trial_folder(trial.number)
-        try:
-            self._start(folder, self._study.settings(trial), trial=trial)
-        except ContractError as error:
-            self._finish(trial, TrialState.PRUNED, reason=f"invalid: {error.cause}")
-
-    def _start(self, folder: Path, changes: dict[str, Any], *, trial: Trial | None = None) -> None:
-        """Prepare the data that the run needs, if no earlier run has, and begin it."""
+    def _checked(self, changes: dict[str, Any]) -> Hyperparameters:
+        """Return the hyperparameters of a run; raise ContractError for a combination that is invalid."""
         hp = parse_hyperparameters(self._settings(changes))
         check_settings(self._paths, hp, hosts=1, per_host=self._shares.num_workers)
+        return hp
+
+    def _start_trial(self, trial: Trial) -> None:
+        """Begin a trial. An invalid combination ends it; data that not even one trial can use ends the search."""
+        try:
+            hp = self._checked(self._study.settings(trial))
+        except ContractError as error:
+            self._finish(trial, TrialState.PRUNED, reason=f"invalid: {error.cause}")
+            return
+        try:
+            self._start(self._paths.tuning / _trial_folder(trial.number), hp, trial=trial)
+        except ContractError as error:
+            if not self._has_data:
+                raise
+            self._finish(trial, TrialState.PRUNED, reason=f"invalid: {error.cause}")
+
+    def _start(self, folder: Path, hp: Hyperparameters, *, trial: Trial | None = None) -> None:
+        """Prepare the data that the run needs, if no earlier run has, and begin it."""
         slot = min(set(range(self._shares.parallel)) - {running.run.slot for running in self._running})
         self._add_spare(slot)
         prepared = prepare_data(self._paths, hp, keep_others=True)
         check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
+        self._has_data = True
         run = self._spares.pop(slot)
         run.train(folder, hp, prepared=prepared.folder)
         reported = 0 if trial is None else len(self._study.trials[trial.number].intermediate_values)

@@ -46,9 +46,15 @@ class TuningStudy:
         _check_identity(folder / _IDENTITY, _identity(paths, hp))
         if not (folder / _FILE).is_file():
             self._create(folder)
-        self._study = optuna.load_study(
-            study_name=_NAME, storage=_storage(folder / _FILE), pruner=_pruner(hp, self._space)
-        )
+        self._files = folder / _FILE, folder / _IDENTITY
+        self._storage = _storage(folder / _FILE)
+        self._study = optuna.load_study(study_name=_NAME, storage=self._storage, pruner=_pruner(hp, self._space))
+
+    def discard(self) -> None:
+        """Remove the study, so that the next search may have other inputs."""
+        self._storage.engine.dispose()
+        for file in self._files:
+            file.unlink()
 
     def _create(self, folder: Path) -> None:
         """Create the study completely or not at all; its first trial has the settings of the job."""

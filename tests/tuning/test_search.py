@@ -16,9 +16,11 @@ from container.training.checkpoint_files import complete_checkpoints
 from container.training.job_data import JobData
 from container.training.stop import StopFlag
 from container.training.train import train_only
+from container.tuning.search import search
 from container.tuning.study import TuningStudy
+from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
-from testing.jobs import ONE_LAYER, failure_line, metrics, run_train, start_train, write_job
+from testing.jobs import ONE_LAYER, failure_line, metrics, run_train, start_train, table, write_job, write_table
 
 SEARCH = {
     "metric": "val/auroc",
@@ -170,6 +172,30 @@ def test_hours_that_are_too_few_for_one_trial_are_refused_with_its_duration(tmp_
     paths = write_job(tmp_path, overrides={**JOB, "tuning": tuning})
     run_train(paths, expect=1)
     assert re.match(r"tuning.max_hours: 1e-06 h is too short for one trial: the first took \d+ s", failure_line(paths))
+
+
+def test_data_that_no_trial_can_use_ends_the_search_at_once_and_may_be_corrected(tmp_path):
+    frame = table(24, seed=1)
+    paths = write_job(tmp_path, overrides={**JOB, "tuning": SEARCH}, frames={"val": frame.drop(columns="price")})
+    hp = load_hyperparameters(paths)
+    with pytest.raises(ContractError, match="price"):
+        search(paths, hp, hosts=1, num_gpus=0)
+    write_table(frame, paths.channel("val"), "csv")
+    assert study_of(paths).trials == []
+
+
+def test_a_search_is_refused_on_several_hosts_and_over_the_checkpoints_of_another_run(tmp_path):
+    paths = write_job(tmp_path, overrides={**JOB, "tuning": SEARCH})
+    hp = load_hyperparameters(paths)
+    with pytest.raises(ContractError, match="the job has 2 hosts"):
+        search(paths, hp, hosts=2, num_gpus=0)
+    folder = paths.checkpoints / "epoch=0-step=1.ckpt"
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text('{"step": 1}')
+    (folder / ".metadata").touch()
+    (folder / "manifest.json").write_text(json.dumps({".metadata": 0, "state.json": 11}))
+    with pytest.raises(ContractError, match="has checkpoints of another run"):
+        search(paths, hp, hosts=1, num_gpus=0)
 
 
 def test_a_trial_never_opens_test(tmp_path):
