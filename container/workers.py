@@ -87,6 +87,7 @@ class Workers:
         self._log = log
         self._launcher: subprocess.Popen[str] | None = None
         self._kill_at: float | None = None
+        self._abandoned = False
 
     def __enter__(self) -> "Workers":
         return self
@@ -124,6 +125,10 @@ class Workers:
             self._announce(Restart(number, of=most, cause=failure.cause, at=failure.at), job.paths.checkpoints / LAST)
             self.start(number)
 
+    def abandon(self) -> None:
+        """Kill the workers, whose result is not needed; `run`, in another thread, returns a failure."""
+        self._abandoned = self._stop.requested = True
+
     def _attempt(self, number: int) -> Failure | None:
         """Wait until the workers of this host end; return their failure."""
         launcher = self._launcher
@@ -134,6 +139,9 @@ class Workers:
             if launcher.poll() is not None:
                 return Failure.from_exit(launcher.returncode, who="the launcher of the workers", at=time.time())
             self._control.raise_trouble()
+            if self._abandoned:
+                self._kill_all()
+                return Failure("the run was abandoned", at=time.time())
             if self._stop.requested and not stop_requested:
                 stop_requested = True
                 self._kill_at = self._kill_at or time.time() + STOP_GRACE

@@ -244,6 +244,8 @@ class Search:
         run.train(folder, hp, prepared=prepared.folder)
         reported = 0 if trial is None else len(self._study.trials[trial.number].intermediate_values)
         self._running.append(Running(run, folder, hp, trial, reported))
+        if self._finished() + len(self._running) < self._tuning.trials + self._tuning.final_seeds - 1:
+            self._add_spare(slot)
 
     def _add_spare(self, slot: int) -> None:
         """Start the workers of the slot's next run, if they have not been started."""
@@ -259,7 +261,6 @@ class Search:
             if state is not None:
                 running.state = state
                 self._report(running)
-                self._add_spare(running.run.slot)
             if ended:
                 self._running.remove(running)
                 running.run.close()
@@ -277,7 +278,7 @@ class Search:
             running.reported = i + 1
             if running.trial.should_prune():
                 running.pruned = True
-                running.run.request_stop()
+                running.run.abandon()
                 reason = f"{self._metric}={value:.6g} after {entries[i]['epoch']:.3g} epochs"
                 self._finish(running.trial, TrialState.PRUNED, reason=reason, **running.facts(entries[i]))
 

@@ -133,6 +133,10 @@ class TrialRun:
         """Have the workers finish their step, save and end, as after a SIGTERM."""
         self._stop.requested = True
 
+    def abandon(self) -> None:
+        """End the run at once, without saving."""
+        self._workers.abandon()
+
     def close(self) -> None:
         """Wait for the end of the run, and remove its files; workers that got no trial are killed."""
         if self._thread is not None:

@@ -24,7 +24,7 @@ from testing.jobs import ONE_LAYER, failure_line, metrics, run_train, start_trai
 
 SEARCH = {
     "metric": "val/auroc",
-    "trials": 8,
+    "trials": 6,
     "final_seeds": 2,
     "space": {
         "lr": {"low": 1e-3, "high": 3e-2, "scale": "log"},
@@ -61,7 +61,7 @@ def searched(tmp_path_factory):
 def test_the_search_ends_with_as_many_trials_as_wanted_and_one_line_for_each(searched):
     paths, log = searched
     assert [trial.state.is_finished() for trial in study_of(paths).trials] == [True] * SEARCH["trials"]
-    assert re.findall(r"trial (\d+) (?:complete|pruned|fail): .* best .* left", log) == list("01234567")
+    assert re.findall(r"trial (\d+) (?:complete|pruned|fail): .* best .* left", log) == list("012345")
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_data_is_prepared_once_for_each_preparation_setting(searched):
     _, log = searched
     search = log[: log.index("seed-43:")].split("Data found prepared")
     assert len(search) > 2
-    assert log[: log.index("trial 7 ")].count("Data prepared in") <= len(SEARCH["space"]["max_sen_len"])
+    assert log[: log.index("trial 5 ")].count("Data prepared in") <= len(SEARCH["space"]["max_sen_len"])
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_the_report_of_the_winner_describes_the_search(searched):
 @pytest.mark.slow
 def test_a_search_that_is_killed_again_and_again_ends_with_the_same_study(searched, tmp_path):
     paths = write_job(tmp_path, overrides={**JOB, "tuning": SEARCH})
-    for wanted in ("Data prepared in", "trial 0 ", "trial 2 ", "trial 5 ", "seed-43"):
+    for wanted in ("Data prepared in", "trial 0 ", "trial 2 ", "trial 4 ", "seed-43"):
         process = start_train(paths, warm=True)
         deadline = time.monotonic() + 120
         while wanted not in log_of(paths) and process.poll() is None:
@@ -151,7 +151,7 @@ def test_a_stopped_search_exits_as_a_stopped_job_and_goes_on(searched, tmp_path)
         time.sleep(0.02)
     process.terminate()
     assert process.wait(timeout=120) == 143
-    assert "the search has 1 of 8 trials" in log_of(paths)
+    assert "the search has 1 of 6 trials" in log_of(paths)
     assert [trial.number for trial in study_of(paths).trials if trial.state.is_finished()] == [0]
 
 
@@ -160,9 +160,8 @@ def test_a_search_whose_parallel_trials_have_no_result_fails_with_the_first_caus
     tuning = {"trials": 2, "parallel": 2, "space": {"lr": [1e3], "optimizer": ["SGD"]}}
     overrides = {**JOB, "tuning": tuning, "gradient_clip_val": 0, "max_nonfinite_steps": 1}
     paths = write_job(tmp_path, overrides=overrides)
-    run_train(paths, expect=1)
-    first, second = study_of(paths).trials
-    assert second.datetime_start < first.datetime_complete
+    log = run_train(paths, expect=1)
+    assert log.index("Data found prepared in") < log.index(" fail: "), "the second began before the first ended"
     assert failure_line(paths).startswith("tuning: no trial has a result; trial 0: lr: the loss or its gradient")
 
 
