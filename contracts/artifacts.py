@@ -33,16 +33,18 @@ INCOMPLETE = ".incomplete"  # folder in model/ in which it is written first, so 
 
 PREDICT_RESULTS = "predict_results.pth"
 METRICS = "metrics.json"
+HISTORY = "history.json"  # the values that training logged, by step
 REPORT = "report.html"
 TENSORBOARD_EVAL = "tensorboard_eval"
+CURVES = (f"{TENSORBOARD_EVAL}/roc_curve.png", f"{TENSORBOARD_EVAL}/pr_curve.png")
 PROFILE = "profile"
 TUNING, TUNING_SUMMARY = "tuning", "summary.json"  # of a search, in output/data/
 REQUIRED_EVALUATION_FILES = (
     PREDICT_RESULTS,
     METRICS,
+    HISTORY,
     REPORT,
-    f"{TENSORBOARD_EVAL}/roc_curve.png",
-    f"{TENSORBOARD_EVAL}/pr_curve.png",
+    *CURVES,
 )
 
 ONNX_TABULAR, ONNX_OUTPUT = "tabular", "probabilities"  # an input and the output of model.onnx

@@ -1,6 +1,8 @@
 """Write a job's evaluation: predictions, metrics.json, curves and the report."""
 
 import json
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from contracts.atomic_files import write_text_atomically
 
 
 def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
-    """Write {val,test}_predictions, metrics.json, tensorboard_eval/{roc,pr}_curve.png and report.html into `out`.
+    """Write {val,test}_predictions, metrics.json, history.json, tensorboard_eval/{roc,pr}_curve.png and report.html.
 
     Each file is written atomically. Return the content of metrics.json: metrics such as `val/auroc`, None if undefined,
     the reasons under `undefined`, and details.
@@ -48,5 +50,15 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
     }
     written = json.dumps(metrics, indent=2, allow_nan=False)
     write_text_atomically(out / artifacts.METRICS, written)
+    history = json.dumps({"entries": _finite(evaluation.history)}, indent=1, allow_nan=False)
+    write_text_atomically(out / artifacts.HISTORY, history)
     write_text_atomically(out / artifacts.REPORT, render_report(evaluation, analyses, threshold=threshold))
     return json.loads(written)
+
+
+def _finite(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the entries with null for a number that JSON cannot represent, such as the loss of a skipped step."""
+    return [
+        {name: value if value is None or math.isfinite(value) else None for name, value in entry.items()}
+        for entry in history
+    ]

@@ -22,7 +22,7 @@ class EvaluationInput:
         class_labels: labels as the user wrote them, in the order of the class ids. [K]
         input_format: csv, tsv or parquet; also the format of the predictions.
         early_stop_metric: the metric that chose the best weights, e.g. val/f1_score.
-        history: training's log entries: {"step", "epoch", "train/loss", "lr", "val/loss", ...}.
+        history: training's log entries: {"step", "epoch", "time", "train/loss", "lr", "val/loss", ...}.
         data_summary: summary of every split, see container/preprocessing/data_summary.py.
         hyperparameters: all values, as JSON.
         run: facts to show, in order; `weights` says which weights were evaluated, and why.

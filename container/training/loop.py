@@ -256,7 +256,7 @@ class Trainer:
         self._loss_steps = 0
         progress = self._schedule.progress(state)
         rates = self._progress.report(state.step, progress, values)
-        state.history.append({"step": state.step, "epoch": progress, **values, **rates})
+        state.history.append({"step": state.step, "epoch": progress, "time": time.time(), **values, **rates})
 
     def _validate(self) -> None:
         """Validate, record whether the metric is the best so far, and save a checkpoint."""
@@ -293,7 +293,7 @@ class Trainer:
         log_memory(self._ranks)
         return_freed_memory()
         self._progress.scalars(state.step, values)
-        state.history.append({"step": state.step, "epoch": progress, **values})
+        state.history.append({"step": state.step, "epoch": progress, "time": time.time(), **values})
         self._run.save()
         self._progress.restart()
         self._job.timeline.mark("validate")

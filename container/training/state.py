@@ -19,7 +19,7 @@ class TrainingState:
         stopped_early: patience ran out.
         nonfinite: consecutive steps skipped for a non-finite gradient.
         skipped: all steps skipped for that reason.
-        history: logged values: {"step", "epoch", "train/loss", ...}.
+        history: logged values: {"step", "epoch", "time", "train/loss", ...}.
     """
 
     step: int = 0

@@ -22,7 +22,7 @@ from container.evaluation.curves import (
 from container.evaluation.evaluate import write_evaluation
 from container.evaluation.reliability import calibrate
 from contracts.consistency import METRICS
-from testing.evaluations import evaluation, split, two_splits
+from testing.evaluations import evaluation, history, split, two_splits
 
 
 def scored(rows, *, seed=0, digits=None):
@@ -55,10 +55,17 @@ def test_every_file_is_written_and_no_temporary_file_remains(tmp_path):
     write_evaluation(tmp_path, two_splits())
     names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert names == {
-        "val_predictions.csv", "test_predictions.csv", "metrics.json", "report.html",
+        "val_predictions.csv", "test_predictions.csv", "metrics.json", "history.json", "report.html",
         "tensorboard_eval/roc_curve.png", "tensorboard_eval/pr_curve.png",
     }  # fmt: skip
     assert len(pd.read_csv(tmp_path / "test_predictions.csv")) == 400
+
+
+def test_history_json_holds_each_logged_step_and_null_for_a_loss_that_is_not_finite(tmp_path):
+    entries = [*history(), {"step": 7, "epoch": 3.5, "train/loss": float("nan")}]
+    write_evaluation(tmp_path, replace(two_splits(), history=entries))
+    written = json.loads((tmp_path / "history.json").read_text(), parse_constant=no_constant)
+    assert written == {"entries": [*history(), {"step": 7, "epoch": 3.5, "train/loss": None}]}
 
 
 def test_a_split_of_one_class_has_null_metrics_that_name_the_class(tmp_path):
