@@ -10,6 +10,14 @@ from contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, JobPaths
 from contracts.serving import PORT, PORT_VARIABLE
 from contracts.steps import PROCESSING_STEPS
 
+# The arguments of `track`, and the hyperparameters that they replace.
+TRACKING_ARGUMENTS = {
+    "--uri": "mlflow_tracking_uri",
+    "--experiment": "mlflow_experiment",
+    "--run-name": "mlflow_run_name",
+    "--tags": "mlflow_tags",
+}
+
 
 def main(command_line: Sequence[str] | None = None) -> int:
     """Parse the command line, run the command and return its exit code."""
@@ -22,6 +30,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
         ("train", "train, evaluate and export: read input/, write model/ and output/"),
         ("tune", "search for the best hyperparameters, then train, evaluate and export with them"),
         ("serve", "answer GET /ping and POST /invocations with model/: a trained model or an unpacked package"),
+        ("track", "send a finished job to an MLflow tracking server; again, to complete or update its run"),
         ("demo", "generate a small data set and train on it"),
         *((name, f"run a pipeline step: {step.about}") for name, step in PROCESSING_STEPS.items()),
     ):
@@ -39,6 +48,8 @@ def main(command_line: Sequence[str] | None = None) -> int:
                 "--port", type=int, default=os.environ.get(PORT_VARIABLE) or PORT,
                 help=f"port to listen on (default: ${PORT_VARIABLE}, else {PORT})",
             )  # fmt: skip
+        if name == "track":
+            _add_tracking_arguments(command)
     options = parser.parse_args(command_line)
     paths = JobPaths.resolve(options.root)
     if options.command in ("train", "tune"):
@@ -52,6 +63,12 @@ def main(command_line: Sequence[str] | None = None) -> int:
         from container.serving.server import serve
 
         return serve(paths.model, port=options.port)
+    if options.command == "track":
+        from container.tracking.send import track
+
+        given = {name: getattr(options, name) for name in TRACKING_ARGUMENTS.values()}
+        given["mlflow_tags"] = given["mlflow_tags"] and dict(given["mlflow_tags"])
+        return track(paths, {name: value for name, value in given.items() if value is not None})
     if options.command in PROCESSING_STEPS:
         from container.steps.program import run_step
 
@@ -61,6 +78,22 @@ def main(command_line: Sequence[str] | None = None) -> int:
     from container.demo import demo
 
     return demo(paths)
+
+
+def _add_tracking_arguments(command: argparse.ArgumentParser) -> None:
+    for flag, name in TRACKING_ARGUMENTS.items():
+        about = f"replaces the job's {name}"
+        if name == "mlflow_tags":
+            command.add_argument(flag, dest=name, help=about, nargs="*", type=_tag, metavar="KEY=VALUE")
+        else:
+            command.add_argument(flag, dest=name, help=about)
+
+
+def _tag(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value
 
 
 def _stop_before_the_command(*_: object) -> None:

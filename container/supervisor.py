@@ -36,6 +36,7 @@ from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
 from container.processes import set_up_logging
 from container.timeline import Timeline
+from container.tracking.forward import forward_results
 from container.training.checkpoint_files import LAST, clear_checkpoints
 from container.workers import StopHandler, StoppedBeforeTraining, Workers
 from contracts import artifacts
@@ -167,7 +168,10 @@ def _train(
         job = Job(paths, hp, scratch, prepared.folder, timeline, kind)
         stop.interrupts = False
         failure = workers.run(job)
-    verdict = _agree_verdict(control, _verdict(job, failure, stop) if topology.leads else None)
+    own = _verdict(job, failure, stop) if topology.leads else None
+    if own is not None and own.exit_code == COMPLETED:
+        forward_results(paths, hp, stopping=lambda: stop.requested)
+    verdict = _agree_verdict(control, own)
     if verdict.failure is not None:
         return _fail(paths, verdict.failure)
     if verdict.exit_code == STOPPED:

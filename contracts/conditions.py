@@ -37,6 +37,8 @@ def pretrained(name: str) -> Need:
     return _when(holds, otherwise=f"the weights of a {FROM_SCRATCH} encoder are already random")
 
 
+TRACKED = _when(lambda hp: hp.mlflow_tracking_uri is not None, otherwise="mlflow_tracking_uri is not set")
+
 PROCESSES = Need(lambda _hp, features: bool(features), "there is one process")
 # NO_SHARD has an effect if fsdp runs without a shard axis.
 SHARDS = Need(

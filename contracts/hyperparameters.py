@@ -36,6 +36,10 @@ ClassWeight = Annotated[float, Field(ge=1e-6, le=1e6)]  # only ratios matter; in
 ZERO_BUBBLE_SCHEDULES = ("InterleavedZeroBubble", "ZBVZeroBubble")
 TWO_STAGE_SCHEDULES = ("Interleaved1F1B", *ZERO_BUBBLE_SCHEDULES)
 
+TagKey = Annotated[str, Field(min_length=1, max_length=250)]
+TagValue = Annotated[str, Field(max_length=5_000)]
+TRACKING_URI = r"^(https?://[^/?#@\s]+(/[^?#@\s]*)?|arn:aws[a-z-]*:sagemaker:[a-z0-9-]+:[0-9]{12}:mlflow-(tracking-server|app)/[A-Za-z0-9-]+)$"
+
 ONNX_NAME = "^[A-Za-z_][A-Za-z0-9_]*$"  # ONNX requires identifiers of C
 BALANCED = "balanced"
 _POOLED_TWO_TEXT_CLASSES = tuple(name for name in POOLED_CLASSES if name in TWO_TEXT_CLASSES)
@@ -324,6 +328,15 @@ class Hyperparameters(BaseModel):
         about="Log the progress of every process, prefixed with its rank. By default, ranks above 0 log only warnings.")
     profile: bool = declare(False, group="processes", scope="run",
         about="Trace some steps: output/data/profile/ gets the trace and a table of the ten most expensive operations.")
+
+    mlflow_tracking_uri: str | None = declare(None, group="tracking", scope="run", pattern=TRACKING_URI, max_length=250,
+        about="MLflow server that gets the finished job's results: https://HOST, http://HOST, or the ARN of a SageMaker tracking server or MLflow app. A name or password goes into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. Default: none.")
+    mlflow_experiment: str = declare("Default", group="tracking", scope="run", min_length=1, max_length=250, needs=(conditions.TRACKED,),
+        about="Experiment of the run; created if it does not exist.")
+    mlflow_run_name: str | None = declare(None, group="tracking", scope="run", min_length=1, max_length=250, needs=(conditions.TRACKED,),
+        about="Name of the run. Default: the name of the SageMaker training job, or a name that MLflow chooses.")
+    mlflow_tags: dict[TagKey, TagValue] = declare({}, group="tracking", scope="run", max_length=50, needs=(conditions.TRACKED,),
+        about="Tags of the run.")
     # fmt: on
 
     @field_validator("decision_threshold")

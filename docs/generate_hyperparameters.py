@@ -23,6 +23,7 @@ GROUPS = {
     "control": "Control",
     "outcome": "After training: decisions, explanation, ONNX variants",
     "processes": "Processes and parallelism",
+    "tracking": "Tracking with MLflow",
 }
 INTRODUCTION = """# Hyperparameters
 

@@ -10,7 +10,7 @@ from testing.jobs import REPOSITORY
 
 # From the entry point down: a package may import those that come after it (and contracts).
 ORDER = [
-    "steps", "tuning", "training", "export", "evaluation", "serving", "parallel", "models", "data", "preprocessing",
+    "tracking", "steps", "tuning", "training", "export", "evaluation", "serving", "parallel", "models", "data", "preprocessing",
     "text", "decision", "tables",
 ]  # fmt: skip
 NOT_UNDER = {

@@ -33,10 +33,16 @@ class ServingCode:
 
 
 def serving_code() -> ServingCode:
-    """Return the entry point and every project module that it imports, directly or indirectly."""
-    files = {ENTRY_POINT: Path(inference.__file__)}
+    """Return the entry point of SageMaker's inference containers and every project module that it imports."""
+    imported = imported_code(_ENTRY_MODULE)
+    return ServingCode({ENTRY_POINT: Path(inference.__file__), **imported.files}, imported.requirements)
+
+
+def imported_code(entry_module: str) -> ServingCode:
+    """Return a module of this project and every project module that it imports, directly or indirectly."""
+    files: dict[str, Path] = {}
     others: set[str] = set(_IMPORTED_LATER)
-    waiting, seen = [_ENTRY_MODULE], set[str]()
+    waiting, seen = [entry_module], set[str]()
     while waiting:
         module = waiting.pop()
         if module in seen:

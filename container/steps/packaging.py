@@ -30,7 +30,7 @@ def run(step: StepRun) -> None:
         ContractError: an artifact is missing or does not load, or a script or the calibration is invalid.
     """
     source, model = _model_folder(step)
-    members: dict[str, Path | bytes] = dict(_artifacts(source, model, include_weights=step.settings.include_weights))
+    members: dict[str, Path | bytes] = dict(served_files(source, model, include_weights=step.settings.include_weights))
     calibration = step.input("calibration_model")
     if calibration is not None:
         members |= _members([calibration / CALIBRATION], calibration, place="input calibration_model")
@@ -65,8 +65,12 @@ def _model_folder(step: StepRun) -> tuple[Path, Path]:
     return archive, step.scratch / "model"
 
 
-def _artifacts(source: Path, model: Path, *, include_weights: bool) -> dict[str, Path]:
-    """Return the files that serving reads, by name in the package."""
+def served_files(source: Path, model: Path, *, include_weights: bool) -> dict[str, Path]:
+    """Return the files that serving reads, by name in the package.
+
+    Args:
+        source: the place of `model`, for messages.
+    """
     required = [*artifacts.SERVING_FILES, *(artifacts.TRAINED_WEIGHTS if include_weights else ())]
     for name in required:
         if not (model / name).is_file():

@@ -24,7 +24,7 @@ _NOT_IN_WHOLE_JOBS = (
     "tokenizer", "primary_tokenizer", "secondary_tokenizer", "encoder_config", "num_classes", "is_binary",
     "multiclass_categories", "compile", "nproc_per_node", "strategy", "max_epochs", "imputation_dict", "risk_tables",
     "onnx_variants", "load_ckpt", "max_sen_len", "primary_max_sen_len", "secondary_max_sen_len", "early_stop_metric",
-    "decision_threshold", "class_weights", "target_prior", "profile",
+    "decision_threshold", "class_weights", "target_prior", "profile", "mlflow_tracking_uri",
 )  # fmt: skip
 
 

@@ -42,6 +42,8 @@ VALUES: dict[str, st.SearchStrategy] = {
     "onnx_variants": st.just(["int8"]),
     "bf16": st.booleans(),
     "compile": st.booleans(),
+    "mlflow_tracking_uri": st.just("https://mlflow.example.com"),
+    "mlflow_tags": st.just({"team": "a"}),
 }
 FIXED = {*COLUMNS, "model_class", "text_name", "primary_text_name", "secondary_text_name", "num_classes", "is_binary"}
 

@@ -1,0 +1,1 @@
+"""Send the results of a finished job to an MLflow tracking server."""
