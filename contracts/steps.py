@@ -14,8 +14,9 @@ from contracts.spelling import did_you_mean
 from contracts.step_contract import Fractions, JsonObject, Names, StepArgument, StepContract, StepFolder, StepSettings
 
 TABLE_FILES = tuple(f"*.{suffix}{gz}" for suffix in ("csv", "tsv", "json", "jsonl", "parquet") for gz in ("", ".gz"))
-PREDICTION_FILES = (*TABLE_FILES, "output.tar.gz")
 ARCHIVED_MODEL = "model.tar.gz"
+ARCHIVED_OUTPUT = "output.tar.gz"  # the service's archive of a training job's output/data
+PREDICTION_FILES = (*TABLE_FILES, ARCHIVED_OUTPUT)
 PAYLOAD_ARCHIVE = "payload.tar.gz"
 PAYLOAD_CHECK = "payload_check.json"
 SIGNATURE = "signature.json"

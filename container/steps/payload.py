@@ -38,12 +38,11 @@ from contracts.serving import (
     ServingSettings,
 )
 from contracts.spelling import did_you_mean
-from contracts.steps import ARCHIVED_MODEL, PAYLOAD_ARCHIVE, PAYLOAD_CHECK, PayloadSettings
+from contracts.steps import ARCHIVED_MODEL, ARCHIVED_OUTPUT, PAYLOAD_ARCHIVE, PAYLOAD_CHECK, PayloadSettings
 
 logger = logging.getLogger(__name__)
 
 _SPLITS = ("test", "val")  # the first of them that exists is compared
-_TRAINING_OUTPUT = "output.tar.gz"
 _SUM_TOLERANCE = 1e-3
 
 
@@ -226,10 +225,10 @@ def _expected(step: StepRun, package: Package) -> Expected | None:
 
 def _predictions_folder(step: StepRun) -> Path | None:
     folder = step.input("eval_output")
-    if folder is None or not (folder / _TRAINING_OUTPUT).is_file():
+    if folder is None or not (folder / ARCHIVED_OUTPUT).is_file():
         return folder
     unpacked = step.scratch / "eval"
-    extract_archive(folder / _TRAINING_OUTPUT, unpacked)
+    extract_archive(folder / ARCHIVED_OUTPUT, unpacked)
     # The service packs the content of output/data, the SDK's local mode the content of output.
     return next((path.parent for path in sorted(unpacked.rglob("*_predictions.*"))), unpacked)
 

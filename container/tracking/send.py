@@ -1,5 +1,7 @@
 """Send a finished job to an MLflow tracking server: parameters, metrics by step, report, plots and the model.
 
+The job is a folder laid out like /opt/ml, or the two archives that a job on SageMaker leaves in S3.
+
 A job has one run, which a tag identifies. Sending a job again adds what the run lacks, and updates the rest.
 """
 
@@ -12,9 +14,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from container.archives import extract_archive
 from container.processes import set_up_logging
 from container.steps.package_code import imported_code
 from container.steps.packaging import served_files
@@ -23,8 +26,9 @@ from contracts.atomic_files import link_or_copy
 from contracts.errors import ContractError, first_line
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
-from contracts.input_files import read_as, read_object
+from contracts.input_files import check_file, read_as, read_object
 from contracts.paths import SPLITS, JobPaths
+from contracts.steps import ARCHIVED_MODEL, ARCHIVED_OUTPUT
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -36,6 +40,7 @@ JOB_TAG = "text-table-trainer.job"
 MODEL_FOLDER = "model"
 PLOTS_FOLDER = "plots"
 FINAL = "final"  # prefix of the final metrics, which are those of the chosen weights
+_FILES = (artifacts.REPORT, artifacts.METRICS)
 _LOADER = "container.serving.pyfunc"
 _PARAMETERS = 100  # in a request, by MLflow's limits; and the other two
 _METRICS = 1_000
@@ -51,7 +56,7 @@ _VARIABLES = {
 }
 _SECONDS_TO_ANSWER, _SECONDS_TO_STORE = "10", "120"  # of the first request, and of the others
 Entries = list[dict[str, float | None]]
-_UNFINISHED = "Give --root the folder of a completed training job."
+_UNFINISHED = "Give --root the folder of a completed training job, or of its model.tar.gz and output.tar.gz."
 
 
 @dataclass(frozen=True)
@@ -59,31 +64,40 @@ class FinishedJob:
     """The results of a completed job.
 
     Attributes:
+        model: the folder model/.
+        output: the folder output/data/.
         identity: a digest of the metrics and of the time that each phase took.
         history: the values that training logged, by step.
     """
 
-    paths: JobPaths
+    model: Path
+    output: Path
     hp: Hyperparameters
     identity: str
     metrics: Mapping[str, Any]
     history: Entries
 
     @classmethod
-    def read(cls, paths: JobPaths, overrides: Mapping[str, Any]) -> "FinishedJob":
-        """Read the results below `paths`; `overrides` replace the job's own settings of the tracking.
+    def read(cls, paths: JobPaths, scratch: Path, *, overrides: Mapping[str, Any]) -> "FinishedJob":
+        """Read the results below `paths`.
+
+        Args:
+            scratch: a folder for the content of archives.
+            overrides: replace the job's own settings of the tracking.
 
         Raises:
             ContractError: a file is missing or damaged, or an override is invalid.
         """
-        settings = read_object(paths.model / artifacts.HYPERPARAMETERS, _UNFINISHED)
-        metrics = paths.output_data / artifacts.METRICS
+        model, output = _folders(paths, scratch)
+        settings = read_object(model / artifacts.HYPERPARAMETERS, _UNFINISHED)
+        metrics = output / artifacts.METRICS
         return cls(
-            paths=paths,
+            model=model,
+            output=output,
             hp=parse_hyperparameters({**settings, **overrides}),
             metrics=read_object(metrics, _UNFINISHED),
             identity=hashlib.sha256(metrics.read_bytes()).hexdigest()[:32],
-            history=read_as(paths.output_data / artifacts.HISTORY, dict[str, Entries], _UNFINISHED)["entries"],
+            history=read_as(output / artifacts.HISTORY, dict[str, Entries], _UNFINISHED)["entries"],
         )
 
     @property
@@ -105,8 +119,9 @@ def track(paths: JobPaths, overrides: Mapping[str, Any]) -> int:
     """
     set_up_logging()
     try:
-        job = FinishedJob.read(paths, overrides)
-        run_id = send(job)
+        with tempfile.TemporaryDirectory(prefix="mlflow-") as scratch:
+            job = FinishedJob.read(paths, Path(scratch), overrides=overrides)
+            run_id = send(job, Path(scratch))
     except ContractError as error:
         print(error, file=sys.stderr, flush=True)
         return 1
@@ -114,7 +129,21 @@ def track(paths: JobPaths, overrides: Mapping[str, Any]) -> int:
     return 0
 
 
-def send(job: FinishedJob) -> str:
+def _folders(paths: JobPaths, scratch: Path) -> tuple[Path, Path]:
+    """Return model/ and output/data/; of archives, only what is sent is extracted."""
+    if not (paths.root / ARCHIVED_MODEL).is_file():
+        return paths.model, paths.output_data
+    sent = {PurePath(name).name for name in (*_FILES, *artifacts.CURVES, artifacts.HISTORY)}
+    model, output = scratch / "job" / "model", scratch / "job" / "output"
+    check_file(paths.root / ARCHIVED_OUTPUT)
+    weights = artifacts.TRAINED_WEIGHTS
+    extract_archive(paths.root / ARCHIVED_MODEL, model, wanted=lambda name: PurePath(name).name not in weights)
+    names = extract_archive(paths.root / ARCHIVED_OUTPUT, output, wanted=lambda name: PurePath(name).name in sent)
+    # The archive may contain data/.
+    return model, next(((output / name).parent for name in names if PurePath(name).name == artifacts.METRICS), output)
+
+
+def send(job: FinishedJob, scratch: Path) -> str:
     """Send the job and return the id of its run.
 
     Raises:
@@ -145,7 +174,7 @@ def send(job: FinishedJob) -> str:
             os.environ[_TIMEOUT] = _SECONDS_TO_STORE
         _send_parameters(client, run.info.run_id, job)
         _send_metrics(client, run, job)
-        _send_files(client, run.info.run_id, job)
+        _send_files(client, run.info.run_id, job, scratch=scratch)
         client.set_terminated(run.info.run_id, end_time=_milliseconds(job.last))
     except ContractError:
         raise
@@ -209,15 +238,12 @@ def _metrics(job: FinishedJob) -> "Iterator[Metric]":
             yield Metric(f"{FINAL}/{name}", value, _milliseconds(job.last), _step(job.last))
 
 
-def _send_files(client: "MlflowClient", run_id: str, job: FinishedJob) -> None:
-    output = job.paths.output_data
-    for name in (artifacts.REPORT, artifacts.METRICS):
-        client.log_artifact(run_id, str(output / name))
+def _send_files(client: "MlflowClient", run_id: str, job: FinishedJob, *, scratch: Path) -> None:
+    for name in _FILES:
+        client.log_artifact(run_id, str(job.output / name))
     for name in artifacts.CURVES:
-        client.log_artifact(run_id, str(output / name), PLOTS_FOLDER)
-    with tempfile.TemporaryDirectory(prefix="mlflow-") as scratch:
-        folder = _write_pyfunc(job.paths.model, Path(scratch), run_id)
-        client.log_artifacts(run_id, str(folder), MODEL_FOLDER)
+        client.log_artifact(run_id, str(job.output / name), PLOTS_FOLDER)
+    client.log_artifacts(run_id, str(_write_pyfunc(job.model, scratch, run_id)), MODEL_FOLDER)
 
 
 def _write_pyfunc(model: Path, scratch: Path, run_id: str) -> Path:

@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tarfile
 import time
 from contextlib import closing
 
@@ -20,6 +21,7 @@ from container.tracking.forward import forward_results
 from contracts.artifacts import HISTORY, HYPERPARAMETERS, METRICS
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
+from contracts.steps import ARCHIVED_MODEL, ARCHIVED_OUTPUT
 from testing.jobs import CONFIGURATION, ONE_LAYER, metrics, run_train, table, write_hyperparameters, write_job
 from testing.mlflow_server import MlflowServer
 
@@ -155,6 +157,18 @@ def test_a_job_that_is_sent_again_updates_its_run_and_doubles_nothing(job, serve
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("inside", ["", "data/"])
+def test_the_archives_that_sagemaker_keeps_of_a_job_update_the_run_of_its_folder(job, server, run, tmp_path, inside):
+    for archive, folder, place in ((ARCHIVED_MODEL, job.model, ""), (ARCHIVED_OUTPUT, job.output_data, inside)):
+        with tarfile.open(tmp_path / archive, "w:gz") as packed:
+            packed.add(folder, place or ".")
+    before = rows_of(server, "metrics")
+    assert main(["track", "--root", str(tmp_path), "--uri", server.uri]) == 0
+    assert find_run(server).info.run_id == run.info.run_id
+    assert rows_of(server, "metrics") == before
+
+
+@pytest.mark.slow
 def test_the_model_of_a_run_scores_raw_records_as_the_predictor_with_its_own_copy_of_the_code(
     job, server, run, tmp_path
 ):
@@ -222,9 +236,9 @@ def test_a_job_whose_tracker_is_killed_in_the_middle_is_completed_by_another_tra
 
     send_files = sending._send_files
 
-    def killed(*arguments):
+    def killed(*arguments, **others):
         server.kill()
-        send_files(*arguments)
+        send_files(*arguments, **others)
 
     experiment = ("--experiment", "killed")
     with monkeypatch.context() as patch:
@@ -336,3 +350,10 @@ def test_a_folder_without_a_completed_job_is_an_error_that_names_the_missing_fil
 def test_a_job_without_a_server_is_an_error_that_names_the_argument(finished_job, capsys):
     assert main(["track", "--root", str(finished_job.root)]) == 1
     assert "Give --uri" in capsys.readouterr().err
+
+
+def test_a_model_archive_without_the_archive_of_the_output_is_an_error_that_names_it(tmp_path, capsys):
+    with tarfile.open(tmp_path / ARCHIVED_MODEL, "w:gz"):
+        pass
+    assert main(["track", "--root", str(tmp_path), "--uri", "http://127.0.0.1:9"]) == 1
+    assert str(tmp_path / ARCHIVED_OUTPUT) in capsys.readouterr().err

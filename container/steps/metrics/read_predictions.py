@@ -20,8 +20,8 @@ from container.tables.values import keys, numbers
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.input_files import expected_content, read_object
+from contracts.steps import ARCHIVED_OUTPUT
 
-ARCHIVE = "output.tar.gz"
 ONLY_SPLIT = "test"  # the split of predictions whose file names have no split
 _PREDICTIONS = re.compile(r"(?P<split>[^/]+?)_predictions[^/]*")
 _METRICS_FIX = "Provide the metrics.json that the training job wrote, or remove it."
@@ -69,7 +69,7 @@ def find_predictions(folder: Path, *, scratch: Path) -> PredictionFiles:
         ContractError: no predictions.
     """
     paths = data_files(folder)
-    archives = [path for path in paths if path.name == ARCHIVE]
+    archives = [path for path in paths if path.name == ARCHIVED_OUTPUT]
     if archives and not any(_PREDICTIONS.fullmatch(path.name) for path in paths):
         if len(archives) > 1:
             raise ContractError(
@@ -82,7 +82,7 @@ def find_predictions(folder: Path, *, scratch: Path) -> PredictionFiles:
         if match := _PREDICTIONS.fullmatch(path.name):
             by_split.setdefault(match["split"], []).append(path)
     if not by_split:
-        by_split = {ONLY_SPLIT: [path for path in paths if path.name not in (artifacts.METRICS, ARCHIVE)]}
+        by_split = {ONLY_SPLIT: [path for path in paths if path.name not in (artifacts.METRICS, ARCHIVED_OUTPUT)]}
     metrics = next((path for path in paths if path.name == artifacts.METRICS), None)
     splits = {
         name: open_part_files(files, folder=folder, scratch=scratch / f"{folder.name}-{name}")
