@@ -330,7 +330,7 @@ class Hyperparameters(BaseModel):
         about="Trace some steps: output/data/profile/ gets the trace and a table of the ten most expensive operations.")
 
     mlflow_tracking_uri: str | None = declare(None, group="tracking", scope="run", pattern=TRACKING_URI, max_length=250,
-        about="MLflow server that gets the finished job's results: https://HOST, http://HOST, or the ARN of a SageMaker tracking server or MLflow app. A name or password goes into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. Default: none.")
+        about="MLflow server that gets the finished job's results: its address (http or https), or the ARN of a SageMaker tracking server or MLflow app. A name or password goes into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. Default: none.")
     mlflow_experiment: str = declare("Default", group="tracking", scope="run", min_length=1, max_length=250, needs=(conditions.TRACKED,),
         about="Experiment of the run; created if it does not exist.")
     mlflow_run_name: str | None = declare(None, group="tracking", scope="run", min_length=1, max_length=250, needs=(conditions.TRACKED,),
