@@ -1,11 +1,10 @@
 """Check the hyperparameters before data is prepared: errors first, then warnings and advice."""
 
 import logging
-import os
-import shutil
 
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.encoder_checks import check_encoders
+from container.processes import has_compiler
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import describe_hyperparameters
 from contracts.hyperparameters import FROM_SCRATCH, Hyperparameters
@@ -44,7 +43,7 @@ def check_before_preparing(paths: JobPaths, hp: Hyperparameters, *, hosts: int, 
 
 def _check_compiler(hp: Hyperparameters) -> None:
     """Raise ContractError if torch.compile would not find the C++ compiler that it calls at run time."""
-    if hp.compile and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "gcc", "clang", "cc")):
+    if hp.compile is True and not has_compiler():
         raise ContractError(
             "compile: is true, but this machine has no C++ compiler, which torch.compile calls at run time",
             "Set compile to false, or build the image on a base that has gcc and g++.",

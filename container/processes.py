@@ -4,6 +4,7 @@ import ctypes
 import io
 import logging
 import os
+import shutil
 import signal
 import sys
 from typing import NoReturn
@@ -45,6 +46,11 @@ def end_process(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def has_compiler() -> bool:
+    """Return whether this machine has the C++ compiler that torch.compile calls at run time."""
+    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "gcc", "clang", "cc"))
 
 
 def available_cores() -> int:

@@ -362,7 +362,7 @@ def _check_zero_bubble(hp: Hyperparameters) -> None:
         ("compile", "compiled layers cannot be divided into them"),
         ("activation_checkpointing", "each would recompute the layers, nine times per microbatch instead of once"),
     ):
-        if getattr(hp, name):
+        if getattr(hp, name) not in (0, "auto"):
             raise ContractError(
                 f"{name}: is {getattr(hp, name)}, but {hp.pp_schedule} runs the backward pass in two parts: {reason}",
                 f"Remove {name}, or set pp_schedule to 1F1B or Interleaved1F1B.",

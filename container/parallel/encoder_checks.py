@@ -69,7 +69,7 @@ def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegree
     if hp.architecture.encoder != "transformer":
         _check_no_split(hp, degrees)
         return
-    layer_settings = [name for name in ("activation_checkpointing", "compile") if getattr(hp, name)]
+    layer_settings = [name for name in ("activation_checkpointing", "compile") if getattr(hp, name) not in (0, "auto")]
     if hp.fsdp_wrap == "layer" and "fsdp" in degrees.features(hp):
         layer_settings.append("fsdp_wrap")
     if not layer_settings and degrees.pp == degrees.tp == 1:

@@ -10,7 +10,7 @@ from torch import nn
 from container.models.classifier import Classifier
 from container.parallel.branch import split_branches
 from container.parallel.execution import DirectExecution, Execution
-from container.parallel.layer_wrapping import checkpoint_activations, compile_layers
+from container.parallel.layer_wrapping import checkpoint_activations, compile_layers, compiles
 from container.parallel.mesh import RankMesh
 from container.parallel.pipeline import build_pipeline
 from container.parallel.replication import replicate, without_ddp
@@ -38,7 +38,7 @@ def parallelize(
     slices = ranks.submesh("tp")
     if slices is not None:
         apply_tensor_parallel(model, slices, sequence_parallel=hp.sequence_parallel)
-    if hp.compile:
+    if compiles(hp, ranks.device, ranks.degrees):
         compile_layers(model)
     checkpoint_activations(model, every=hp.activation_checkpointing)
     group = ranks.group("branch")
