@@ -214,6 +214,7 @@ class Workers:
             # became 20.
             "OMP_WAIT_POLICY": "PASSIVE",
             "TOKENIZERS_PARALLELISM": "false",
+            "PYTORCH_ALLOC_CONF": "expandable_segments:True",  # for batches of different lengths
             **network_environment(self._control.topology, self._control.address()),
             **self._variables,
             **os.environ,
