@@ -144,6 +144,7 @@ class ConvolutionalEncoder(WordEncoder):
         # Each chunk begins at a multiple of the stride, so that its pairs do not depend on other chunks.
         lengths = torch.tensor(text.lengths)
         spans = (lengths + self._gap + stride - 1) // stride * stride  # [S]
+        spans[-1] += -spans.sum() % max(stride, _length_step(text.tokens.device))  # further zeros
         starts = spans.cumsum(0) - spans
         shifts = starts - (lengths.cumsum(0) - lengths)
         position = torch.arange(int(lengths.sum())) + shifts.repeat_interleave(lengths)  # [N]
@@ -172,6 +173,11 @@ class ConvolutionalEncoder(WordEncoder):
                 hidden = torch.relu(convolution(F.pad(hidden, ((size - 1) // 2, size // 2)))) * mask
             features.append(hidden)
         return torch.cat(features, dim=1)
+
+
+def _length_step(device: torch.device) -> int:
+    """Return a power of two of which a convolution's length is a multiple: cuDNN makes a plan for each new length."""
+    return 1 if device.type == "cpu" else 1024
 
 
 def _maximum_of_pairs(hidden: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from tokenizers.models import WordLevel
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
+from container.models import word_encoders
 from container.models.build import build_classifier, load_classifier
 from container.models.classifier import Classifier
 from container.models.tabular import NumericTransform, TabularBranch
@@ -440,3 +441,22 @@ def test_an_lstm_runs_without_the_autocast_that_computes_it_in_float16(tmp_path)
     finally:
         torch.set_autocast_enabled("cuda", False)
     assert lowered == [False]
+
+
+@pytest.mark.parametrize("channels", [[8], [8, 6, 4]])
+def test_zeros_after_the_last_chunk_do_not_change_a_convolution(tmp_path, monkeypatch, channels):
+    model = build(tmp_path, model_class="multimodal_cnn", kernel_size=[2, 5], num_channels=channels)
+    encoder, (text,) = model.branches["text"].encoder, batch_for(model).texts
+    expected = encoder(text)
+    monkeypatch.setattr(word_encoders, "_length_step", lambda _: 1024)
+    torch.testing.assert_close(encoder(text), expected)
+
+
+def test_on_a_gpu_convolutions_have_few_lengths(tmp_path):
+    model = build(tmp_path, model_class="multimodal_cnn").to("meta")
+    lengths = set()
+    for stack in model.branches["text"].encoder.stacks:
+        stack[0].register_forward_pre_hook(lambda _, inputs: lengths.add(inputs[0].shape[-1]))
+    for chunks in ([[7], [30]], [[400], [2]], [[900]]):
+        model(packed_batch(chunks).to("meta"))
+    assert len(lengths) == len(model.branches["text"].encoder.stacks)
