@@ -11,12 +11,14 @@ MFU counts only real tokens: (6 P + 12 L h s) FLOP per token (benchmarks/encoder
 """
 
 import argparse
+import gc
 import os
 import statistics
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -29,7 +31,7 @@ from container.data.batch import PackedBatch
 from container.models.encoder import TextEncoder
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.execution import Execution
-from container.parallel.mesh import build_mesh, init_distributed
+from container.parallel.mesh import RankMesh, build_mesh, init_distributed
 from container.parallel.parallelize import parallelize
 from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import build_optimizer
@@ -62,7 +64,7 @@ class Step:
         hp = hyperparameters(
             folder, shape, bf16=True, compile=mode.compiled, strategy=strategy, lr=1e-5, dropout=0.0
         )  # fmt: skip
-        self.ranks = build_mesh(ParallelDegrees.resolve(hp, dist.get_world_size()))
+        self.ranks = _mesh(ParallelDegrees.resolve(hp, dist.get_world_size()))
         model = build_model(folder, shape, hp, dropout=0.0).train()
         if mode.padded:
             for encoder in model.modules():
@@ -83,6 +85,12 @@ class Step:
         norm = self.execution.clip_grad_norm(1.0)
         self._optimizer.step()
         return self.ranks.sum(share).item(), norm
+
+
+@cache
+def _mesh(degrees: ParallelDegrees) -> RankMesh:
+    """Return the one mesh of `degrees`: NCCL keeps buffers for each group that was ever opened."""
+    return build_mesh(degrees)
 
 
 def main() -> int:
@@ -142,6 +150,9 @@ def check(folder: Path, shape: Shape, strategy: str, *, report: bool) -> bool:
 
 def measure(folder: Path, shape: Shape, mode: Mode, strategy: str, arguments: argparse.Namespace) -> list[str]:
     """Return a row of the table: medians over single steps; each rank has its own batches."""
+    gc.collect()  # of the mode before, whose modules refer to each other
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
     step = Step(folder, shape, mode, strategy=strategy)
     device, world = step.ranks.device, dist.get_world_size()
     records = arguments.records or shape.batch_size
