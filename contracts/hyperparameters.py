@@ -235,8 +235,7 @@ class Hyperparameters(BaseModel):
     lr_decay: float = declare(0.05, group="training", scope="train", ge=0, le=1, needs=(conditions.DECAYS,),
         about="Fraction of lr at the end of the linear decay.")
     fp16: bool = declare(False, group="training", scope="train", about="Autocast to float16, with gradient scaling.")
-    bf16: bool | Literal["auto"] = declare("auto", group="training", scope="train",
-        about="Autocast to bfloat16; auto = on GPUs that have it (Ampere or newer), unless fp16 is set. A CPU without AMX (amx_bf16) is faster with float32.")
+    bf16: bool | Literal["auto"] = declare("auto", group="training", scope="train", about="Autocast to bfloat16; auto = on GPUs that have it (Ampere or newer), unless fp16 is set. A CPU without AMX (amx_bf16) is faster with float32.")
     tf32: bool = declare(False, group="training", scope="train",
         about="On GPUs, compute what training computes in float32 with TF32 matrix products: faster, with 10 bits instead of 23. Predictions of the final model do not use it.")
     seed: int = declare(42, group="training", scope="prepare", ge=0, lt=2**63,
