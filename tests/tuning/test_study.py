@@ -31,7 +31,7 @@ def finished(study, value):
 
 
 def test_a_search_that_is_opened_anew_for_every_trial_draws_the_same_settings(tmp_path):
-    values = [0.5, 0.7, 0.6, 0.8, 0.75, 0.9, 0.85, 0.95, 0.6, 0.7]
+    values = [0.5, 0.7, 0.6, 0.8, 0.75, 0.9, 0.85, 0.95]
     whole = opened(tmp_path / "whole")
     expected = [finished(whole, value) for value in values]
     assert [finished(opened(tmp_path / "parts"), value) for value in values] == expected
