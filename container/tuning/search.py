@@ -74,7 +74,7 @@ def search(paths: JobPaths, hp: Hyperparameters, *, hosts: int, num_gpus: int) -
     if hosts > 1:
         raise ContractError(
             f"tuning: the job has {hosts} hosts, but a search runs on one",
-            "Use one instance, e.g. with more GPUs, or SageMaker's tuner (docs/tuning.md).",
+            "Use one instance, e.g. with more GPUs, or remove tuning.",
         )
     if not hp.resume:
         clear_checkpoints(paths.checkpoints)
