@@ -1,10 +1,10 @@
 """Declare every hyperparameter of a job; docs/hyperparameters.md is generated from these declarations."""
 
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
-from contracts import conditions
+from contracts import conditions, value_types
 from contracts.declaration import Declaration, Scope, declaration_of, declare
 from contracts.model_classes import (
     CROSS_ATTENTION_CLASSES,
@@ -16,9 +16,9 @@ from contracts.model_classes import (
     ModelClass,
     model_class,
 )
-from contracts.numbers import LARGEST_INTEGER, Json, Number
+from contracts.numbers import Json, Number
 from contracts.text_fields import EVENT_TEXT_STEPS, FULL_TEXT_STEPS, TextField, TextStep, resolve_text_field
-from contracts.threshold_targets import ThresholdTarget, parse_threshold
+from contracts.threshold_targets import ThresholdTarget, canonical_threshold, parse_threshold
 from contracts.tuning import Tuning
 
 Metric = Literal["auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"]
@@ -26,19 +26,9 @@ OnnxVariant = Literal["fused", "int8"]
 ONNX_VARIANTS: tuple[str, ...] = get_args(OnnxVariant)
 METRICS: tuple[str, ...] = get_args(Metric)
 
-Label = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
-KernelSize = Annotated[int, Field(ge=1, le=1_024)]
-Channels = Annotated[int, Field(ge=1, le=16_384)]
-Threshold = Annotated[float, Field(gt=0, lt=1)]
-ClassWeight = Annotated[float, Field(ge=1e-6, le=1e6)]  # only ratios matter; in this range, float32 sums are exact
-
 # Under these schedules each rank has two shorter stages. Zero-bubble schedules run the backward pass in two parts.
 ZERO_BUBBLE_SCHEDULES = ("InterleavedZeroBubble", "ZBVZeroBubble")
 TWO_STAGE_SCHEDULES = ("Interleaved1F1B", *ZERO_BUBBLE_SCHEDULES)
-
-TagKey = Annotated[str, Field(min_length=1, max_length=250)]
-TagValue = Annotated[str, Field(max_length=5_000)]
-TRACKING_URI = r"^(https?://[^/?#@\s]+(/[^?#@\s]*)?|arn:aws[a-z-]*:sagemaker:[a-z0-9-]+:[0-9]{12}:mlflow-(tracking-server|app)/[A-Za-z0-9-]+)$"
 
 ONNX_NAME = "^[A-Za-z_][A-Za-z0-9_]*$"  # ONNX requires identifiers of C
 BALANCED = "balanced"
@@ -90,7 +80,7 @@ class Hyperparameters(BaseModel):
         about=f"With from_scratch: the encoder's sizes (defaults {ENCODER_SIZES}). With a pretrained encoder: changes to its config that keep every tensor shape, e.g. hidden_dropout_prob.")
     num_classes: int = declare(2, group="model", scope="prepare", ge=2, le=10_000, about="Number of classes.")
     is_binary: bool = declare(True, group="model", scope="prepare", about="Two classes, one score: the probability of class 1.")
-    multiclass_categories: list[Label | str] | None = declare(None, group="model", scope="prepare",
+    multiclass_categories: list[value_types.Label | str] | None = declare(None, group="model", scope="prepare",
         about="Class labels in the order of their ids; required unless is_binary. Binary default: the two labels of train, sorted.")
     hidden_common_dim: int = declare(100, group="model", scope="train", ge=1, le=16_384, needs=(conditions.PROJECTS,),
         about="Width H of each modality's features.")
@@ -140,9 +130,9 @@ class Hyperparameters(BaseModel):
         about="Scale of the low-rank updates: they are multiplied by lora_alpha / lora_rank.")
     lora_target: Literal["attention", "linear"] = declare("attention", group="model", scope="train", classes=TRANSFORMER_CLASSES, needs=(conditions.LORA,),
         about="Linear layers that get low-rank updates: those of the attention, or all of the encoder.")
-    kernel_size: list[KernelSize] = declare([3, 5, 7], group="model", scope="train", min_length=1, max_length=100, classes=("multimodal_cnn",),
+    kernel_size: list[value_types.KernelSize] = declare([3, 5, 7], group="model", scope="train", min_length=1, max_length=100, classes=("multimodal_cnn",),
         about="Kernel size of each set of convolutions, in tokens.")
-    num_channels: list[Channels] = declare([100, 100], group="model", scope="train", min_length=1, max_length=100, classes=("multimodal_cnn",),
+    num_channels: list[value_types.Channels] = declare([100, 100], group="model", scope="train", min_length=1, max_length=100, classes=("multimodal_cnn",),
         about="Channels of each convolutional layer. Default: 100 for each of num_layers.")
     num_layers: int = declare(2, group="model", scope="train", ge=1, le=100, classes=("lstm", "multimodal_cnn"),
         about="Recurrent or convolutional layers. Default if num_channels is set: its length.")
@@ -222,7 +212,7 @@ class Hyperparameters(BaseModel):
         about="Exponent of the focal loss; 0 is cross entropy.")
     label_smoothing: float = declare(0.0, group="training", scope="train", ge=0, lt=1,
         about="Share of each label that the training loss spreads evenly over all classes.")
-    class_weights: list[ClassWeight] | Literal["balanced"] | None = declare(None, group="training", scope="train",
+    class_weights: list[value_types.ClassWeight] | Literal["balanced"] | None = declare(None, group="training", scope="train",
         about="Weight of each class in the loss, in the order of the class ids; balanced = rows of train / (classes * rows of the class). Default: 1 for each class.")
     ema_decay: float = declare(0.0, group="training", scope="train", ge=0, lt=1,
         about="Decay of an exponential moving average of the weights, e.g. 0.999; 0 = none. The average is validated, evaluated and saved. The decay is smaller in the first steps, so that the average of a short run is not dominated by its initial weights.")
@@ -265,7 +255,7 @@ class Hyperparameters(BaseModel):
         about="Calibration of the probabilities, fitted on val after training. temperature divides the logits by one number and keeps the order of records. isotonic maps each class's probability through a monotone function and needs some thousand val records. temperature cannot undo class_weights: with two classes, also set target_prior. The calibration is part of model.onnx and of the Predictor.")
     target_prior: float | None = declare(None, group="outcome", scope="after", gt=0, lt=1,
         about="Two classes: the share of class 1 in the data that the model will score, if it differs from train. The probabilities are corrected for this share.")
-    decision_threshold: Threshold | str = declare(0.5, group="outcome", scope="after",
+    decision_threshold: value_types.Threshold | str = declare(0.5, group="outcome", scope="after",
         about="Two classes: the probability from which a record is assigned to class 1. A number between 0 and 1, or a target on val: best_f1, precision>=x (with the highest recall), recall>=x (with the highest precision), or cost.")
     explain: int = declare(500, group="outcome", scope="after", ge=0, le=1_000_000_000,
         about="Number of val records on which the importance of each column and modality is measured (permutation importance, ablation); true = 500, false or 0 = none. Takes at most about a minute, on a slow machine five.")
@@ -328,30 +318,24 @@ class Hyperparameters(BaseModel):
     profile: bool = declare(False, group="processes", scope="run",
         about="Trace some steps: output/data/profile/ gets the trace and a table of the ten most expensive operations.")
 
-    mlflow_tracking_uri: str | None = declare(None, group="tracking", scope="run", pattern=TRACKING_URI, max_length=250,
+    mlflow_tracking_uri: str | None = declare(None, group="tracking", scope="run", pattern=value_types.TRACKING_URI, max_length=250,
         about="MLflow server that gets the finished job's results: its address (http or https), or the ARN of a SageMaker tracking server or MLflow app. A name or password goes into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. Default: none.")
     mlflow_experiment: str = declare("Default", group="tracking", scope="run", min_length=1, max_length=250, needs=(conditions.TRACKED,),
         about="Experiment of the run; created if it does not exist.")
     mlflow_run_name: str | None = declare(None, group="tracking", scope="run", min_length=1, max_length=250, needs=(conditions.TRACKED,),
         about="Name of the run. Default: the name of the SageMaker training job, or a name that MLflow chooses.")
-    mlflow_tags: dict[TagKey, TagValue] = declare({}, group="tracking", scope="run", max_length=50, needs=(conditions.TRACKED,),
+    mlflow_tags: dict[value_types.TagKey, value_types.TagValue] = declare({}, group="tracking", scope="run", max_length=50, needs=(conditions.TRACKED,),
         about="Tags of the run.")
     # fmt: on
 
-    @field_validator("decision_threshold")
-    @classmethod
-    def _known_threshold(cls, value: float | str) -> float | str:
-        """Return a number as float, and a target in its canonical form."""
-        parsed = parse_threshold(value)
-        return str(parsed) if isinstance(parsed, ThresholdTarget) else parsed
+    _canonical_threshold = field_validator("decision_threshold")(canonical_threshold)
 
     @field_validator("explain", mode="before")
     @classmethod
     def _number_of_records(cls, value: Any) -> Any:
         """Return the default number of records for true, and 0 for false."""
-        switched = (
-            {"true": True, "false": False}.get(str(value).strip().lower()) if isinstance(value, (bool, str)) else None
-        )
+        words = {"true": True, "false": False}
+        switched = words.get(str(value).strip().lower()) if isinstance(value, (bool, str)) else None
         return value if switched is None else cls.model_fields["explain"].default * switched
 
     @model_validator(mode="after")

@@ -41,3 +41,9 @@ def parse_threshold(value: float | str) -> float | ThresholdTarget:
     if not 0 < number < 1 and not (bound and number == 1):
         raise ValueError(f"{number:g} is not between 0 and 1")
     return ThresholdTarget(bound.group(1), number) if bound else number
+
+
+def canonical_threshold(value: float | str) -> float | str:
+    """Return a number as float, and a target in its canonical form."""
+    parsed = parse_threshold(value)
+    return str(parsed) if isinstance(parsed, ThresholdTarget) else parsed

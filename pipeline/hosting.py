@@ -7,7 +7,6 @@ from pipeline.config import PipelineConfig
 
 _SECONDS_TO_ANSWER = 5  # the server's timeout ends before the service's, so that the answer gives the cause
 _ASYNCHRONOUS_SECONDS = 3_600
-_NO_LIMIT = 10**9  # records: the size of a request limits them
 
 
 def serving_settings(config: PipelineConfig, contract: StepContract) -> dict[str, Json]:
@@ -17,7 +16,6 @@ def serving_settings(config: PipelineConfig, contract: StepContract) -> dict[str
         payload = config.batch_score.max_payload_mb
         return {
             "serving_timeout_seconds": config.batch_score.timeout_seconds - _SECONDS_TO_ANSWER,
-            "serving_max_records": _NO_LIMIT,
             **({"serving_max_bytes": payload << 20} if payload else {}),
         }
     if contract is REGISTRATION and deploy:
@@ -26,7 +24,6 @@ def serving_settings(config: PipelineConfig, contract: StepContract) -> dict[str
         if deploy.asynchronous is not None:
             return {
                 "serving_timeout_seconds": _ASYNCHRONOUS_SECONDS - _SECONDS_TO_ANSWER,
-                "serving_max_records": _NO_LIMIT,
                 "serving_max_bytes": 1 << 30,
             }
     return {}  # the defaults are those of a real-time endpoint

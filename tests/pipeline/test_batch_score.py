@@ -148,12 +148,10 @@ def test_the_servers_limits_follow_from_the_section_unless_they_are_set():
     section = {"timeout_seconds": 1000, "max_payload_mb": 6}
     config = configuration(batch_score=section)
     environment = make_plan(config, {"batch_input": "x"}).step(BATCH_SCORE).environment
-    assert environment == {
-        "SERVING_TIMEOUT_SECONDS": "995.0", "SERVING_MAX_RECORDS": "1000000000", "SERVING_MAX_BYTES": "6291456"
-    }  # fmt: skip
-    own = {**config.settings, "BatchScore": {"serving_max_records": 5, "serving_threads": 2}}
+    assert environment == {"SERVING_TIMEOUT_SECONDS": "995.0", "SERVING_MAX_BYTES": "6291456"}
+    own = {**config.settings, "BatchScore": {"serving_batch_size": 5, "serving_threads": 2}}
     changed = make_plan(config.model_copy(update={"settings": own}), {"batch_input": "x"}).step(BATCH_SCORE).environment
-    assert changed == {**environment, "SERVING_MAX_RECORDS": "5", "SERVING_THREADS": "2"}
+    assert changed == {**environment, "SERVING_BATCH_SIZE": "5", "SERVING_THREADS": "2"}
 
 
 @pytest.mark.slow
@@ -214,7 +212,7 @@ def registered(root, group, version, package=None):
         "ModelPackageVersion": version,
         "ModelApprovalStatus": "PendingManualApproval",
         "CustomerMetadataProperties": {"condition_metric": "test/auroc", "package_digest": "x"},
-        "InferenceSpecification": {"Containers": [{"Environment": {"SERVING_MAX_RECORDS": "1"}}]},
+        "InferenceSpecification": {"Containers": [{"Environment": {"SERVING_MAX_BYTES": str(len(LINES[0]) + 1)}}]},
     }
     (folder / PACKAGE_FILE).write_text(json.dumps(content))
 

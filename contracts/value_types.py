@@ -1,0 +1,16 @@
+"""Define the types of hyperparameters whose elements have bounds."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from contracts.numbers import LARGEST_INTEGER
+
+Label = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
+KernelSize = Annotated[int, Field(ge=1, le=1_024)]
+Channels = Annotated[int, Field(ge=1, le=16_384)]
+Threshold = Annotated[float, Field(gt=0, lt=1)]
+ClassWeight = Annotated[float, Field(ge=1e-6, le=1e6)]  # only ratios matter; in this range, float32 sums are exact
+TagKey = Annotated[str, Field(min_length=1, max_length=250)]
+TagValue = Annotated[str, Field(max_length=5_000)]
+TRACKING_URI = r"^(https?://[^/?#@\s]+(/[^?#@\s]*)?|arn:aws[a-z-]*:sagemaker:[a-z0-9-]+:[0-9]{12}:mlflow-(tracking-server|app)/[A-Za-z0-9-]+)$"
