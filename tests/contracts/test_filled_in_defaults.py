@@ -44,6 +44,7 @@ VALUES: dict[str, st.SearchStrategy] = {
     "compile": st.booleans(),
     "mlflow_tracking_uri": st.just("https://mlflow.example.com"),
     "mlflow_tags": st.just({"team": "a"}),
+    "tuning": st.just({"trials": 3, "space": {"lr": {"low": 1e-5, "high": 1e-3, "scale": "log"}}}),
 }
 FIXED = {*COLUMNS, "model_class", "text_name", "primary_text_name", "secondary_text_name", "num_classes", "is_binary"}
 

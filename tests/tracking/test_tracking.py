@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -21,6 +22,7 @@ from container.tracking.forward import forward_results
 from contracts.artifacts import HISTORY, HYPERPARAMETERS, METRICS
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
+from contracts.paths import JobPaths
 from contracts.steps import ARCHIVED_MODEL, ARCHIVED_OUTPUT
 from testing.jobs import CONFIGURATION, ONE_LAYER, metrics, run_train, table, write_hyperparameters, write_job
 from testing.mlflow_server import MlflowServer
@@ -264,16 +266,17 @@ def settings(**values):
     return parse_hyperparameters({**CONFIGURATION, **values})
 
 
-def test_a_tracker_that_accepts_a_connection_and_never_answers_costs_the_limit_and_a_warning(job_folder, caplog):
+@pytest.mark.slow
+def test_a_tracker_that_accepts_a_connection_and_never_answers_costs_the_limit_and_a_warning(job, tmp_path, caplog):
+    paths = JobPaths(shutil.copytree(job.root, tmp_path / "job"))
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        write_hyperparameters(job_folder, {"mlflow_tracking_uri": f"http://127.0.0.1:{silent.getsockname()[1]}"})
-        hp = load_hyperparameters(job_folder)
+        write_hyperparameters(paths, {"mlflow_tracking_uri": f"http://127.0.0.1:{silent.getsockname()[1]}"})
         started = time.monotonic()
         with caplog.at_level(logging.WARNING):
-            forward_results(job_folder, hp, stopping=lambda: False, limit=0.5)
-    assert time.monotonic() - started < 5
-    assert "the results were not sent within 0.5 s" in caplog.text
-    assert f"container track --root {job_folder.root}" in caplog.text
+            forward_results(paths, load_hyperparameters(paths), stopping=lambda: False, limit=8)
+    assert time.monotonic() - started < 16
+    assert "the results were not sent within 8 s" in caplog.text
+    assert f"container track --root {paths.root}" in caplog.text
 
 
 def test_a_job_that_is_stopped_while_it_sends_does_not_wait_for_the_tracker(job_folder, caplog):
