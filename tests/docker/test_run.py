@@ -21,7 +21,10 @@ from testing.jobs import failure_line, metrics, write_job
 from tests.docker.engine import docker
 
 ISOLATED = ("--network", "none", "--shm-size", "64m")
-LONG = {"max_epochs": 8, "checkpoint_every_n_steps": 3, "batch_size": 2, "nproc_per_node": 2, "load_ckpt": False}
+LONG = {
+    "max_epochs": 8, "checkpoint_every_n_steps": 3, "batch_size": 2, "nproc_per_node": 2, "load_ckpt": False,
+    "early_stop_patience": 8,
+}  # fmt: skip
 ALL_RIGHTS = stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH
 
 

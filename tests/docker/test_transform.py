@@ -11,7 +11,7 @@ from sagemaker.core.local.local_session import LocalSession
 
 from contracts.serving import CSV, JSON_LINES
 
-RECORDS = 10_000
+RECORDS = 100_000
 INVALID_EVERY = 100
 
 
@@ -33,7 +33,7 @@ def transform(image: str, model: Path, work: Path, *, content_type: str, environ
     """Run a transform job over work/input; its output files are in work/output."""
     boto = boto3.Session(aws_access_key_id="local", aws_secret_access_key="local", region_name="us-east-1")
     session = LocalSession(boto, default_bucket="unused")
-    session.config = {"local": {"container_root": str(work), "serving_port": free_port(), "health_check_timeout": 300}}
+    session.config = {"local": {"container_root": str(work), "serving_port": free_port()}}
     client = session.sagemaker_client
     client.create_model("model", {"Image": image, "ModelDataUrl": f"file://{model}", "Environment": environment})
     client.create_transform_job(
@@ -46,6 +46,7 @@ def transform(image: str, model: Path, work: Path, *, content_type: str, environ
         },
         {"S3OutputPath": f"file://{work / 'output'}", "Accept": JSON_LINES, "AssembleWith": "Line"},
         {"InstanceType": "local", "InstanceCount": 1},
+        BatchStrategy="MultiRecord",  # local mode does not know the spelling of GET /execution-parameters
     )
 
 
