@@ -70,6 +70,7 @@ class Step:
             for encoder in model.modules():
                 if isinstance(encoder, TextEncoder):
                     encoder.packed = False
+                    encoder.compute_every_token()
                     encoder.backbone.set_attn_implementation("sdpa")
         self.execution: Execution = parallelize(model, self.ranks, hp, precision=torch.bfloat16)
         self._optimizer = build_optimizer(hp, self.execution.module)
