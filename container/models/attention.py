@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
@@ -152,34 +153,15 @@ class DenseLayout:
         return hidden * torch.finfo(dtype).min
 
 
-class FirstTokens:
-    """Makes a layer compute only the first token of each chunk after its attention.
+def compute_first_tokens_only(attention: nn.Module) -> RemovableHandle:
+    """Make the rest of a layer compute only each chunk's first token, by an `attention` that returns no others."""
+    return attention.register_forward_hook(_select_first_tokens, with_kwargs=True)
 
-    The layout is noted at each start of the layer's attention, because checkpointed layers run again.
 
-    Args:
-        part: names of the first and last module of the attention (EncoderFamily.attention_part).
-    """
-
-    def __init__(self, layer: nn.Module, part: tuple[str, str]) -> None:
-        first, last = map(layer.get_submodule, part)
-        self._layout: Layout | None = None
-        self._hooks = (
-            first.register_forward_pre_hook(self._note, with_kwargs=True),
-            last.register_forward_hook(self._select),
-        )
-
-    def remove(self) -> None:
-        """Make the layer compute every token again."""
-        for hook in self._hooks:
-            hook.remove()
-
-    def _note(self, _: nn.Module, __: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._layout = kwargs["layout"]
-
-    def _select(self, _: nn.Module, __: tuple[Any, ...], hidden: Tensor) -> Tensor:
-        assert self._layout is not None, "attention precedes"
-        return self._layout.first_tokens(hidden)
+def _select_first_tokens(
+    _: nn.Module, __: tuple[Any, ...], kwargs: dict[str, Any], output: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    return kwargs["layout"].first_tokens(output[0]), *output[1:]
 
 
 def varlen_attention(

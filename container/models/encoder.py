@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from container.data.batch import PackedText
-from container.models.attention import DenseLayout, FirstTokens, Layout, PackedLayout
+from container.models.attention import DenseLayout, Layout, PackedLayout, compute_first_tokens_only
 from container.models.backbone_parts import encoder_layers
 from container.models.families import encoder_family
 from container.models.word_encoders import WordEncoder
@@ -75,9 +76,9 @@ class TextEncoder(nn.Module):
         self.pooler = pooler
         family = encoder_family(self.kind)
         layers = self.layers
-        self._first_tokens: FirstTokens | None = None
-        if isinstance(pooler, Pooler) and packed and layers and family.attention_part:
-            self._first_tokens = FirstTokens(layers[-1], family.attention_part)
+        self._first_tokens: RemovableHandle | None = None
+        if isinstance(pooler, Pooler) and packed and layers and family.attention:
+            self._first_tokens = compute_first_tokens_only(layers[-1].get_submodule(family.attention))
 
     def compute_every_token(self) -> None:
         """Make the last layer compute every token, which only a pooler that reads first tokens does not need."""

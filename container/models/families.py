@@ -28,8 +28,8 @@ class EncoderFamily:
         shared_layers: the layers share one set of weights.
         tensor_plan: how each module of a layer is split, by its name in the layer; empty = it cannot be split.
         sequence_parallel: norms and dropout lie between the split matrices, and one module runs each layer.
-        attention_part: first and last module of a layer's attention, by name; the first gets the layout, and after the
-            last one the layer computes each token alone. None = a layer has no such modules.
+        attention: module of a layer after which the layer computes each token alone. It gets the layout, and returns a
+            tuple of hidden states and weights. None = a layer has no such module.
     """
 
     packed: bool
@@ -37,7 +37,7 @@ class EncoderFamily:
     shared_layers: bool = False
     tensor_plan: Mapping[str, Split] = field(default_factory=dict)
     sequence_parallel: bool = False
-    attention_part: tuple[str, str] | None = None
+    attention: str | None = None
 
     @property
     def has_own_layers(self) -> bool:
@@ -64,7 +64,7 @@ _BERT_LIKE = EncoderFamily(
         rows=["attention.output.dense", "output.dense"],
     ),
     sequence_parallel=True,
-    attention_part=("attention.self", "attention.output"),
+    attention="attention",
 )
 FAMILIES: Mapping[str, EncoderFamily] = {
     "bert": _BERT_LIKE,
@@ -80,7 +80,6 @@ FAMILIES: Mapping[str, EncoderFamily] = {
             rows=["attention.out_lin", "ffn.lin2"],
         ),
         sequence_parallel=True,
-        attention_part=("attention", "sa_layer_norm"),
     ),
     "electra": _BERT_LIKE,
     # No INPUT: its attention module adds the residual itself and needs the hidden states unchanged.

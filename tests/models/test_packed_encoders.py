@@ -1,6 +1,8 @@
 """Every family's packed forward equals Hugging Face's own padded forward, in values and gradients."""
 
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +116,7 @@ def test_the_dense_form_gives_the_same_chunk_vectors_and_finite_ones_for_padding
     assert found.isfinite().all()
 
 
-@pytest.mark.parametrize("family", [name for name in PACKED_FAMILIES if encoder_family(name).attention_part])
+@pytest.mark.parametrize("family", [name for name in PACKED_FAMILIES if encoder_family(name).attention])
 def test_the_last_layer_computes_first_tokens_only_with_the_same_vectors_and_gradients(
     tmp_path: Path, family: str
 ) -> None:
@@ -131,6 +133,25 @@ def test_the_last_layer_computes_first_tokens_only_with_the_same_vectors_and_gra
     assert rows == [len(text.lengths), 1, len(text.tokens), MAX_LENGTH]
     torch.testing.assert_close(only(text), every(text), rtol=0, atol=1e-12)
     assert_same_gradients(only, every.backbone)
+
+
+def test_threads_compute_first_tokens_of_different_batches_at_the_same_time(tmp_path: Path) -> None:
+    encoder = build(tmp_path, "bert")
+    texts = [packed_text(CHUNKS), packed_text([[60], [2, 9], [3], [20, 1]])] * 2
+    with torch.inference_mode():
+        expected = [encoder(text) for text in texts]
+
+    def compute(i: int) -> bool:
+        with torch.inference_mode():
+            return all(torch.allclose(encoder(texts[i]), expected[i]) for _ in range(40))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(len(texts)) as pool:
+            assert all(pool.map(compute, range(len(texts))))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.mark.parametrize("family", [*PACKED_FAMILIES, *PADDED_FAMILIES])
