@@ -21,10 +21,10 @@ from container.tracking import send as sending
 from container.tracking.forward import forward_results
 from contracts.artifacts import HISTORY, HYPERPARAMETERS, METRICS
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
+from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
 from contracts.steps import ARCHIVED_MODEL, ARCHIVED_OUTPUT
-from testing.jobs import CONFIGURATION, ONE_LAYER, metrics, run_train, table, write_hyperparameters, write_job
+from testing.jobs import CONFIGURATION, ONE_LAYER, metrics, run_train, table, write_job
 from testing.mlflow_server import MlflowServer
 
 ARN = "arn:aws:sagemaker:eu-west-1:123456789012:mlflow-tracking-server/reviews"
@@ -270,12 +270,17 @@ def settings(**values):
 def test_a_tracker_that_accepts_a_connection_and_never_answers_costs_the_limit_and_a_warning(job, tmp_path, caplog):
     paths = JobPaths(shutil.copytree(job.root, tmp_path / "job"))
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        write_hyperparameters(paths, {"mlflow_tracking_uri": f"http://127.0.0.1:{silent.getsockname()[1]}"})
+        settings_of_job = paths.model / HYPERPARAMETERS
+        values = json.loads(settings_of_job.read_text())
+        values["mlflow_tracking_uri"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        settings_of_job.write_text(json.dumps(values))
         started = time.monotonic()
         with caplog.at_level(logging.WARNING):
-            forward_results(paths, load_hyperparameters(paths), stopping=lambda: False, limit=8)
-    assert time.monotonic() - started < 16
-    assert "the results were not sent within 8 s" in caplog.text
+            forward_results(paths, parse_hyperparameters(values), stopping=lambda: False, limit=15)
+        silent.settimeout(0)
+        silent.accept()  # raises unless the job connected
+    assert time.monotonic() - started < 30
+    assert "the results were not sent within 15 s" in caplog.text
     assert f"container track --root {paths.root}" in caplog.text
 
 
