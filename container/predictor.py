@@ -14,7 +14,8 @@ from container.tables.channel_files import Origin
 from container.tables.records import records_to_table
 from contracts import artifacts
 from contracts.errors import ContractError, first_line
-from contracts.hyperparameters import ONNX_VARIANTS, TextField
+from contracts.hyperparameters import ONNX_VARIANTS
+from contracts.text_fields import TextField
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,8 @@ from container.parallel.encoder_checks import check_encoders
 from container.processes import has_compiler
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import describe_hyperparameters
-from contracts.hyperparameters import FROM_SCRATCH, Hyperparameters
+from contracts.hyperparameters import Hyperparameters
+from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
 from contracts.unused_settings import unused_settings
 

@@ -5,8 +5,8 @@ from pathlib import PurePosixPath
 
 from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR, PROBABILITY_COLUMN
 from contracts.errors import ContractError
-from contracts.hyperparameters import FROM_SCRATCH, METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
-from contracts.model_classes import CROSS_ATTENTION_CLASSES, POOLED_CLASSES
+from contracts.hyperparameters import METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
+from contracts.model_classes import CROSS_ATTENTION_CLASSES, FROM_SCRATCH, POOLED_CLASSES
 from contracts.paths import SPLITS
 from contracts.spelling import did_you_mean
 

@@ -27,7 +27,7 @@ GROUPS = {
 }
 INTRODUCTION = """# Hyperparameters
 
-Generated from contracts/hyperparameters.py by `make docs`.
+Generated from contracts/data_and_model.py and contracts/hyperparameters.py by `make docs`.
 
 A job reads `code/hyperparams/hyperparameters.json`, `input/data/settings/settings.json`, then
 `input/config/hyperparameters.json`. A later file takes precedence.

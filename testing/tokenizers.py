@@ -4,7 +4,7 @@ from functools import cache
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from contracts.hyperparameters import FULL_TEXT_STEPS, TextField
+from contracts.text_fields import FULL_TEXT_STEPS, TextField
 
 WORDS = "the dress fits well and i love how soft it feels but unbelievably short sleeves returned it on 12 may !"
 CORPUS = [" ".join(WORDS.split()[start:] + WORDS.split()[:start]) for start in range(len(WORDS.split()))] * 5

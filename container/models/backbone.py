@@ -26,7 +26,7 @@ from container.models.encoder import MeanPooler, Pooler, TextEncoder
 from container.models.families import FAMILIES, EncoderFamily, encoder_family
 from container.models.memory import build_if_it_fits
 from contracts.errors import ContractError, first_line
-from contracts.hyperparameters import TextField
+from contracts.text_fields import TextField
 
 logger = logging.getLogger(__name__)
 

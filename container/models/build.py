@@ -24,8 +24,9 @@ from container.preprocessing.numeric_transform import NumericTransformParameters
 from contracts.artifacts import HYPERPARAMETERS, MODEL_STATE, tokenizer_folder
 from contracts.errors import ContractError, first_line
 from contracts.hyperparameter_files import parse_hyperparameters
-from contracts.hyperparameters import Hyperparameters, TextField
+from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import read_object
+from contracts.text_fields import TextField
 
 # By ModelClass.fusion.
 FUSION_HEADS: dict[str, type[FusionHead]] = {

@@ -11,7 +11,8 @@ from container.parallel.degrees import ParallelDegrees
 from container.text.encoder_config import config_value, read_config, scratch_config
 from container.text.encoder_source import find_encoder
 from contracts.errors import ContractError
-from contracts.hyperparameters import FROM_SCRATCH, TWO_STAGE_SCHEDULES, Hyperparameters
+from contracts.hyperparameters import TWO_STAGE_SCHEDULES, Hyperparameters
+from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,8 @@ from typing import Any
 
 from container.preprocessing.fitted import file_digest
 from contracts import artifacts
-from contracts.hyperparameters import FROM_SCRATCH, Hyperparameters
+from contracts.hyperparameters import Hyperparameters
+from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
 
 FORMAT_VERSION = 4

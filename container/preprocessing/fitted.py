@@ -17,9 +17,9 @@ from container.preprocessing.numeric_transform import NumericTransformParameters
 from container.preprocessing.risk_tables import RiskTable, parse_risk_table
 from contracts import artifacts
 from contracts.errors import ContractError
-from contracts.hyperparameters import TextField
 from contracts.input_files import read_as
 from contracts.numbers import Number
+from contracts.text_fields import TextField
 
 LOAD_FIX = "Use a folder that one job wrote completely, and the version of this project that wrote it."
 

@@ -32,8 +32,9 @@ from container.text.tokenization import clean_texts
 from container.text.vocabulary import learn_vocabulary
 from contracts.artifacts import tokenizer_folder
 from contracts.atomic_files import atomic_folder
-from contracts.hyperparameters import Hyperparameters, TextField
+from contracts.hyperparameters import Hyperparameters
 from contracts.paths import SPLITS, JobPaths
+from contracts.text_fields import TextField
 
 logger = logging.getLogger(__name__)
 

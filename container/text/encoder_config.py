@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contracts.data_and_model import ENCODER_SIZES
 from contracts.errors import ContractError, shown
-from contracts.hyperparameters import ENCODER_SIZES
 from contracts.spelling import did_you_mean
 
 # Their position ids begin after the padding id, so the position table is longer than the longest chunk.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from container.text.encoder_config import run_transformers
 from contracts.errors import ContractError
-from contracts.hyperparameters import FROM_SCRATCH
+from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")

@@ -12,7 +12,7 @@ from container.text.chunk_tokenizer import ChunkTokenizer
 from container.text.chunking import pack_messages
 from container.text.cleaning import run_string_step
 from contracts.errors import ContractError
-from contracts.hyperparameters import TextField
+from contracts.text_fields import TextField
 
 CHUNKER = "dialogue_chunker"
 TOKENIZER = "tokenizer"

@@ -11,8 +11,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from container.text.encoder_config import scratch_config
 from container.text.parts import text_parts
+from contracts.data_and_model import ENCODER_SIZES
 from contracts.errors import ContractError
-from contracts.hyperparameters import ENCODER_SIZES
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _PREFIX = "##"

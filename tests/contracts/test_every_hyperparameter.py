@@ -25,8 +25,9 @@ from container.training.stop import StopFlag
 from container.training.train import build_model, train_and_predict
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
-from contracts.hyperparameters import FULL_TEXT_STEPS, Hyperparameters
+from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
+from contracts.text_fields import FULL_TEXT_STEPS
 from contracts.unused_settings import unused_settings
 from testing.jobs import (
     CONFIGURATION,

@@ -22,7 +22,7 @@ from container.text.chunk_tokenizer import ChunkTokenizer
 from container.text.chunking import pack_messages
 from container.text.tokenization import EncodedTexts, TextCounts, TextProcessor, clean_texts
 from contracts.errors import ContractError
-from contracts.hyperparameters import FULL_TEXT_STEPS
+from contracts.text_fields import FULL_TEXT_STEPS
 from testing.hostile_texts import superlinear
 from testing.tokenizers import CORPUS, KINDS, WORDS, field, trained
 
