@@ -41,10 +41,11 @@ from container.training.checkpoint_files import LAST, clear_checkpoints
 from container.workers import StopHandler, StoppedBeforeTraining, Workers
 from contracts import artifacts
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import load_hyperparameters, load_search
+from contracts.hyperparameter_files import choose_settings, read_settings
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import check_writable
 from contracts.paths import JobPaths
+from contracts.presets import DataFacts
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +138,8 @@ def _train(
     control: Control,
     tuning: Mapping[str, Any] | None,
 ) -> int:
-    hp = load_hyperparameters(paths) if tuning is None else load_search(paths, tuning)
+    given = read_settings(paths, tuning=tuning)
+    hp, reasons = choose_settings(given)
     num_gpus = count_gpus()
     topology = control.topology
     kind: JobKind = "whole"
@@ -148,6 +150,8 @@ def _train(
         kind = "winner"
         timeline.mark("search")
     num_workers = hp.nproc_per_node or num_gpus or 1
+    for line in reasons:
+        logger.info("%s", line)
     check_before_preparing(paths, hp, hosts=topology.size, per_host=num_workers)
     sharded = sharded_channels(paths, topology)
     timeline.mark("read contracts")
@@ -165,6 +169,10 @@ def _train(
         if not hp.resume:
             clear_checkpoints(paths.checkpoints)
         timeline.mark("prepare data")
+        if kind == "whole":  # the winner's settings are those of its trial
+            hp, all_reasons = choose_settings(given, DataFacts.read(prepared.summary))
+            for line in all_reasons[len(reasons) :]:
+                logger.info("%s", line)
         job = Job(paths, hp, scratch, prepared.folder, timeline, kind)
         stop.interrupts = False
         failure = workers.run(job)

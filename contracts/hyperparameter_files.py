@@ -5,7 +5,7 @@ import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
@@ -17,6 +17,7 @@ from contracts.input_files import exists, read_object
 from contracts.json_text import parse_json, parse_literal
 from contracts.numbers import decimal_comma
 from contracts.paths import JobPaths
+from contracts.presets import DataFacts, choices
 from contracts.spelling import did_you_mean
 from contracts.tuning_space import check_tuning
 
@@ -24,8 +25,23 @@ ALIASES = {"chunk_truncate": "chunk_trancate"}
 DROPPED = ("_tuning_objective_metric", "_comment", "_comments")
 
 
+class GivenSettings(NamedTuple):
+    """What the user set, and the file that set each key."""
+
+    values: dict[str, Any]
+    origin: dict[str, Path]
+
+
 def load_hyperparameters(paths: JobPaths) -> Hyperparameters:
-    """Return the job's configuration: the defaults, overridden by each file of `paths.hyperparameter_files` in turn.
+    """Return the job's configuration: the defaults, then its preset, then the files; errors as in `read_settings`."""
+    return choose_settings(read_settings(paths)).hp
+
+
+def read_settings(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None) -> GivenSettings:
+    """Return what each file of `paths.hyperparameter_files` sets; a later file takes precedence.
+
+    Args:
+        tuning: settings of the search that override those of the files.
 
     Raises:
         ContractError: no file exists, a file is not a JSON object, or a key or value is invalid.
@@ -49,14 +65,43 @@ def load_hyperparameters(paths: JobPaths) -> Hyperparameters:
                 raise ContractError(f"{name}: is set twice in {path}, also as {key}", "Set it once.")
             merged[name] = cast_value(name, value, path)
             origin[name] = path
-    return parse_hyperparameters(merged, origin)
+    if tuning is not None:
+        search = merged.get("tuning") or {}
+        merged["tuning"] = {**search, **tuning} if isinstance(search, dict) else search
+    return GivenSettings(merged, origin)
 
 
-def load_search(paths: JobPaths, changes: Mapping[str, Any]) -> Hyperparameters:
-    """Return the job's configuration with a search, of which `changes` overrides settings."""
-    hp = load_hyperparameters(paths)
-    given = {} if hp.tuning is None else hp.tuning.model_dump(mode="json", exclude_unset=True)
-    return parse_hyperparameters({**hp.model_dump(mode="json", exclude_unset=True), "tuning": {**given, **changes}})
+class ChosenSettings(NamedTuple):
+    """The job's configuration, and log lines about what the preset chose and what the user's settings replaced."""
+
+    hp: Hyperparameters
+    lines: list[str]
+
+
+def choose_settings(given: GivenSettings, facts: DataFacts | None = None) -> ChosenSettings:
+    """Return the configuration of `given`, with the values of its preset for everything that `given` does not set.
+
+    Args:
+        facts: of the training data, when they are known; some rules of the preset need them.
+    """
+    hp = parse_hyperparameters(given.values, given.origin)
+    values, lines = dict(given.values), []
+    for known in (None, facts) if facts else (None,):
+        wanted = {choice.setting: choice for choice in choices(hp, known)}
+        for name, choice in wanted.items():
+            about = f"preset {hp.preset}: {name}={json.dumps(choice.value)}, because {choice.reason}"
+            if name in given.values:
+                if getattr(hp, name) != choice.value:
+                    lines.append(f"{about}; not chosen, because you set it to {json.dumps(given.values[name])}")
+                continue
+            try:
+                hp = parse_hyperparameters({**values, name: choice.value}, given.origin)
+            except ContractError as error:
+                lines.append(f"{about}; not chosen, because of your settings: {error.cause}")
+                continue
+            values[name] = choice.value
+            lines.append(about)
+    return ChosenSettings(hp, lines)
 
 
 def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None = None) -> Hyperparameters:

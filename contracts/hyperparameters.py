@@ -13,6 +13,7 @@ from contracts.threshold_targets import ThresholdTarget, canonical_threshold, pa
 from contracts.tuning import Tuning
 
 Metric = Literal["auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"]
+Preset = Literal["documents", "recommended", "best"]
 OnnxVariant = Literal["fused", "int8"]
 ONNX_VARIANTS: tuple[str, ...] = get_args(OnnxVariant)
 METRICS: tuple[str, ...] = get_args(Metric)
@@ -28,6 +29,8 @@ class Hyperparameters(DataAndModel):
     """A typed job configuration; contracts.hyperparameter_files creates it and checks its settings for contradictions."""
 
     # fmt: off
+    preset: Preset = declare("documents", group="training", scope="run",
+        about="Values of the settings that you do not set: documents = the defaults in this page; recommended = values that gave better models in measurements, for about the same time; best = the same, with several networks, for several times the time (docs/presets.md).")
     batch_size: int = declare(32, group="training", scope="run", ge=1, le=1_000_000,
         about="Records per data-parallel rank and forward pass; a pipeline splits them into num_microbatches microbatches.")
     max_epochs: int = declare(10, group="training", scope="run", ge=1, le=1_000_000, about="Maximum number of passes over train.")

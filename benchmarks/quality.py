@@ -1,0 +1,174 @@
+"""Compare the presets, and a stack of TF-IDF and boosted trees, on the real tables: val and test, with standard errors.
+
+recommended     clothing reviews: whether a product is recommended, from both texts and the table
+rating          clothing reviews: the rating, 1 to 5, from both texts alone
+effectiveness   drug reviews: five classes, from two texts, a number and three categories
+side_effects    drug reviews: likewise
+
+Standard errors are those of 200 bootstrap samples of the rows; with several seeds, figures are means over the seeds.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
+
+from benchmarks.printing import print_machine, print_table
+from benchmarks.review_data import REAL_REVIEWS, REPOSITORY, TWO_TEXTS, lay_out_job, minilm_folder
+from benchmarks.stack import stack_probabilities
+from contracts.paths import SPLITS
+
+DRUG_REVIEWS = REAL_REVIEWS.parent / "drug-reviews"
+SYSTEMS = ("documents", "recommended", "best", "stack")
+SAMPLES = 200
+
+
+class Task(NamedTuple):
+    """A label to predict.
+
+    Attributes:
+        settings: hyperparameters: columns and model class.
+    """
+
+    data: Path
+    settings: Mapping[str, Any]
+
+
+def _drug_reviews(label: str, other: str) -> Task:
+    return Task(
+        DRUG_REVIEWS,
+        {
+            "id_name": "review_id",
+            "label_name": label,
+            "primary_text_name": "benefitsReview",
+            "secondary_text_name": "sideEffectsReview",
+            "tab_field_list": ["rating"],
+            "cat_field_list": [other, "urlDrugName", "condition"],
+            "model_class": "trimodal_bert",
+        },
+    )
+
+
+TASKS = {
+    "recommended": Task(REAL_REVIEWS, TWO_TEXTS),
+    "rating": Task(REAL_REVIEWS, {**TWO_TEXTS, "label_name": "Rating", "tab_field_list": [], "cat_field_list": []}),
+    "effectiveness": _drug_reviews("effectiveness", "sideEffects"),
+    "side_effects": _drug_reviews("sideEffects", "effectiveness"),
+}
+
+
+def main() -> int:
+    arguments = _arguments()
+    encoder = minilm_folder()
+    missing = [TASKS[name].data for name in arguments.tasks if not (TASKS[name].data / "train.parquet").is_file()]
+    if encoder is None or missing:
+        print(f"{missing[0]} has no data" if missing else "MiniLM is not installed: run make setup, then run again.")
+        return 1
+    given = {"tokenizer": str(encoder), **json.loads(arguments.set)}
+    print_machine()
+    rows = []
+    for name in arguments.tasks:
+        for system in arguments.systems:
+            rows += _measure(name, system, given, arguments)
+            print("  ".join(rows[-1]), flush=True)
+    columns = ("task", "system", "seeds", "metric", "val", "test", "minutes")
+    print_table("Quality", columns, rows)
+    return 0
+
+
+def _measure(name: str, system: str, given: Mapping[str, Any], arguments: argparse.Namespace) -> list[list[str]]:
+    """Return the table's rows of one system on one task."""
+    task = TASKS[name]
+    tables = {split: pd.read_parquet(task.data / f"{split}.parquet") for split in SPLITS}
+    label = task.settings["label_name"]
+    tables = {split: table[table[label].notna()] for split, table in tables.items()}
+    classes = sorted(tables["train"][label].unique().tolist())
+    truth = {split: tables[split][label].map(classes.index).to_numpy() for split in ("val", "test")}
+    started, seeds = time.monotonic(), arguments.seeds
+    if system == "stack":
+        seeds = [0]
+        found = [stack_probabilities(tables, task.settings, classes)]
+    else:
+        found = [
+            _job(arguments.work / f"{name}_{system}_{seed}", task, {"preset": system, "seed": seed, **given}, classes)
+            for seed in seeds
+        ]
+    minutes = (time.monotonic() - started) / 60 / len(seeds)
+    rows = []
+    for metric, function in (_BINARY if len(classes) == 2 else _MULTICLASS).items():
+        cells = []
+        for split in ("val", "test"):
+            figures = [_with_error(function, truth[split], each[split]) for each in found]
+            value, error = np.mean(figures, axis=0)
+            cells.append(f"{value:.4f} ± {error:.4f}")
+        rows.append([name, system, str(len(seeds)), metric, *cells, f"{minutes:.1f}"])
+    return rows
+
+
+def _job(root: Path, task: Task, settings: Mapping[str, Any], classes: Sequence[Any]) -> dict[str, np.ndarray]:
+    """Run a job and return the probabilities of val and test."""
+    shutil.rmtree(root, ignore_errors=True)
+    several = {"is_binary": False, "num_classes": len(classes), "multiclass_categories": list(classes)}
+    tables = {split: pq.read_table(task.data / f"{split}.parquet") for split in SPLITS}
+    values = {**task.settings, **(several if len(classes) > 2 else {}), "explain": 0, **settings}
+    paths = lay_out_job(root, tables, values)
+    with (root / "train.log").open("w") as log:
+        command = [sys.executable, "-m", "container", "train", "--root", str(root)]
+        subprocess.run(command, cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT, check=True)
+    columns = [f"prob_class_{i}" for i in range(len(classes))]
+    return {
+        split: pd.read_parquet(paths.output_data / f"{split}_predictions.parquet")[columns].to_numpy()
+        for split in ("val", "test")
+    }
+
+
+def _with_error(function: Callable[..., float], truth: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
+    """Return a metric and its standard error."""
+    random = np.random.default_rng(0)
+    drawn = (random.integers(0, len(truth), len(truth)) for _ in range(SAMPLES))
+    return function(truth, scores), float(np.std([function(truth[rows], scores[rows]) for rows in drawn]))
+
+
+def _macro_f1(truth: np.ndarray, scores: np.ndarray) -> float:
+    return float(f1_score(truth, scores.argmax(1), average="macro"))
+
+
+def _auroc_one_versus_rest(truth: np.ndarray, scores: np.ndarray) -> float:
+    return float(np.mean([roc_auc_score(truth == each, scores[:, each]) for each in np.unique(truth)]))
+
+
+_BINARY = {
+    "AUROC": lambda truth, scores: float(roc_auc_score(truth, scores[:, 1])),
+    "AP of the rare class": lambda truth, scores: float(average_precision_score(1 - truth, scores[:, 0])),
+}
+_MULTICLASS = {
+    "macro F1": _macro_f1,
+    "AUROC": _auroc_one_versus_rest,
+    "accuracy": lambda truth, scores: float((scores.argmax(1) == truth).mean()),
+}
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", choices=TASKS, nargs="+", default=list(TASKS))
+    parser.add_argument("--systems", choices=SYSTEMS, nargs="+", default=["recommended", "best", "stack"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--set", default="{}", help='settings in addition, as JSON, e.g. {"max_epochs": 1}')
+    parser.add_argument(
+        "--work", type=Path, default=REPOSITORY / "build" / "quality", help="parent of the jobs' folders"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

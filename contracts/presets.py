@@ -1,0 +1,139 @@
+"""Choose settings that the user did not set, by rules; docs/presets.md gives the measurement behind each rule."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from contracts.hyperparameters import Hyperparameters, Preset
+from contracts.model_classes import FROM_SCRATCH
+
+ABOVE_DOCUMENTS: tuple[Preset, ...] = ("recommended", "best")
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What a rule may know about the training data.
+
+    Attributes:
+        class_rows: rows of each class, by class id.
+    """
+
+    rows: int
+    class_rows: tuple[int, ...]
+
+    @classmethod
+    def read(cls, summary: Mapping[str, Any]) -> "DataFacts":
+        """Return the facts of the summary of prepared data."""
+        train = summary["splits"]["train"]
+        return cls(train["rows"], tuple(train["classes"].values()))
+
+
+class Case(NamedTuple):
+    """A condition on the settings.
+
+    Attributes:
+        words: end the sentence "because ...".
+    """
+
+    words: str
+    holds: Callable[[Hyperparameters], bool]
+
+
+class Rule(NamedTuple):
+    """A value for a setting.
+
+    Attributes:
+        value: the value; or a function of the facts of the data that returns the value and its reason, or None if the
+            rule does not apply to this data.
+    """
+
+    setting: str
+    value: Any
+    case: Case
+    presets: tuple[Preset, ...] = ABOVE_DOCUMENTS
+
+    @property
+    def needs_data(self) -> bool:
+        return callable(self.value)
+
+
+class Choice(NamedTuple):
+    """A value that a preset wants for a setting, and why."""
+
+    setting: str
+    value: Any
+    reason: str
+
+
+def _is_pretrained(hp: Hyperparameters) -> bool:
+    return any(field.tokenizer != FROM_SCRATCH for field in hp.text_fields)
+
+
+def _can_share(hp: Hyperparameters) -> bool:
+    undivided = hp.pp_size == 1 and hp.branch_size == 1 and hp.strategy not in ("pp", "branch")
+    return undivided and len({field.tokenizer for field in hp.text_fields}) == 1
+
+
+ALWAYS = Case("it helps in general", lambda _: True)
+UNKNOWN_SIZE = Case("the number of rows is not known yet", lambda _: True)
+PRETRAINED = Case("an encoder is pretrained", _is_pretrained)
+RANDOM = Case("every encoder starts from scratch", lambda hp: not _is_pretrained(hp))
+ONE_ENCODER = Case("both texts have the same pretrained encoder", lambda hp: _is_pretrained(hp) and _can_share(hp))
+TABLE = Case("the model reads a table", lambda hp: hp.has_table)
+BINARY = Case("there are two classes", lambda hp: hp.is_binary)
+MULTICLASS = Case("there are more than two classes", lambda hp: not hp.is_binary)
+
+_RARE = 0.5  # of the rows that a class would have if all had equally many
+
+
+def _epochs(facts: DataFacts) -> tuple[int, str]:
+    epochs = 5 if facts.rows < 5_000 else 3 if facts.rows < 20_000 else 2
+    return epochs, f"train has {facts.rows} rows"
+
+
+def _weights_of_rare_classes(facts: DataFacts) -> tuple[list[float], str] | None:
+    fair = facts.rows / len(facts.class_rows)
+    rarest = min(facts.class_rows)
+    if not 0 < rarest < _RARE * fair:
+        return None
+    weights = [round(math.sqrt(fair / rows), 3) for rows in facts.class_rows]
+    return weights, f"the rarest class has {rarest} of {facts.rows} rows"
+
+
+# A later rule replaces an earlier one.
+RULES = (
+    Rule("lr", 1e-4, PRETRAINED),
+    Rule("head_lr", 1e-3, PRETRAINED),
+    Rule("layer_lr_decay", 0.85, PRETRAINED),
+    Rule("reinit_layers", 0, PRETRAINED),
+    Rule("pooling", "mean", PRETRAINED),
+    Rule("share_encoder", True, ONE_ENCODER),
+    Rule("ema_decay", 0.998, PRETRAINED),
+    Rule("lr", 2e-3, RANDOM),
+    Rule("weight_decay", 0.01, ALWAYS),
+    Rule("numeric_embedding", "piecewise_linear", TABLE),
+    Rule("early_stop_metric", "val/auroc", BINARY),
+    Rule("calibration", "temperature", ALWAYS),
+    Rule("max_epochs", 3, UNKNOWN_SIZE),
+    Rule("val_check_interval", 0.5, ALWAYS),
+    Rule("max_epochs", _epochs, ALWAYS),
+    Rule("class_weights", _weights_of_rare_classes, MULTICLASS),
+)
+
+
+def choices(hp: Hyperparameters, facts: DataFacts | None = None) -> Iterator[Choice]:
+    """Yield what the preset of `hp` wants, in the order of the rules; nothing for settings without effect.
+
+    Args:
+        facts: yield the rules that need them; None = the rules that do not.
+    """
+    for rule in RULES:
+        has_effect = hp.declarations()[rule.setting].obstacle(hp, ()) is None
+        applies = hp.preset in rule.presets and rule.case.holds(hp) and has_effect
+        if not applies or rule.needs_data != (facts is not None):
+            continue
+        if facts is None:
+            yield Choice(rule.setting, rule.value, rule.case.words)
+        elif (found := rule.value(facts)) is not None:
+            yield Choice(rule.setting, *found)

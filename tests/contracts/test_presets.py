@@ -1,0 +1,98 @@
+"""Presets: what they fill in, what they leave to the user, and that the page documents every rule."""
+
+from pathlib import Path
+
+import pytest
+
+from contracts.hyperparameter_files import GivenSettings, choose_settings, parse_hyperparameters
+from contracts.presets import ABOVE_DOCUMENTS, RULES, DataFacts
+
+COLUMNS = {"id_name": "id", "label_name": "label", "text_name": "text", "tab_field_list": ["age"]}
+TWO = {
+    **{name: value for name, value in COLUMNS.items() if name != "text_name"},
+    "primary_text_name": "chat",
+    "secondary_text_name": "events",
+    "model_class": "trimodal_bert",
+}
+MULTICLASS = {"is_binary": False, "num_classes": 3, "multiclass_categories": ["a", "b", "c"]}
+FACTS = DataFacts(rows=1_000, class_rows=(900, 80, 20))
+
+
+def choose(facts=None, **values):
+    given = {"model_class": "multimodal_bert", "preset": "recommended", **COLUMNS, **values}
+    return choose_settings(GivenSettings(given, {}), facts)
+
+
+def test_without_a_preset_nothing_is_chosen():
+    given = {"model_class": "multimodal_bert", **COLUMNS}
+    assert choose_settings(GivenSettings(given, {}), FACTS) == (parse_hyperparameters(given), [])
+
+
+def test_a_preset_sets_what_the_user_did_not_set_and_says_why():
+    hp, lines = choose()
+    assert (hp.head_lr, hp.pooling) == (1e-3, "mean")
+    assert "preset recommended: head_lr=0.001, because an encoder is pretrained" in lines
+
+
+def test_a_value_of_the_user_stays_and_the_log_names_the_value_of_the_preset():
+    hp, lines = choose(head_lr=5e-4)
+    assert hp.head_lr == 5e-4
+    assert any("head_lr=0.001" in line and "you set it to 0.0005" in line for line in lines)
+
+
+def test_a_value_of_the_user_that_equals_the_default_stays():
+    hp, _ = choose(pooling="first")
+    assert hp.pooling == "first"
+
+
+def test_a_value_that_contradicts_the_settings_of_the_user_is_not_chosen():
+    settings = {name: value for name, value in TWO.items() if name not in COLUMNS}
+    given = {**TWO, "preset": "recommended", "primary_reinit_layers": 1, "secondary_reinit_layers": 2, **settings}
+    hp, lines = choose_settings(GivenSettings(given, {}))
+    assert not hp.share_encoder
+    assert any("share_encoder=true" in line and "because of your settings: share_encoder" in line for line in lines)
+
+
+def test_a_setting_without_effect_is_not_chosen():
+    hp, _ = choose(tab_field_list=[])
+    assert hp.numeric_embedding == "none"
+    assert hp.layer_lr_decay == 0.85
+    assert choose(model_class="lstm").hp.layer_lr_decay == 1
+
+
+def test_random_encoders_get_a_higher_rate():
+    assert choose(tokenizer="from_scratch").hp.lr == 2e-3
+    assert choose().hp.lr == 1e-4
+
+
+@pytest.mark.parametrize(("rows", "epochs"), [(4_999, 5), (5_000, 3), (19_999, 3), (20_000, 2)])
+def test_the_number_of_epochs_follows_from_the_rows(rows, epochs):
+    assert choose(DataFacts(rows, (rows // 2, rows // 2))).hp.max_epochs == epochs
+
+
+def test_rare_classes_weigh_more_by_the_square_root_of_their_share():
+    hp, lines = choose(FACTS, **MULTICLASS)
+    assert hp.class_weights == pytest.approx([0.609, 2.041, 4.082], abs=1e-3)
+    assert any("the rarest class has 20 of 1000 rows" in line for line in lines)
+    assert choose(DataFacts(900, (300, 300, 300)), **MULTICLASS).hp.class_weights is None
+
+
+def test_a_class_without_rows_needs_no_weight():
+    assert choose(DataFacts(900, (900, 0, 0)), **MULTICLASS).hp.class_weights is None
+
+
+def test_facts_of_the_data_change_no_setting_that_invalidates_prepared_data():
+    scopes = {choose().hp.declarations()[rule.setting].scope for rule in RULES if rule.needs_data}
+    assert "prepare" not in scopes
+
+
+def test_the_chosen_configuration_is_the_same_when_it_is_read_again():
+    hp, _ = choose(FACTS, pooling="first", **MULTICLASS)
+    assert parse_hyperparameters(hp.model_dump(mode="json")) == hp
+
+
+def test_the_page_has_a_row_for_every_rule():
+    page = (Path(__file__).parents[2] / "docs" / "presets.md").read_text()
+    for rule in RULES:
+        assert set(rule.presets) <= set(ABOVE_DOCUMENTS)
+        assert f"| `{rule.setting}` |" in page
