@@ -81,6 +81,7 @@ PRETRAINED = Case("an encoder is pretrained", _is_pretrained)
 RANDOM = Case("every encoder starts from scratch", lambda hp: not _is_pretrained(hp))
 ONE_ENCODER = Case("both texts have the same pretrained encoder", lambda hp: _is_pretrained(hp) and _can_share(hp))
 TABLE = Case("the model reads a table", lambda hp: hp.has_table)
+CATEGORIES = Case("categories enter the model", lambda hp: bool(hp.encoded_categories))
 BINARY = Case("there are two classes", lambda hp: hp.is_binary)
 MULTICLASS = Case("there are more than two classes", lambda hp: not hp.is_binary)
 
@@ -113,6 +114,7 @@ RULES = (
     Rule("lr", 2e-3, RANDOM),
     Rule("weight_decay", 0.01, ALWAYS),
     Rule("numeric_embedding", "piecewise_linear", TABLE),
+    Rule("count_threshold", 10, CATEGORIES),
     Rule("early_stop_metric", "val/auroc", BINARY),
     Rule("calibration", "temperature", ALWAYS),
     Rule("max_epochs", 3, UNKNOWN_SIZE),
