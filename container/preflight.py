@@ -61,5 +61,5 @@ def _suggest_head_lr(hp: Hyperparameters) -> None:
     if pretrained and hp.head_lr is None and hp.lr < 2e-4:
         logger.info(
             "head_lr is not set: all parameters learn at lr=%g. With a pretrained encoder, head_lr=1e-3 usually gives "
-            "a much better model.", hp.lr,
+            "a much better model; preset=recommended chooses it and more.", hp.lr,
         )  # fmt: skip

@@ -196,6 +196,7 @@ ELSEWHERE = {
     "log_all_ranks": "test_process_settings.py",
     "profile": "test_profiling.py",
     **{f"mlflow_{name}": "test_tracking.py" for name in ("tracking_uri", "experiment", "run_name", "tags")},
+    "preset": "test_presets.py",
     "calibration": "test_decision.py",
     "target_prior": "test_decision.py",
     "decision_threshold": "test_decision.py",

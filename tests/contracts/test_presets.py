@@ -1,11 +1,14 @@
 """Presets: what they fill in, what they leave to the user, and that the page documents every rule."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from contracts.artifacts import HYPERPARAMETERS
 from contracts.hyperparameter_files import GivenSettings, choose_settings, parse_hyperparameters
 from contracts.presets import ABOVE_DOCUMENTS, RULES, DataFacts
+from testing.jobs import ONE_LAYER, run_train, write_job
 
 COLUMNS = {"id_name": "id", "label_name": "label", "text_name": "text", "tab_field_list": ["age"]}
 TWO = {
@@ -96,3 +99,14 @@ def test_the_page_has_a_row_for_every_rule():
     for rule in RULES:
         assert set(rule.presets) <= set(ABOVE_DOCUMENTS)
         assert f"| `{rule.setting}` |" in page
+
+
+@pytest.mark.slow
+def test_a_job_trains_with_the_settings_of_its_preset_and_records_them(tmp_path):
+    changed = {"preset": "recommended", "encoder_config": ONE_LAYER, "max_epochs": None, "lr": None}
+    paths = write_job(tmp_path, overrides=changed)
+    log = run_train(paths)
+    assert "preset recommended: lr=0.002, because every encoder starts from scratch" in log
+    recorded = json.loads((paths.model / HYPERPARAMETERS).read_text())
+    assert (recorded["preset"], recorded["lr"], recorded["max_epochs"]) == ("recommended", 2e-3, 5)
+    assert "for up to 5 epochs" in log
