@@ -28,7 +28,7 @@ def model_card(
         "training_details": {
             "objective_function": {"notes": "Weighted cross-entropy over the global batch."},
             "training_observations": f"Model class {hyperparameters['model_class']}, "
-            f"best weights by {hyperparameters.get('early_stop_metric', 'val/f1_score')}.",
+            f"best weights by {hyperparameters.get('early_stop_metric', _default_metric(hyperparameters))}.",
             "training_job_details": {
                 "user_provided_hyper_parameters": [
                     {"name": name, "value": shortened(" ".join(value.split()))}
@@ -42,6 +42,12 @@ def model_card(
         "additional_information": {"caveats_and_recommendations": registration.caveats},
     }
     return json.dumps(_without_empty(card), sort_keys=True)
+
+
+def _default_metric(hyperparameters: Mapping[str, str]) -> str:
+    default = "val/f1_score"
+    preset = hyperparameters.get("preset", "documents")
+    return default if preset == "documents" else f"the early_stop_metric of preset {preset}"
 
 
 def _evaluation(config: PipelineConfig, decision: ConditionOutcome | None) -> dict[str, object]:
