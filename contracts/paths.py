@@ -100,6 +100,15 @@ class JobPaths:
         return self.checkpoints / "tuning"
 
     @property
+    def in_warm_pool(self) -> bool:
+        """Return whether the instance keeps a folder for the next job of its warm pool; the service creates it."""
+        return self._warm_pool.is_dir()
+
+    @property
+    def _warm_pool(self) -> Path:
+        return self.root / "sagemaker" / "warmpoolcache"
+
+    @property
     def prepared(self) -> Path:
         """Return the folder of prepared data, which a later run with the same inputs reuses; never uploaded."""
-        return self.root / "prepared"
+        return (self._warm_pool if self.in_warm_pool else self.root) / "prepared"

@@ -1,6 +1,7 @@
 """Hash everything that prepared data depends on, so that a second run with the same inputs reuses the data."""
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,8 +42,13 @@ def input_fingerprint(
     Args:
         files: data files by split; their path, size, time, head and tail enter the hash.
         encoders: folder of each role's encoder; None for from_scratch.
-        contents: known hashes of whole files, which replace their size, time, head and tail.
+        contents: known hashes of whole files, which replace their size, time, head and tail. In a warm pool, all files
+            are hashed: the service downloads them for each job, with other times.
     """
+    precomputed = _files(paths.precomputed_artifacts)
+    if paths.in_warm_pool:
+        every = [*itertools.chain.from_iterable(files.values()), *precomputed]
+        contents = {path: contents.get(path) or _hash(path) for path in every}
     random = any(field.tokenizer == FROM_SCRATCH for field in hp.text_fields) or (
         hp.architecture.uses_table and hp.risk_table_folds > 1 and bool(hp.encoded_categories)
     )
@@ -59,7 +65,9 @@ def input_fingerprint(
                   for field in hp.text_fields],
         "encoders": {role: [str(folder), tokenizer_digest(folder)] for role, folder in encoders.items() if folder},
         "flags": {name: os.environ.get(name, "false").lower() for name in FLAGS},
-        "precomputed": [_describe(path, paths.precomputed_artifacts) for path in _files(paths.precomputed_artifacts)],
+        "precomputed": [
+            _describe(path, paths.precomputed_artifacts, content=contents.get(path)) for path in precomputed
+        ],
     }  # fmt: skip
     return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:FINGERPRINT_LENGTH]
 
@@ -71,6 +79,11 @@ def tokenizer_digest(folder: Path) -> str:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _describe(path: Path, folder: Path, *, content: str | None = None) -> Iterable[Any]:

@@ -21,7 +21,7 @@ from container.preprocessing.split_file import write_split
 from container.preprocessing.transform import Preprocessor
 from container.tables.channel_files import TableSlice, iter_tables
 from contracts.errors import ContractError
-from contracts.paths import JobPaths
+from contracts.paths import SPLITS, JobPaths
 from testing.jobs import REPOSITORY
 from testing.table_jobs import fit, settings, table, write_job, write_table, write_tokenizer
 
@@ -52,6 +52,25 @@ def test_every_row_is_prepared_in_order_with_its_id(paths: JobPaths) -> None:
         assert found["id"].to_pylist() == raw["id"].to_pylist()
         assert found["label"].to_pylist() == raw["label"].to_pylist()
         assert found["raw_label"].to_pylist() == [str(label) for label in raw["label"].to_pylist()]
+
+
+def test_a_warm_pool_keeps_data_that_the_next_job_finds_although_its_files_are_new(tmp_path: Path) -> None:
+    paths = write_job(tmp_path)
+    pool = tmp_path / "sagemaker" / "warmpoolcache"
+    pool.mkdir(parents=True)
+    paths.precomputed_artifacts.mkdir()
+    notes = paths.precomputed_artifacts / "notes.txt"
+    notes.write_text("of the first job")
+    prepared = prepare(paths)
+    assert prepared.folder.is_relative_to(pool)
+    for file in (notes, *(path for split in SPLITS for path in paths.channel(split).iterdir())):
+        os.utime(file, ns=(1, 1))
+    assert prepare(paths).reused
+    file = paths.channel("val") / "data.csv"
+    file.write_text(file.read_text().replace("1", "2", 1))  # as many bytes
+    assert not prepare(paths).reused
+    notes.write_text("of another job..")
+    assert not prepare(paths).reused
 
 
 def test_every_format_is_prepared_the_same(tmp_path: Path) -> None:
