@@ -1,11 +1,12 @@
 # The training image. Build: docker build -t text-table-trainer .   (docs/image.md: other bases, GPUs, what is inside)
 #
 # Needs a base with Python 3.11 and pip. The CPU build takes torch's CPU wheel from wherever pip is told to look for it
-# (PIP_EXTRA_INDEX_URL). For GPUs: --build-arg ACCELERATOR=cuda.
+# (PIP_EXTRA_INDEX_URL). For GPUs: --build-arg ACCELERATOR=cuda. With MLflow: --build-arg EXTRAS=mlflow.
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 FROM ${BASE_IMAGE} AS packages
 ARG ACCELERATOR=cpu
+ARG EXTRAS=
 ARG PIP_EXTRA_INDEX_URL=
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
@@ -13,7 +14,7 @@ COPY requirements/*.txt ./
 # Wheels only: nothing compiles here, so nothing of a package runs before its hash is known to be right.
 RUN python -m venv --without-pip /opt/venv \
     && python -m pip --python /opt/venv install --quiet --require-hashes --only-binary :all: \
-       -r image.txt -r "${ACCELERATOR}.txt" \
+       -r image.txt -r "${ACCELERATOR}.txt" $(for extra in ${EXTRAS}; do echo "-r ${extra}.txt"; done) \
     && python -m pip --python /opt/venv check \
     && /opt/venv/bin/python -c "import torch; print('torch', torch.__version__, 'CUDA', torch.version.cuda)"
 
