@@ -27,13 +27,14 @@ def _listed(value: Any) -> Any:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _object(value: Any) -> Any:
+def parsed(value: Any) -> Any:
+    """Return the content of a text as JSON, and other values as they are."""
     return parse_json(value) if isinstance(value, str) else value
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Fractions = Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], BeforeValidator(_listed)]
-JsonObject = Annotated[dict[str, Json], BeforeValidator(_object)]
+JsonObject = Annotated[dict[str, Json], BeforeValidator(parsed)]
 
 
 class StepSettings(BaseModel):

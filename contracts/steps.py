@@ -12,6 +12,7 @@ from contracts.paths import SPLITS as TRAINING_SPLITS
 from contracts.serving import MEDIA_TYPES, REQUEST_TYPES, ServingSettings
 from contracts.spelling import did_you_mean
 from contracts.step_contract import Fractions, JsonObject, Names, StepArgument, StepContract, StepFolder, StepSettings
+from contracts.tracking import TRACKED, TrackingSettings
 
 TABLE_FILES = tuple(f"*.{suffix}{gz}" for suffix in ("csv", "tsv", "json", "jsonl", "parquet") for gz in ("", ".gz"))
 ARCHIVED_MODEL = "model.tar.gz"
@@ -304,6 +305,19 @@ MODEL_METRICS = StepContract(
     ),
     settings=ModelMetricsSettings,
 )  # fmt: skip
+TRACKING = StepContract(
+    name="Tracking",
+    kind="processing",
+    command="forward",
+    about="Send the training job's results to an MLflow server. Runs if the configuration has mlflow.",
+    inputs=(
+        _MODEL_INPUT,
+        StepFolder("eval_output", f"{_IN}/eval_data", (ARCHIVED_OUTPUT, artifacts.METRICS), "The job's evaluation."),
+        _SETTINGS_INPUT,
+    ),
+    outputs=(StepFolder("tracked", f"{_OUT}/tracked", (TRACKED,), "Whether the server has the results."),),
+    settings=TrackingSettings,
+)
 PACKAGE = StepContract(
     name="Package",
     kind="processing",
@@ -370,6 +384,7 @@ BATCH_SCORE = StepContract(
 )
 
 STEPS = (
-    DATA_LOADING, TABULAR_PREPROCESSING, PYTORCH_TRAINING, MODEL_METRICS, PACKAGE, PAYLOAD, REGISTRATION, BATCH_SCORE
+    DATA_LOADING, TABULAR_PREPROCESSING, PYTORCH_TRAINING, TRACKING, MODEL_METRICS, PACKAGE, PAYLOAD, REGISTRATION,
+    BATCH_SCORE,
 )  # fmt: skip
 PROCESSING_STEPS = {step.command: step for step in STEPS if step.kind == "processing" and step.command is not None}

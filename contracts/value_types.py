@@ -14,3 +14,6 @@ ClassWeight = Annotated[float, Field(ge=1e-6, le=1e6)]  # only ratios matter; in
 TagKey = Annotated[str, Field(min_length=1, max_length=250)]
 TagValue = Annotated[str, Field(max_length=5_000)]
 TRACKING_URI = r"^(https?://[^/?#@\s]+(/[^?#@\s]*)?|arn:aws[a-z-]*:sagemaker:[a-z0-9-]+:[0-9]{12}:mlflow-(tracking-server|app)/[A-Za-z0-9-]+)$"
+TrackingUri = Annotated[str, Field(pattern=TRACKING_URI, max_length=250)]
+TrackingName = Annotated[str, Field(min_length=1, max_length=250)]
+Tags = Annotated[dict[TagKey, TagValue], Field(max_length=50)]

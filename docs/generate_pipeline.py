@@ -11,20 +11,17 @@ from pydantic_core import PydanticUndefined
 
 from contracts.declaration import describe_limits
 from contracts.steps import BATCH_SCORE, MODEL_METRICS
-from pipeline.config import (
+from pipeline.config import BatchScore, Condition, Mlflow, PipelineConfig, Registration, Search
+from pipeline.config_aws import (
     Asynchronous,
     Autoscaling,
     Aws,
-    BatchScore,
-    Condition,
+    Channel,
     Deploy,
     InstanceGroup,
     Machine,
-    PipelineConfig,
     RealTime,
-    Registration,
     Retries,
-    Search,
     Serverless,
     Spot,
     Training,
@@ -38,9 +35,11 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "condition": Condition,
     "registration": Registration,
     "batch_score": BatchScore,
+    "mlflow": Mlflow,
     "aws": Aws,
     "aws.steps.STEP": Machine,
     "aws.training": Training,
+    "aws.training.channels.CHANNEL": Channel,
     "aws.training.instance_groups.GROUP": InstanceGroup,
     "aws.spot": Spot,
     "aws.deploy": Deploy,

@@ -13,6 +13,7 @@ from contracts.steps import (
     REGISTRATION,
     STEPS,
     TABULAR_PREPROCESSING,
+    TRACKING,
     TRAINING_SPLITS,
 )
 
@@ -46,6 +47,8 @@ EDGES: dict[tuple[str, str], Source] = {
         (PYTORCH_TRAINING.name, split): Source(TABULAR_PREPROCESSING, "processed_data", split)
         for split in TRAINING_SPLITS
     },
+    (TRACKING.name, "model_input"): Source(PYTORCH_TRAINING, "model_output"),
+    (TRACKING.name, "eval_output"): _PREDICTIONS,
     (MODEL_METRICS.name, "eval_output"): _PREDICTIONS,
     (MODEL_METRICS.name, "processed_data"): _PROCESSED,
     (PACKAGE.name, "model_input"): Source(PYTORCH_TRAINING, "model_output"),
@@ -58,10 +61,11 @@ EDGES: dict[tuple[str, str], Source] = {
     (BATCH_SCORE.name, "packaged_model"): Source(PACKAGE, "packaged_model"),
 }
 
-BEFORE_CONDITION = (DATA_LOADING, TABULAR_PREPROCESSING, PYTORCH_TRAINING, MODEL_METRICS)
+BEFORE_CONDITION = (DATA_LOADING, TABULAR_PREPROCESSING, PYTORCH_TRAINING, TRACKING, MODEL_METRICS)
 AFTER_CONDITION = (PACKAGE, PAYLOAD, REGISTRATION, BATCH_SCORE)
 ORDER = (*BEFORE_CONDITION, *AFTER_CONDITION)
 
+OPTIONAL = {TRACKING.name: "mlflow", BATCH_SCORE.name: "batch_score"}  # steps that need a section, with its name
 SEVERAL_INSTANCES = (TABULAR_PREPROCESSING.name, PYTORCH_TRAINING.name, BATCH_SCORE.name)
 
 

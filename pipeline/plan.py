@@ -21,11 +21,12 @@ from contracts.steps import (
     PAYLOAD,
     PYTORCH_TRAINING,
     TABULAR_PREPROCESSING,
+    TRACKING,
     ModelMetricsSettings,
     PayloadSettings,
 )
 from pipeline.config import PipelineConfig
-from pipeline.graph import AFTER_CONDITION, CONDITION, ORDER, outside_inputs, source
+from pipeline.graph import AFTER_CONDITION, CONDITION, OPTIONAL, ORDER, outside_inputs, source
 from pipeline.hosting import serving_settings
 
 # What a job's environment or hyperparameters can contain; the rest is in a file. botocore's model of the service allows
@@ -38,6 +39,8 @@ _FROM_HYPERPARAMETERS = {
     MODEL_METRICS.name: {"label_field": "label_name", "id_field": "id_name"},
 }
 _FROM_CONDITION = {MODEL_METRICS.name: {"decision_metric": "metric"}}
+_TRACKED = {f"mlflow_{name}": name for name in ("tracking_uri", "experiment", "run_name", "tags")}
+_FROM_MLFLOW = {TRACKING.name: _TRACKED}
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,11 @@ class Plan:
         return next(step for step in self.steps if step.contract is contract)
 
     @property
+    def before_condition(self) -> tuple[StepContract, ...]:
+        """Return the steps that run whether the condition holds or not."""
+        return tuple(step.contract for step in self.steps if step.contract not in AFTER_CONDITION)
+
+    @property
     def after_condition(self) -> tuple[StepContract, ...]:
         """Return the steps that run if the condition holds."""
         return tuple(step.contract for step in self.steps if step.contract in AFTER_CONDITION)
@@ -87,8 +95,7 @@ class Plan:
     @property
     def shown(self) -> tuple[str, ...]:
         """Return the names of the steps and the condition, in order."""
-        afterwards = [contract.name for contract in self.after_condition]
-        before = [step.contract.name for step in self.steps if step.contract not in AFTER_CONDITION]
+        before, afterwards = ([step.name for step in part] for part in (self.before_condition, self.after_condition))
         return (*before, CONDITION, *afterwards)
 
 
@@ -101,15 +108,18 @@ def make_plan(config: PipelineConfig, outside: Mapping[str, str]) -> Plan:
     Raises:
         ContractError: an unknown step, setting, input or hyperparameter; a missing one; a contradiction.
     """
-    hyperparameters = _checked_hyperparameters({**config.hyperparameters, **_search(config)})
+    hyperparameters = _checked_hyperparameters({**config.hyperparameters, **_search(config), **_tracking(config)})
     _require_known("settings", config.settings, (step.name for step in ORDER), "step")
     _require_known("inputs", outside, outside_inputs(), "external input")
-    on = [contract for contract in ORDER if contract is not BATCH_SCORE or config.batch_score is not None]
+    optional = {TRACKING.name: config.tracked_by_step, BATCH_SCORE.name: config.batch_score is not None}
+    on = [contract for contract in ORDER if optional.get(contract.name, True)]
     given = {f"settings.{name}": name for name in config.settings}
     given |= {f"inputs.{name}": outside_inputs()[name][0].name for name in outside}
     for place, step in given.items():
         if step not in {contract.name for contract in on}:
-            raise ContractError(f"{place}: is for the step {step}, which is off", "Add the section batch_score.")
+            raise ContractError(
+                f"{place}: is for the step {step}, which is off", f"Add the section {OPTIONAL[step]}, or remove it."
+            )
     steps = tuple(_plan_step(contract, config, hyperparameters, outside) for contract in on)
     return Plan(steps, _texts(hyperparameters))
 
@@ -123,6 +133,7 @@ def _plan_step(
     sections = (
         ("hyperparameters", repeated, hyperparameters),
         ("condition", _FROM_CONDITION.get(contract.name, {}), config.condition.model_dump()),
+        ("mlflow", _FROM_MLFLOW.get(contract.name, {}), config.mlflow.model_dump() if config.mlflow else {}),
     )
     written: dict[str, str] = {}  # where the user wrote a setting that is elsewhere in the configuration
     for section, fields, values in sections:
@@ -224,6 +235,19 @@ def _search(config: PipelineConfig) -> dict[str, Any]:
             "Set it to 1, e.g. with an instance type that has more GPUs, or remove tuning.",
         )
     return {"tuning": config.tuning.model_dump(mode="json", exclude_unset=True, exclude={"engine"})}
+
+
+def _tracking(config: PipelineConfig) -> dict[str, Any]:
+    """Return the hyperparameters with which the training job sends its results itself."""
+    if config.mlflow is None:
+        return {}
+    for name, key in _TRACKED.items():
+        if name in config.hyperparameters:
+            raise ContractError(f"hyperparameters.{name}: repeats mlflow.{key}", f"Remove it, and set mlflow.{key}.")
+    if config.tracked_by_step:
+        return {}
+    given = config.mlflow.model_dump(exclude_unset=True)
+    return {name: given[key] for name, key in _TRACKED.items() if key in given}
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:

@@ -35,7 +35,11 @@ EVERYTHING: dict[str, Any] = {
         "TabularPreprocessing": {"instance_count": 3, "volume_gb": 200},
         "PyTorchTraining": {"instance_type": "ml.g5.2xlarge", "instance_count": 2, "max_runtime_seconds": 7200},
     },
-    "training": {"input_mode": "FastFile", "sharded": ["train"], "tensorboard": True},
+    "training": {
+        "input_mode": "FastFile",
+        "channels": {"train": {"distribution": "ShardedByS3Key"}, "pretrained": {"input_mode": "File"}},
+        "tensorboard": True,
+    },
     "spot": {"enabled": True, "max_wait_seconds": 10_000},
     "deploy": {
         "endpoint": "claims",
@@ -62,6 +66,12 @@ BATCH_SCORE: dict[str, Any] = {
     "input_filter": "$[1:]",
     "join_input": True,
     "output_filter": "$[0,-1]",
+}
+MLFLOW: dict[str, Any] = {
+    "tracking_uri": "arn:aws:sagemaker:eu-west-1:123456789012:mlflow-tracking-server/reviews",
+    "experiment": "claims",
+    "tags": {"team": "risk"},
+    "image": IMAGE.replace("0" * 64, "1" * 64),
 }
 CONFIG: dict[str, Any] = {
     "name": "demo",
@@ -95,9 +105,9 @@ def configuration(**changes: Any) -> PipelineConfig:
 
 
 def everything() -> PipelineConfig:
-    """Return a configuration with every key of the section aws, a model to beat, and records to score."""
+    """Return a configuration with every key of the section aws, a model to beat, records to score, and a tracker."""
     condition = {"metric": "test/auroc", "minimum": 0.8, "beat": "approved", "margin": 0.01}
-    return configuration(aws=EVERYTHING, settings={}, condition=condition, batch_score=BATCH_SCORE)
+    return configuration(aws=EVERYTHING, settings={}, condition=condition, batch_score=BATCH_SCORE, mlflow=MLFLOW)
 
 
 def alternative() -> PipelineConfig:
@@ -114,11 +124,12 @@ CLASSES = [f"class_{number:03d}" for number in range(300)]
 
 
 def wide() -> PipelineConfig:
-    """Return a configuration with 200 columns and 300 classes, too many for a job's environment."""
+    """Return a configuration with 200 columns, 300 classes and 50 tags, too many for a job's environment."""
     classes = {"is_binary": False, "num_classes": len(CLASSES), "multiclass_categories": list(range(len(CLASSES)))}
     return configuration(
         aws=EVERYTHING,
         batch_score=BATCH_SCORE,
+        mlflow={**MLFLOW, "tags": {name[:40]: "x" for name in COLUMNS[:50]}},
         hyperparameters={**CONFIG["hyperparameters"], **classes, "tab_field_list": COLUMNS},
         settings={
             "TabularPreprocessing": {"label_map": {name: k for k, name in enumerate(CLASSES)}},

@@ -5,7 +5,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from contracts.hyperparameters import Hyperparameters
@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 LIMIT = 120.0  # seconds
 _POLL = 0.1
+_TRACK = ("-m", "container", "track")
 _CODE = Path(__file__).parent.parent.parent
 
 
@@ -30,28 +31,31 @@ def forward_results(
     """
     if hp.mlflow_tracking_uri is None:
         return
-    arguments = ["-m", "container", "track", "--root", str(paths.root)]
     logger.info("mlflow: sending the results to %s", hp.mlflow_tracking_uri)
-    try:
-        process = subprocess.Popen([sys.executable, *arguments], cwd=_CODE)
-    except OSError as error:
-        problem: str | None = f"the process did not start: {error}"
-    else:
-        problem = _problem(process, stopping, limit)
+    arguments = ["--root", str(paths.root)]
+    problem = send_in_process(arguments, stopping=stopping, limit=limit)
     if problem is not None:
         logger.warning(
-            "mlflow_tracking_uri: %s. The job and its results are complete. To send them later: python %s",
-            problem, shlex.join(arguments),
+            "mlflow_tracking_uri: %s. The job and its results are complete. To send them later: %s",
+            problem, shlex.join(["python", *_TRACK, *arguments]),
         )  # fmt: skip
 
 
-def _problem(process: "subprocess.Popen[bytes]", stopping: Callable[[], bool], limit: float) -> str | None:
-    """Wait for the process; return why it did not send everything, or None."""
+def send_in_process(arguments: Sequence[str], *, stopping: Callable[[], bool], limit: float) -> str | None:
+    """Run `track` with these arguments in another process; return why it did not send everything, or None."""
+    try:
+        process = subprocess.Popen([sys.executable, *_TRACK, *arguments], cwd=_CODE)
+    except OSError as error:
+        return f"the process did not start: {error}"
     deadline = time.monotonic() + limit
-    while process.poll() is None:
-        if stopping() or time.monotonic() > deadline:
-            process.kill()
-            process.wait()
-            return "the job was requested to stop" if stopping() else f"the results were not sent within {limit:g} s"
-        time.sleep(_POLL)
+    try:
+        while process.poll() is None:
+            if stopping():
+                return "the job was requested to stop"
+            if time.monotonic() > deadline:
+                return f"the results were not sent within {limit:g} s"
+            time.sleep(_POLL)
+    finally:
+        process.kill()
+        process.wait()
     return f"the results were not sent (exit code {process.returncode})" if process.returncode else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from contracts.errors import ContractError
-from contracts.steps import BATCH_SCORE, MODEL_METRICS, PYTORCH_TRAINING, REGISTRATION
+from contracts.steps import BATCH_SCORE, MODEL_METRICS, PYTORCH_TRAINING, REGISTRATION, TRACKING
 from pipeline.aws.hosting import APPROVED, deploy_step, transform_step
 from pipeline.aws.jobs import DECISION_FILE, Build, processing_step
 from pipeline.aws.limits import check_limits
@@ -23,9 +23,10 @@ from pipeline.aws.parameters import (
 from pipeline.aws.registration import registration_step
 from pipeline.aws.session import offline_session, sagemaker_sdk
 from pipeline.aws.training import training_step
-from pipeline.config import Aws, Machine, PipelineConfig
+from pipeline.config import PipelineConfig
+from pipeline.config_aws import Aws, Machine
 from pipeline.decision import VALUE_PATH
-from pipeline.graph import BEFORE_CONDITION, CONDITION, FAIL, SEVERAL_INSTANCES, upstream
+from pipeline.graph import CONDITION, FAIL, SEVERAL_INSTANCES, inputs_of, upstream
 from pipeline.plan import Plan, make_plan
 
 _STEPS = {
@@ -34,7 +35,7 @@ _STEPS = {
     "registration": registration_step,
     "transform": transform_step,
 }
-_NOT_LOCAL = (REGISTRATION, BATCH_SCORE)  # with the SDK's local pipelines
+_NOT_LOCAL = (TRACKING, REGISTRATION, BATCH_SCORE)  # with the SDK's local pipelines
 
 
 def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
@@ -59,10 +60,21 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
                 f"aws.steps.{name}.instance_count: is {machine.instance_count}, but this step runs on one instance",
                 f"Only {' and '.join(SEVERAL_INSTANCES)} can run on several instances.",
             )
+    if config.aws.network_isolation and "mlflow_tracking_uri" in plan.hyperparameters:
+        raise ContractError(
+            "mlflow_tracking_uri: is a hyperparameter, but the training job has no network (aws.network_isolation)",
+            "Set it in the section mlflow, without sent_by: a step sends the results.",
+        )
     training = machine_of(config, PYTORCH_TRAINING.name)
     if config.aws.training.instance_groups:
         why = "aws.training.instance_groups is set too"
         _require_default(training, PYTORCH_TRAINING.name, "instance_type", "instance_count", why=why)
+    for name in config.aws.training.channels:
+        if name in inputs_of(PYTORCH_TRAINING) - set(plan.step(PYTORCH_TRAINING).outside):
+            raise ContractError(
+                f"aws.training.channels.{name}: is set, but the job has no such channel",
+                f"Set aws.inputs.{name}, or remove it.",
+            )
     runtime = training.max_runtime_seconds
     if config.aws.spot.enabled and config.aws.spot.max_wait_seconds < runtime:
         raise ContractError(
@@ -117,7 +129,7 @@ def build_pipeline(config: PipelineConfig, session: Any, *, local: bool = False)
     """Return the SDK's Pipeline.
 
     Args:
-        local: leave out registration and sharded inputs, which the SDK's local pipelines do not support.
+        local: leave out the steps and the sharding that the SDK's local pipelines do not support, and the tracking.
     """
     aws, plan = aws_plan(config)
     with sagemaker_sdk(aws.region):
@@ -131,12 +143,12 @@ def _build(config: PipelineConfig, plan: Plan, session: Any, *, local: bool) -> 
 
     parameters = sdk_parameters(specs_of(config))
     build = Build(config, plan, session, parameters, {}, local)
-    afterwards = [step for step in plan.after_condition if not (local and step in _NOT_LOCAL)]
-    for contract in (*BEFORE_CONDITION, *afterwards):
-        build.steps[contract.name] = _STEPS[contract.kind](build, plan.step(contract))
+    for step in plan.steps:
+        if not (local and step.contract in _NOT_LOCAL):
+            build.steps[step.contract.name] = _STEPS[step.contract.kind](build, step)
     if build.aws.deploy is not None and not local:
         build.steps[APPROVED] = deploy_step(build, build.aws.deploy)
-    before = [step.name for step in BEFORE_CONDITION]
+    before = [step.name for step in plan.before_condition if step.name in build.steps]
     decide = ConditionStep(
         name=CONDITION,
         description="Whether the model is registered.",

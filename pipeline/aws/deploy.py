@@ -19,7 +19,8 @@ from pipeline.aws.parameters import (
     ParameterSpec,
 )
 from pipeline.aws.session import aws_session, sagemaker_sdk
-from pipeline.config import PipelineConfig, check_s3_folder
+from pipeline.config import PipelineConfig
+from pipeline.config_types import check_s3_folder
 from pipeline.decision import decision_value, limit_to_beat
 from pipeline.graph import inputs_of
 from pipeline.plan import make_plan

@@ -8,7 +8,8 @@ from contracts.serving import CSV, JSON, JSON_LINES
 from contracts.steps import ARCHIVED_MODEL, PACKAGE, REGISTRATION
 from pipeline.aws.jobs import Build, input_uris, job_retries, output_uri, service_retries
 from pipeline.aws.parameters import APPROVAL, instance_type_parameter, machine_of
-from pipeline.config import Asynchronous, Deploy, Hosts, PipelineConfig
+from pipeline.config import PipelineConfig
+from pipeline.config_aws import Asynchronous, Deploy, Hosts
 from pipeline.plan import StepPlan
 
 VARIANT = "AllTraffic"

@@ -7,7 +7,7 @@ from typing import Any
 
 from contracts.paths import SETTINGS_FILE
 from contracts.step_contract import StepContract, StepFolder
-from contracts.steps import EVALUATION, MODEL_METRICS, PYTORCH_TRAINING
+from contracts.steps import EVALUATION, MODEL_METRICS, PYTORCH_TRAINING, TRACKING
 from pipeline.aws.parameters import (
     DATA_KEY,
     HYPERPARAMETER_PREFIX,
@@ -16,7 +16,8 @@ from pipeline.aws.parameters import (
     instance_type_parameter,
     machine_of,
 )
-from pipeline.config import Aws, PipelineConfig
+from pipeline.config import PipelineConfig
+from pipeline.config_aws import Aws
 from pipeline.graph import source
 from pipeline.plan import Plan, StepPlan
 
@@ -82,9 +83,10 @@ def processing_step(build: Build, plan: StepPlan) -> Any:
 
     contract, aws, machine = plan.contract, build.aws, machine_of(build.config, plan.contract.name)
     decision_file = PropertyFile(name=DECISION_FILE, output_name="metrics_output", path=EVALUATION)
+    mlflow = build.config.mlflow if contract is TRACKING else None
     processor = Processor(
         role=aws.role,
-        image_uri=aws.image,
+        image_uri=(mlflow and mlflow.image) or aws.image,
         entrypoint=list(ENTRYPOINT),
         instance_count=build.parameters.get(instance_count_parameter(contract.name), 1),
         instance_type=build.parameters[instance_type_parameter(contract.name)],
@@ -96,7 +98,7 @@ def processing_step(build: Build, plan: StepPlan) -> Any:
         env=environment(build, plan) or None,
         tags=[{"Key": key, "Value": value} for key, value in sorted(aws.tags.items())],
         network_config=NetworkConfig(
-            enable_network_isolation=aws.network_isolation,
+            enable_network_isolation=aws.network_isolation and mlflow is None,
             encrypt_inter_container_traffic=aws.encrypt_traffic,
             subnets=list(aws.subnets) or None,
             security_group_ids=list(aws.security_groups) or None,
@@ -111,7 +113,7 @@ def processing_step(build: Build, plan: StepPlan) -> Any:
             arguments=list(plan.command),
         ),
         property_files=[decision_file] if contract is MODEL_METRICS else None,
-        cache_config=cache(aws),
+        cache_config=cache(aws) if mlflow is None else None,  # it completes also where the server has not the results
         retry_policies=job_retries(aws),
     )
 
@@ -136,6 +138,8 @@ def environment(build: Build, plan: StepPlan) -> dict[str, Any]:
     for variable, name in plan.from_hyperparameters.items():
         if (parameter := f"{HYPERPARAMETER_PREFIX}{name}") in build.parameters:
             variables[variable] = build.parameters[parameter]
+    if plan.contract is TRACKING:
+        variables.setdefault("MLFLOW_RUN_NAME", build.steps[PYTORCH_TRAINING.name].properties.TrainingJobName)
     # The step cache compares the URIs of inputs alone. A training has its checkpoint folder for the same purpose.
     if plan.outside and plan.contract.kind == "processing":
         variables["DATA_KEY"] = build.parameters[DATA_KEY]

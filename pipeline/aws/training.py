@@ -12,6 +12,7 @@ from pipeline.aws.parameters import (
     instance_type_parameter,
     machine_of,
 )
+from pipeline.config_aws import Channel as ChannelSettings
 from pipeline.plan import StepPlan
 
 INSTANCE_GROUP = "INSTANCE_GROUP"  # the variable with the group that trains; container/hosts/topology.py reads it
@@ -101,14 +102,16 @@ def _channels(build: Build, plan: StepPlan) -> list[Any]:
     training = build.aws.training
     groups = {"instance_group_names": [training.training_group]} if training.training_group else {}
     channels = []
+    settings: dict[str, ChannelSettings] = {**training.channels}
     for name, uri in input_uris(build, plan).items():
-        sharded = name in training.sharded
+        of_channel = settings.get(name, ChannelSettings())
         source = S3DataSource(
             s3_data_type="S3Prefix",
             s3_uri=uri,
-            s3_data_distribution_type="ShardedByS3Key" if sharded else "FullyReplicated",
+            s3_data_distribution_type=of_channel.distribution,
             **groups,
         )
         data = DataSource(s3_data_source=source)
-        channels.append(Channel(channel_name=name, data_source=data, input_mode=training.input_mode))
+        mode = of_channel.input_mode or training.input_mode
+        channels.append(Channel(channel_name=name, data_source=data, input_mode=mode))
     return channels

@@ -127,13 +127,19 @@ class _Client:
 
 
 def score(
-    config: BatchScore, directory: StepDirectory, inputs: Mapping[str, Path], variables: Mapping[str, str]
+    config: BatchScore,
+    directory: StepDirectory,
+    inputs: Mapping[str, Path],
+    variables: Mapping[str, str],
+    *,
+    image: str | None = None,
 ) -> None:
     """Score every file of the input batch_input; write NAME.out with one line per record, in order.
 
     Args:
         inputs: folder or file of each input, by logical name.
         variables: the server's environment.
+        image: the image of the server; None for a process.
 
     Raises:
         StepFailed: the server does not start, refuses a record, or answers with another number of lines.
@@ -143,7 +149,7 @@ def score(
     files = [records] if records.is_file() else files_below(records).files
     home = records.parent if records.is_file() else records
     package = inputs["packaged_model"] / ARCHIVED_MODEL
-    with serving(package, directory.ml, variables, step=BATCH_SCORE.name, log=directory.log) as port:
+    with serving(package, directory, variables, step=BATCH_SCORE.name, image=image) as port:
         client = _Client(port, config, Filters.of(config))
         limits = json.loads(client.ask("GET", "/execution-parameters"))
         size = (config.max_payload_mb or limits["MaxPayloadInMB"]) << 20

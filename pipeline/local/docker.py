@@ -1,7 +1,8 @@
 """Run the pipeline in containers, with the SageMaker SDK's local pipelines (python -m pipeline run --docker).
 
 The definition for AWS runs with local instances. moto's server on loopback replaces S3; its content is lost when the
-process ends. Local pipelines have no cache and no registration: every step runs, and the local registry is used.
+process ends. Local pipelines have no cache and no registration: every step runs, and the local registry is used. What
+they do not support runs as without containers, except for the server of BatchScore.
 """
 
 import json
@@ -26,19 +27,20 @@ from contracts.errors import ContractError
 from contracts.input_files import files_below
 from contracts.paths import JobPaths
 from contracts.step_contract import StepContract
-from contracts.steps import BATCH_SCORE, MODEL_METRICS, PACKAGE, PYTORCH_TRAINING, REGISTRATION
+from contracts.steps import BATCH_SCORE, MODEL_METRICS, PACKAGE, PYTORCH_TRAINING, REGISTRATION, TRACKING
 from pipeline.aws.definition import aws_plan, build_pipeline, specs_of
 from pipeline.aws.jobs import upload_settings
 from pipeline.aws.parameters import TO_BEAT, instance_type_parameter
 from pipeline.aws.session import SDK_CONFIG, sagemaker_sdk
-from pipeline.config import Aws, PipelineConfig
+from pipeline.config import PipelineConfig
+from pipeline.config_aws import Aws
 from pipeline.decision import limit_to_beat
 from pipeline.graph import CONDITION, ORDER, inputs_of
 from pipeline.local.cache import StepDirectory
 from pipeline.local.digests import ContentDigests
-from pipeline.local.process import last_line
+from pipeline.local.process import StepFailed, last_line
 from pipeline.local.progress import DONE, FAILED, Progress
-from pipeline.local.run import COMPLETED, NOT_REGISTERED, STOPPED, lock, require_inputs
+from pipeline.local.run import COMPLETED, NOT_REGISTERED, STOPPED, lock, require_inputs, run_or_reuse
 from pipeline.local.run_state import Run
 
 REGION, BUCKET = "us-east-1", "local"
@@ -60,14 +62,13 @@ def run_in_docker(config: PipelineConfig, root: Path, *, image: str) -> int:
     local = local_config(config, image)
     _, plan = aws_plan(local)
     require_inputs(local)
-    if config.batch_score is not None:
-        print(f"{BATCH_SCORE.name} does not run in containers; run again without --docker.", file=sys.stderr)
     _require_image(image)
     root.mkdir(parents=True, exist_ok=True)
     with lock(root), sagemaker_sdk(REGION), _service(root) as s3:
         home = root / "docker"
         shutil.rmtree(home, ignore_errors=True)
-        state = Run(local, plan, root, ContentDigests(root / "digests.json"), image, Progress(plan.shown))
+        digests = ContentDigests(root / "digests.json")
+        state = Run(local, plan, root, digests, image, Progress(plan.shown), image)
         try:
             return _run(state, s3, home)
         except KeyboardInterrupt:
@@ -76,32 +77,31 @@ def run_in_docker(config: PipelineConfig, root: Path, *, image: str) -> int:
 
 
 def local_config(config: PipelineConfig, image: str) -> PipelineConfig:
-    """Return the configuration with a section `aws` for the local service, and without the step BatchScore.
+    """Return the configuration with a section `aws` for the local service.
 
     Args:
         image: the image's local name.
     """
-    inputs = {name: path for name, path in config.inputs.items() if name not in inputs_of(BATCH_SCORE)}
-    settings = {name: given for name, given in config.settings.items() if name != BATCH_SCORE.name}
     aws = Aws.model_construct(
         region=REGION,
         role="arn:aws:iam::123456789012:role/local",
         image=image,
         bucket=BUCKET,
-        inputs={name: f"s3://{BUCKET}/inputs/{name}" for name in inputs},
+        inputs={name: f"s3://{BUCKET}/inputs/{name}" for name in config.inputs},
         cache_expires=None,
         deploy=config.aws and config.aws.deploy,  # for the registered model's settings
     )
-    return config.model_copy(update={"aws": aws, "batch_score": None, "inputs": inputs, "settings": settings})
+    return config.model_copy(update={"aws": aws})
 
 
 def _run(state: Run, s3: Any, home: Path) -> int:
     began = time.monotonic()
     registered = state.registry.to_beat(state.config, package_digest=None)
     for name, path in state.config.inputs.items():
-        _upload(s3, Path(path), f"inputs/{name}")
+        if name not in inputs_of(BATCH_SCORE):
+            _upload(s3, Path(path), f"inputs/{name}")
     upload_settings(state.config, state.plan, s3)
-    names = [instance_type_parameter(step.name) for step in ORDER if step not in (REGISTRATION, BATCH_SCORE)]
+    names = [instance_type_parameter(step.contract.name) for step in state.plan.steps if step.command]
     parameters: dict[str, Any] = dict.fromkeys(names, "local")
     if registered is not None and registered.value is not None and TO_BEAT in specs_of(state.config):
         parameters[TO_BEAT] = limit_to_beat(state.config.condition, registered.value)
@@ -111,12 +111,20 @@ def _run(state: Run, s3: Any, home: Path) -> int:
             _fetch(s3, contract, execution.step_execution[contract.name].properties, state.directories[contract.name])
     if MODEL_METRICS.name in state.directories:
         state.decide(registered)
-    if execution.failure_reason is None:
+    failure: str | None = execution.failure_reason
+    if state.config.tracked_by_step and PYTORCH_TRAINING.name in state.directories:
+        run_or_reuse(state, TRACKING)
+    if failure is None:
         model = state.register(state.digests.of(state.output(PACKAGE, "packaged_model")))
         note = f"version {model.version} in {model.folder.relative_to(state.root)}"
         state.progress.finish(REGISTRATION.name, DONE, note=note)
-    state.finish(execution.failure_reason, seconds=time.monotonic() - began)
-    return COMPLETED if execution.failure_reason is None else NOT_REGISTERED
+        if state.config.batch_score is not None:
+            try:
+                run_or_reuse(state, BATCH_SCORE)
+            except StepFailed as error:
+                failure = str(error)
+    state.finish(failure, seconds=time.monotonic() - began)
+    return COMPLETED if failure is None else NOT_REGISTERED
 
 
 @dataclass

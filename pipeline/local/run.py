@@ -1,6 +1,8 @@
 """Run the pipeline's steps in order as local processes; unchanged steps come from the cache."""
 
 import fcntl
+import json
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -10,11 +12,12 @@ from typing import Any
 
 from contracts.errors import ContractError
 from contracts.step_contract import StepContract
-from contracts.steps import BATCH_SCORE, PACKAGE, PYTORCH_TRAINING, REGISTRATION
+from contracts.steps import BATCH_SCORE, PACKAGE, PYTORCH_TRAINING, REGISTRATION, TRACKING
+from contracts.tracking import TRACKED
 from pipeline.config import PipelineConfig
-from pipeline.graph import BEFORE_CONDITION, CONDITION
+from pipeline.graph import CONDITION
 from pipeline.local.batch_score import Filters, score
-from pipeline.local.cache import Completed, step_folder
+from pipeline.local.cache import Completed, StepDirectory, step_folder
 from pipeline.local.digests import ContentDigests, code_digest
 from pipeline.local.process import StepFailed, last_line, run_step
 from pipeline.local.progress import CACHED, DONE, FAILED, Progress
@@ -62,14 +65,14 @@ def _run(state: Run) -> int:
     began = time.monotonic()
     exit_code, failure = NOT_REGISTERED, None
     try:
-        for contract in BEFORE_CONDITION:
-            _step(state, contract)
+        for contract in state.plan.before_condition:
+            run_or_reuse(state, contract)
         # The condition runs no program, so it is not cached.
         decision = state.decide(state.registry.to_beat(state.config, package_digest=_cached_package(state)))
         state.progress.finish(CONDITION, DONE if decision.holds else FAILED, note=decision.sentence())
         if decision.holds:
             for contract in state.plan.after_condition:
-                _step(state, contract)
+                run_or_reuse(state, contract)
             exit_code = COMPLETED
     except StepFailed as error:
         failure = str(error)
@@ -77,8 +80,8 @@ def _run(state: Run) -> int:
     return exit_code
 
 
-def _step(state: Run, contract: StepContract) -> None:
-    """Take a step from the cache, or run it."""
+def run_or_reuse(state: Run, contract: StepContract) -> None:
+    """Take a step from the cache, or run it. A tracking server that fails is a warning, and the step is not cached."""
     inputs = state.inputs(contract)
     identity = _identity(state, contract, inputs)
     directory = step_folder(state.root, contract.name, identity)
@@ -97,16 +100,35 @@ def _step(state: Run, contract: StepContract) -> None:
                     result = {"version": model.version, "folder": folder, "root": str(state.root)}
                 elif contract is BATCH_SCORE:
                     assert state.config.batch_score is not None
-                    score(state.config.batch_score, directory, inputs, state.plan.step(contract).environment)
+                    variables = state.plan.step(contract).environment
+                    score(state.config.batch_score, directory, inputs, variables, image=state.image)
                 else:
                     run_step(state.plan.step(contract), directory, inputs, state.plan.hyperparameters)
         except StepFailed:
             state.progress.finish(contract.name, FAILED, seconds=time.monotonic() - began, note=str(directory.log))
             raise
         seconds = time.monotonic() - began
+        if contract is TRACKING and (problem := _not_tracked(state, directory)):
+            state.progress.finish(contract.name, FAILED, seconds=seconds, note=problem)
+            return
         record = directory.complete(contract, state.digests, identity=identity, seconds=seconds, result=result)
         state.progress.finish(contract.name, DONE, seconds=seconds, note=_note(contract, record))
     state.directories[contract.name], state.records[contract.name] = directory, record
+
+
+def _not_tracked(state: Run, directory: StepDirectory) -> str | None:
+    """Print a warning and return the problem if the tracking server has not the results."""
+    tracked = directory.output(TRACKING, "tracked") / TRACKED
+    problem: str | None = json.loads(tracked.read_text())["problem"]
+    if problem is not None:
+        mlflow, job = state.config.mlflow, state.directories[PYTORCH_TRAINING.name].ml
+        assert mlflow is not None
+        command = f"python -m container track --root {job} --uri {mlflow.tracking_uri}"
+        print(
+            f"{TRACKING.name}: {problem}. The run continues. To send the results later, run it again, or: {command} "
+            f"--experiment {shlex.quote(mlflow.experiment)}. Log: {directory.log}", file=sys.stderr,
+        )  # fmt: skip
+    return problem
 
 
 def _identity(state: Run, contract: StepContract, inputs: Mapping[str, Path]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Run:
 
     Attributes:
         code: digest of the steps' code, or the image.
+        image: the image whose containers run the steps; None for processes.
         directories: the folder of each completed step, by name.
         records: the record of each completed step, by name.
     """
@@ -43,6 +44,7 @@ class Run:
     digests: ContentDigests
     code: str
     progress: Progress
+    image: str | None = None
     directories: dict[str, StepDirectory] = field(default_factory=dict)
     records: dict[str, Completed] = field(default_factory=dict)
     decision: ConditionOutcome | None = None
@@ -57,13 +59,12 @@ class Run:
     def inputs(self, contract: StepContract) -> dict[str, Path]:
         """Return the folder or file of each input of a step that exists."""
         paths = {}
-        outside = self.plan.step(contract).outside
         for folder in contract.inputs:
             origin = source(contract, folder)
             if origin is not None:
                 paths[folder.name] = self.output(origin.step, origin.output) / origin.subfolder
-            elif folder.name in outside:
-                paths[folder.name] = Path(outside[folder.name])
+            elif folder.name in self.config.inputs:
+                paths[folder.name] = Path(self.config.inputs[folder.name])
         return paths
 
     def decide(self, registered: RegisteredModel | None) -> ConditionOutcome:

@@ -2,6 +2,8 @@
 
 import json
 import re
+import socket
+import subprocess
 import sys
 import tarfile
 import time
@@ -9,42 +11,68 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import IO
 
 from contracts.errors import ContractError
-from contracts.paths import JobPaths
+from contracts.paths import DEFAULT_ROOT, JobPaths
+from contracts.serving import PORT
 from contracts.steps import ARCHIVED_MODEL
+from pipeline.local.cache import StepDirectory
 from pipeline.local.process import StepFailed, last_line, run_program, start_program
 from pipeline.local.registry import PACKAGE_FILE, LocalRegistry
 
 _STARTED = re.compile(r"on port (\d+)")
 _POLL_SECONDS = 0.05
+_MODEL = JobPaths(Path(DEFAULT_ROOT)).model  # in the container
 
 
 @contextmanager
-def serving(package: Path, root: Path, variables: Mapping[str, str], *, step: str, log: Path) -> Iterator[int]:
+def serving(
+    package: Path, directory: StepDirectory, variables: Mapping[str, str], *, step: str, image: str | None
+) -> Iterator[int]:
     """Serve a package during a `with` block, and yield the port.
 
     Args:
-        root: receives the unpacked package.
+        directory: receives the unpacked package and the log.
         variables: the server's environment.
         step: the step's name, for messages.
+        image: the image of the server; None for a process.
 
     Raises:
         StepFailed: the server does not start.
     """
+    root, log = directory.ml, directory.log
     _unpack(package, root)
     with log.open("ab") as sink:
         begin = sink.tell()
-        process = start_program(["serve", "--root", str(root), "--port", "0"], variables, sink)
+        published = _unused_port() if image else None
+        if image:
+            process = _start_container(image, root, variables, sink, port=published)
+        else:
+            process = start_program(["serve", "--root", str(root), "--port", "0"], variables, sink)
         try:
             while not (started := _STARTED.search(log.read_bytes()[begin:].decode(errors="replace"))):
                 if process.poll() is not None:
                     raise StepFailed(step, f"the server did not start: {last_line(log)}", log)
                 time.sleep(_POLL_SECONDS)
-            yield int(started[1])
+            yield published or int(started[1])
         finally:
-            process.terminate()
+            process.terminate()  # `docker run` passes the signal on to the container
             process.wait()
+
+
+def _start_container(
+    image: str, root: Path, variables: Mapping[str, str], log: IO[bytes], *, port: int | None
+) -> subprocess.Popen:
+    options = ["--rm", "--publish", f"127.0.0.1:{port}:{PORT}", "--volume", f"{JobPaths(root).model}:{_MODEL}:ro"]
+    options += [option for name, value in variables.items() for option in ("--env", f"{name}={value}")]
+    command = ["docker", "run", *options, image, "serve"]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+
+def _unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
 
 
 def serve_newest(root: Path, *, group: str | None, port: int) -> int:

@@ -9,12 +9,13 @@ from botocore.session import Session
 
 from contracts.errors import ContractError
 from pipeline.aws.definition import aws_plan
-from pipeline.config import Aws, Registration
+from pipeline.config import Registration
+from pipeline.config_aws import Aws
 from pipeline.config_file import _Loader, load_config
 from pipeline.plan import LONGEST_VALUE, MOST_VALUES
 from testing.pipelines import BATCH_SCORE, CONFIG, EVERYTHING
 
-AWS = {**EVERYTHING, "inputs": {"batch_input": "s3://raw/records/"}}
+AWS = {**EVERYTHING, "inputs": {name: EVERYTHING["inputs"][name] for name in ("batch_input", "pretrained")}}
 LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12))
 
 

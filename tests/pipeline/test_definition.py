@@ -19,10 +19,10 @@ from contracts.steps import (
     REGISTRATION,
     STEPS,
     TABULAR_PREPROCESSING,
+    TRACKING,
     ProcessingSettings,
 )
 from pipeline import graph, plan
-from pipeline.aws import definition as aws_definition
 from pipeline.aws.definition import definition, specs_of
 from pipeline.aws.limits import _OPERATIONS
 from pipeline.graph import EDGES, Source, source
@@ -30,6 +30,7 @@ from testing.jobs import REPOSITORY
 from testing.pipelines import (
     CONFIG,
     IMAGE,
+    MLFLOW,
     all_steps,
     configuration,
     everything,
@@ -147,7 +148,6 @@ def insert_a_step_before_training(patch):
     before = (DATA_LOADING, enrichment, *graph.BEFORE_CONDITION[1:])
     for module in (graph, plan):
         patch.setattr(module, "ORDER", (*before, *graph.AFTER_CONDITION))
-    patch.setattr(aws_definition, "BEFORE_CONDITION", before)
     patch.setitem(EDGES, (enrichment.name, "DATA"), Source(DATA_LOADING, "DATA"))
     patch.setitem(EDGES, (TABULAR_PREPROCESSING.name, "DATA"), Source(enrichment, "ENRICHED"))
 
@@ -241,11 +241,11 @@ def test_all_of_the_section_aws_reaches_the_jobs(full):
     for contract in PROCESSING_STEPS.values():
         sent = arguments(full, contract.name)
         assert sent["NetworkConfig"]["VpcConfig"] == vpc
-        assert sent["NetworkConfig"]["EnableNetworkIsolation"] is True
+        assert sent["NetworkConfig"]["EnableNetworkIsolation"] is (contract is not TRACKING)
         assert sent["ProcessingOutputConfig"]["KmsKeyId"] == key
         assert sent["ProcessingResources"]["ClusterConfig"]["VolumeKmsKeyId"] == key
         assert sent["Tags"] == tags
-        assert sent["AppSpecification"]["ImageUri"] == IMAGE
+        assert sent["AppSpecification"]["ImageUri"] == (MLFLOW["image"] if contract is TRACKING else IMAGE)
     for step in STEPS:
         policies = all_steps(full)[step.name]["RetryPolicies"]
         assert {policy["MaxAttempts"] for policy in policies} == {5}
@@ -260,7 +260,7 @@ def test_the_key_of_the_step_cache_has_no_execution_id(full):
     for step in all_steps(full).values():
         for key in keys.get(step["Type"], ()):
             assert "Execution." not in json.dumps(step["Arguments"].get(key))
-        if step["Type"] in keys:
+        if step["Type"] in keys and step["Name"] != TRACKING.name:
             assert step["CacheConfig"] == {"Enabled": True, "ExpireAfter": "P30D"}
 
 

@@ -133,7 +133,7 @@ def test_an_expression_is_checked_as_far_as_it_is_known(service):
     assert list(found_in(service, {image: {"Std:Join": {"On": "", "Values": ["x" * 256, output]}}})) == [image]
 
 
-@pytest.mark.parametrize(("which", "steps"), [("demo", 15), ("wide", 15), ("alternative", 13)])
+@pytest.mark.parametrize(("which", "steps"), [("demo", 16), ("wide", 16), ("alternative", 13)])
 def test_the_service_allows_a_definition_with_everything_switched_on(which, steps, pipelines):
     assert len(all_steps(pipelines[which])) == steps
 
@@ -224,6 +224,7 @@ def test_a_long_value_is_in_a_file_that_the_job_gets_as_an_input(pipelines):
         "DataLoading": set(),
         "TabularPreprocessing": {"LABEL_MAP"},
         "PyTorchTraining": {"tab_field_list", "multiclass_categories"},
+        "Tracking": {"MLFLOW_TAGS"},
         "ModelMetricsComputation": {"CLASS_LABELS", "GROUP_FIELDS"},
         "Package": set(),
         "Payload": {"FIELD_DEFAULTS"},

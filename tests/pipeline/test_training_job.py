@@ -11,6 +11,7 @@ from pipeline.aws.deploy import parse_overrides
 from testing.pipelines import AWS, all_steps, alternative, configuration, everything, loopback_only
 
 GROUPS = alternative().aws.training.model_dump()["instance_groups"]
+SHARDED = {"distribution": "ShardedByS3Key"}
 EXPRESS = "s3://encoders--euw1-az1--x-s3/"
 
 
@@ -36,13 +37,15 @@ def grouped():
         return all_steps(json.loads(definition(alternative())))["PyTorchTraining"]["Arguments"]
 
 
-def test_every_channel_has_the_input_mode(everything_on, grouped):
+def test_a_channel_has_its_own_input_mode_or_that_of_the_job(everything_on, grouped):
     assert everything_on["AlgorithmSpecification"]["TrainingInputMode"] == "FastFile"
-    assert {each["InputMode"] for each in everything_on["InputDataConfig"]} == {"FastFile"}
+    found = {each["ChannelName"]: each["InputMode"] for each in everything_on["InputDataConfig"]}
+    assert found.pop("pretrained") == "File"
+    assert set(found.values()) == {"FastFile"}
     assert {each["InputMode"] for each in grouped["InputDataConfig"]} == {"File"}
 
 
-def test_only_the_named_channels_are_sharded(everything_on):
+def test_only_the_channels_with_that_distribution_are_sharded(everything_on):
     found = {name: source["S3DataDistributionType"] for name, source in sources(everything_on).items()}
     assert found.pop("train") == "ShardedByS3Key"
     assert set(found.values()) == {"FullyReplicated"}
@@ -82,12 +85,13 @@ def test_a_warm_pool_is_kept_and_an_express_bucket_keeps_its_slash():
             "exclude each other",
         ),
         (
-            {"training": {"sharded": ["train"], "instance_groups": GROUPS, "training_group": "gpu"}},
+            {"training": {"channels": {"train": SHARDED}, "instance_groups": GROUPS, "training_group": "gpu"}},
             "exclude each other",
         ),
         ({"training": {"instance_groups": GROUPS}}, "go together"),
         ({"training": {"instance_groups": GROUPS, "training_group": "tpu"}}, "'tpu' is not one of"),
-        ({"training": {"sharded": ["pretrained"]}}, "'train', 'val' or 'test'"),
+        ({"training": {"channels": {"pretrained": SHARDED}}}, "every instance needs all of its files"),
+        ({"training": {"channels": {"trian": SHARDED}}}, "'train', 'val', 'test'"),
         ({"inputs": {"pretrained": EXPRESS + "bert"}}, "must end in /"),
         ({"bucket": "scores--euw1-az1--x-s3"}, "only inputs can be in one"),
     ],
@@ -95,6 +99,12 @@ def test_a_warm_pool_is_kept_and_an_express_bucket_keeps_its_slash():
 def test_a_contradiction_about_the_training_job_is_refused(changes, cause):
     with pytest.raises(ValidationError, match=cause):
         configuration(aws={**AWS, **changes})
+
+
+def test_settings_of_a_channel_that_the_job_does_not_have_are_refused():
+    aws = {**AWS, "training": {"channels": {"pretrained": {"input_mode": "FastFile"}}}}
+    with pytest.raises(ContractError, match=r"aws\.training\.channels\.pretrained: is set, but the job has no such"):
+        specs_of(configuration(aws=aws))
 
 
 def test_instances_are_set_once():

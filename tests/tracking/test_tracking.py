@@ -23,9 +23,11 @@ from contracts.artifacts import HISTORY, HYPERPARAMETERS, METRICS
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
-from contracts.steps import ARCHIVED_MODEL, ARCHIVED_OUTPUT
+from contracts.steps import ARCHIVED_MODEL, ARCHIVED_OUTPUT, TRACKING
+from contracts.tracking import TRACKED
 from testing.jobs import CONFIGURATION, ONE_LAYER, metrics, run_train, table, write_job
 from testing.mlflow_server import MlflowServer
+from testing.step_runs import run_step
 
 ARN = "arn:aws:sagemaker:eu-west-1:123456789012:mlflow-tracking-server/reviews"
 RATES = {"rows_per_second", "tokens_per_second", "padding_percent"}
@@ -168,6 +170,49 @@ def test_the_archives_that_sagemaker_keeps_of_a_job_update_the_run_of_its_folder
     assert main(["track", "--root", str(tmp_path), "--uri", server.uri]) == 0
     assert find_run(server).info.run_id == run.info.run_id
     assert rows_of(server, "metrics") == before
+
+
+def give_results(root, job, *, archived):
+    """Create the inputs of the step Tracking, as on SageMaker or as on this machine."""
+    for name, archive, folder in (
+        ("model_input", ARCHIVED_MODEL, job.model),
+        ("eval_output", ARCHIVED_OUTPUT, job.output_data),
+    ):
+        place = TRACKING.input(name).path(root)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if archived:
+            place.mkdir()
+            with tarfile.open(place / archive, "w:gz") as packed:
+                packed.add(folder, ".")
+        else:
+            place.symlink_to(folder)
+    return root
+
+
+def tracked_problem(root):
+    return json.loads((TRACKING.output("tracked").path(root) / TRACKED).read_text())["problem"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("archived", [True, False], ids=["archives", "folders"])
+def test_the_step_sends_what_the_job_left_to_the_run_of_the_job(job, server, run, tmp_path, archived):
+    root = give_results(tmp_path, job, archived=archived)
+    tags = {"sent_by": f"{archived}", "note": "a = b, c"}
+    where = {"MLFLOW_TRACKING_URI": server.uri, "MLFLOW_EXPERIMENT": "reviews", "MLFLOW_RUN_NAME": "-a job-"}
+    run_step(root, TRACKING.command, **where, MLFLOW_TAGS=tags)
+    assert tracked_problem(root) is None
+    again = find_run(server)
+    assert (again.info.run_id, again.info.run_name) == (run.info.run_id, "-a job-")
+    assert {name: again.data.tags[name] for name in tags} == tags
+
+
+@pytest.mark.slow
+def test_the_step_completes_when_the_tracker_is_down_and_its_log_names_the_command(job, tmp_path):
+    root = give_results(tmp_path, job, archived=True)
+    uri = f"http://127.0.0.1:{unused_port()}"
+    log = run_step(root, TRACKING.command, MLFLOW_TRACKING_URI=uri)
+    assert "were not sent" in tracked_problem(root)
+    assert f"python -m container track --root FOLDER --uri={uri} --experiment=Default" in log
 
 
 @pytest.mark.slow

@@ -1,0 +1,242 @@
+"""The section `aws` of a pipeline's configuration; docs/pipeline.md lists its keys."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from contracts.steps import TRAINING_SPLITS
+from pipeline.config_types import (
+    DIRECTORY_BUCKET,
+    Image,
+    InstanceType,
+    Name,
+    NetworkId,
+    S3Folder,
+    Section,
+    SnsTopic,
+    TagKey,
+    TagValue,
+)
+
+InputMode = Literal["File", "FastFile"]
+
+
+class Machine(Section):
+    """The instances of a step."""
+
+    instance_type: InstanceType = Field(default="ml.m5.xlarge", description="Instance type.")
+    instance_count: int = Field(
+        default=1,
+        ge=1,
+        le=100,
+        description="Instances; only TabularPreprocessing, PyTorchTraining and BatchScore can have several.",
+    )
+    volume_gb: int = Field(
+        default=30, ge=1, le=16384, description="Size of the storage volume, in GiB; not for BatchScore."
+    )
+    max_runtime_seconds: int = Field(
+        default=86_400,
+        ge=60,
+        le=2_419_200,
+        description="Maximum duration; at most 5 days except for training; not for BatchScore.",
+    )
+
+
+class Spot(Section):
+    """Managed spot training: cheaper, can be interrupted; the job resumes from its checkpoints."""
+
+    enabled: bool = Field(default=False, description="Train on spot instances.")
+    max_wait_seconds: int = Field(
+        default=172_800,
+        ge=60,
+        le=2_419_200,
+        description="Maximum waiting and running time; at least max_runtime_seconds.",
+    )
+
+
+class InstanceGroup(Section):
+    """A group of equal instances of a training job."""
+
+    instance_type: InstanceType = Field(description="Instance type.")
+    instance_count: int = Field(default=1, ge=1, le=100, description="Instances.")
+
+
+class Channel(Section):
+    """A channel of the training job."""
+
+    input_mode: InputMode | None = Field(default=None, description="Default: aws.training.input_mode.")
+    distribution: Literal["FullyReplicated", "ShardedByS3Key"] = Field(
+        default="FullyReplicated",
+        description="ShardedByS3Key: divide the objects over the instances; only for train, val and test.",
+    )
+
+
+class Training(Section):
+    """The training job: its channels, instance groups and warm pool."""
+
+    input_mode: InputMode = Field(
+        default="File", description="File: download the channels first; FastFile: read them from S3 on demand."
+    )
+    channels: dict[Literal["train", "val", "test", "pretrained", "model_artifacts_input"], Channel] = Field(
+        default={}, description="Settings of single channels."
+    )
+    instance_groups: dict[Name, InstanceGroup] = Field(
+        default={}, max_length=5, description="Instances by group, instead of those of aws.steps.PyTorchTraining."
+    )
+    training_group: str | None = Field(
+        default=None, description="The group that trains and receives the channels; the other hosts exit with code 0."
+    )
+    keep_alive_seconds: int = Field(
+        default=0, ge=0, le=3_600, description="Keep the instances for the next training (warm pool); they are billed."
+    )
+    tensorboard: bool = Field(default=False, description="Upload TensorBoard's files while the job runs.")
+
+    @model_validator(mode="after")
+    def _group_is_listed(self) -> Self:
+        if bool(self.instance_groups) != (self.training_group is not None):
+            raise ValueError("instance_groups and training_group go together")
+        if self.training_group is not None and self.training_group not in self.instance_groups:
+            raise ValueError(f"training_group {self.training_group!r} is not one of the instance_groups")
+        sharded = [name for name, channel in self.channels.items() if channel.distribution == "ShardedByS3Key"]
+        if sharded and len(self.instance_groups) > 1:
+            raise ValueError("ShardedByS3Key and several instance_groups exclude each other")
+        for name in sharded:
+            if name not in TRAINING_SPLITS:
+                raise ValueError(f"channels.{name} cannot be ShardedByS3Key: every instance needs all of its files")
+        if self.keep_alive_seconds and self.instance_groups:
+            raise ValueError("keep_alive_seconds and instance_groups exclude each other: SageMaker keeps no such pool")
+        return self
+
+
+class Retries(Section):
+    """Retries after missing capacity, limits, throttling and service faults; never after an error of the job."""
+
+    max_attempts: int = Field(default=3, ge=1, le=20, description="Attempts.")
+    interval_seconds: int = Field(default=30, ge=1, le=43_200, description="Pause before the second attempt.")
+    backoff_rate: float = Field(default=2.0, ge=1, le=20, description="Growth of the pause.")
+
+
+class Autoscaling(Section):
+    """Change the number of an endpoint's instances with its load; `python -m pipeline autoscale` switches it on."""
+
+    min_instances: int = Field(default=1, ge=1, le=1_000, description="Least instances.")
+    max_instances: int = Field(ge=1, le=1_000, description="Most instances.")
+    invocations_per_instance: int = Field(
+        ge=1, le=1_000_000, description="Target: requests per minute and instance, on average."
+    )
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.min_instances > self.max_instances:
+            raise ValueError("min_instances is greater than max_instances")
+        return self
+
+
+class Hosts(Section):
+    """The instances of an endpoint."""
+
+    instance_type: InstanceType = Field(default="ml.m5.xlarge", description="Instance type.")
+    instance_count: int = Field(default=1, ge=1, le=1_000, description="Instances of a new endpoint.")
+
+
+class RealTime(Hosts):
+    """An endpoint on instances that always run: answers within 60 s."""
+
+    capture_percent: int = Field(
+        default=0, ge=0, le=100, description="Share of the requests and answers that are saved in S3; 0: none."
+    )
+    autoscaling: Autoscaling | None = Field(default=None, description="Change the number of instances with the load.")
+
+
+class Serverless(Section):
+    """An endpoint without instances: billed by request, with a cold start, without network isolation."""
+
+    memory_mb: Literal[1024, 2048, 3072, 4096, 5120, 6144] = Field(default=4096, description="Memory, in MiB.")
+    concurrency: int = Field(default=5, ge=1, le=200, description="Requests at a time.")
+
+
+class Asynchronous(Hosts):
+    """An endpoint with a queue: requests and answers are objects in S3, up to 1 GB and one hour."""
+
+    output: S3Folder | None = Field(default=None, description="Folder of the answers. Default: below prefix.")
+    concurrency: int | None = Field(
+        default=None, ge=1, le=1_000, description="Requests at a time, for each instance. Default: the service decides."
+    )
+    success_topic: SnsTopic | None = Field(default=None, description="ARN of an SNS topic for answers.")
+    error_topic: SnsTopic | None = Field(default=None, description="ARN of an SNS topic for errors.")
+
+
+class Deploy(Section):
+    """Create or update an endpoint with the new model, if its approval status is Approved."""
+
+    endpoint: Name | None = Field(default=None, description="Name of the endpoint. Default: the pipeline's name.")
+    real_time: RealTime | None = Field(default=None, description="Give one of the three kinds.")
+    serverless: Serverless | None = Field(default=None, description="Give one of the three kinds.")
+    asynchronous: Asynchronous | None = Field(default=None, description="Give one of the three kinds.")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if sum(kind is not None for kind in (self.real_time, self.serverless, self.asynchronous)) != 1:
+            raise ValueError("give exactly one of real_time, serverless and asynchronous")
+        return self
+
+
+class Aws(Section):
+    """The pipeline on AWS; `run` does not need this section."""
+
+    region: str = Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$", description="Region.")
+    role: str = Field(
+        pattern=r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[a-zA-Z0-9+=,.@/_-]+$",
+        max_length=2048,
+        description="ARN of the role that jobs assume.",
+    )
+    image: Image = Field(
+        description="The image by digest: REPOSITORY@sha256:..., so that the step cache recognizes a new image."
+    )
+    bucket: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$",
+        description="Bucket for all outputs; not a directory bucket.",
+    )
+    prefix: str = Field(
+        default="pipelines",
+        pattern=r"^[A-Za-z0-9!_.*'()-]+(/[A-Za-z0-9!_.*'()-]+)*$",
+        max_length=512,
+        description="Key prefix in the bucket.",
+    )
+    inputs: dict[str, S3Folder] = Field(default={}, description="S3 URIs of the external inputs, by logical name.")
+    steps: dict[str, Machine] = Field(default={}, description="Instances by step name. Default: one ml.m5.xlarge.")
+    training: Training = Field(default=Training(), description="The training job.")
+    spot: Spot = Field(default=Spot(), description="Spot training.")
+    deploy: Deploy | None = Field(default=None, description="Host the new model on an endpoint. Default: no endpoint.")
+    retries: Retries = Field(default=Retries(), description="Retries of each step.")
+    cache_expires: str | None = Field(
+        default="P30D",
+        pattern=r"^P([0-9]+D|([0-9]+D)?T([0-9]+H|([0-9]+H)?[0-9]+M))$",
+        description="Age after which a cached step runs again; null: no step cache.",
+    )
+    kms_key: str | None = Field(
+        default=None,
+        pattern=r"^[a-zA-Z0-9:/_-]+$",
+        max_length=2048,
+        description="KMS key of volumes and outputs. Default: AWS managed keys.",
+    )
+    subnets: tuple[NetworkId, ...] = Field(default=(), max_length=16, description="VPC subnets; with security_groups.")
+    security_groups: tuple[NetworkId, ...] = Field(
+        default=(), max_length=5, description="VPC security groups; with subnets."
+    )
+    network_isolation: bool = Field(
+        default=True,
+        description="Jobs and hosted models have no network except between a job's hosts.",
+    )
+    encrypt_traffic: bool = Field(default=False, description="Encrypt traffic between a job's hosts.")
+    tags: dict[TagKey, TagValue] = Field(default={}, max_length=50, description="Tags of the pipeline and of its jobs.")
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        if bool(self.subnets) != bool(self.security_groups):
+            raise ValueError("subnets and security_groups go together")
+        if self.spot.enabled and self.training.keep_alive_seconds:
+            raise ValueError("training.keep_alive_seconds and spot.enabled exclude each other: SageMaker keeps no pool")
+        if self.bucket.endswith(DIRECTORY_BUCKET):
+            raise ValueError(f"bucket {self.bucket!r} is a directory bucket; only inputs can be in one")
+        return self
