@@ -14,12 +14,12 @@ from testing.fuzz import oracle, strict_csv
 from testing.fuzz.campaign import Plan, run_kind
 from testing.fuzz.child import KINDS
 from testing.fuzz.outcome import rng_of, signature
-from testing.fuzz.requests import Request, generate
+from testing.fuzz.requests import REPORTS, REQUESTS, Request, generate
 from testing.fuzz.server import answer_problems, run_requests
 from testing.fuzz.settings import value_of
 from testing.fuzz.tables import write_folder
 
-SEEDS = {"tables": 5, "hyperparameters": 5, "packages": 25, "steps": 25, "requests": 53}
+SEEDS = {"tables": 5, "hyperparameters": 5, "packages": 25, "steps": 25, "requests": 53, "reports": 53}
 FAILURE = "data.csv: row 3, column 'price': 'x' is not a number\nWhat to change: Write a number.\n\nTraceback ...\n"
 
 
@@ -41,9 +41,10 @@ def test_generated_inputs_are_accepted_with_every_row_or_refused_with_a_message(
 
 
 @pytest.mark.slow
-def test_generated_requests_get_an_answer_each_and_the_server_stays_alive(trained_job, tmp_path):
+@pytest.mark.parametrize("kind", [REQUESTS, REPORTS])
+def test_generated_requests_get_an_answer_each_and_the_server_stays_alive(kind, trained_job, tmp_path):
     (tmp_path / "work").mkdir()
-    tally = run_requests(plan("requests", trained_job.model, tmp_path, inputs=30), ping_limit=5)
+    tally = run_requests(plan(kind, trained_job.model, tmp_path, inputs=30), ping_limit=5, kind=kind)
     assert [finding.problem for finding in tally.findings.values()] == []
     assert tally.accepted > 5
     assert tally.refused > 5
@@ -138,6 +139,24 @@ def test_the_oracle_notices_a_wrong_answer_of_the_server(answer, problem):
     request = Request(b"POST /invocations HTTP/1.1", records=2, recipe=["json"])
     _, problems = answer_problems(answer, request)
     assert problem in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "reported", "problem"),
+    [
+        (b'{"predicted_label": 1, "probabilities": [0.5, 0.5]}\n{"error": "record 2, x"}\n', True, None),
+        (b'{"predicted_label": 1, "probabilities": [0.5, 0.5]}\n{"error": "record 2, x"}\n', False, "with the error"),
+        (b'{"error": "record 1, x"}\n', True, "1 predictions for 2 records"),
+        (b'{"error": "record 1, x"}\n{"error": "KeyError: 7"}\n', True, "not foreseen"),
+    ],
+)
+def test_the_oracle_expects_an_error_in_the_place_of_an_invalid_record_where_errors_are_reported(
+    body, reported, problem
+):
+    request = Request(b"POST /invocations HTTP/1.1", records=2, recipe=["lines"])
+    answer = b"HTTP/1.1 200 X\r\nContent-Type: application/jsonlines\r\n\r\n" + body
+    _, problems = answer_problems(answer, request, reported=reported)
+    assert problem in problems[0] if problem else not problems
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from testing.fuzz.campaign import Finding, Plan, Tally, run_kind, table
 from testing.fuzz.child import KINDS
+from testing.fuzz.requests import REPORTS, REQUESTS
 from testing.jobs import ONE_LAYER, run_train, write_job
 
-REQUESTS = "requests"
-ALL_KINDS = (*KINDS, REQUESTS)
+ALL_KINDS = (*KINDS, REQUESTS, REPORTS)
 
 
 def run_campaign(options: argparse.Namespace) -> int:
@@ -49,10 +49,10 @@ def run_campaign(options: argparse.Namespace) -> int:
 
 
 def _run(kind: str, plan: Plan, ping_limit: float) -> Tally:
-    if kind == REQUESTS:
+    if kind not in KINDS:
         from testing.fuzz.server import run_requests
 
-        return run_requests(plan, ping_limit=ping_limit)
+        return run_requests(plan, ping_limit=ping_limit, kind=kind)
     return run_kind(kind, plan)
 
 

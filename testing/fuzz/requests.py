@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -13,6 +14,8 @@ import pyarrow.parquet as pq
 from testing.fuzz import arrow_types, render, strict_csv, values
 from testing.fuzz.draft import Draft
 
+REQUESTS, REPORTS = "requests", "reports"  # the second kind: for a server that reports invalid records
+_LINE_END = re.compile(r"\r\n|\r|\n")
 COLUMNS = ("chat", "price", "quantity", "color")
 JSON_TYPES = ("application/json", "application/json; charset=utf-8", "APPLICATION/JSON")
 LINE_TYPES = ("application/jsonlines", "application/x-jsonlines", "application/jsonl", "application/x-ndjson")
@@ -49,12 +52,14 @@ class Request:
     Attributes:
         data: the bytes to send; None closes the connection's sending side early.
         records: number of predictions that status 200 must have; None if that is not known.
+        lines: the same for a CSV of which each line is a record; None for other bodies.
         complete: whether the server must answer.
         must_refuse: whether status 200 is wrong.
     """
 
     data: bytes = b""
     records: int | None = None
+    lines: int | None = None
     complete: bool = True
     must_refuse: bool = False
     recipe: list[str] = field(default_factory=list)
@@ -70,12 +75,12 @@ def generate(rng: Random) -> Request:
     if rng.random() < 0.12:
         damaged = render.damage(body, rng, request.recipe)
         if damaged != body:
-            request.records = _count_damaged(damaged, content_type)
+            request.records, request.lines = _count_damaged(damaged, content_type), None
         body = damaged
     headers = {"Host": "localhost", "Content-Type": content_type}
     if rng.random() < 0.1:
         headers["Content-Type"] = rng.choice(ODD_TYPES)
-        request.records = None
+        request.records = request.lines = None
         request.recipe.append(f"Content-Type {headers['Content-Type'][:60]!r}")
     accept = rng.choice(ACCEPTS)
     if accept is not None:
@@ -181,8 +186,11 @@ def _csv(request: Request, draft: Draft, rng: Random) -> tuple[bytes, str]:
         request.records = len(parsed.rows) - header
     elif not header:
         request.records = len(draft.rows) + 1
+    lines = [line for line in _LINE_END.split(text) if line]
+    request.lines = len(lines) - (header and not lines[0].isspace())  # the header is a record after a line of blanks
     if rng.random() < 0.05:
         text, request.records = render.ragged(text, rng, delimiter=",", recipe=draft.recipe), None
+        request.lines = None
     request.recipe += [content_type, *draft.recipe]
     return text.encode("utf-8", "replace"), content_type
 

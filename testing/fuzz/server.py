@@ -4,7 +4,7 @@ import json
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from testing import warm
 from testing.fuzz import oracle, strict_csv
 from testing.fuzz.campaign import Plan, Tally, save
 from testing.fuzz.outcome import ACCEPTED, BROKEN, REFUSED, Outcome, product_frame, rng_of
-from testing.fuzz.requests import Request, generate
+from testing.fuzz.requests import REPORTS, REQUESTS, Request, generate
 from testing.serving import Server, serving
 
 MOST_MEMORY = 1536 << 20  # bytes that the server may have, with the defaults of its limits
@@ -22,14 +22,14 @@ _HTTP_LAYER = "Invalid header"  # a refusal of waitress, which has no hint
 _KEPT = 4 << 20
 
 
-def run_requests(plan: Plan, *, ping_limit: float) -> Tally:
+def run_requests(plan: Plan, *, ping_limit: float, kind: str = REQUESTS) -> Tally:
     """Send the requests one after another; a slow /ping counts if it is slow each time the request is sent."""
-    tally, began = Tally("requests"), time.monotonic()
-    with _served(plan) as server:
+    tally, began = Tally(kind), time.monotonic()
+    with _served(plan, kind, {"SERVING_INVALID_RECORDS": "report"} if kind == REPORTS else {}) as server:
         for index in plan.indices:
             if time.monotonic() > plan.deadline:
                 break
-            request = generate(rng_of(plan.seed, "requests", index))
+            request = generate(rng_of(plan.seed, kind, index))
             outcome = judged(server, request, timeout=plan.timeout)
             for _ in range(2):
                 if outcome.problems or _slowest_ping(server) <= ping_limit:
@@ -41,7 +41,7 @@ def run_requests(plan: Plan, *, ping_limit: float) -> Tally:
                 outcome.problems.append(f"/ping took more than {ping_limit:g} s during the request, three times")
             server.pings.unlink(missing_ok=True)
             for finding in tally.add(index, outcome):
-                _save(plan, finding, request, server)
+                _save(plan, kind, finding, request, server)
             if server.process.poll() is not None:
                 server.restart()
     tally.seconds = time.monotonic() - began
@@ -53,17 +53,18 @@ class _Watched:
 
     Attributes:
         pings: a file to which the process appends the seconds of each slow answer.
+        variables: the server's settings.
     """
 
-    def __init__(self, root: Path, pings: Path) -> None:
-        self.root, self.pings = root, pings
+    def __init__(self, root: Path, pings: Path, variables: Mapping[str, str]) -> None:
+        self.root, self.pings, self.variables = root, pings, variables
         self._context: Any = None
         self.restart()
 
     def restart(self) -> None:
         """Start the server, in the place of one that ended."""
         self.close()
-        self._context = serving(self.root)
+        self._context = serving(self.root, **self.variables)
         self._server: Server = self._context.__enter__()
         self.process, self.port, self.log = self._server.process, self._server.port, self._server.log
         self._watch = warm.fork_server().Process(target=watch_pings, args=(self.port, str(self.pings)), daemon=True)
@@ -78,10 +79,10 @@ class _Watched:
 
 
 @contextmanager
-def _served(plan: Plan) -> Iterator[_Watched]:
-    root = plan.work / "served"
+def _served(plan: Plan, kind: str, variables: Mapping[str, str]) -> Iterator[_Watched]:
+    root = plan.work / f"served-{kind}"
     shutil.copytree(plan.model, root / "model")
-    server = _Watched(root, plan.work / "pings")
+    server = _Watched(root, plan.work / "pings", variables)
     try:
         yield server
     finally:
@@ -160,7 +161,7 @@ def judged(server: _Watched, request: Request, *, timeout: float) -> Outcome:
         outcome.problems.append(f"no answer: {type(error).__name__}: {error}")
         answer = b""
     if answer:
-        status, problems = answer_problems(answer, request)
+        status, problems = answer_problems(answer, request, reported=bool(server.variables))
         if status == 500:
             problems = [f"status 500{_last_exception(server.log)}"]
         outcome.problems += problems
@@ -183,8 +184,12 @@ def _last_exception(log: Path) -> str:
     return f"{product_frame(newest)}: {last[0][:200] if last else ''}"
 
 
-def answer_problems(answer: bytes, request: Request) -> tuple[int, list[str]]:
-    """Return the status of an answer, and what is wrong with it."""
+def answer_problems(answer: bytes, request: Request, *, reported: bool = False) -> tuple[int, list[str]]:
+    """Return the status of an answer, and what is wrong with it.
+
+    Args:
+        reported: whether the answer has an error in the place of each invalid record.
+    """
     head, _, body = without_interim(answer).partition(b"\r\n\r\n")
     try:
         status = int(head.split(b" ")[1])
@@ -192,10 +197,11 @@ def answer_problems(answer: bytes, request: Request) -> tuple[int, list[str]]:
         return 0, [f"the answer is not HTTP: {answer[:80]!r}"]
     body = body[: _content_length(head)]  # another answer may follow
     if status == 200:
-        if request.must_refuse:
-            return status, [f"status 200 for a body that holds no record: {body[:100]!r}"]
         try:
-            return status, _prediction_problems(head, body, request.records)
+            scores, errors = _entries(head, body)
+            if request.must_refuse and (scores or not errors):
+                return status, [f"status 200 for a body that holds no record: {body[:100]!r}"]
+            return status, _entry_problems(scores, errors, request, reported=reported)
         except (ValueError, KeyError, TypeError) as error:
             return status, [f"status 200 with a body that is no prediction: {error!r}, {body[:100]!r}"]
     if status not in (501, 503) and not 400 <= status < 500:  # 501: a transfer coding (RFC 9112, 6.1)
@@ -216,25 +222,36 @@ def answer_problems(answer: bytes, request: Request) -> tuple[int, list[str]]:
     return status, []
 
 
-def _prediction_problems(head: bytes, body: bytes, records: int | None) -> list[str]:
+def _entries(head: bytes, body: bytes) -> tuple[list[list[float]], list[str]]:
+    """Return the probabilities of the scored records, and the errors of the others."""
     kind = next(
         (line.split(b":")[1].strip() for line in head.split(b"\r\n") if line.lower().startswith(b"content-type:")), b""
     )
     if b"csv" in kind:
         rows = strict_csv.parse(body.decode(), ",").rows
         rows = rows[1:] if rows and rows[0][0] == "predicted_label" else rows
-        scores = [[float(cell) for cell in row[1:]] for row in rows]
-    else:
-        content = (
-            json.loads(body)
-            if b"lines" not in kind
-            else {"predictions": [json.loads(line) for line in body.splitlines()]}
-        )
-        if "predictions" not in content:
-            return []  # of /ping or /execution-parameters
-        scores = [entry["probabilities"] for entry in content["predictions"]]
-    if records is not None and len(scores) != records:
-        return [f"{len(scores)} predictions for {records} records, and status 200"]
+        errors = [row[-1] for row in rows if not any(row[:-1])]
+        # Where errors are reported, a scored record has an empty last cell.
+        return [[float(cell) for cell in row[1:] if cell] for row in rows if any(row[:-1])], errors
+    content = (
+        json.loads(body) if b"lines" not in kind else {"predictions": [json.loads(line) for line in body.splitlines()]}
+    )
+    entries = content.get("predictions", [])  # none in the answer of /ping or /execution-parameters
+    scores = [entry["probabilities"] for entry in entries if "error" not in entry]
+    return scores, [entry["error"] for entry in entries if "error" in entry]
+
+
+def _entry_problems(
+    scores: Sequence[Sequence[float]], errors: Sequence[str], request: Request, *, reported: bool
+) -> list[str]:
+    if errors and not reported:
+        return [f"status 200 with the error of a record: {errors[0][:200]}"]
+    expected = request.lines if reported and request.lines is not None else request.records
+    if expected is not None and len(scores) + len(errors) != expected:
+        return [f"{len(scores) + len(errors)} predictions for {expected} records, and status 200"]
+    for error in errors:
+        if not error.strip() or error.split(":")[0].rpartition(".")[2] in oracle.exception_names():
+            return [f"the error of a record that was not foreseen: {error[:200]!r}"]
     return oracle.probability_problems("the answer", scores)
 
 
@@ -246,10 +263,10 @@ def memory(pid: int) -> int:
     return 0
 
 
-def _save(plan: Plan, finding: Any, request: Request, server: _Watched) -> None:
+def _save(plan: Plan, kind: str, finding: Any, request: Request, server: _Watched) -> None:
     folder = plan.work / "request"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "job" / "requests").mkdir(parents=True)
     (folder / "job" / "requests" / "request.bin").write_bytes(request.data[:_KEPT])
     (folder / "log").write_bytes(server.log.read_bytes()[-100_000:])
-    save(plan, "requests", finding, folder)
+    save(plan, kind, finding, folder)
