@@ -1,6 +1,9 @@
 """Check the space of a search against the declarations of the hyperparameters, and define the default spaces."""
 
+import functools
 import itertools
+import json
+import math
 import random
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -50,7 +53,10 @@ def tunable() -> list[str]:
 
 
 def default_space(hp: Hyperparameters) -> Space:
-    """Return the space for the model class and the kind of encoder of `hp`, without settings that have no effect."""
+    """Return the space for the model class and the kind of encoder of `hp`.
+
+    It has no setting without an effect, and no value that contradicts the other settings of `hp`.
+    """
     if hp.architecture.encoder != "transformer":
         space = _WORDS
     elif all(field.tokenizer == FROM_SCRATCH for field in hp.text_fields):
@@ -59,13 +65,49 @@ def default_space(hp: Hyperparameters) -> Space:
         space = _ADAPTED if hp.lora_rank else _PRETRAINED
     declarations = hp.declarations()
     needed = {"dropout_keep", "num_layers"}  # each has an effect for some values of the other
-    return {name: each for name, each in space.items() if name in needed or not declarations[name].obstacle(hp, ())}
+    found: Space = {}
+    for name, values in space.items():
+        if name in needed or not declarations[name].obstacle(hp, ()):
+            possible = values if isinstance(values, Range) else [each for each in values if _fits(hp, {name: each})]
+            if isinstance(possible, Range) or len(possible) > 1:
+                found[name] = possible
+    return found
+
+
+def _fits(hp: Hyperparameters, changes: dict[str, Any]) -> bool:
+    tried = _Tried(hp)
+    tried.add(changes)
+    return bool(tried.valid)
 
 
 def space_of(hp: Hyperparameters) -> Space:
     """Return the space of the search that `hp.tuning` declares."""
     assert hp.tuning is not None
-    return hp.tuning.space or default_space(hp)
+    space = hp.tuning.space or default_space(hp)
+    return {
+        name: values if isinstance(values, Range) else [_valid(name, value) for value in values]
+        for name, values in space.items()
+    }
+
+
+def metric_of(hp: Hyperparameters) -> str:
+    """Return the metric of the search, as its values are named in the history of training."""
+    assert hp.tuning is not None
+    name = hp.tuning.metric or hp.early_stop_metric
+    return name if "/" in name else name.replace("val_", "val/", 1)
+
+
+def minimizes(metric: str) -> bool:
+    """Return whether the best value of the search's metric is the lowest."""
+    return metric == "val/loss"
+
+
+def most_validations(hp: Hyperparameters) -> int | None:
+    """Return the number of validations of the longest trial; None if it depends on the batch size."""
+    epochs = space_of(hp).get("max_epochs", [hp.max_epochs])
+    longest = epochs.high if isinstance(epochs, Range) else max(epochs)
+    # An interval above 1 is a number of steps, whose part of an epoch depends on the batch size.
+    return math.ceil(longest / hp.val_check_interval) if hp.val_check_interval <= 1 else None
 
 
 def trial_settings(hp: Hyperparameters, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,29 +119,18 @@ def trial_settings(hp: Hyperparameters, changes: Mapping[str, Any]) -> dict[str,
 
 
 def check_tuning(hp: Hyperparameters) -> None:
-    """Raise ContractError if a setting of the space or one of its values is invalid, or no combination is valid."""
+    """Raise ContractError if a setting of the space has no effect, or one of its values is invalid in every trial."""
     tuning = hp.tuning
     if tuning is None:
         return
     _check_metric(hp, tuning)
     for name, values in (tuning.space or {}).items():
         _check_name(name)
-        for value in (values.low, values.high) if isinstance(values, Range) else values:
-            _check_value(name, value)
         if isinstance(values, Range):
             _check_range(name, values)
-    first: ContractError | None = None
-    for changes in _combinations(space_of(hp)):
-        try:
-            check_consistency(Hyperparameters(**trial_settings(hp, changes)))
-            return
-        except (ContractError, ValidationError) as error:
-            cause, fix = (error.cause, error.fix) if isinstance(error, ContractError) else (str(error), "")
-            first = first or ContractError(
-                f"tuning.space: no combination is valid, e.g. {shown(changes)}: {cause}", fix
-            )
-    assert first is not None
-    raise first
+        else:
+            _check_choices(name, values)
+    _check_combinations(hp, space_of(hp))
 
 
 def _check_metric(hp: Hyperparameters, tuning: Tuning) -> None:
@@ -124,15 +155,31 @@ def _check_name(name: str) -> None:
     )
 
 
-def _check_value(name: str, value: Any) -> None:
+def _valid(name: str, value: Any) -> Any:
+    """Return a value of a setting as the setting's type, e.g. 0.1 for "0.1"; raise ContractError if it is invalid."""
     field = Hyperparameters.model_fields[name]
     try:
-        TypeAdapter(Annotated[field.annotation, field]).validate_python(value)  # type: ignore[valid-type]
+        return _adapter(name).dump_python(_adapter(name).validate_python(value), mode="json")
     except ValidationError as error:
         raise ContractError(
             f"tuning.space: {name}: {shown(value)} is invalid: {error.errors()[0]['msg']}",
             f"{name} is {type_name(plain_type(field.annotation))}{describe_limits(field)}: {field.description}",
         ) from None
+
+
+@functools.cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    field = Hyperparameters.model_fields[name]
+    return TypeAdapter(Annotated[field.annotation, field])  # type: ignore[valid-type]
+
+
+def _check_choices(name: str, values: list[Any]) -> None:
+    seen: set[str] = set()
+    for value in values:
+        text = json.dumps(_valid(name, value))
+        if text in seen:
+            raise ContractError(f"tuning.space: {name}: {shown(value)} is listed twice", "List each value once.")
+        seen.add(text)
 
 
 def is_whole(name: str) -> bool:
@@ -141,23 +188,117 @@ def is_whole(name: str) -> bool:
 
 
 def _check_range(name: str, values: Range) -> None:
+    for end in (values.low, values.high):
+        _valid(name, end)
     if plain_type(Hyperparameters.model_fields[name].annotation) not in (int, float, int | None, float | None):
         raise ContractError(
             f"tuning.space: {name} has a range, but it is not a number", f"List its values: {name}: [...]."
         )
-    if is_whole(name) and values.step is not None and values.step % 1:
+    if values.step is None:
+        return
+    if is_whole(name) and values.step % 1:
         raise ContractError(
             f"tuning.space: {name}: step {values.step:g} is invalid: {name} is a whole number", "Use a whole step."
         )
+    steps = (values.high - values.low) / values.step
+    if abs(steps - round(steps)) > 1e-8 or steps < 1:
+        raise ContractError(
+            f"tuning.space: {name}: steps of {values.step:g} from {values.low:g} do not lead to {values.high:g}",
+            "Change step, low or high so that the range is a multiple of step.",
+        )
 
 
-def _combinations(space: Space) -> Iterator[dict[str, Any]]:
-    """Yield every combination of the listed values and the ends of ranges, or a sample if there are many."""
-    values = [[each.low, each.high] if isinstance(each, Range) else each for each in space.values()]
-    every = itertools.product(*values)
-    few = list(itertools.islice(every, _COMBINATIONS + 1))
-    if len(few) > _COMBINATIONS:
+class _Tried:
+    """The combinations of a space that were tried.
+
+    Attributes:
+        valid: the settings and values that a valid combination has.
+        effective: the settings with an effect in a valid combination.
+        reasons: why a setting had no effect in a valid combination.
+        refused: the invalid combinations, with the error of each.
+    """
+
+    def __init__(self, hp: Hyperparameters) -> None:
+        self._hp = hp
+        self.valid: set[tuple[str, str]] = set()
+        self.effective: set[str] = set()
+        self.reasons: dict[str, str] = {}
+        self.refused: list[tuple[dict[str, Any], ContractError]] = []
+
+    def add(self, changes: dict[str, Any]) -> None:
+        try:
+            trial = Hyperparameters(**trial_settings(self._hp, changes))
+            check_consistency(trial)
+        except (ContractError, ValidationError) as error:
+            refusal = error if isinstance(error, ContractError) else ContractError(str(error), "")
+            self.refused.append((changes, refusal))
+            return
+        self.valid |= {_pair(name, value) for name, value in changes.items()}
+        for name in changes:
+            reason = Hyperparameters.declarations()[name].obstacle(trial, ())
+            if reason is None:
+                self.effective.add(name)
+            else:
+                self.reasons[name] = reason
+
+    def refusal(self, name: str, value: Any) -> ContractError:
+        """Return the error of a value that no combination allows, if possible with values that others allow."""
+        with_value = [each for each in self.refused if _pair(name, each[0][name]) == _pair(name, value)]
+        alone = (error for changes, error in with_value if {_pair(*each) for each in changes.items()} - self.valid == {
+            _pair(name, value)
+        })  # fmt: skip
+        return next(alone, with_value[0][1])
+
+
+def _pair(name: str, value: Any) -> tuple[str, str]:
+    return name, json.dumps(value)
+
+
+def _check_combinations(hp: Hyperparameters, space: Space) -> None:
+    """Raise ContractError for a value that no combination allows, or a setting that has no effect in any of them."""
+    tried = _Tried(hp)
+    ends = {name: [each.low, each.high] if isinstance(each, Range) else each for name, each in space.items()}
+    for i in range(max(map(len, ends.values()))):  # usually enough: every value occurs
+        tried.add({name: values[i % len(values)] for name, values in ends.items()})
+    for name, values in ends.items():
+        for value in values:
+            for changes in _combinations({**ends, name: [value]}):
+                if _pair(name, value) in tried.valid:
+                    break
+                tried.add(changes)
+        if not tried.valid:
+            changes, error = tried.refused[0]
+            raise ContractError(
+                f"tuning.space: no combination is valid, e.g. {shown(changes)}: {error.cause}", error.fix
+            )
+    for name, values in ends.items():
+        for value in values:
+            if _pair(name, value) not in tried.valid:
+                error = tried.refusal(name, value)
+                raise ContractError(
+                    f"tuning.space: {name}: {shown(value)} is invalid in every combination: {error.cause}",
+                    f"Remove it from the space. {error.fix}",
+                )
+        for changes in _combinations(ends):
+            if name in tried.effective:
+                break
+            tried.add(changes)
+        else:
+            raise ContractError(
+                f"tuning.space: {name} has no effect in any combination: {tried.reasons[name]}",
+                f"Remove {name} from the space, or change the settings that it depends on.",
+            )
+
+
+def _combinations(values: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    """Yield every combination, or a sample if there are many: with about as many occurrences of each value."""
+    if math.prod(map(len, values.values())) <= _COMBINATIONS:
+        every = itertools.product(*values.values())
+    else:
         draw = random.Random(0)
-        few = [tuple(draw.choice(each) for each in values) for _ in range(_COMBINATIONS)]
-    for combination in few:
-        yield dict(zip(space, combination))
+        columns = [(each * (_COMBINATIONS // len(each) + 1))[:_COMBINATIONS] for each in values.values()]
+        for column in columns:
+            draw.shuffle(column)
+        every = zip(*columns, strict=True)
+    for combination in every:
+        yield dict(zip(values, combination, strict=True))

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from container.tuning.study import TuningStudy, metric_of
+from container.tuning.study import TuningStudy
 from contracts import artifacts
 from contracts.atomic_files import AtomicFile, write_text_atomically
 from contracts.hyperparameters import Hyperparameters
-from contracts.tuning_space import space_of
+from contracts.tuning_space import metric_of, space_of
 
 
 def write_results(out: Path, study: TuningStudy, hp: Hyperparameters, winner: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from container.preprocessing.prepare import prepare_data
 from container.timeline import duration
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
 from container.tuning.results import write_results
-from container.tuning.study import TuningStudy, metric_of
+from container.tuning.study import TuningStudy
 from container.tuning.trial_workers import Shares, TrialRun, remove_run, validations
 from container.workers import StoppedBeforeTraining
 from contracts.atomic_files import write_text_atomically
@@ -28,7 +28,7 @@ from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
-from contracts.tuning_space import trial_settings
+from contracts.tuning_space import metric_of, trial_settings
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from contracts.errors import ContractError, shown
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
 from contracts.tuning import Choices, Range
-from contracts.tuning_space import is_whole, space_of, trial_settings
+from contracts.tuning_space import is_whole, metric_of, minimizes, most_validations, space_of, trial_settings
 
 _FILE, _IDENTITY, _NAME = "study.db", "search.json", "search"
 _STARTUP = 6  # trials with random settings, before TPE has a model of the space
@@ -48,7 +48,7 @@ class TuningStudy:
             self._create(folder)
         self._files = folder / _FILE, folder / _IDENTITY
         self._storage = _storage(folder / _FILE)
-        self._study = optuna.load_study(study_name=_NAME, storage=self._storage, pruner=_pruner(hp, self._space))
+        self._study = optuna.load_study(study_name=_NAME, storage=self._storage, pruner=_pruner(hp))
 
     def discard(self) -> None:
         """Remove the study, so that the next search may have other inputs."""
@@ -63,7 +63,7 @@ class TuningStudy:
         storage = _storage(temporary)
         metric = metric_of(self._hp)
         study = optuna.create_study(
-            storage=storage, study_name=_NAME, direction="minimize" if metric == "val/loss" else "maximize"
+            storage=storage, study_name=_NAME, direction="minimize" if minimizes(metric) else "maximize"
         )
         given = self._hp.model_dump(mode="json")
         study.enqueue_trial({name: each for name in self._space for each in _as_drawn(self._space[name], given[name])})
@@ -129,23 +129,13 @@ class TuningStudy:
             return {}
 
 
-def metric_of(hp: Hyperparameters) -> str:
-    """Return the metric of the search, as its values are named in the history of training."""
-    assert hp.tuning is not None
-    name = hp.tuning.metric or hp.early_stop_metric
-    return name if "/" in name else name.replace("val_", "val/", 1)
-
-
 def sampler(seed: str) -> BaseSampler:
     return TPESampler(seed=zlib.crc32(seed.encode()), n_startup_trials=_STARTUP, multivariate=True, constant_liar=True)
 
 
-def _pruner(hp: Hyperparameters, space: Mapping[str, Range | Choices]) -> SuccessiveHalvingPruner:
+def _pruner(hp: Hyperparameters) -> SuccessiveHalvingPruner:
     """Return ASHA with rungs at about a ninth and a third of the validations of the longest trial."""
-    epochs = space.get("max_epochs", [hp.max_epochs])
-    longest = epochs.high if isinstance(epochs, Range) else max(epochs)
-    # An interval above 1 is a number of steps, whose part of an epoch depends on the batch size.
-    validations = longest / hp.val_check_interval if hp.val_check_interval <= 1 else 1
+    validations = most_validations(hp) or 1
     return SuccessiveHalvingPruner(min_resource=max(1, round(validations / _REDUCTION**2)), reduction_factor=_REDUCTION)
 
 

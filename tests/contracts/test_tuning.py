@@ -43,7 +43,24 @@ def test_a_search_may_be_json_in_a_string_as_sagemaker_passes_it():
         ({"space": {"batch_size": {"low": 8.5, "high": 16}}}, "batch_size: 8.5 is invalid"),
         ({"space": {"batch_size": {"low": 8, "high": 16, "step": 0.5}}}, "step 0.5 is invalid"),
         ({"space": {"pooling": {"low": 8, "high": 16}}}, "pooling: 8"),
+        ({"space": {"batch_size": {"low": 8, "high": 16, "step": 3}}}, "steps of 3 from 8 do not lead to 16"),
+        ({"space": {"lr": {"low": 0.1, "high": 0.2, "step": 0.5}}}, "steps of 0.5 from 0.1 do not lead to 0.2"),
+        ({"space": {"lr": [1e-3, "0.001"]}}, "lr: '0.001' is listed twice"),
+        ({"space": {"num_channels": [[8, 8], [8, 8]]}}, "num_channels: [8, 8] is listed twice"),
         ({"space": {"model_class": ["trimodal_bert"]}}, "no combination is valid"),
+        ({"space": {"lora_rank": [0, 2]}}, "lora_rank: 2 is invalid in every combination: lora_rank: is 2, but"),
+        (
+            {"space": {"lr": [1e-3, 2e-3], "model_class": ["trimodal_bert", "bert"]}},
+            "model_class: 'trimodal_bert' is invalid in every combination: text_name: set to 'chat'",
+        ),
+        (
+            {"space": {"num_layers": [1, 2]}},
+            "num_layers has no effect in any combination: it applies to lstm, multimodal_cnn only",
+        ),
+        (
+            {"space": {"model_class": ["lstm"], "num_layers": [1], "dropout_keep": [0.5]}},
+            "dropout_keep has no effect in any combination: lstm uses it between recurrent layers",
+        ),
         ({"space": {}}, "space"),
         ({"metric": "val/aurok"}, "tuning.metric: 'val/aurok' is unknown"),
         ({"trials": 0}, "trials: Input should be greater"),
@@ -59,8 +76,26 @@ def test_a_search_that_cannot_run_is_refused_with_its_place(tuning, cause):
     assert refused.value.fix
 
 
-def test_one_valid_combination_is_enough():
-    assert parsed(space={"model_class": ["trimodal_bert", "lstm"], **RATES}).tuning
+def test_a_value_that_one_combination_allows_is_enough():
+    assert parsed(space={"model_class": ["multimodal_bert", "bert"], "modality_dropout": [0.0, 0.2], **RATES}).tuning
+
+
+def test_a_value_that_one_of_many_combinations_allows_is_found():
+    heads, widths = [3, 5, 7, 9, 11, 13], [16, 25, 49, 81, 121, 169, 27]
+    space = {"fusion_attention_heads": heads, "hidden_common_dim": widths[1:], **{
+        name: [i / 100 for i in range(50)] for name in ("dropout", "weight_decay")
+    }}  # fmt: skip
+    base = {"model_class": "multimodal_cross_attn", "fusion_attention_heads": 4}
+    assert parsed(base, space=space).tuning
+    space["hidden_common_dim"] = widths
+    with pytest.raises(ContractError, match="hidden_common_dim: 16 is invalid in every combination: fusion_attention"):
+        parsed(base, space=space)
+
+
+def test_a_value_in_a_text_is_the_setting_that_it_names():
+    hp = parsed(space={"lr": ["1e-4", 1e-3], "run_scheduler": ["true", False], "dropout": {"low": "0", "high": "1e-1"}})
+    space = space_of(hp)
+    assert (space["lr"], space["run_scheduler"], space["dropout"].high) == ([1e-4, 1e-3], [True, False], 0.1)
 
 
 @pytest.mark.parametrize("name", MODEL_CLASSES)
@@ -76,6 +111,13 @@ def test_the_default_space_of_every_model_class_has_only_settings_with_an_effect
     assert "lr" in space
     assert set(space) <= set(tunable())
     assert not [each for each in space if hp.declarations()[each].obstacle(hp, ())]
+
+
+def test_a_default_space_has_no_value_that_contradicts_the_other_settings():
+    heads = {"model_class": "multimodal_cross_attn", "hidden_common_dim": 16, "fusion_attention_heads": 4}
+    assert space_of(parsed(heads))["hidden_common_dim"] == [100, 200]
+    cnn = {"model_class": "multimodal_cnn", "num_channels": [8, 8], "num_layers": 2}
+    assert "num_layers" not in space_of(parsed(cnn))
 
 
 def test_the_command_tune_searches_without_the_key_and_its_options_override_the_key(tmp_path):

@@ -30,7 +30,8 @@ SEARCH = {
         "lr": {"low": 1e-3, "high": 3e-2, "scale": "log"},
         "max_sen_len": [16, 24],
         "max_epochs": [2, 3],
-        "lora_rank": [0, 2],  # 2 is refused with from_scratch
+        "model_class": ["multimodal_bert", "bert"],
+        "modality_dropout": [0.0, 0.2],  # 0.2 is refused with bert
     },
 }
 JOB = {"encoder_config": ONE_LAYER, "val_check_interval": 0.5, "explain": 0}
@@ -67,9 +68,10 @@ def test_the_search_ends_with_as_many_trials_as_wanted_and_one_line_for_each(sea
 @pytest.mark.slow
 def test_an_invalid_combination_is_a_pruned_trial_with_its_reason(searched):
     paths, _ = searched
-    invalid = [trial for trial in study_of(paths).trials if trial.params["lora_rank"] == "2"]
+    refused = {"model_class": '"bert"', "modality_dropout": "0.2"}
+    invalid = [trial for trial in study_of(paths).trials if trial.params.items() >= refused.items()]
     assert invalid
-    assert all(trial.user_attrs["reason"].startswith("invalid: lora_rank: is 2") for trial in invalid)
+    assert all(trial.user_attrs["reason"].startswith("invalid: modality_dropout: is 0.2") for trial in invalid)
     assert {trial.state.name for trial in invalid} == {"PRUNED"}
 
 
