@@ -132,6 +132,7 @@ class Job:
         """Write the job file, for which the workers wait."""
         content = {
             "root": str(self.paths.root),
+            "trial": self.paths.trial,
             "hyperparameters": self.hp.model_dump(mode="json", exclude_unset=True),
             "prepared": str(self.prepared),
             "timeline": asdict(self.timeline),
@@ -146,7 +147,7 @@ class Job:
             time.sleep(_POLL)
         content = json.loads(scratch.job_file.read_text())
         return cls(
-            paths=JobPaths(Path(content["root"])),
+            paths=JobPaths(Path(content["root"]), trial=content["trial"]),
             hp=parse_hyperparameters(content["hyperparameters"]),
             scratch=scratch,
             prepared=Path(content["prepared"]),

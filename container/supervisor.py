@@ -41,7 +41,7 @@ from container.training.checkpoint_files import LAST, clear_checkpoints
 from container.workers import StopHandler, StoppedBeforeTraining, Workers
 from contracts import artifacts
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import choose_settings, read_settings
+from contracts.hyperparameter_files import choose_settings, read_settings, with_own_checkpoints
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import check_writable
 from contracts.paths import JobPaths
@@ -85,6 +85,7 @@ def train(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None) -> int:
     control: Control | None = None
     with _handled(stop):
         try:
+            paths = with_own_checkpoints(paths, os.environ)
             for folder in paths.written:
                 check_writable(folder)
             topology = Topology.read(paths)

@@ -1,5 +1,6 @@
 """Read hyperparameters from the job's files: merge them, cast strings, and check them."""
 
+import dataclasses
 import json
 import types
 import typing
@@ -22,7 +23,20 @@ from contracts.spelling import did_you_mean
 from contracts.tuning_space import check_tuning
 
 ALIASES = {"chunk_truncate": "chunk_trancate"}
-DROPPED = ("_tuning_objective_metric", "_comment", "_comments")
+TUNER_METRIC = "_tuning_objective_metric"  # SageMaker's tuner adds it to the hyperparameters of its training jobs
+DROPPED = (TUNER_METRIC, "_comment", "_comments")
+_OBJECT = 'Write a JSON object in UTF-8, such as {"max_epochs": 3}.'
+
+
+def with_own_checkpoints(paths: JobPaths, environment: Mapping[str, str]) -> JobPaths:
+    """Return `paths`; for a training job of SageMaker's tuner, with a folder of checkpoints of its own.
+
+    All training jobs of a tuner have the same CheckpointConfig. Its S3 location gets no suffix, and what is there is
+    restored when a job starts (docs.aws.amazon.com/sagemaker/latest/dg/model-checkpoints.html).
+    """
+    file = paths.hyperparameter_files[-1]
+    is_trial = exists(file) and TUNER_METRIC in read_object(file, _OBJECT)
+    return dataclasses.replace(paths, trial=environment.get("TRAINING_JOB_NAME", "")) if is_trial else paths
 
 
 class GivenSettings(NamedTuple):
@@ -55,7 +69,7 @@ def read_settings(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None) -
             "Write one of them; docs/hyperparameters.md lists the keys.",
         )
     for path in files:
-        for key, value in read_object(path, 'Write a JSON object in UTF-8, such as {"max_epochs": 3}.').items():
+        for key, value in read_object(path, _OBJECT).items():
             if key.startswith("sagemaker_") or key in DROPPED:
                 continue
             name = ALIASES.get(key, key)

@@ -16,10 +16,12 @@ class JobPaths:
 
     Attributes:
         gathered: channels of which the service gave each host a part; all parts are gathered in another folder.
+        trial: name of the training job, if jobs with other hyperparameters have the same folder of checkpoints.
     """
 
     root: Path
     gathered: frozenset[str] = frozenset()
+    trial: str = ""
 
     @classmethod
     def resolve(cls, root: str | os.PathLike[str] | None = None) -> "JobPaths":
@@ -92,7 +94,7 @@ class JobPaths:
 
     @property
     def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
+        return self.root / "checkpoints" / self.trial
 
     @property
     def tuning(self) -> Path:
