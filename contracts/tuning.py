@@ -12,11 +12,13 @@ Choices = Annotated[list[Json], Field(min_length=1, max_length=100)]
 FinalModel = Literal["best"]
 
 
-class _Section(BaseModel):
+class TuningSection(BaseModel):
+    """A part of the settings of a search; an unknown key is an error."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Range(_Section):
+class Range(TuningSection):
     """The numbers from `low` to `high`, both included."""
 
     low: Limit
@@ -38,7 +40,7 @@ class Range(_Section):
 Space = dict[str, Range | Choices]
 
 
-class Tuning(_Section):
+class Tuning(TuningSection):
     """The settings of a search."""
 
     metric: str | None = Field(

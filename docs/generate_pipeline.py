@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 
 from contracts.declaration import describe_limits
 from contracts.steps import BATCH_SCORE, MODEL_METRICS
-from pipeline.config import BatchScore, Condition, Mlflow, PipelineConfig, Registration, Search
+from pipeline.config import BatchScore, Condition, Mlflow, PipelineConfig, Registration
 from pipeline.config_aws import (
     Asynchronous,
     Autoscaling,
@@ -27,11 +27,13 @@ from pipeline.config_aws import (
     Training,
 )
 from pipeline.graph import AFTER_CONDITION, CONDITION, EDGES, FAIL, ORDER, outside_inputs
+from pipeline.search import Search, WarmStart
 
 TARGET = Path(__file__).with_name("pipeline.md")
 SECTIONS: dict[str, type[BaseModel]] = {
     "": PipelineConfig,
     "tuning": Search,
+    "tuning.warm_start": WarmStart,
     "condition": Condition,
     "registration": Registration,
     "batch_score": BatchScore,

@@ -21,18 +21,20 @@ def model_card(
         decision: the outcome of the condition; None if it is not known yet.
     """
     registration = config.registration
+    searched = json.loads(hyperparameters.get("tuning", "{}")).get("space") or ()
+    given = {name: value for name, value in hyperparameters.items() if name not in searched}
     card = {
         "model_overview": {"model_creator": registration.creator},
         "business_details": {"business_problem": registration.problem},
         "intended_uses": {"intended_uses": registration.intended_uses, "risk_rating": registration.risk_rating},
         "training_details": {
             "objective_function": {"notes": "Weighted cross-entropy over the global batch."},
-            "training_observations": f"Model class {hyperparameters['model_class']}, "
-            f"best weights by {hyperparameters.get('early_stop_metric', _default_metric(hyperparameters))}.",
+            "training_observations": f"Model class {given.get('model_class', 'of the best trial')}, "
+            f"best weights by {given.get('early_stop_metric', _default_metric(given))}.",
             "training_job_details": {
                 "user_provided_hyper_parameters": [
                     {"name": name, "value": shortened(" ".join(value.split()))}
-                    for name, value in sorted(hyperparameters.items())
+                    for name, value in sorted(given.items())
                     if value.strip()
                 ][:MOST_VALUES],
                 "training_environment": {"container_image": [image] if image else []},

@@ -5,10 +5,10 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from contracts.numbers import LARGEST_NUMBER, Json, Number
-from contracts.tuning import Tuning
 from contracts.value_types import Tags, TrackingName, TrackingUri
 from pipeline.config_aws import Aws
 from pipeline.config_types import Approval, CardText, Image, InstanceType, JsonPath, Name, Section
+from pipeline.search import Search
 
 
 class Condition(Section):
@@ -139,14 +139,6 @@ class Mlflow(Section):
     image: Image | None = Field(
         default=None,
         description="Image of the step on AWS, by digest; it must contain MLflow. Default: aws.image.",
-    )
-
-
-class Search(Tuning):
-    """The search of hyperparameters before the training. docs/tuning.md describes the other keys."""
-
-    engine: Literal["container"] = Field(
-        default="container", description="Where trials run: container = all within the training job."
     )
 
 

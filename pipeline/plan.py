@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from contracts.consistency import used_columns
 from contracts.errors import ContractError, shown
-from contracts.hyperparameter_files import ALIASES, DROPPED, cast_value, parse_hyperparameters
+from contracts.hyperparameter_files import ALIASES, DROPPED, GivenSettings, cast_value, choose_settings
 from contracts.hyperparameters import Hyperparameters
 from contracts.numbers import decimal_comma
 from contracts.spelling import did_you_mean
@@ -25,6 +25,8 @@ from contracts.steps import (
     ModelMetricsSettings,
     PayloadSettings,
 )
+from contracts.tuning import Space
+from contracts.tuning_space import metric_of, most_validations, space_of
 from pipeline.config import PipelineConfig
 from pipeline.graph import AFTER_CONDITION, CONDITION, OPTIONAL, ORDER, outside_inputs, source
 from pipeline.hosting import serving_settings
@@ -73,11 +75,31 @@ class StepPlan:
 
 
 @dataclass(frozen=True)
+class TunerPlan:
+    """The search of SageMaker's tuner, which replaces the training.
+
+    Attributes:
+        metric: what the trials are compared by, e.g. val/auroc.
+        validations: of the longest trial; None if it depends on the batch size.
+    """
+
+    space: Space
+    metric: str
+    validations: int | None
+
+    @property
+    def reserved(self) -> int:
+        """The number of hyperparameters that the tuner adds to those that all trials have in common."""
+        return len(self.space) + 1  # and the name of the metric
+
+
+@dataclass(frozen=True)
 class Plan:
     """The steps that are configured, in order, and the hyperparameters as strings, as SageMaker delivers them."""
 
     steps: tuple[StepPlan, ...]
     hyperparameters: Mapping[str, str]
+    tuner: TunerPlan | None = None
 
     def step(self, contract: StepContract) -> StepPlan:
         return next(step for step in self.steps if step.contract is contract)
@@ -99,16 +121,24 @@ class Plan:
         return (*before, CONDITION, *afterwards)
 
 
-def make_plan(config: PipelineConfig, outside: Mapping[str, str]) -> Plan:
+def make_plan(config: PipelineConfig, outside: Mapping[str, str], *, tuner: bool = False) -> Plan:
     """Check a configuration as a whole.
 
     Args:
         outside: local folder or S3 URI of each external input, which no step writes, by logical name.
+        tuner: whether SageMaker's tuner runs the search, if the configuration says so.
 
     Raises:
         ContractError: an unknown step, setting, input or hyperparameter; a missing one; a contradiction.
     """
-    hyperparameters = _checked_hyperparameters({**config.hyperparameters, **_search(config), **_tracking(config)})
+    given_settings = {**config.hyperparameters, **_search(config), **_tracking(config)}
+    hyperparameters, hp = _checked_hyperparameters(given_settings)
+    search = None
+    if tuner and config.tuning is not None and config.tuning.by_tuner:
+        search = TunerPlan(space_of(hp), metric_of(hp), most_validations(hp))
+        hyperparameters = {name: value for name, value in hyperparameters.items() if name not in search.space}
+        hyperparameters["early_stop_metric"] = search.metric
+        del hyperparameters["tuning"]
     _require_known("settings", config.settings, (step.name for step in ORDER), "step")
     _require_known("inputs", outside, outside_inputs(), "external input")
     optional = {TRACKING.name: config.tracked_by_step, BATCH_SCORE.name: config.batch_score is not None}
@@ -120,12 +150,22 @@ def make_plan(config: PipelineConfig, outside: Mapping[str, str]) -> Plan:
             raise ContractError(
                 f"{place}: is for the step {step}, which is off", f"Add the section {OPTIONAL[step]}, or remove it."
             )
-    steps = tuple(_plan_step(contract, config, hyperparameters, outside) for contract in on)
-    return Plan(steps, _texts(hyperparameters))
+    reserved = search.reserved if search is not None else 0
+    steps = tuple(
+        _plan_step(contract, config, hyperparameters=hyperparameters, outside=outside, hp=hp, reserved=reserved)
+        for contract in on
+    )
+    return Plan(steps, _texts(hyperparameters), search)
 
 
 def _plan_step(
-    contract: StepContract, config: PipelineConfig, hyperparameters: Mapping[str, Any], outside: Mapping[str, str]
+    contract: StepContract,
+    config: PipelineConfig,
+    *,
+    hyperparameters: Mapping[str, Any],
+    outside: Mapping[str, str],
+    hp: Hyperparameters,
+    reserved: int,
 ) -> StepPlan:
     given = {**serving_settings(config, contract), **config.settings.get(contract.name, {})}
     _require_known(f"settings.{contract.name}", given, contract.settings.model_fields, "setting")
@@ -156,7 +196,7 @@ def _plan_step(
             f"{key}: {value}{first['msg'].removeprefix('Value error, ')}",
             f"{decimal_comma(first['input'])}Correct it; docs/pipeline.md lists the settings.",
         ) from None
-    _check_against_training(settings, parse_hyperparameters(dict(hyperparameters)))
+    _check_against_training(settings, hp)
     inputs = {name: uri for name, uri in outside.items() if outside_inputs()[name][0] is contract}
     for folder in contract.inputs:
         if folder.required and source(contract, folder) is None and folder.name not in inputs:
@@ -171,16 +211,17 @@ def _plan_step(
     command = tuple(contract.command_line()) if contract.command else ()
     variables = {field.upper(): name for field, name in repeated.items()}
     environment = settings.to_environment()
-    in_file = _not_sent(_texts(hyperparameters) if contract.kind == "training" else environment)
+    training = contract.kind == "training"
+    in_file = _not_sent(_texts(hyperparameters) if training else environment, reserved=reserved if training else 0)
     return StepPlan(contract, command, environment, variables, inputs, in_file)
 
 
-def _not_sent(values: Mapping[str, str]) -> dict[str, str]:
-    """Return the values that are too long for a job, have several lines, or are too many."""
+def _not_sent(values: Mapping[str, str], *, reserved: int = 0) -> dict[str, str]:
+    """Return the values that are too long for a job, have several lines, or are too many beside `reserved` others."""
     fitting = [
         name for name, text in values.items() if len(text) <= LONGEST_VALUE and len(f"{text}.".splitlines()) == 1
     ]
-    return {name: text for name, text in values.items() if name not in fitting[:MOST_VALUES]}
+    return {name: text for name, text in values.items() if name not in fitting[: MOST_VALUES - reserved]}
 
 
 def _check_against_training(settings: StepSettings, hp: Hyperparameters) -> None:
@@ -210,16 +251,16 @@ def _check_against_training(settings: StepSettings, hp: Hyperparameters) -> None
                 )
 
 
-def _checked_hyperparameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hyperparameters as training parses them, without nulls, comments and aliases."""
+def _checked_hyperparameters(given: Mapping[str, Any]) -> tuple[dict[str, Any], Hyperparameters]:
+    """Return the hyperparameters without nulls, comments and aliases, and the configuration of a job with them."""
     values: dict[str, Any] = {}
     for key, value in given.items():
         if key in DROPPED or key.startswith("sagemaker_"):
             continue
         name = ALIASES.get(key, key)
         values[name] = cast_value(name, value) if name in Hyperparameters.model_fields else value
-    parse_hyperparameters(values)
-    return {name: value for name, value in values.items() if value is not None}
+    hp, _ = choose_settings(GivenSettings(values, {}))
+    return {name: value for name, value in values.items() if value is not None}, hp
 
 
 def _search(config: PipelineConfig) -> dict[str, Any]:
@@ -229,12 +270,12 @@ def _search(config: PipelineConfig) -> dict[str, Any]:
     if "tuning" in config.hyperparameters:
         raise ContractError("tuning: is set, and hyperparameters.tuning is set too", "Set one of them.")
     machine = None if config.aws is None else config.aws.steps.get(PYTORCH_TRAINING.name)
-    if machine is not None and machine.instance_count > 1:
+    if machine is not None and machine.instance_count > 1 and not config.tuning.by_tuner:
         raise ContractError(
             f"aws.steps.{PYTORCH_TRAINING.name}.instance_count: is {machine.instance_count}, but a search runs on one",
             "Set it to 1, e.g. with an instance type that has more GPUs, or remove tuning.",
         )
-    return {"tuning": config.tuning.model_dump(mode="json", exclude_unset=True, exclude={"engine"})}
+    return {"tuning": config.tuning.in_container().hyperparameter()}
 
 
 def _tracking(config: PipelineConfig) -> dict[str, Any]:

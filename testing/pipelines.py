@@ -119,6 +119,36 @@ def alternative() -> PipelineConfig:
     return configuration(aws={**AWS, "training": training, "deploy": deploy, "kms_key": EVERYTHING["kms_key"]})
 
 
+SEARCH: dict[str, Any] = {
+    "engine": "sagemaker",
+    "metric": "val/auroc",
+    "trials": 20,
+    "max_hours": 6,
+    "parallel": 4,
+    "space": {
+        "lr": {"low": 1e-4, "high": 1e-2, "scale": "log"},
+        "dropout": {"low": 0.0, "high": 0.3},
+        "batch_size": {"low": 8, "high": 32, "step": 1},
+        "model_class": ["trimodal_bert", "trimodal_cross_attn"],
+        "run_scheduler": [True, False],
+        "weight_decay": [0, 1e-05],
+    },
+    "warm_start": {"parents": ["claims-260101-1200", "claims-260102-1200"], "type": "TransferLearning"},
+}
+
+
+def tuned(*, aws: Mapping[str, Any] = EVERYTHING, **search: Any) -> PipelineConfig:
+    """Return a configuration in which SageMaker's tuner searches; changes of its section by key, None removes one."""
+    training = {**aws.get("training", {}), "tensorboard": False}  # the tuner has none
+    section = {key: value for key, value in {**SEARCH, **search}.items() if value is not None}
+    inputs = {name: uri for name, uri in aws.get("inputs", {}).items() if name != "batch_input"}
+    steps = {name: machine for name, machine in aws.get("steps", {}).items() if name != "BatchScore"}
+    settings = {} if inputs else CONFIG["settings"]
+    return configuration(
+        aws={**aws, "training": training, "inputs": inputs, "steps": steps}, settings=settings, tuning=section
+    )
+
+
 COLUMNS = [f"column_{number:03d}_".ljust(60, "x") for number in range(200)]
 CLASSES = [f"class_{number:03d}" for number in range(300)]
 

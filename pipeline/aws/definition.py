@@ -46,7 +46,12 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
     """
     if config.aws is None:
         raise ContractError("aws: is missing", "Add the section aws: region, role, image and bucket at least.")
-    plan = make_plan(config, config.aws.inputs)
+    plan = make_plan(config, config.aws.inputs, tuner=True)
+    if plan.tuner is not None and config.aws.training.tensorboard:
+        raise ContractError(
+            "aws.training.tensorboard: is true, but training jobs of SageMaker's tuner cannot upload curves",
+            "Set it to false, or tuning.engine to container.",
+        )
     on_instances = [step.contract.name for step in plan.steps if step.contract is not REGISTRATION]
     for name, machine in config.aws.steps.items():
         if name not in on_instances:
@@ -183,6 +188,7 @@ def checkpoint_key(
     identity = {
         "image": config.aws.image,
         "hyperparameters": dict(plan.hyperparameters),
+        **({"tuning": config.tuning.model_dump(mode="json")} if config.tuning is not None and plan.tuner else {}),
         "steps": {step.contract.name: [dict(step.environment), dict(step.outside)] for step in trained_from},
         "overrides": {
             # Other parameters, such as instance types, do not change the training: a job can resume with new values.

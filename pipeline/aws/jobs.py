@@ -125,11 +125,22 @@ def output_uri(build: Build, contract: StepContract, output: str) -> Any:
     properties = build.steps[contract.name].properties
     if contract is not PYTORCH_TRAINING:
         return properties.ProcessingOutputConfig.Outputs[output].S3Output.S3Uri
+    if build.plan.tuner is not None:
+        # The best job is the first summary, as in TuningStep.get_top_model_s3_uri. A tuner has no property with the
+        # URI of an artifact; the step cache compares the path, so an earlier execution had the same.
+        archive = "model.tar.gz" if output == "model_output" else "output.tar.gz"
+        best = properties.TrainingJobSummaries[0].TrainingJobName
+        return Join(on="/", values=[output_path(build), best, "output", archive])
     if output == "model_output":
         return properties.ModelArtifacts.S3ModelArtifacts
     # output/data has no property; the service writes it next to the model.
     job = [properties.OutputDataConfig.S3OutputPath, properties.TrainingJobName]
     return Join(on="/", values=[*job, "output", "output.tar.gz"])
+
+
+def output_path(build: Build) -> str:
+    """Return the S3 folder of the artifacts of training jobs, each in a folder with the job's name."""
+    return f"{build.home}/{PYTORCH_TRAINING.name}"
 
 
 def environment(build: Build, plan: StepPlan) -> dict[str, Any]:
@@ -141,7 +152,7 @@ def environment(build: Build, plan: StepPlan) -> dict[str, Any]:
     if plan.contract is TRACKING:
         variables.setdefault("MLFLOW_RUN_NAME", build.steps[PYTORCH_TRAINING.name].properties.TrainingJobName)
     # The step cache compares the URIs of inputs alone. A training has its checkpoint folder for the same purpose.
-    if plan.outside and plan.contract.kind == "processing":
+    if plan.outside and (plan.contract.kind == "processing" or build.plan.tuner is not None):
         variables["DATA_KEY"] = build.parameters[DATA_KEY]
     return variables
 

@@ -21,6 +21,7 @@ from pipeline.plan import LONGEST_VALUE, Plan
 _OPERATIONS: dict[str, tuple[str, dict[str, str]]] = {
     "Processing": ("CreateProcessingJob", {"ProcessingJobName": "name"}),
     "Training": ("CreateTrainingJob", {"TrainingJobName": "name"}),
+    "Tuning": ("CreateHyperParameterTuningJob", {"HyperParameterTuningJobName": "name"}),
     "RegisterModel": ("CreateModelPackage", {}),
     "Model": ("CreateModel", {"ModelName": "name"}),
     "Transform": ("CreateTransformJob", {"TransformJobName": "name"}),
@@ -38,7 +39,8 @@ _KEYS = {  # the configuration's key of an argument in which no parameter occurs
     "DataProcessing": "batch_score",
     "EndpointName": "aws.deploy.endpoint",
     "Environment": "settings.{step}.{name}",
-    "HyperParameters": "hyperparameters.{name}",
+    "HyperParameterTuningJobConfig": "tuning",
+    **dict.fromkeys(("HyperParameters", "StaticHyperParameters"), "hyperparameters.{name}"),
     "InstanceGroups": "aws.training.instance_groups",
     **dict.fromkeys(("Image", "ImageUri", "TrainingImage"), "aws.image"),
     **dict.fromkeys(("KmsKeyId", "VolumeKmsKeyId"), "aws.kms_key"),
@@ -46,6 +48,8 @@ _KEYS = {  # the configuration's key of an argument in which no parameter occurs
     "MaxWaitTimeInSeconds": "aws.spot.max_wait_seconds",
     "ModelCardContent": "registration",
     "ModelPackageGroupName": "registration.group",
+    "MaximumRetryAttempts": "aws.retries.max_attempts",
+    "ParameterRanges": "tuning.space",
     "PipelineName": "name",
     "ProductionVariants": "aws.deploy",
     "RoleArn": "aws.role",
@@ -56,6 +60,7 @@ _KEYS = {  # the configuration's key of an argument in which no parameter occurs
     "SupportedTransformInstanceTypes": "registration.transform_instances",
     "Tags": "aws.tags",
     "VolumeSizeInGB": "aws.steps.{step}.volume_gb",
+    "WarmStartConfig": "tuning.warm_start",
 }
 
 

@@ -86,7 +86,8 @@ def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) 
     )
     add(DATA_KEY, "not-looked-up", about)
     for name, value in plan.step(PYTORCH_TRAINING).sent(plan.hyperparameters).items():
-        if value:
+        compared = plan.tuner is not None and name == "early_stop_metric"  # also in the tuner's own arguments
+        if value and not compared:
             add(f"{HYPERPARAMETER_PREFIX}{name}", value, f"Hyperparameter {name}.", key=f"hyperparameters.{name}")
     return specs
 

@@ -1,10 +1,10 @@
-"""Build the SDK's TrainingStep: the training job with its channels, instances and outputs."""
+"""Build the SDK's step of the training: the job with its channels, instances and outputs, or a search of many jobs."""
 
 from typing import Any
 
 from contracts.hyperparameters import METRICS
 from contracts.steps import PYTORCH_TRAINING
-from pipeline.aws.jobs import Build, cache, environment, input_uris, job_retries
+from pipeline.aws.jobs import Build, cache, environment, input_uris, job_retries, output_path
 from pipeline.aws.parameters import (
     CHECKPOINT_KEY,
     HYPERPARAMETER_PREFIX,
@@ -12,27 +12,53 @@ from pipeline.aws.parameters import (
     instance_type_parameter,
     machine_of,
 )
+from pipeline.aws.tuning import tuning_step
 from pipeline.config_aws import Channel as ChannelSettings
 from pipeline.plan import StepPlan
 
 INSTANCE_GROUP = "INSTANCE_GROUP"  # the variable with the group that trains; container/hosts/topology.py reads it
 _NUMBER = r"([0-9.eE+-]+|nan)"
-_LOGGED_METRICS = ("train/loss", "val/loss", *(f"val/{name}" for name in METRICS))
+_METRICS = {name: f"{name}={_NUMBER};" for name in ("train/loss", "val/loss", *(f"val/{each}" for each in METRICS))}
 
 
 def training_step(build: Build, plan: StepPlan) -> Any:
-    """Return the training step."""
-    from sagemaker.core.shapes import MetricDefinition, Tag, TensorBoardOutputConfig
+    """Return the training step; with a tuner, the step that runs many training jobs and takes the best."""
+    from sagemaker.core.shapes import MetricDefinition, TensorBoardOutputConfig
+    from sagemaker.mlops.workflow.steps import TrainingStep
+
+    contract, aws = plan.contract, build.aws
+    trainer = _trainer(build, plan)
+    channels = _channels(build, plan)
+    if build.plan.tuner is not None:
+        return tuning_step(build, contract, build.plan.tuner, trainer=trainer, metrics=_METRICS, channels=channels)
+    trainer.with_metric_definitions([MetricDefinition(name=name, regex=regex) for name, regex in _METRICS.items()])
+    if aws.training.tensorboard:  # the service refuses a LocalPath, and uses /opt/ml/output/tensorboard without one
+        trainer.with_tensorboard_output_config(TensorBoardOutputConfig(s3_output_path=f"{build.home}/tensorboard"))
+    return TrainingStep(
+        name=contract.name,
+        description=contract.about,
+        step_args=trainer.train(input_data_config=channels),
+        cache_config=cache(aws),
+        retry_policies=job_retries(aws),
+    )
+
+
+def _trainer(build: Build, plan: StepPlan) -> Any:
+    """Return the training job without its channels."""
+    from sagemaker.core.shapes import Tag
     from sagemaker.core.training.configs import CheckpointConfig, Networking, OutputDataConfig, StoppingCondition
     from sagemaker.core.workflow.functions import Join
-    from sagemaker.mlops.workflow.steps import TrainingStep
     from sagemaker.train.model_trainer import ModelTrainer
 
-    contract, aws, machine = plan.contract, build.aws, machine_of(build.config, plan.contract.name)
+    aws, machine = build.aws, machine_of(build.config, plan.contract.name)
     wait = {"max_wait_time_in_seconds": aws.spot.max_wait_seconds} if aws.spot.enabled else {}
     vpc = {"subnets": list(aws.subnets), "security_group_ids": list(aws.security_groups)} if aws.subnets else {}
     group = aws.training.training_group
-    trainer = ModelTrainer(
+    checkpoints = CheckpointConfig(
+        s3_uri=Join(on="/", values=[f"{build.home}/checkpoints", build.parameters[CHECKPOINT_KEY]]),
+        local_path="/opt/ml/checkpoints",
+    )
+    return ModelTrainer(
         sagemaker_session=build.session,
         role=aws.role,
         base_job_name=build.config.name,
@@ -46,29 +72,18 @@ def training_step(build: Build, plan: StepPlan) -> Any:
         ),
         stopping_condition=StoppingCondition(max_runtime_in_seconds=machine.max_runtime_seconds, **wait),
         output_data_config=OutputDataConfig(
-            s3_output_path=f"{build.home}/{contract.name}",
+            s3_output_path=output_path(build),
             compression_type="GZIP",
             **({"kms_key_id": aws.kms_key} if aws.kms_key else {}),
         ),
-        checkpoint_config=CheckpointConfig(
-            s3_uri=Join(on="/", values=[f"{build.home}/checkpoints", build.parameters[CHECKPOINT_KEY]]),
-            local_path="/opt/ml/checkpoints",
-        ),
+        # Each trial of a tuner downloads the checkpoints of all trials before it: only for interruptions.
+        checkpoint_config=None if build.plan.tuner is not None and not aws.spot.enabled else checkpoints,
         environment={**environment(build, plan), **({INSTANCE_GROUP: group} if group else {})},
         hyperparameters={
             name: build.parameters.get(f"{HYPERPARAMETER_PREFIX}{name}", value)
             for name, value in plan.sent(build.plan.hyperparameters).items()
         },
         tags=[Tag(key=key, value=value) for key, value in sorted(aws.tags.items())] or None,
-    ).with_metric_definitions([MetricDefinition(name=name, regex=f"{name}={_NUMBER};") for name in _LOGGED_METRICS])
-    if aws.training.tensorboard:  # the service refuses a LocalPath, and uses /opt/ml/output/tensorboard without one
-        trainer.with_tensorboard_output_config(TensorBoardOutputConfig(s3_output_path=f"{build.home}/tensorboard"))
-    return TrainingStep(
-        name=contract.name,
-        description=contract.about,
-        step_args=trainer.train(input_data_config=_channels(build, plan)),
-        cache_config=cache(aws),
-        retry_policies=job_retries(aws),
     )
 
 

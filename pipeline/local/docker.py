@@ -40,7 +40,7 @@ from pipeline.local.cache import StepDirectory
 from pipeline.local.digests import ContentDigests
 from pipeline.local.process import StepFailed, last_line
 from pipeline.local.progress import DONE, FAILED, Progress
-from pipeline.local.run import COMPLETED, NOT_REGISTERED, STOPPED, lock, require_inputs, run_or_reuse
+from pipeline.local.run import COMPLETED, NOT_REGISTERED, STOPPED, lock, name_engine, require_inputs, run_or_reuse
 from pipeline.local.run_state import Run
 
 REGION, BUCKET = "us-east-1", "local"
@@ -62,6 +62,7 @@ def run_in_docker(config: PipelineConfig, root: Path, *, image: str) -> int:
     local = local_config(config, image)
     _, plan = aws_plan(local)
     require_inputs(local)
+    name_engine(config)
     _require_image(image)
     root.mkdir(parents=True, exist_ok=True)
     with lock(root), sagemaker_sdk(REGION), _service(root) as s3:
@@ -91,7 +92,8 @@ def local_config(config: PipelineConfig, image: str) -> PipelineConfig:
         cache_expires=None,
         deploy=config.aws and config.aws.deploy,  # for the registered model's settings
     )
-    return config.model_copy(update={"aws": aws})
+    tuning = config.tuning and config.tuning.in_container()  # the SDK's local pipelines have no tuner
+    return config.model_copy(update={"aws": aws, "tuning": tuning})
 
 
 def _run(state: Run, s3: Any, home: Path) -> int:

@@ -39,6 +39,7 @@ def run(config: PipelineConfig, root: Path) -> int:
     """
     plan = make_plan(config, config.inputs)
     require_inputs(config)
+    name_engine(config)
     root.mkdir(parents=True, exist_ok=True)
     with lock(root):
         digests = ContentDigests(root / "digests.json")
@@ -59,6 +60,15 @@ def require_inputs(config: PipelineConfig) -> None:
             raise ContractError(f"inputs.{name}: {path} does not exist", "Name an existing folder or file.")
     if config.batch_score is not None:
         Filters.of(config.batch_score)
+
+
+def name_engine(config: PipelineConfig) -> None:
+    """Print a line if the search here is not that of SageMaker's tuner, which the configuration asks for."""
+    if config.tuning is not None and config.tuning.by_tuner:
+        print(
+            f"tuning.engine: sagemaker is for AWS; here, {PYTORCH_TRAINING.name} searches the same space itself.",
+            file=sys.stderr,
+        )
 
 
 def _run(state: Run) -> int:

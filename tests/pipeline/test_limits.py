@@ -30,6 +30,7 @@ from testing.pipelines import (
     configuration,
     everything,
     loopback_only,
+    tuned,
     wide,
 )
 
@@ -53,7 +54,7 @@ def service():
 @pytest.fixture(scope="module")
 def pipelines():
     with loopback_only():
-        configs = (everything(), named("wide", wide()), named("alternative", alternative()))
+        configs = (everything(), named("wide", wide()), named("alternative", alternative()), named("tuned", tuned()))
         return {config.name: json.loads(definition(config)) for config in configs}
 
 
@@ -133,7 +134,7 @@ def test_an_expression_is_checked_as_far_as_it_is_known(service):
     assert list(found_in(service, {image: {"Std:Join": {"On": "", "Values": ["x" * 256, output]}}})) == [image]
 
 
-@pytest.mark.parametrize(("which", "steps"), [("demo", 16), ("wide", 16), ("alternative", 13)])
+@pytest.mark.parametrize(("which", "steps"), [("demo", 16), ("wide", 16), ("alternative", 13), ("tuned", 13)])
 def test_the_service_allows_a_definition_with_everything_switched_on(which, steps, pipelines):
     assert len(all_steps(pipelines[which])) == steps
 
@@ -190,7 +191,7 @@ def test_an_argument_that_no_parameter_sets_is_named_by_its_key(pipelines):
             elif not value_of(part, defaults).parameter:  # a parameter has its own key
                 keys.add(key_of(plan, step, (*path, str(name))))
 
-    for each in (config, named("alternative", alternative())):
+    for each in (config, named("alternative", alternative()), named("tuned", tuned())):
         defaults = {name: spec.default for name, spec in specs_of(each).items()}
         for step, _, arguments in _requests(each, json.dumps(pipelines[each.name]), defaults):
             walk(step, arguments, ())

@@ -1,0 +1,342 @@
+"""With engine: sagemaker, SageMaker's tuner replaces the training step; a local run searches in the training step."""
+
+import json
+import re
+
+import boto3
+import pytest
+from botocore.session import Session
+from botocore.validate import ParamValidator
+from pydantic import ValidationError
+
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import TUNER_METRIC, load_hyperparameters
+from contracts.paths import JobPaths
+from contracts.steps import PYTORCH_TRAINING
+from contracts.tuning import Tuning
+from pipeline.aws.definition import aws_plan, build_pipeline, definition, specs_of
+from pipeline.aws.limits import _OPERATIONS, key_of
+from pipeline.aws.session import offline_session
+from pipeline.local.docker import local_config
+from pipeline.local.run import name_engine
+from pipeline.plan import LONGEST_VALUE, MOST_VALUES, make_plan
+from testing.pipelines import AWS, CONFIG, EVERYTHING, SEARCH, all_steps, alternative, filled_in, loopback_only, tuned
+
+STEP = PYTORCH_TRAINING.name
+
+
+def built(config):
+    with loopback_only():
+        text = definition(config)
+    return {**json.loads(text), "text": text}
+
+
+def step_of(config):
+    return all_steps(built(config))[STEP]["Arguments"]
+
+
+def defaults(pipeline):
+    return {each["Name"]: each["DefaultValue"] for each in pipeline["Parameters"]}
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    return built(tuned())
+
+
+@pytest.fixture(scope="module")
+def sent(pipeline):
+    step = all_steps(pipeline)[STEP]
+    assert step["Type"] == "Tuning"
+    return step["Arguments"]
+
+
+@pytest.fixture(scope="module")
+def job(sent):
+    return sent["TrainingJobDefinition"]
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """A tuner with few settings, and a warm pool instead of spot instances."""
+    aws = {**AWS, "training": {"keep_alive_seconds": 900}}
+    return step_of(tuned(aws=aws, metric="val_loss", max_hours=None, parallel=None, warm_start=None, trials=3))
+
+
+@pytest.fixture(scope="module")
+def grouped():
+    """Hyperband on instance groups."""
+    search = {"strategy": "Hyperband", "space": {**SEARCH["space"], "max_epochs": [1, 2, 4]}}
+    config = tuned(aws=alternative().aws.model_dump(exclude_none=True), **search)
+    hyperparameters = {**config.hyperparameters, "val_check_interval": 0.25}
+    return step_of(config.model_copy(update={"hyperparameters": hyperparameters}))
+
+
+def test_the_service_accepts_the_arguments_of_the_step(pipeline, sent):
+    operation, added = _OPERATIONS["Tuning"]
+    shape = Session().get_service_model("sagemaker").operation_model(operation).input_shape
+    given = {**filled_in(sent, defaults(pipeline)), **added}
+    assert not ParamValidator().validate(given, shape).generate_report()
+
+
+def test_moto_creates_the_tuning_job_and_the_pipeline(local_aws, pipeline, sent):
+    client = boto3.client("sagemaker")
+    arguments = filled_in(sent, defaults(pipeline))
+    client.create_hyper_parameter_tuning_job(HyperParameterTuningJobName="claims", **arguments)
+    described = client.describe_hyper_parameter_tuning_job(HyperParameterTuningJobName="claims")
+    assert described["HyperParameterTuningJobConfig"]["Strategy"] == "Bayesian"
+    assert described["TrainingJobDefinition"]["StaticHyperParameters"]["label_name"] == "label"
+
+
+def test_each_setting_of_the_space_is_a_range_of_its_kind(sent):
+    ranges = sent["HyperParameterTuningJobConfig"]["ParameterRanges"]
+    assert ranges == {
+        "ContinuousParameterRanges": [
+            {"Name": "lr", "MinValue": "0.0001", "MaxValue": "0.01", "ScalingType": "Logarithmic"},
+            {"Name": "dropout", "MinValue": "0.0", "MaxValue": "0.3", "ScalingType": "Linear"},
+        ],
+        "IntegerParameterRanges": [{"Name": "batch_size", "MinValue": "8", "MaxValue": "32", "ScalingType": "Linear"}],
+        "CategoricalParameterRanges": [
+            {"Name": "model_class", "Values": ["trimodal_bert", "trimodal_cross_attn"]},
+            {"Name": "run_scheduler", "Values": ["true", "false"]},
+            {"Name": "weight_decay", "Values": ["0.0", "1e-05"]},
+        ],
+    }
+
+
+def test_the_tuner_has_the_limits_the_objective_and_the_parents_of_the_section(sent):
+    config = sent["HyperParameterTuningJobConfig"]
+    assert config["ResourceLimits"] == {
+        "MaxNumberOfTrainingJobs": 20,
+        "MaxParallelTrainingJobs": 4,
+        "MaxRuntimeInSeconds": 21_600,
+    }
+    assert config["HyperParameterTuningJobObjective"] == {"Type": "Maximize", "MetricName": "val/auroc"}
+    assert (config["Strategy"], config["TrainingJobEarlyStoppingType"]) == ("Bayesian", "Auto")
+    assert sent["WarmStartConfig"] == {
+        "ParentHyperParameterTuningJobs": [
+            {"HyperParameterTuningJobName": name} for name in SEARCH["warm_start"]["parents"]
+        ],
+        "WarmStartType": "TransferLearning",
+    }
+
+
+def test_a_loss_is_minimized_and_limits_that_are_not_set_are_those_of_the_service(plain):
+    tuner = plain["HyperParameterTuningJobConfig"]
+    assert tuner["HyperParameterTuningJobObjective"] == {"Type": "Minimize", "MetricName": "val/loss"}
+    assert tuner["ResourceLimits"] == {"MaxNumberOfTrainingJobs": 3, "MaxParallelTrainingJobs": 1}
+    assert "WarmStartConfig" not in plain
+    assert plain["TrainingJobDefinition"]["StaticHyperParameters"]["early_stop_metric"] == "val/loss"
+
+
+def test_the_objective_is_read_from_the_lines_that_training_prints(sent, job):
+    metric = sent["HyperParameterTuningJobConfig"]["HyperParameterTuningJobObjective"]["MetricName"]
+    regex = {each["Name"]: each["Regex"] for each in job["AlgorithmSpecification"]["MetricDefinitions"]}[metric]
+    assert re.findall(regex, "metrics: step=120 epoch=1.50; val/loss=0.31; val/auroc=0.97;") == ["0.97"]
+
+
+def test_hyperband_stops_no_trial_before_its_artifacts_are_written(grouped):
+    tuner = grouped["HyperParameterTuningJobConfig"]
+    assert (tuner["Strategy"], tuner["TrainingJobEarlyStoppingType"]) == ("Hyperband", "Off")
+    validations, report = 4 * 4, 1
+    resources = tuner["StrategyConfig"]["HyperbandStrategyConfig"]
+    assert resources["MinResource"] == 1
+    assert resources["MaxResource"] > validations + report
+
+
+def test_a_trial_has_everything_that_the_section_aws_gives_a_training_job(job):
+    key = EVERYTHING["kms_key"]
+    assert job["EnableNetworkIsolation"] is True
+    assert job["EnableInterContainerTrafficEncryption"] is True
+    assert job["EnableManagedSpotTraining"] is True
+    assert job["VpcConfig"] == {"Subnets": ["subnet-1", "subnet-2"], "SecurityGroupIds": ["sg-1"]}
+    assert job["StoppingCondition"] == {"MaxRuntimeInSeconds": 7200, "MaxWaitTimeInSeconds": 10_000}
+    assert job["RetryStrategy"] == {"MaximumRetryAttempts": 5}
+    assert job["OutputDataConfig"]["KmsKeyId"] == job["ResourceConfig"]["VolumeKmsKeyId"] == key
+    assert job["ResourceConfig"]["InstanceCount"] == {"Get": f"Parameters.{STEP}InstanceCount"}
+    assert job["ResourceConfig"]["InstanceType"] == {"Get": f"Parameters.{STEP}InstanceType"}
+    assert job["AlgorithmSpecification"]["TrainingInputMode"] == "FastFile"
+    assert job["RoleArn"] == EVERYTHING["role"]
+
+
+def test_a_trial_has_the_channels_of_a_training_job(job):
+    channels = {each["ChannelName"]: each["DataSource"]["S3DataSource"] for each in job["InputDataConfig"]}
+    assert list(channels) == ["train", "val", "test", "model_artifacts_input", "pretrained"]
+    assert channels["train"]["S3DataDistributionType"] == "ShardedByS3Key"
+
+
+def test_a_trial_has_instance_groups_and_a_warm_pool(grouped, plain):
+    resources = grouped["TrainingJobDefinition"]["ResourceConfig"]
+    assert [each["InstanceGroupName"] for each in resources["InstanceGroups"]] == ["gpu", "cpu"]
+    assert grouped["TrainingJobDefinition"]["Environment"]["INSTANCE_GROUP"] == "gpu"
+    assert plain["TrainingJobDefinition"]["ResourceConfig"]["KeepAlivePeriodInSeconds"] == 900
+
+
+def test_the_step_has_tags_retries_and_the_cache(pipeline, sent):
+    step = all_steps(pipeline)[STEP]
+    assert sent["Tags"] == [{"Key": "cost-center", "Value": "7"}, {"Key": "team", "Value": "risk"}]
+    assert {policy["MaxAttempts"] for policy in step["RetryPolicies"]} == {5}
+    assert step["CacheConfig"] == {"Enabled": True, "ExpireAfter": "P30D"}
+    assert "Execution." not in json.dumps({**sent, "InputDataConfig": None})
+
+
+def test_new_data_under_the_same_uri_misses_the_step_cache(job):
+    assert job["Environment"]["DATA_KEY"] == {"Get": "Parameters.DataKey"}
+
+
+def test_only_trials_on_spot_instances_have_checkpoints_in_s3(job, plain):
+    assert job["CheckpointConfig"]["S3Uri"]["Std:Join"]["Values"][-1] == {"Get": "Parameters.CheckpointKey"}
+    assert "CheckpointConfig" not in plain["TrainingJobDefinition"]
+
+
+def test_another_space_has_another_folder_of_checkpoints():
+    keys = [specs_of(config)["CheckpointKey"].default for config in (tuned(), tuned(space={"lr": [1e-3, 2e-3]}))]
+    assert keys[0] != keys[1]
+
+
+def test_the_steps_after_the_tuner_read_the_artifacts_of_its_best_job(pipeline):
+    config = tuned()
+    session = offline_session(config.aws.region, config.aws.bucket)
+    tuner = next(step for step in build_pipeline(config, session).steps if step.name == STEP)
+    best = tuner.get_top_model_s3_uri(0, "my-bucket", f"teams/risk/demo/{STEP}").to_string().expr
+    steps = all_steps(pipeline)
+    sources = {
+        (name, each["InputName"]): filled_in(each["S3Input"]["S3Uri"], defaults(pipeline))
+        for name in ("ModelMetricsComputation", "Package", "Payload")
+        for each in steps[name]["Arguments"]["ProcessingInputs"]
+    }
+    model = filled_in(best, {})
+    assert sources["Package", "model_input"] == model
+    assert model.startswith(f"s3://my-bucket/teams/risk/demo/{STEP}/sample-job/output/")
+    predictions = model.replace("model.tar.gz", "output.tar.gz")
+    assert sources["ModelMetricsComputation", "eval_output"] == sources["Payload", "eval_output"] == predictions
+    output = steps[STEP]["Arguments"]["TrainingJobDefinition"]["OutputDataConfig"]["S3OutputPath"]
+    assert model.startswith(f"{output}/")
+
+
+def test_a_hyperparameter_of_the_space_is_no_parameter_of_an_execution(pipeline, job):
+    names = {*SEARCH["space"], "tuning"}
+    assert not names & set(job["StaticHyperParameters"])
+    assert not {f"Hp_{name}" for name in (*names, "early_stop_metric")} & set(defaults(pipeline))
+    assert job["StaticHyperParameters"]["label_name"] == {"Get": "Parameters.Hp_label_name"}
+
+
+def test_a_trial_reads_its_hyperparameters_as_an_ordinary_job(pipeline, sent, tmp_path):
+    chosen = {"lr": "0.00123", "batch_size": "16", "model_class": "trimodal_cross_attn", "run_scheduler": "false"}
+    static = filled_in(sent["TrainingJobDefinition"]["StaticHyperParameters"], defaults(pipeline))
+    paths = JobPaths(tmp_path)
+    paths.config.mkdir(parents=True)
+    content = {**static, **chosen, TUNER_METRIC: "val/auroc", "sagemaker_region": '"eu-west-1"'}
+    (paths.config / "hyperparameters.json").write_text(json.dumps(content))
+    hp = load_hyperparameters(paths)
+    assert (hp.lr, hp.batch_size, hp.model_class, hp.run_scheduler) == (0.00123, 16, "trimodal_cross_attn", False)
+    assert (hp.tuning, hp.early_stop_metric, hp.label_name) == (None, "val/auroc", "label")
+
+
+def test_no_trial_searches_itself_however_long_the_space_is():
+    space = {**SEARCH["space"], "max_epochs": list(range(1, 31)), "max_sen_len": list(range(100, 130))}
+    config = tuned(space=space)
+    assert len(json.dumps(space)) > LONGEST_VALUE
+    _, plan = aws_plan(config)
+    assert "tuning" not in plan.step(PYTORCH_TRAINING).in_file
+    assert "tuning" in make_plan(config, config.aws.inputs).step(PYTORCH_TRAINING).in_file
+
+
+def test_the_hyperparameters_that_the_tuner_adds_count_for_the_limit(monkeypatch):
+    monkeypatch.setattr("pipeline.plan.MOST_VALUES", 20)
+    assert MOST_VALUES == 100
+    _, plan = aws_plan(tuned())
+    step = plan.step(PYTORCH_TRAINING)
+    assert len(step.sent(plan.hyperparameters)) + len(SEARCH["space"]) + 1 <= 20
+    assert step.in_file
+
+
+UNTUNABLE = {
+    "a step": ({"space": {"batch_size": {"low": 8, "high": 32, "step": 8}}}, "tuning.space.batch_size: has the step 8"),
+    "a step of a rate": ({"space": {"dropout": {"low": 0, "high": 0.3, "step": 0.1}}}, "tuning.space.dropout: has the"),
+    "lists": (
+        {"space": {"primary_text_processing_steps": [["tokenizer"], ["text_normalizer", "tokenizer"]]}},
+        "tuning.space.primary_text_processing_steps: ['tokenizer'] is a list",
+    ),
+    "objects": (
+        {"space": {"encoder_config": [CONFIG["hyperparameters"]["encoder_config"], {"hidden_size": 8}]}},
+        "tuning.space.encoder_config: {",
+    ),
+    "many values": ({"space": {"max_sen_len": list(range(32, 64))}}, "tuning.space.max_sen_len: has 32 values"),
+    "TensorBoard": ({"training": {"tensorboard": True}}, "aws.training.tensorboard: is true, but"),
+    "validations by steps": ({"strategy": "Hyperband"}, "tuning.strategy: Hyperband needs the number of validations"),
+}
+
+
+@pytest.mark.parametrize(("changes", "cause"), UNTUNABLE.values(), ids=UNTUNABLE.keys())
+def test_what_the_tuner_cannot_do_is_an_error_that_names_the_setting(changes, cause):
+    section = {key: value for key, value in changes.items() if key != "training"}
+    config = tuned(aws=AWS, **section)
+    if "training" in changes:
+        training = config.aws.training.model_copy(update=changes["training"])
+        config = config.model_copy(update={"aws": config.aws.model_copy(update={"training": training})})
+    if "strategy" in changes:
+        config = config.model_copy(update={"hyperparameters": {**config.hyperparameters, "val_check_interval": 50}})
+    with loopback_only(), pytest.raises(ContractError) as refused:
+        definition(config)
+    assert refused.value.cause.startswith(cause)
+    assert refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("section", "cause"),
+    [
+        ({"final_seeds": 3}, "final_seeds cannot be set with engine: sagemaker"),
+        ({"engine": "container"}, "warm_start cannot be set with engine: container"),
+        ({"max_hours": 0.01}, "max_hours must be from 0.033 to 4,380"),
+        ({"max_hours": 5000}, "max_hours must be from 0.033 to 4,380"),
+        ({"strategy": "Grid"}, "'Bayesian', 'Random' or 'Hyperband'"),
+        ({"warm_start": {"parents": []}}, "at least 1 item"),
+        ({"warm_start": {"parents": ["a_b"]}}, "should match pattern"),
+        ({"space": {"lr": {"low": 0, "high": 1, "scale": "log"}}}, "log scale needs a number above 0"),
+    ],
+)
+def test_a_key_that_the_engine_does_not_have_is_refused(section, cause):
+    with pytest.raises(ValidationError, match=re.escape(cause)):
+        tuned(**section)
+
+
+def test_a_refused_argument_of_the_tuner_is_named_by_its_key():
+    aws = {**AWS, "steps": {STEP: {"instance_type": "ml.m5.xlage"}}}
+    with loopback_only(), pytest.raises(ContractError, match=f"aws.steps.{STEP}.instance_type: 'ml.m5.xlage'"):
+        definition(tuned(aws=aws))
+    _, plan = aws_plan(tuned())
+    paths = {
+        "tuning.space": "HyperParameterTuningJobConfig.ParameterRanges.CategoricalParameterRanges.0.Values",
+        "tuning": "HyperParameterTuningJobConfig.ResourceLimits.MaxNumberOfTrainingJobs",
+        "tuning.warm_start": "WarmStartConfig.ParentHyperParameterTuningJobs.0.HyperParameterTuningJobName",
+        "hyperparameters.label_name": "TrainingJobDefinition.StaticHyperParameters.label_name",
+        "aws.retries.max_attempts": "TrainingJobDefinition.RetryStrategy.MaximumRetryAttempts",
+    }
+    assert [key_of(plan, STEP, tuple(path.split("."))) for path in paths.values()] == list(paths)
+
+
+def test_a_run_on_this_machine_searches_the_same_space_in_the_training_step(capsys):
+    config = tuned(aws=AWS)
+    for here in (config, local_config(config, "image")):
+        plan = make_plan(here, {})
+        found = Tuning.model_validate(json.loads(plan.hyperparameters["tuning"]))
+        assert found == Tuning.model_validate(
+            {name: SEARCH[name] for name in ("metric", "trials", "max_hours", "parallel", "space")} | {"final_seeds": 1}
+        )
+        assert plan.hyperparameters["lr"] == json.dumps(CONFIG["hyperparameters"]["lr"])
+    assert all_steps(json.loads(definition(local_config(config, "image"))))[STEP]["Type"] == "Training"
+    name_engine(config)
+    name_engine(local_config(config, "image"))
+    assert capsys.readouterr().err.splitlines() == [
+        f"tuning.engine: sagemaker is for AWS; here, {STEP} searches the same space itself."
+    ]
+
+
+def test_the_model_card_does_not_state_a_setting_that_the_search_chooses(pipeline):
+    for steps in (pipeline, built(tuned(engine="container", warm_start=None, aws=AWS))):
+        card = json.loads(all_steps(steps)["Registration"]["Arguments"]["ModelCard"]["ModelCardContent"])
+        training = card["training_details"]
+        assert training["training_observations"].startswith("Model class of the best trial, best weights by val/")
+        listed = {each["name"] for each in training["training_job_details"]["user_provided_hyper_parameters"]}
+        assert not listed & set(SEARCH["space"])
