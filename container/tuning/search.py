@@ -86,21 +86,23 @@ def search(paths: JobPaths, hp: Hyperparameters, *, hosts: int, num_gpus: int) -
             "Use another folder, or start over with resume=false, which removes them.",
         )
     study = TuningStudy(paths, hp)
-    if not winner.is_file():
-        try:
-            with Search(paths, hp, study, Shares.of(hp, num_gpus=num_gpus)) as running:
-                running.run_trials()
-                best = running.choose_seed()
-        except ContractError:
-            if study.best is None:
-                study.discard()
-            raise
+    earlier = json.loads(winner.read_text()) if winner.is_file() else None  # of a search that now has more trials
+    if earlier is not None:
+        _install(paths, earlier)
+    try:
+        with Search(paths, hp, study, Shares.of(hp, num_gpus=num_gpus)) as running:
+            running.run_trials()
+            best = running.choose_seed()
+    except ContractError:
+        if study.best is None:
+            study.discard()
+        raise
+    if earlier is not None and study.rank(earlier["value"]) <= study.rank(best["value"]):
+        best = earlier
+    else:
         clear_checkpoints(paths.checkpoints)
         write_text_atomically(winner, json.dumps(best, indent=1))
-    best = json.loads(winner.read_text())
-    if len(study.trials) < hp.tuning.trials:
-        logger.warning("the search ended with %d trials; resume=false starts another one", len(study.trials))
-    _install(paths.tuning / best["folder"] / "checkpoints", paths.checkpoints)
+    _install(paths, best)
     for folder in paths.tuning.glob("*-*"):
         remove_run(folder)
     write_results(paths.output_data, study, hp, best)
@@ -108,9 +110,10 @@ def search(paths: JobPaths, hp: Hyperparameters, *, hosts: int, num_gpus: int) -
     return parse_hyperparameters(best["settings"])
 
 
-def _install(source: Path, target: Path) -> None:
+def _install(paths: JobPaths, winner: Mapping[str, Any]) -> None:
     """Move the checkpoints of the best run to those of the job, or go on where a move was interrupted."""
-    for path in sorted(source.glob("*")):
+    target = paths.checkpoints
+    for path in sorted((paths.tuning / winner["folder"] / "checkpoints").glob("*")):
         if (target / path.name).is_dir():  # a restored copy of the folder may have both
             shutil.rmtree(target / path.name)
         os.replace(path, target / path.name)
@@ -185,7 +188,7 @@ class Search:
         folders = {self._hp.seed: _trial_folder(best.number)}
         for i in range(1, self._tuning.final_seeds):
             seed = (self._hp.seed + i) % SEEDS
-            folders[seed] = f"seed-{seed}"
+            folders[seed] = f"seed-{seed}-of-{_trial_folder(best.number)}"
             if folders[seed] in self._study.notes:
                 continue
             if not self._in_time(seeds=False):
@@ -293,8 +296,7 @@ class Search:
             logger.info(
                 "%s: %s", running.folder.name, f"{self._metric}={value:.6g}" if completed else f"failed: {reason}"
             )
-            if completed:
-                self._study.note(running.folder.name, value)
+            self._study.note(running.folder.name, value if completed else None)
         elif completed:
             self._finish(running.trial, TrialState.COMPLETE, value=value, **running.facts())
         else:

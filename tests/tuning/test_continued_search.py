@@ -1,0 +1,140 @@
+"""A search that has ended goes on with more trials, seeds or hours, and keeps its winner until another is better."""
+
+import csv
+
+import pytest
+from optuna.trial import TrialState
+
+from container.tuning.search import Search, search
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import load_hyperparameters
+from testing.jobs import write_job
+
+CHECKPOINT = "epoch=0-step=1.ckpt"
+HOUR = 3600.0  # of each run
+
+
+@pytest.fixture
+def values(monkeypatch):
+    """Replace the runs by values of the metric, in order; None is a failed run."""
+    left = []
+
+    def start(self, folder, hp, *, trial=None):
+        value = left.pop(0)
+        self._spent += HOUR
+        checkpoint = folder / "checkpoints" / CHECKPOINT
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        (checkpoint / "run").write_text(folder.name)
+        if trial is None:
+            self._study.note(folder.name, value)
+        elif value is None:
+            self._finish(trial, TrialState.FAIL, reason="it diverged", seconds=HOUR, steps=1, planned_steps=2)
+        else:
+            self._finish(trial, TrialState.COMPLETE, value=value, seconds=HOUR, steps=2, planned_steps=2)
+
+    monkeypatch.setattr(Search, "_start", start)
+    return left
+
+
+def searched(root, **tuning):
+    """Search, and return the job's paths and the hyperparameters of the winner."""
+    section = {"metric": "val/auroc", "final_seeds": 2, "space": {"lr": [1e-3, 2e-3, 3e-3]}, **tuning}
+    paths = write_job(root, overrides={"tuning": section})
+    return paths, search(paths, load_hyperparameters(paths), hosts=1, num_gpus=0)
+
+
+def installed(paths):
+    """Return the name of the run whose checkpoint is the job's."""
+    return (paths.checkpoints / CHECKPOINT / "run").read_text()
+
+
+def numbers(paths):
+    with (paths.output_data / "tuning" / "trials.csv").open() as file:
+        return [int(row["number"]) for row in csv.DictReader(file)]
+
+
+def test_more_trials_continue_the_study_and_a_better_one_is_the_winner(tmp_path, values):
+    values += [0.6, 0.7, 0.65]
+    searched(tmp_path, trials=2)
+    values += [0.68, 0.9, 0.8]
+    paths, hp = searched(tmp_path, trials=4)
+    assert installed(paths) == "trial-0003"
+    assert (hp.seed, numbers(paths)) == (42, [0, 1, 2, 3])
+    assert not values
+
+
+def test_more_trials_that_are_worse_leave_the_winner(tmp_path, values):
+    values += [0.6, 0.7, 0.75]
+    _, first = searched(tmp_path, trials=2)
+    values += [0.5, 0.72, 0.74]
+    paths, hp = searched(tmp_path, trials=4)
+    assert installed(paths) == "seed-43-of-trial-0001"
+    assert (hp.seed, hp.lr) == (first.seed, first.lr)
+    assert hp.seed == 43
+    assert numbers(paths) == [0, 1, 2, 3]
+
+
+def test_more_seeds_train_the_best_settings_again(tmp_path, values):
+    values += [0.6, 0.7, 0.65]
+    searched(tmp_path, trials=2)
+    values += [0.9]
+    paths, hp = searched(tmp_path, trials=2, final_seeds=3)
+    assert (installed(paths), hp.seed) == ("seed-44-of-trial-0001", 44)
+
+
+def test_more_hours_continue_a_search_that_ran_out_of_time(tmp_path, values):
+    values += [0.6, 0.7]
+    paths, _ = searched(tmp_path, trials=4, max_hours=2.5, final_seeds=1)
+    assert numbers(paths) == [0, 1]
+    searched(tmp_path, trials=4, max_hours=2.9, final_seeds=1)
+    assert numbers(paths) == [0, 1]
+    values += [0.8, 0.9]
+    searched(tmp_path, trials=4, max_hours=4.5, final_seeds=1)
+    assert numbers(paths) == [0, 1, 2, 3]
+
+
+def test_the_same_command_again_runs_nothing(tmp_path, values):
+    values += [0.6, None, 0.7, None]
+    searched(tmp_path, trials=3)
+    paths, hp = searched(tmp_path, trials=3)
+    assert (installed(paths), hp.seed) == ("trial-0002", 42)
+
+
+def test_a_move_of_the_winner_that_was_interrupted_goes_on_before_more_trials(tmp_path, values):
+    values += [0.6, 0.7, 0.65]
+    paths, _ = searched(tmp_path, trials=2)
+    back = paths.tuning / "trial-0001" / "checkpoints"
+    back.mkdir(parents=True)
+    (paths.checkpoints / CHECKPOINT).rename(back / CHECKPOINT)
+    values += [0.5]
+    paths, _ = searched(tmp_path, trials=3)
+    assert installed(paths) == "trial-0001"
+
+
+def test_a_search_without_a_result_names_the_first_failure_and_may_be_corrected(tmp_path, values):
+    values += [None, None]
+    with pytest.raises(ContractError) as failed:
+        searched(tmp_path, trials=2)
+    assert failed.value.cause == "tuning: no trial has a result; trial 0: it diverged"
+    assert str(tmp_path / "checkpoints" / "tuning") in failed.value.fix
+    values += [0.6, 0.7, 0.8]
+    paths, _ = searched(tmp_path, trials=2, space={"lr": [1e-4]})
+    assert numbers(paths) == [0, 1]
+
+
+def test_hours_that_are_too_few_for_one_trial_are_an_error_with_its_duration(tmp_path, values):
+    values += [0.6]
+    with pytest.raises(ContractError) as short:
+        searched(tmp_path, trials=3, max_hours=0.5)
+    assert short.value.cause == "tuning.max_hours: 0.5 h is too short for one trial: the first took 3600 s"
+    assert short.value.fix == "Set max_hours to at least 2, or lower max_epochs."
+
+
+def test_a_search_of_another_space_is_refused_and_the_study_stays(tmp_path, values):
+    values += [0.6, 0.7, 0.8]
+    paths, _ = searched(tmp_path, trials=2)
+    with pytest.raises(ContractError, match="tuning.space.lr: the search in .* began with"):
+        searched(tmp_path, trials=2, space={"lr": [1e-4]})
+    values += [0.9, 0.5]
+    searched(tmp_path, trials=3)
+    assert numbers(paths) == [0, 1, 2]
