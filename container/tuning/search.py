@@ -87,8 +87,6 @@ def search(paths: JobPaths, hp: Hyperparameters, *, hosts: int, num_gpus: int) -
         )
     study = TuningStudy(paths, hp)
     earlier = json.loads(winner.read_text()) if winner.is_file() else None  # of a search that now has more trials
-    if earlier is not None:
-        _install(paths, earlier)
     try:
         with Search(paths, hp, study, Shares.of(hp, num_gpus=num_gpus)) as running:
             running.run_trials()

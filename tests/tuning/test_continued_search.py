@@ -100,7 +100,7 @@ def test_the_same_command_again_runs_nothing(tmp_path, values):
     assert (installed(paths), hp.seed) == ("trial-0002", 42)
 
 
-def test_a_move_of_the_winner_that_was_interrupted_goes_on_before_more_trials(tmp_path, values):
+def test_a_move_of_the_winner_that_was_interrupted_goes_on_with_more_trials(tmp_path, values):
     values += [0.6, 0.7, 0.65]
     paths, _ = searched(tmp_path, trials=2)
     back = paths.tuning / "trial-0001" / "checkpoints"
