@@ -79,17 +79,29 @@ ALWAYS = Case("it helps in general", lambda _: True)
 UNKNOWN_SIZE = Case("the number of rows is not known yet", lambda _: True)
 PRETRAINED = Case("an encoder is pretrained", _is_pretrained)
 RANDOM = Case("every encoder starts from scratch", lambda hp: not _is_pretrained(hp))
+RANDOM_TRANSFORMER = Case(
+    "every encoder is a transformer from scratch",
+    lambda hp: not _is_pretrained(hp) and hp.architecture.encoder == "transformer",
+)
 ONE_ENCODER = Case("both texts have the same pretrained encoder", lambda hp: _is_pretrained(hp) and _can_share(hp))
 TABLE = Case("the model reads a table", lambda hp: hp.has_table)
 CATEGORIES = Case("categories enter the model", lambda hp: bool(hp.encoded_categories))
 BINARY = Case("there are two classes", lambda hp: hp.is_binary)
 MULTICLASS = Case("there are more than two classes", lambda hp: not hp.is_binary)
 
+_SMALL = {
+    "hidden_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 8000,
+    "hidden_dropout_prob": 0.3,
+}
 _RARE = 0.5  # of the rows that a class would have if all had equally many
 
 
 def _epochs(facts: DataFacts) -> tuple[int, str]:
-    epochs = 5 if facts.rows < 5_000 else 3 if facts.rows < 20_000 else 2
+    epochs = 4 if facts.rows < 5_000 else 3 if facts.rows < 20_000 else 2
     return epochs, f"train has {facts.rows} rows"
 
 
@@ -112,6 +124,7 @@ RULES = (
     Rule("share_encoder", True, ONE_ENCODER),
     Rule("ema_decay", 0.998, PRETRAINED),
     Rule("lr", 2e-3, RANDOM),
+    Rule("encoder_config", _SMALL, RANDOM_TRANSFORMER),
     Rule("weight_decay", 0.01, ALWAYS),
     Rule("numeric_embedding", "piecewise_linear", TABLE),
     Rule("count_threshold", 10, CATEGORIES),

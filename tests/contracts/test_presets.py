@@ -63,12 +63,13 @@ def test_a_setting_without_effect_is_not_chosen():
     assert choose(model_class="lstm").hp.layer_lr_decay == 1
 
 
-def test_random_encoders_get_a_higher_rate():
-    assert choose(tokenizer="from_scratch").hp.lr == 2e-3
+def test_random_encoders_are_small_and_get_a_higher_rate():
+    hp, _ = choose(tokenizer="from_scratch")
+    assert (hp.lr, hp.encoder_config["hidden_size"]) == (2e-3, 64)
     assert choose().hp.lr == 1e-4
 
 
-@pytest.mark.parametrize(("rows", "epochs"), [(4_999, 5), (5_000, 3), (19_999, 3), (20_000, 2)])
+@pytest.mark.parametrize(("rows", "epochs"), [(4_999, 4), (5_000, 3), (19_999, 3), (20_000, 2)])
 def test_the_number_of_epochs_follows_from_the_rows(rows, epochs):
     assert choose(DataFacts(rows, (rows // 2, rows // 2))).hp.max_epochs == epochs
 
@@ -108,5 +109,5 @@ def test_a_job_trains_with_the_settings_of_its_preset_and_records_them(tmp_path)
     log = run_train(paths)
     assert "preset recommended: lr=0.002, because every encoder starts from scratch" in log
     recorded = json.loads((paths.model / HYPERPARAMETERS).read_text())
-    assert (recorded["preset"], recorded["lr"], recorded["max_epochs"]) == ("recommended", 2e-3, 5)
-    assert "for up to 5 epochs" in log
+    assert (recorded["preset"], recorded["lr"], recorded["max_epochs"]) == ("recommended", 2e-3, 4)
+    assert "for up to 4 epochs" in log
