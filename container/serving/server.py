@@ -204,8 +204,9 @@ def _open(
             ident=None,
             clear_untrusted_proxy_headers=False,  # the application reads no proxy headers
         )
-    except OSError as error:
-        raise ContractError(f"port {port}: cannot be opened: {error}", "Set a --port that no process uses.") from error
+    except (OSError, ValueError) as error:  # ValueError: a number that is no port
+        fix = "Set --port to one from 0 to 65535 that no process uses."
+        raise ContractError(f"port {port}: cannot be opened: {error}", fix) from error
     assert isinstance(server, BaseWSGIServer)  # one socket: `address` is an address, not a name
     server.channel_class = _Channel
     return server

@@ -5,8 +5,9 @@ import http.client
 import io
 import json
 import shutil
+import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -23,7 +24,8 @@ from pipeline.local.json_path import Select, compile_path
 from pipeline.local.process import StepFailed
 from pipeline.local.served import serving
 
-JOINED = "SageMakerOutput"  # the key of the scores in a joined record
+GIVEN, JOINED = "SageMakerInput", "SageMakerOutput"  # keys of a joined record: of one that is no object, of the scores
+csv.field_size_limit(sys.maxsize)  # 131,072 characters by default
 
 
 class _Failed(Exception):
@@ -70,7 +72,10 @@ class Filters:
         result = self._value(answer)
         if self.joined:
             given = self._value(record)
-            result = [*given, *result] if self.is_csv else {**given, JOINED: result}
+            if self.is_csv:
+                result = [*given, *result]
+            else:
+                result = {**(given if isinstance(given, dict) else {GIVEN: given}), JOINED: result}
         return self._text(result if self.written is None else self.written(result))
 
     def _value(self, line: bytes) -> Any:
@@ -112,18 +117,24 @@ class _Client:
     def score(self, payload: Payload) -> list[bytes]:
         """Return a line with a line break for each record."""
         try:
-            request = [self.filters.request_line(line) for line in payload.lines]
+            request = [self._filtered(self.filters.request_line, line) for line in payload.lines]
             answer = self.ask("POST", "/invocations", b"\n".join([*request, b""]))
             answers = [line for line in answer.split(b"\n") if line.strip()]
             if len(answers) != len(request):
                 counts = f"{len(request)} records got {len(answers)} scores"
                 raise _Failed(f"{counts}; remove a header and quoted line breaks from CSV, or use JSON Lines")
             lines = zip(payload.lines, answers, strict=True)
-            return [self.filters.result_line(record, answer) + b"\n" for record, answer in lines]
-        except (_Failed, ValueError, LookupError, TypeError) as error:
+            return [self._filtered(self.filters.result_line, record, answer) + b"\n" for record, answer in lines]
+        except _Failed as error:
             last = payload.first + len(payload.lines) - 1
-            cause = str(error) if isinstance(error, _Failed) else f"a filter does not fit a record: {error!r}"
-            raise _Failed(f"lines {payload.first} to {last}: {cause}") from error
+            raise _Failed(f"lines {payload.first} to {last}: {error}") from error
+
+    def _filtered(self, apply: Callable[..., bytes], record: bytes, *answer: bytes) -> bytes:
+        try:
+            return apply(record, *answer)
+        except (ValueError, LookupError, TypeError, csv.Error) as error:
+            found = shown(record.decode(errors="replace"))
+            raise _Failed(f"a filter does not fit the record {found}: {error!r}") from error
 
 
 def score(

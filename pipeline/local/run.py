@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import ContractError
+from contracts.input_files import files_below
 from contracts.step_contract import StepContract
 from contracts.steps import BATCH_SCORE, PACKAGE, PYTORCH_TRAINING, REGISTRATION, TRACKING
 from contracts.tracking import TRACKED
 from pipeline.config import PipelineConfig
-from pipeline.graph import CONDITION
+from pipeline.graph import CONDITION, inputs_of
 from pipeline.local.batch_score import Filters, score
 from pipeline.local.cache import Completed, StepDirectory, step_folder
 from pipeline.local.digests import ContentDigests, code_digest
@@ -58,6 +59,8 @@ def require_inputs(config: PipelineConfig) -> None:
     for name, path in config.inputs.items():
         if not Path(path).exists():
             raise ContractError(f"inputs.{name}: {path} does not exist", "Name an existing folder or file.")
+        if name in inputs_of(BATCH_SCORE) and Path(path).is_dir() and not files_below(Path(path)).files:
+            raise ContractError(f"inputs.{name}: {path} has no files", "Name a folder with files of records.")
     if config.batch_score is not None:
         Filters.of(config.batch_score)
 

@@ -94,6 +94,8 @@ def test_a_record_beyond_a_payload_is_named(tmp_path):
         ("$.a.b[0:2]", [1, 2]),
         ("$.a.b[1:]", [2, 3]),
         ("$.a.b[0,-1]", [1, 3]),
+        ("$.a.b[0,1:]", [1, 2, 3]),
+        ("$.a.b[ 2 , :1 ]", [3, 1]),
         ("$['c','a']", {"c": 4, "a": {"b": [1, 2, 3]}}),
     ],
 )
@@ -115,6 +117,7 @@ def test_a_path_that_is_not_supported_here_is_refused_before_anything_runs(path)
         ({"join_input": True}, '1,"a,b"', "0,0.9", '1,"a,b"', '1,"a,b",0,0.9'),
         ({"join_input": True, "output_filter": "$[0,-1]"}, "1,a", "0,0.9", "1,a", "1,0.9"),
         ({"output_filter": "$[1]"}, "1,a", "0,0.9", "1,a", "0.9"),
+        ({"join_input": True, "output_filter": "$[0,2:]"}, "1,a", "0,0.9", "1,a", "1,0,0.9"),
     ],
 )
 def test_filters_of_csv_select_cells(section, record, answer, sent, written):
@@ -130,6 +133,23 @@ def test_filters_of_json_lines_select_keys():
     record = b'{"id": 7, "features": {"chat": "\xc3\xa9"}}'
     assert filters.request_line(record) == b'{"chat": "\xc3\xa9"}'
     assert filters.result_line(record, b'{"p": 1}') == b'{"id": 7, "SageMakerOutput": {"p": 1}}'
+
+
+def test_a_joined_record_that_is_no_object_has_a_key_of_its_own():
+    filters = Filters.of(BatchScore(join_input=True))
+    assert filters.result_line(b"[1, 2]", b'{"p": 1}') == b'{"SageMakerInput": [1, 2], "SageMakerOutput": {"p": 1}}'
+
+
+def test_a_cell_of_csv_may_be_long():
+    filters = Filters.of(BatchScore(content_type=CSV, join_input=True))
+    cell = b"x" * 200_000
+    assert filters.result_line(cell, b"0,0.9") == cell + b",0,0.9"
+
+
+def test_a_folder_without_records_is_refused_before_anything_runs(tmp_path):
+    config = configuration(batch_score={}, inputs={"batch_input": str(tmp_path)})
+    with pytest.raises(ContractError, match=r"inputs\.batch_input: .* has no files"):
+        require_inputs(config)
 
 
 def test_the_service_limit_of_concurrent_payloads_is_checked():
@@ -183,7 +203,11 @@ def test_records_of_csv_are_joined_with_their_scores(package, expected, tmp_path
     ("section", "text", "cause"),
     [
         ({}, LINES[0] + '\n{"price": "dear"}\n', "a.txt, lines 1 to 2: status 400: .*'price'"),
-        ({"input_filter": "$.chat.x"}, LINES[0], "a.txt, lines 1 to 1: a filter does not fit a record: TypeError"),
+        (
+            {"input_filter": "$.chat.x"},
+            LINES[0],
+            "a.txt, lines 1 to 1: a filter does not fit the record .*order_id.*: TypeError",
+        ),
         (
             {"content_type": CSV},
             "chat,price,quantity,color\nhello,1,2,red\n",
