@@ -25,7 +25,7 @@ from container.serving.application import PING, Application
 from container.serving.errors import error_body
 from container.serving.hosting import Host, load_host
 from contracts.errors import ContractError
-from contracts.serving import JSON, ServingSettings
+from contracts.serving import JSON, PORT_VARIABLE, ServingSettings
 
 logger = logging.getLogger(__name__)
 
@@ -186,6 +186,8 @@ def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
 def _open(
     application: Application, sockets: dict[int, Any], settings: ServingSettings, *, address: str, port: int
 ) -> BaseWSGIServer:
+    if not 0 <= port < 1 << 16:  # the C library would take the rest of a division
+        raise ContractError(f"port {port}: is not between 0 and 65535", f"Set --port, or {PORT_VARIABLE}, to a port.")
     dispatcher = _Dispatcher()
     dispatcher.set_thread_count(settings.serving_concurrency + _SPARE_THREADS)
     try:
@@ -204,9 +206,8 @@ def _open(
             ident=None,
             clear_untrusted_proxy_headers=False,  # the application reads no proxy headers
         )
-    except (OSError, ValueError) as error:  # ValueError: a number that is no port
-        fix = "Set --port to one from 0 to 65535 that no process uses."
-        raise ContractError(f"port {port}: cannot be opened: {error}", fix) from error
+    except OSError as error:
+        raise ContractError(f"port {port}: cannot be opened: {error}", "Set a --port that no process uses.") from error
     assert isinstance(server, BaseWSGIServer)  # one socket: `address` is an address, not a name
     server.channel_class = _Channel
     return server

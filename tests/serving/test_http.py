@@ -18,6 +18,7 @@ from waitress import wasyncore
 
 from container.serving.application import Application
 from container.serving.server import _open, _poll
+from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
 from testing.jobs import table
 from testing.serving import Answer, ask, serving
@@ -248,6 +249,13 @@ class Busy:
     def answer(self, *_):
         assert self.released.wait(120)
         return b"{}", JSON
+
+
+@pytest.mark.parametrize("port", [-1, 65_536, 1_000_000])
+def test_a_number_that_is_no_port_is_named(port):
+    limits = ServingSettings()
+    with pytest.raises(ContractError, match=f"port {port}: is not between 0 and 65535"):
+        _open(Application(Busy(), limits), {}, limits, address="127.0.0.1", port=port)
 
 
 def test_ping_is_answered_while_every_thread_is_busy_and_200_requests_wait():
