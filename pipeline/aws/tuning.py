@@ -45,7 +45,6 @@ def tuning_step(
         warm_start_config=_warm_start(build),
         early_stopping_type="Off" if hyperband else "Auto",  # Hyperband stops trials itself
         base_tuning_job_name=build.config.name,
-        tags=[],  # those of the trainer are added
     )
     return TuningStep(
         name=contract.name,
