@@ -14,6 +14,7 @@ from contracts.hyperparameters import Hyperparameters
 from contracts.paths import SPLITS, JobPaths
 
 JobKind = Literal["whole", "trial", "winner"]
+Combination = Literal["average", "soup"]
 _POLL = 0.02  # seconds
 
 
@@ -107,13 +108,48 @@ class Scratch:
 
 
 @dataclass(frozen=True)
+class Fold:
+    """A fold of the rows of train, which a network of a cross-fitted ensemble does not train on.
+
+    Attributes:
+        number: 0..of - 1.
+        seed: with the row numbers, it determines the folds.
+    """
+
+    number: int
+    of: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Member:
+    """A trained network of an ensemble.
+
+    Attributes:
+        name: for the log and the report.
+        checkpoints: the folder of its checkpoints.
+        fold: the rows of train that it has not trained on.
+    """
+
+    name: str
+    checkpoints: Path
+    fold: Fold | None = None
+
+
+@dataclass(frozen=True)
 class Job:
     """One training job on this host, with prepared data.
 
     Attributes:
         prepared: folder of the prepared data.
         timeline: the phases since `train` began; the workers continue it.
-        kind: trial = trains and validates only; winner = continues the best run of a search.
+        kind: trial = trains and validates only, as a trial of a search or a member of an ensemble; winner = continues
+            the best run of a search.
+        members: trained networks, which become the model; the job itself does not train.
+        combination: average = the model averages the probabilities of the members; soup = it is one network with their
+            mean weights, or the best member if that is better on val.
+        fold: rows of train that are left out.
+        initial_seed: the seed of the initial weights, if it is not hp.seed.
     """
 
     paths: JobPaths
@@ -122,6 +158,10 @@ class Job:
     prepared: Path
     timeline: Timeline = field(default_factory=Timeline)
     kind: JobKind = "whole"
+    members: tuple[Member, ...] = ()
+    combination: Combination = "average"
+    fold: Fold | None = None
+    initial_seed: int | None = None
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -137,6 +177,10 @@ class Job:
             "prepared": str(self.prepared),
             "timeline": asdict(self.timeline),
             "kind": self.kind,
+            "members": [{**asdict(member), "checkpoints": str(member.checkpoints)} for member in self.members],
+            "combination": self.combination,
+            "fold": asdict(self.fold) if self.fold else None,
+            "initial_seed": self.initial_seed,
         }
         write_json(self.scratch.job_file, content)
 
@@ -153,7 +197,17 @@ class Job:
             prepared=Path(content["prepared"]),
             timeline=Timeline(**content["timeline"]),
             kind=content["kind"],
+            members=tuple(
+                Member(each["name"], Path(each["checkpoints"]), _fold(each["fold"])) for each in content["members"]
+            ),
+            combination=content["combination"],
+            fold=_fold(content["fold"]),
+            initial_seed=content["initial_seed"],
         )
+
+
+def _fold(content: dict[str, int] | None) -> Fold | None:
+    return Fold(**content) if content else None
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -30,7 +30,7 @@ from container.hosts.gather import gather_channels
 from container.hosts.gpus import count_gpus
 from container.hosts.topology import Topology
 from container.hosts.worker_environment import sm_variables
-from container.job import Job, JobKind, Scratch
+from container.job import Combination, Job, JobKind, Member, Scratch
 from container.preflight import check_before_preparing
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
@@ -38,10 +38,11 @@ from container.processes import set_up_logging
 from container.timeline import Timeline
 from container.tracking.forward import forward_results
 from container.training.checkpoint_files import LAST, clear_checkpoints
+from container.tuning.ensemble import MemberFailed, train_members
 from container.workers import StopHandler, StoppedBeforeTraining, Workers
 from contracts import artifacts
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import choose_settings, read_settings, with_own_checkpoints
+from contracts.hyperparameter_files import GivenSettings, choose_settings, read_settings, with_own_checkpoints
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import check_writable
 from contracts.paths import JobPaths
@@ -104,6 +105,9 @@ def train(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None) -> int:
         except HostTrouble as trouble:
             stop.interrupts = False
             return _fail(paths, trouble.failure)
+        except MemberFailed as failed:
+            stop.interrupts = False
+            return _fail(paths, failed.failure)
         except StoppedBeforeTraining as stopped:
             if control is not None:
                 control.publish(HOST_STOPS, True)
@@ -144,9 +148,11 @@ def _train(
     num_gpus = count_gpus()
     topology = control.topology
     kind: JobKind = "whole"
+    combination: Combination = "average"
     if hp.tuning is not None:
         from container.tuning.search import search  # imports Optuna, which few jobs need
 
+        combination = "soup" if hp.tuning.final_model == "soup" else "average"
         hp = search(paths, hp, hosts=topology.size, num_gpus=num_gpus)
         kind = "winner"
         timeline.mark("search")
@@ -162,6 +168,14 @@ def _train(
     gathered = gather_channels(control, paths, sharded)
     if sharded:
         timeline.mark("gather channels")
+    members: tuple[Member, ...] = ()
+    if hp.num_members > 1:
+        prepared = prepare_data(gathered.paths, hp, contents=gathered.contents)
+        if kind == "whole":
+            hp = _with_facts(given, prepared, logged=reasons)
+        members = train_members(gathered.paths, hp, prepared, num_gpus=num_gpus)
+        timeline.mark("train networks")
+        hp = hp if combination == "average" else hp.model_copy(update={"ensemble": 1})
     variables = sm_variables(paths, hp, topology, num_gpus=num_gpus)
     with Workers(scratch, control, num_workers=num_workers, stop=stop, variables=variables) as workers:
         prepared = prepare_data(gathered.paths, hp, contents=gathered.contents, on_inputs=workers.start)
@@ -170,11 +184,9 @@ def _train(
         if not hp.resume:
             clear_checkpoints(paths.checkpoints)
         timeline.mark("prepare data")
-        if kind == "whole":  # the winner's settings are those of its trial
-            hp, all_reasons = choose_settings(given, DataFacts.read(prepared.summary))
-            for line in all_reasons[len(reasons) :]:
-                logger.info("%s", line)
-        job = Job(paths, hp, scratch, prepared.folder, timeline, kind)
+        if kind == "whole":
+            hp = _with_facts(given, prepared, logged=reasons)
+        job = Job(paths, hp, scratch, prepared.folder, timeline, kind, members, combination)
         stop.interrupts = False
         failure = workers.run(job)
     own = _verdict(job, failure, stop) if topology.leads else None
@@ -190,6 +202,16 @@ def _train(
         where = f"host {topology.leader} has the model and the report"
     logger.info("completed in %.0f s: %s", timeline.elapsed(), where)
     return COMPLETED
+
+
+def _with_facts(given: GivenSettings, prepared: PreparedData, *, logged: list[str]) -> Hyperparameters:
+    """Return the configuration with the choices of the preset that need the prepared data; log them once."""
+    hp, reasons = choose_settings(given, DataFacts.read(prepared.summary))
+    for line in reasons:
+        if line not in logged:
+            logger.info("%s", line)
+            logged.append(line)
+    return hp
 
 
 def _agree_verdict(control: Control, verdict: Verdict | None) -> Verdict:

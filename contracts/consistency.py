@@ -20,6 +20,7 @@ def check_consistency(hp: Hyperparameters) -> None:
     _check_text_steps(hp)
     _check_onnx_names(hp)
     _check_control(hp)
+    _check_members(hp)
     _check_sharding(hp)
     _check_outcome(hp)
     _check_modalities(hp)
@@ -258,6 +259,27 @@ def _check_control(hp: Hyperparameters) -> None:
         raise ContractError(
             f"early_stop_metric: {hp.early_stop_metric!r} is unknown{did_you_mean(name, known)}",
             f"Use one of {', '.join(known)}.",
+        )
+
+
+def _check_members(hp: Hyperparameters) -> None:
+    if hp.cross_fit == 1:
+        raise ContractError(
+            "cross_fit: is 1, but a network that leaves out the only fold has no row to train on",
+            "Set cross_fit to 2 or more, e.g. 5, or to 0.",
+        )
+    if hp.cross_fit and hp.ensemble > 1:
+        raise ContractError(
+            f"ensemble: is {hp.ensemble}, but cross_fit is {hp.cross_fit}, and each sets the number of networks",
+            "Remove one of them.",
+        )
+    if hp.tuning is not None and hp.num_members > 1:
+        name = "cross_fit" if hp.cross_fit else "ensemble"
+        raise ContractError(
+            f"{name}: is {hp.num_members}, but tuning is set: the search decides which networks become the model",
+            "Remove cross_fit. Then run another job with the best settings (model/hyperparameters.json) and cross_fit."
+            if hp.cross_fit
+            else f"Remove ensemble. Set final_seeds to {hp.ensemble} and final_model to average in tuning.",
         )
 
 

@@ -88,6 +88,10 @@ class Hyperparameters(DataAndModel):
     log_every_n_steps: int = declare(20, group="control", scope="run", ge=1, le=1_000_000_000, about="Optimizer steps between progress lines.")
     tuning: Tuning | None = declare(None, group="control", scope="run",
         about="Search for the best values of other settings before the training: an object with the keys metric, trials, max_hours, parallel, space, final_seeds and final_model (docs/tuning.md).")
+    ensemble: int = declare(1, group="control", scope="train", ge=1, le=100,
+        about="Number of networks, trained with the seeds seed, seed + 1, ... The model is the average of their probabilities (docs/ensembles.md).")
+    cross_fit: int = declare(0, group="control", scope="train", ge=0, le=100,
+        about="Number of networks, each trained without one fold of train; 0 = off. The model is the average of their probabilities. output/data/train_out_of_fold.parquet gets the probabilities of each training row by the network that did not train on it (docs/ensembles.md).")
     max_nonfinite_steps: int = declare(5, group="control", scope="run", ge=1, le=1_000_000,
         about="Consecutive optimizer steps with a non-finite loss or gradient before the job fails; such steps are skipped.")
 
@@ -226,6 +230,11 @@ class Hyperparameters(DataAndModel):
         """Return the categorical columns that become risk values, in order."""
         chosen = self.categorical_features_to_encode
         return [name for name in self.cat_field_list if chosen is None or name in chosen]
+
+    @property
+    def num_members(self) -> int:
+        """Return the number of networks whose probabilities the model averages; 1 = the model is one network."""
+        return self.cross_fit or self.ensemble
 
     @property
     def threshold(self) -> float | ThresholdTarget:

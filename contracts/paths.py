@@ -111,6 +111,11 @@ class JobPaths:
         return self.root / "sagemaker" / "warmpoolcache"
 
     @property
+    def ensemble(self) -> Path:
+        """Return the folder of the runs of the networks of an ensemble."""
+        return self.checkpoints / "ensemble"
+
+    @property
     def prepared(self) -> Path:
         """Return the folder of prepared data, which a later run with the same inputs reuses; never uploaded."""
         return (self._warm_pool if self.in_warm_pool else self.root) / "prepared"

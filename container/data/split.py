@@ -1,5 +1,6 @@
 """Read a prepared split by memory map: the time to open it does not depend on its size."""
 
+import copy
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
@@ -27,30 +28,41 @@ class PreparedSplit:
         self._roles = tuple(roles)
         self._starts: list[int] = np.load(batch_starts_path(path)).tolist()
         self._arrays: dict[int, RecordArrays] = {}
+        self._chosen: np.ndarray | None = None  # positions in the file of the records of a part
+
+    def part(self, positions: np.ndarray) -> "PreparedSplit":
+        """Return the records at `positions` of a whole split as a split."""
+        part = copy.copy(self)
+        part._chosen = positions
+        return part
+
+    def _in_file(self, positions: np.ndarray) -> np.ndarray:
+        return positions if self._chosen is None else self._chosen[positions]
 
     def __len__(self) -> int:
-        return self._starts[-1]
+        return self._starts[-1] if self._chosen is None else len(self._chosen)
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return a whole column, e.g. id."""
         i = self._reader.schema.names.index(name)
         chunks = [self._reader.get_batch(k).column(i) for k in range(self._reader.num_record_batches)]
-        return pa.chunked_array(chunks, type=self._reader.schema.field(i).type)
+        column = pa.chunked_array(chunks, type=self._reader.schema.field(i).type)
+        return column if self._chosen is None else column.take(pa.array(self._chosen))
 
     def token_counts(self, positions: np.ndarray) -> np.ndarray:
         """Return the number of tokens of each record at `positions`, over all texts. [len(positions)]"""
-        return self._token_counts[positions]
+        return self._token_counts[self._in_file(positions)]
 
     @cached_property
     def _token_counts(self) -> np.ndarray:
-        """Of all records. [len]"""
+        """Of all records of the file."""
         offsets = [[text.token_offsets for text in self._arrays_of(k).texts] for k in range(len(self._starts) - 1)]
         counts = [np.sum([np.diff(each) for each in of_texts], axis=0, dtype=np.int64) for of_texts in offsets]
         return np.concatenate(counts) if counts else np.zeros(0, np.int64)
 
     def pack(self, positions: np.ndarray, *, filler: bool = False) -> PackedBatch:
         """Return the records at `positions` as a PackedBatch; `filler` gives them weight 0 and row -1."""
-        return pack_records(*zip(*map(self._locate, positions)), filler=filler)
+        return pack_records(*zip(*map(self._locate, self._in_file(positions))), filler=filler)
 
     def _locate(self, position: int) -> tuple[RecordArrays, int]:
         batch = bisect_right(self._starts, position) - 1

@@ -33,6 +33,8 @@ class EvaluationInput:
         variants: of model.onnx, written or not.
         timeline: of the job.
         tuning: the summary of the search that chose the settings; None without a search.
+        ensemble: for metrics.json: early_stop_metric on val of each network, and what serving costs; None if the job
+            trained one network.
     """
 
     splits: Mapping[str, SplitPredictions]
@@ -53,3 +55,4 @@ class EvaluationInput:
     variants: Sequence[VariantReport] = ()
     timeline: Timeline = field(default_factory=Timeline)
     tuning: Mapping[str, Any] | None = None
+    ensemble: Mapping[str, Any] | None = None

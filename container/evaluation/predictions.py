@@ -32,6 +32,24 @@ class SplitPredictions:
     probabilities: np.ndarray
 
 
+def write_out_of_fold(path: Path, *, rows: pa.ChunkedArray, labels: np.ndarray, probabilities: np.ndarray) -> None:
+    """Write the probabilities of the rows of train by the network that did not train on them, atomically, as Parquet.
+
+    Args:
+        rows: numbers of the rows in train, from 0. [N]
+        labels: class ids, negative if unlabelled. [N]
+        probabilities: not calibrated. [N, K]
+    """
+    columns = {"row": rows, "label": pa.array(labels), **_probability_columns(probabilities)}
+    with AtomicFile(path) as temporary:
+        pyarrow.parquet.write_table(pa.table(columns), temporary, row_group_size=_ROWS_AT_ONCE)
+
+
+def _probability_columns(probabilities: np.ndarray) -> dict[str, pa.Array]:
+    """[N, K] -> K columns"""
+    return {probability_column(k): pa.array(np.ascontiguousarray(column)) for k, column in enumerate(probabilities.T)}
+
+
 def write_predictions(
     folder: Path, predictions: SplitPredictions, *, id_name: str, label_name: str, file_format: str
 ) -> Path:
@@ -40,13 +58,10 @@ def write_predictions(
     Ids and labels are written as they were read: a CSV's are strings, so 007 stays 007. Probabilities keep all digits
     needed to read back the same numbers.
     """
-    num_rows, num_classes = predictions.probabilities.shape
-    assert len(predictions.ids) == num_rows, "one prediction per id"
+    assert len(predictions.ids) == len(predictions.probabilities), "one prediction per id"
     assert predictions.raw_labels is not None, "every channel has the label column"
-    columns: dict[str, pa.ChunkedArray | pa.Array] = {id_name: predictions.ids, label_name: predictions.raw_labels}
-    for k in range(num_classes):
-        columns[probability_column(k)] = pa.array(np.ascontiguousarray(predictions.probabilities[:, k]))
-    table = pa.table(columns)
+    columns = {id_name: predictions.ids, label_name: predictions.raw_labels}
+    table = pa.table({**columns, **_probability_columns(predictions.probabilities)})
     path = folder / f"{predictions.split}_predictions.{file_format}"
     with AtomicFile(path) as temporary:
         if file_format == "parquet":

@@ -14,6 +14,11 @@ from container.evaluation.charts import Axis, Bar, Series
 
 _MOST_SLICES = 8
 _INTERVAL = 2 * 1.96  # standard errors in the width of a 95 % interval
+_MODELS = {
+    "best": "The best seed on val",
+    "average": "The average of the probabilities of all seeds",
+    "soup": "The mean of their weights, or the best seed if it is better on val,",
+}
 _STATES = {"complete": "c1", "pruned": "muted"}
 
 
@@ -63,7 +68,7 @@ def _sentences(summary: Mapping[str, Any], intervals: Mapping[str, tuple[float, 
         f"{len(trials)} trials were compared by {metric}: {len(complete)} complete, "
         f"{sum(trial['state'] == 'pruned' for trial in trials)} pruned, "
         f"{sum(trial['state'] == 'fail' for trial in trials)} failed. Trial {winner['trial']} is the best. "
-        f"Its settings, trained with each seed: {values}. The best seed on val became the model; "
+        f"Its settings, trained with each seed: {values}. {_MODELS[winner['final_model']]} became the model; "
         "test had no part in the choice."
     ]
     planned = sum(trial["planned_steps"] or 0 for trial in trials)

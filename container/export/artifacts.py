@@ -15,7 +15,7 @@ from container.data.split import PreparedSplit
 from container.decision.decision import Decision
 from container.export.onnx import export_onnx
 from container.job import Job
-from container.models.classifier import Classifier
+from container.models.ensemble import Network
 from container.preprocessing.prepared import PreparedData
 from contracts import artifacts
 from contracts.hyperparameters import ONNX_VARIANTS
@@ -27,7 +27,7 @@ _PARITY_RECORDS = 24
 
 def export_model(
     job: Job,
-    model: Classifier,
+    model: Network,
     *,
     data: PreparedData,
     samples: PreparedSplit,

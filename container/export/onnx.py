@@ -25,7 +25,7 @@ from container.data.batch import PackedBatch
 from container.data.records import PackedArrays, pad_text
 from container.decision.decision import Decision
 from container.export.decision_layer import DecisionLayer
-from container.models.classifier import Classifier
+from container.models.ensemble import Network
 from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR
 from contracts.errors import ContractError, first_line
 from contracts.hyperparameters import Hyperparameters
@@ -67,7 +67,7 @@ class OnnxReport:
 
 
 def export_onnx(
-    model: Classifier,
+    model: Network,
     hp: Hyperparameters,
     path: Path,
     *,
@@ -114,7 +114,7 @@ def export_onnx(
 
 
 def check_parity(
-    model: Classifier,
+    model: Network,
     hp: Hyperparameters,
     path: Path,
     *,
@@ -152,7 +152,7 @@ def check_parity(
     return tuple(shapes), largest
 
 
-def feed_of(model: Classifier, hp: Hyperparameters, sample: PackedBatch) -> Feed:
+def feed_of(model: Network, hp: Hyperparameters, sample: PackedBatch) -> Feed:
     """Return the graph's inputs for the records of `sample`, padded to the longest."""
     return _feed(model, hp, next(_arrangements(hp, sample)), sample.tabular)
 
@@ -160,7 +160,7 @@ def feed_of(model: Classifier, hp: Hyperparameters, sample: PackedBatch) -> Feed
 class _Probabilities(nn.Module):
     """Compute probabilities from flat tensors."""
 
-    def __init__(self, model: Classifier, num_texts: int, decision: Decision) -> None:
+    def __init__(self, model: Network, num_texts: int, decision: Decision) -> None:
         super().__init__()
         self.model = model
         self.num_texts = num_texts
@@ -172,13 +172,13 @@ class _Probabilities(nn.Module):
         return self.decision(self.model.forward_dense(texts, tabular))
 
 
-def input_names(model: Classifier, hp: Hyperparameters) -> list[str]:
+def input_names(model: Network, hp: Hyperparameters) -> list[str]:
     """Return the names of the graph's inputs, in order."""
     names = [name for field in hp.text_fields for name in (field.input_ids_key, field.attention_mask_key)]
     return names if model.tabular is None else [*names, ONNX_TABULAR]
 
 
-def _write(model: Classifier, hp: Hyperparameters, path: Path, *, decision: Decision) -> None:
+def _write(model: Network, hp: Hyperparameters, path: Path, *, decision: Decision) -> None:
     """Trace the dense forward and save the graph."""
     batch = Dim("batch")
     inputs: list[Tensor] = []
@@ -262,9 +262,7 @@ def _arrangements(hp: Hyperparameters, sample: PackedBatch) -> Iterator[list[tup
     yield first
 
 
-def _feed(
-    model: Classifier, hp: Hyperparameters, texts: Sequence[tuple[np.ndarray, np.ndarray]], tabular: Tensor
-) -> Feed:
+def _feed(model: Network, hp: Hyperparameters, texts: Sequence[tuple[np.ndarray, np.ndarray]], tabular: Tensor) -> Feed:
     arrays = [array for pair in texts for array in pair]
     if model.tabular is not None:
         arrays.append(tabular.numpy())

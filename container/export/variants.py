@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 
 from container.export import onnx as export
-from container.models.classifier import Classifier
+from container.models.ensemble import Network
 
 
-def write_fused(source: Path, target: Path, model: Classifier) -> None:
+def write_fused(source: Path, target: Path, model: Network) -> None:
     """Fuse attention, GELU and layer norms of `source` with onnxruntime.transformers; the results stay equal.
 
     Raises:
@@ -23,7 +23,7 @@ def write_fused(source: Path, target: Path, model: Classifier) -> None:
         raise ValueError("nothing in this graph can be fused; model.onnx is as fast")
 
 
-def _fuse(source: Path, target: Path, model: Classifier) -> None:
+def _fuse(source: Path, target: Path, model: Network) -> None:
     from onnxruntime.transformers.fusion_options import FusionOptions
     from onnxruntime.transformers.optimizer import optimize_model
 
@@ -48,7 +48,7 @@ def _fuse(source: Path, target: Path, model: Classifier) -> None:
         fused.save_model_to_file(str(target), use_external_data_format=large)
 
 
-def write_int8(source: Path, target: Path, model: Classifier) -> None:
+def write_int8(source: Path, target: Path, model: Network) -> None:
     """Fuse, then store the weights of matrix products in 8 bits with a scale per column; activations are quantised at
     run time (dynamic quantisation).
 
@@ -106,7 +106,7 @@ def _products_of_stacks(path: Path) -> list[str]:
 WRITERS = {"fused": write_fused, "int8": write_int8}
 
 
-def _attention_shape(model: Classifier) -> tuple[int, int]:
+def _attention_shape(model: Network) -> tuple[int, int]:
     """Return (heads, width) of the encoders, which the graph does not contain. If encoders differ, return (0, 0), with
     which attention is not fused."""
     configs = [getattr(getattr(branch.encoder, "backbone", None), "config", None) for branch in model.branches.values()]

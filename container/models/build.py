@@ -1,7 +1,7 @@
 """Build a classifier from hyperparameters and encoder files, or load a trained one from model/."""
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from container.models.classifier import Classifier
 from container.models.cross_attention import CrossAttentionTable, CrossAttentionTexts
 from container.models.dropout import draw_faster
 from container.models.encoder import TextBranch, TextEncoder
+from container.models.ensemble import MEMBERS, Ensemble, Network
 from container.models.experts import Experts
 from container.models.fusion import Concat, ConcatMLP, FusionHead, Gate, NormalisedGates, States, TextOnly
 from container.models.memory import build_if_it_fits
@@ -105,8 +106,8 @@ def build_classifier(
     return classifier
 
 
-def load_classifier(model_dir: Path) -> Classifier:
-    """Load the trained classifier of a model/ folder, on the CPU, in evaluation mode.
+def load_classifier(model_dir: Path) -> Network:
+    """Load the trained classifier of a model/ folder, or its ensemble of classifiers, on the CPU in evaluation mode.
 
     Raises:
         ContractError: a file is missing or damaged, or does not belong to the others.
@@ -114,26 +115,40 @@ def load_classifier(model_dir: Path) -> Classifier:
     hp = _load_hyperparameters(model_dir / HYPERPARAMETERS)
     fitted = FittedPreprocessing.load(model_dir)
     encoders = [EncoderConfigOnly(model_dir / tokenizer_folder(field.role)) for field in hp.text_fields]
-    model = build_classifier(
-        hp,
-        encoders,
-        tabular_dim=len(fitted.feature_columns),
-        numeric_transform=fitted.numeric_transform,
-        num_codes=fitted.num_codes,
-    )
-    load_state(model, model_dir / MODEL_STATE)
+    state = _read_state(model_dir / MODEL_STATE)
+    networks = [
+        build_classifier(
+            hp,
+            encoders,
+            tabular_dim=len(fitted.feature_columns),
+            numeric_transform=fitted.numeric_transform,
+            num_codes=fitted.num_codes,
+        )
+        for _ in range(max(1, _num_members(state)))
+    ]
+    model = Ensemble(networks) if _num_members(state) else networks[0]
+    _load_state(model, state, path=model_dir / MODEL_STATE)
     return model.eval()
 
 
-def load_state(model: nn.Module, path: Path) -> None:
-    """Load the plain state dict in `path` into `model`; every name and shape must match."""
+def _num_members(state: Mapping[str, torch.Tensor]) -> int:
+    """Return the number of members of the ensemble with this state; 0 for one classifier."""
+    names = state if isinstance(state, Mapping) else ()  # a file may contain anything
+    return len({name.split(".")[1] for name in map(str, names) if name.startswith(f"{MEMBERS}.")})
+
+
+def _read_state(path: Path) -> dict[str, torch.Tensor]:
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
         raise ContractError(
             f"{path}: cannot be read as a state dict of tensors: {first_line(error)}",
             "Give the model.pth that a training job wrote, unchanged.",
         ) from error
+
+
+def _load_state(model: nn.Module, state: Mapping[str, torch.Tensor], *, path: Path) -> None:
+    """Load the plain state dict of the file `path` into `model`; every name and shape must match."""
     try:
         model.load_state_dict(state, strict=True)
     except (RuntimeError, TypeError) as error:

@@ -21,7 +21,7 @@ from container.evaluation.explanation import (
     most_important_first,
     score,
 )
-from container.models.classifier import Classifier
+from container.models.ensemble import Network
 from container.preprocessing.prepared import PreparedData
 from container.preprocessing.transform import Preprocessor
 from container.tables.records import records_to_table
@@ -46,7 +46,7 @@ class TooSlow(Exception):
 
 
 def explain(
-    model: Classifier,
+    model: Network,
     data: PreparedData,
     val: PreparedSplit,
     *,
@@ -117,7 +117,7 @@ class _Measured:
 
     def __init__(
         self,
-        model: Classifier,
+        model: Network,
         data: PreparedData,
         val: PreparedSplit,
         *,

@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,22 @@ from container.decision.softmax import softmax
 from container.evaluation.evaluation_input import EvaluationInput
 from container.evaluation.explanation import Explanation
 from container.evaluation.fit_decision import describe, fit_decision
-from container.evaluation.predictions import SplitPredictions
+from container.evaluation.predictions import SplitPredictions, write_out_of_fold
 from container.evaluation.variant_report import VariantReport
 from container.export.artifacts import export_model
 from container.job import Job, write_json
-from container.models.classifier import Classifier
-from container.models.lora import merge_lora
+from container.models.ensemble import Ensemble, Network
 from container.parallel.mesh import RankMesh
-from container.training.checkpoint import load_weights
 from container.training.explain import explain
 from container.training.job_data import JobData
 from container.training.loop import merge_history
+from container.training.members import metric_of, shown_values, trained_model
+from container.training.onnx_costs import OnnxCost, measure_costs
 from container.training.onnx_variants import write_variants
 from container.training.predict import weighted_log_loss
 from container.training.progress import metric_line
 from container.training.stop import StopFlag
-from container.training.train import Trained, build_model
+from container.training.train import Trained
 from contracts import artifacts
 from contracts.atomic_files import AtomicFile
 
@@ -42,12 +43,13 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     """Write every artifact of the job, then the result file."""
     hp, val = job.hp, data.splits["val"]
     decision = _fit_decision(job, trained, data)
-    model = build_model(hp, data.prepared, pretrained=False)
-    load_weights(model, trained.checkpoint)
-    merge_lora(model)
+    model = trained_model(hp, data.prepared, trained)
     variants: list[VariantReport] = []
+    costs: dict[str, OnnxCost] = {}
 
     def add_variants(folder: Path) -> None:
+        if isinstance(model, Ensemble):
+            costs.update(measure_costs(folder, model, hp, val=val))
         expected = decision.probabilities(trained.logits["val"])
         variants.extend(write_variants(folder, model, hp, val=val, expected=expected))
 
@@ -63,9 +65,15 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         job.timeline.mark("explain")
     evaluation = _evaluation_input(
         job, trained, data=data, decision=decision, explanation=explanation, variants=variants,
-        run=_run_facts(job, ranks, trained, model),
+        run=_run_facts(job, ranks, trained, model, costs), ensemble=_ensemble_facts(job, trained, costs),
     )  # fmt: skip
     metrics, written = _write_results(job, evaluation, step=trained.state.step)
+    if trained.out_of_fold is not None:
+        path = job.paths.output_data / artifacts.OUT_OF_FOLD
+        train = data.splits["train"]
+        labels = train.column("label").to_numpy()
+        write_out_of_fold(path, rows=train.column("row"), labels=labels, probabilities=trained.out_of_fold)
+        written[path.name] = path.stat().st_size
     logger.info("%s", metric_line(metrics))
     job.timeline.mark("report")
     logger.info("time of each phase: %s", job.timeline)
@@ -85,11 +93,16 @@ def _fit_decision(job: Job, trained: Trained, data: JobData) -> Decision:
     return decision
 
 
-def _run_facts(job: Job, ranks: RankMesh, trained: Trained, model: Classifier) -> dict[str, Any]:
+def _run_facts(
+    job: Job, ranks: RankMesh, trained: Trained, model: Network, costs: Mapping[str, OnnxCost]
+) -> dict[str, Any]:
     """Return the facts about the run for the report."""
     state = trained.state
+    compared = {f"{metric_of(job.hp)} of each network": shown_values(trained.values)} if trained.values else {}
     return {
         "model class": job.hp.architecture.name,
+        **compared,
+        **{name: str(cost) for name, cost in costs.items()},
         "encoders": ", ".join(field.tokenizer for field in job.hp.text_fields),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "processes": ranks.world_size,
@@ -106,6 +119,13 @@ def _run_facts(job: Job, ranks: RankMesh, trained: Trained, model: Classifier) -
     }
 
 
+def _ensemble_facts(job: Job, trained: Trained, costs: Mapping[str, OnnxCost]) -> dict[str, Any] | None:
+    if not trained.values:
+        return None
+    onnx = {name: asdict(cost) for name, cost in costs.items()}
+    return {"metric": metric_of(job.hp), "values": trained.values, "onnx": onnx}
+
+
 def _evaluation_input(
     job: Job,
     trained: Trained,
@@ -115,6 +135,7 @@ def _evaluation_input(
     explanation: Explanation | None,
     variants: Sequence[VariantReport],
     run: dict[str, Any],
+    ensemble: dict[str, Any] | None,
 ) -> EvaluationInput:
     splits, losses = {}, {}
     for name, logits in trained.logits.items():
@@ -142,6 +163,7 @@ def _evaluation_input(
         timeline=job.timeline,
         uncalibrated={name: softmax(logits) for name, logits in trained.logits.items()},
         tuning=_search_summary(job),
+        ensemble=ensemble,
     )
 
 

@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from container.data.split import PreparedSplit
-from container.job import Job
+from container.job import Fold, Job
 from container.preprocessing.class_weights import resolve_class_weights
 from container.preprocessing.prepared import PreparedData, open_prepared
+from container.preprocessing.risk_tables import fold_of
+from contracts.errors import ContractError
 
 
 @dataclass(frozen=True)
@@ -13,7 +17,7 @@ class JobData:
     """The data that a worker trains and evaluates on.
 
     Attributes:
-        splits: train, val and test; without test in a trial.
+        splits: train, val and test; without test in a trial, and train without the fold that the job leaves out.
         class_weights: weight of each class in the loss. [K]
     """
 
@@ -26,9 +30,12 @@ class JobData:
         """Open the data that the supervisor prepared, without reading rows."""
         prepared = open_prepared(job.prepared)
         roles = [field.role for field in job.hp.text_fields]
+        splits = {name: PreparedSplit(prepared.split(name), roles) for name in job.splits}
+        if job.fold is not None:
+            splits["train"] = _without_fold(splits["train"], job.fold)
         return cls(
             prepared,
-            {name: PreparedSplit(prepared.split(name), roles) for name in job.splits},
+            splits,
             resolve_class_weights(job.hp, prepared.fitted.class_labels, prepared.summary),
         )
 
@@ -37,3 +44,22 @@ class JobData:
         """The mean number of tokens of each text in train, by role."""
         texts = self.prepared.summary["splits"]["train"]["texts"]
         return {role: text["tokens_per_record"]["mean"] for role, text in texts.items()}
+
+
+def positions_in_fold(train: PreparedSplit, fold: Fold) -> np.ndarray:
+    """Return the positions of the records of `fold` in the whole split `train`."""
+    return np.flatnonzero(_folds(train, fold) == fold.number)
+
+
+def _without_fold(train: PreparedSplit, fold: Fold) -> PreparedSplit:
+    positions = np.flatnonzero(_folds(train, fold) != fold.number)
+    if not len(positions):
+        raise ContractError(
+            f"cross_fit: all {len(train)} rows of train are in fold {fold.number} of {fold.of}",
+            "Set cross_fit to 0, or give more training rows.",
+        )
+    return train.part(positions)
+
+
+def _folds(train: PreparedSplit, fold: Fold) -> np.ndarray:
+    return fold_of(train.column("row").to_numpy(), seed=fold.seed, num_folds=fold.of)

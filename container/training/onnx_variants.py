@@ -12,7 +12,7 @@ from container.evaluation.explanation import even_sample
 from container.evaluation.variant_report import VariantReport, judge
 from container.export.onnx import feed_of
 from container.export.variants import WRITERS
-from container.models.classifier import Classifier
+from container.models.ensemble import Network
 from contracts import artifacts
 from contracts.errors import first_line
 from contracts.hyperparameters import Hyperparameters
@@ -25,7 +25,7 @@ _BATCH = {"fused": 16, "int8": 1}
 
 
 def write_variants(
-    folder: Path, model: Classifier, hp: Hyperparameters, *, val: PreparedSplit, expected: np.ndarray
+    folder: Path, model: Network, hp: Hyperparameters, *, val: PreparedSplit, expected: np.ndarray
 ) -> tuple[VariantReport, ...]:
     """Write each of hp.onnx_variants next to model.onnx in `folder`, unless its AUROC on val falls too far.
 
@@ -68,7 +68,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _probabilities(
-    path: Path, model: Classifier, hp: Hyperparameters, *, val: PreparedSplit, positions: np.ndarray, batch: int
+    path: Path, model: Network, hp: Hyperparameters, *, val: PreparedSplit, positions: np.ndarray, batch: int
 ) -> np.ndarray:
     """Return the probabilities of the records at `positions`. [len(positions), K]"""
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

@@ -95,3 +95,11 @@ class EarlyStopping:
     def patience_is_out(self, state: TrainingState, *, progress: float) -> bool:
         """Return whether `patience` epochs have passed since the best validation."""
         return state.best_step is not None and progress - state.best_progress >= self._patience - 1e-9
+
+
+def is_finished(state: TrainingState, *, max_epochs: int, stopping: EarlyStopping) -> bool:
+    """Return whether training from `state` would take no step and validate nothing."""
+    if not state.step or state.validated_step != state.step:
+        return False
+    progress = state.history[-1]["epoch"]  # of the validation
+    return state.epoch >= max_epochs or stopping.patience_is_out(state, progress=progress)

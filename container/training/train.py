@@ -1,18 +1,21 @@
 """Train over the mesh, choose the weights, and predict val and test."""
 
 import logging
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
+from container.data.split import PreparedSplit
 from container.job import Job
 from container.models.build import EncoderConfigOnly, build_classifier
 from container.models.classifier import Classifier
 from container.models.encoder import TextEncoder
 from container.models.families import FAMILIES
 from container.models.lora import add_lora
+from container.parallel.execution import Execution
 from container.parallel.mesh import RankMesh
 from container.parallel.parallelize import parallelize
 from container.preprocessing.prepared import PreparedData
@@ -40,15 +43,22 @@ class Trained:
     """The result of training.
 
     Attributes:
-        checkpoint: the checkpoint to evaluate and save.
-        weights: which checkpoint it is and why, for the log and the report.
+        state: the last state; of the best network of several.
+        checkpoints: of each network of the model, with the weights to evaluate and save.
+        weights: which weights they are and why, for the log and the report.
         logits: of val and test. [N, K] each
+        is_soup: the model is one network with the mean of the weights of `checkpoints`.
+        values: early_stop_metric on val of each member of an ensemble and of their combination, by name.
+        out_of_fold: probabilities of the rows of train by the network that did not train on them. [len(train), K]
     """
 
     state: TrainingState
-    checkpoint: Checkpoint
+    checkpoints: tuple[Checkpoint, ...]
     weights: str
     logits: dict[str, np.ndarray]
+    is_soup: bool = False
+    values: Mapping[str, float | None] = field(default_factory=dict)
+    out_of_fold: np.ndarray | None = None
 
 
 def train_only(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> None:
@@ -74,29 +84,34 @@ def train_and_predict(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFla
     store = CheckpointStore(job.paths.checkpoints, keep=job.hp.keep_checkpoints, device=ranks.device)
     with float32_products(job.hp, ranks.device):
         state, val_logits = _train(job, ranks, store, data=data, stop=stop)
-    checkpoint, weights = _choose_weights(job.hp, store, state)
-    execution = parallelize(
-        build_model(job.hp, data.prepared, pretrained=False),
-        ranks,
-        job.hp,
-        precision=torch.float32,
-        tokens_per_record=data.tokens_per_record,
-    )
+    checkpoint, weights = choose_weights(job.hp, store, state)
+    logger.info("evaluating and saving %s", weights)
+    execution = exact_execution(job.hp, ranks, build_model(job.hp, data.prepared, pretrained=False), data=data)
     store.load_weights(checkpoint, execution.module)
     exact = precision_of(job.hp, ranks.device) == torch.float32 and not job.hp.tf32
     known = val_logits.get(checkpoint.step) if exact else None
     logits = {} if known is None else {"val": known}
     for name in ("val", "test"):
         if name not in logits:
-            logits[name] = predict_split(
-                execution,
-                data.splits[name],
-                batch_size=job.hp.batch_size,
-                num_classes=job.hp.num_classes,
-                between_batches=lambda: raise_if_stopped(ranks, stop),
-            )
+            logits[name] = predict(execution, data.splits[name], hp=job.hp, stop=stop)
     job.timeline.mark("evaluate")
-    return Trained(state, checkpoint, weights, logits)
+    return Trained(state, (checkpoint,), weights, logits)
+
+
+def exact_execution(hp: Hyperparameters, ranks: RankMesh, model: Classifier, *, data: JobData) -> Execution:
+    """Parallelize `model` for predictions in float32, as serving computes them."""
+    return parallelize(model, ranks, hp, precision=torch.float32, tokens_per_record=data.tokens_per_record)
+
+
+def predict(execution: Execution, split: PreparedSplit, *, hp: Hyperparameters, stop: StopFlag) -> np.ndarray:
+    """Return the logits of `split` on every rank, [len(split), K]; raise StopAgreed if a rank was requested to stop."""
+    return predict_split(
+        execution,
+        split,
+        batch_size=hp.batch_size,
+        num_classes=hp.num_classes,
+        between_batches=lambda: raise_if_stopped(execution.ranks, stop),
+    )
 
 
 def build_model(hp: Hyperparameters, data: PreparedData, *, pretrained: bool = True) -> Classifier:
@@ -122,7 +137,8 @@ def _train(
 ) -> tuple[TrainingState, dict[int, np.ndarray]]:
     """Train; return the last state and what `Trainer.train` returns."""
     hp, train = job.hp, data.splits["train"]
-    model = build_model(hp, data.prepared)
+    initial = hp if job.initial_seed is None else hp.model_copy(update={"seed": job.initial_seed})
+    model = build_model(initial, data.prepared)
     _log_parameters(hp, ranks, model)
     if ranks.is_first and _is_untested(model) and not any(job.paths.checkpoints.glob("*.ckpt")):
         from container.export.rehearsal import rehearse_export  # few jobs need its imports
@@ -183,8 +199,8 @@ def _is_untested(model: Classifier) -> bool:
     return any(isinstance(encoder, TextEncoder) and encoder.kind not in FAMILIES for encoder in encoders)
 
 
-def _choose_weights(hp: Hyperparameters, store: CheckpointStore, state: TrainingState) -> tuple[Checkpoint, str]:
-    """Return the checkpoint to evaluate and save, and a description of it, which is logged too."""
+def choose_weights(hp: Hyperparameters, store: CheckpointStore, state: TrainingState) -> tuple[Checkpoint, str]:
+    """Return the checkpoint to evaluate and save, and a description of it."""
     step = state.step
     if not hp.load_ckpt:
         chosen = f"the last (step {state.step}), because load_ckpt is false"
@@ -203,5 +219,4 @@ def _choose_weights(hp: Hyperparameters, store: CheckpointStore, state: Training
         )
     if hp.ema_decay:
         chosen += f", averaged over steps (ema_decay {hp.ema_decay:g})"
-    logger.info("evaluating and saving %s", chosen)
     return checkpoint, chosen

@@ -17,12 +17,15 @@ from container.parallel.mesh import build_mesh, init_distributed
 from container.processes import die_with_parent, end_process, set_up_logging
 from container.training.affinity import stay_near
 from container.training.job_data import JobData
+from container.training.members import predict_members
 from container.training.stop import StopAgreed, StopFlag
 from container.training.train import train_and_predict, train_only
 
 
 def run(job: Job, stop: StopFlag) -> None:
-    """Train with the other ranks; rank 0 then writes the artifacts (not in a trial) and the result file.
+    """Train with the other ranks, or predict with trained networks; rank 0 then writes the artifacts and the result.
+
+    A trial writes no artifacts.
 
     Raises:
         StopAgreed: the ranks agreed to stop; a complete checkpoint is saved.
@@ -39,7 +42,7 @@ def run(job: Job, stop: StopFlag) -> None:
         if ranks.is_first:
             write_json(job.scratch.result_file, {"status": "completed"})
         return
-    trained = train_and_predict(job, ranks, data=data, stop=stop)
+    trained = (predict_members if job.members else train_and_predict)(job, ranks, data=data, stop=stop)
     dist.destroy_process_group()  # no other rank waits while rank 0 finishes the job
     if ranks.is_first:
         from container.training.finish import finish  # its imports take a second, which the first step need not wait

@@ -1,1 +1,1 @@
-"""Search for the best values of hyperparameters: many trials, then the training of the winner."""
+"""Train several networks: the trials of a search of hyperparameters, and the members of an ensemble."""

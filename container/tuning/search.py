@@ -1,5 +1,6 @@
 """Search for the best hyperparameters on this machine: trials, then the winner's seeds, then its checkpoints."""
 
+import itertools
 import json
 import logging
 import os
@@ -19,6 +20,7 @@ from container.preflight import check_settings
 from container.preprocessing.prepare import prepare_data
 from container.timeline import duration
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
+from container.tuning.ensemble import SEEDS, member_folder
 from container.tuning.results import write_results
 from container.tuning.study import TuningStudy
 from container.tuning.trial_workers import Shares, TrialRun, remove_run, validations
@@ -35,7 +37,6 @@ logger = logging.getLogger(__name__)
 _POLL = 0.1  # seconds
 _WINNER = "winner.json"
 _HOUR = 3600.0
-SEEDS = 2**63
 
 
 @dataclass
@@ -64,7 +65,8 @@ def search(paths: JobPaths, hp: Hyperparameters, *, hosts: int, num_gpus: int) -
     """Run the trials that are missing, train the best settings with final_seeds seeds, and install the best run.
 
     Returns:
-        The hyperparameters of the best run; its checkpoints are in `paths.checkpoints`.
+        The hyperparameters of the best run; its checkpoints are in `paths.checkpoints`. Or, if final_model combines the
+        seeds, those of an ensemble, of which every network is trained.
 
     Raises:
         ContractError: no trial has a result, the search is of other data or another space, or max_hours is too short.
@@ -78,15 +80,21 @@ def search(paths: JobPaths, hp: Hyperparameters, *, hosts: int, num_gpus: int) -
         )
     if not hp.resume:
         clear_checkpoints(paths.checkpoints)
-        shutil.rmtree(paths.tuning, ignore_errors=True)
+        for folder in (paths.tuning, paths.ensemble):
+            shutil.rmtree(folder, ignore_errors=True)
     winner = paths.tuning / _WINNER
-    if not winner.is_file() and complete_checkpoints(paths.checkpoints):
+    if not winner.is_file() and (complete_checkpoints(paths.checkpoints) or paths.ensemble.is_dir()):
         raise ContractError(
             f"tuning: {paths.checkpoints} has checkpoints of another run, which the winner would replace",
             "Use another folder, or start over with resume=false, which removes them.",
         )
     study = TuningStudy(paths, hp)
     earlier = json.loads(winner.read_text()) if winner.is_file() else None  # of a search that now has more trials
+    if earlier is not None and earlier["asked"] != hp.tuning.final_model:
+        raise ContractError(
+            f"tuning.final_model: is {hp.tuning.final_model}, but the search has ended with {earlier['asked']}",
+            "Set it back, or start over with resume=false.",
+        )
     try:
         with Search(paths, hp, study, Shares.of(hp, num_gpus=num_gpus)) as running:
             running.run_trials()
@@ -95,12 +103,17 @@ def search(paths: JobPaths, hp: Hyperparameters, *, hosts: int, num_gpus: int) -
         if study.best is None:
             study.discard()
         raise
-    if earlier is not None and study.rank(earlier["value"]) <= study.rank(best["value"]):
+    if earlier is not None and _order(study, earlier) <= _order(study, best):
         best = earlier
     else:
+        if earlier is not None and earlier["trial"] != best["trial"]:
+            shutil.rmtree(paths.ensemble, ignore_errors=True)
         clear_checkpoints(paths.checkpoints)
         write_text_atomically(winner, json.dumps(best, indent=1))
-    _install(paths, best)
+    for seed, folder in best["combined"].items():
+        _install(paths.tuning / folder / "checkpoints", JobPaths(member_folder(paths, int(seed))).checkpoints)
+    if not best["combined"]:
+        _install(paths.tuning / best["folder"] / "checkpoints", paths.checkpoints)
     for folder in paths.tuning.glob("*-*"):
         remove_run(folder)
     write_results(paths.output_data, study, hp, best)
@@ -108,10 +121,15 @@ def search(paths: JobPaths, hp: Hyperparameters, *, hosts: int, num_gpus: int) -
     return parse_hyperparameters(best["settings"])
 
 
-def _install(paths: JobPaths, winner: Mapping[str, Any]) -> None:
-    """Move the checkpoints of the best run to those of the job, or go on where a move was interrupted."""
-    target = paths.checkpoints
-    for path in sorted((paths.tuning / winner["folder"] / "checkpoints").glob("*")):
+def _order(study: TuningStudy, winner: Mapping[str, Any]) -> tuple[Any, int]:
+    """Return what orders winners: the value, then the number of networks that it combines."""
+    return study.rank(winner["value"]), -len(winner["combined"])
+
+
+def _install(source: Path, target: Path) -> None:
+    """Move the checkpoints of a run of the search to those of the job, or go on where a move was interrupted."""
+    target.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.glob("*")):
         if (target / path.name).is_dir():  # a restored copy of the folder may have both
             shutil.rmtree(target / path.name)
         os.replace(path, target / path.name)
@@ -183,10 +201,12 @@ class Search:
         best = self._study.best
         assert best is not None
         changes = self._study.settings(best)
+        kind, first = self._tuning.final_model, self._checked(changes)
         folders = {self._hp.seed: _trial_folder(best.number)}
         for i in range(1, self._tuning.final_seeds):
             seed = (self._hp.seed + i) % SEEDS
-            folders[seed] = f"seed-{seed}-of-{_trial_folder(best.number)}"
+            prefix = "" if kind == "best" else f"{kind}-"
+            folders[seed] = f"{prefix}seed-{seed}-of-{_trial_folder(best.number)}"
             if folders[seed] in self._study.notes:
                 continue
             if not self._in_time(seeds=False):
@@ -194,19 +214,31 @@ class Search:
                 break
             while len(self._running) >= self._shares.parallel:
                 self._wait()
-            self._start(self._paths.tuning / folders[seed], self._checked({**changes, "seed": seed}))
+            self._start(
+                self._paths.tuning / folders[seed],
+                self._checked({**changes, "seed": seed}),
+                data_of=None if kind == "best" else first,
+                # Means of weights need networks that begin together (Wortsman et al. 2022, "Model soups").
+                initial_seed=self._hp.seed if kind == "soup" else None,
+            )
         while self._running:
             self._wait()
         values = {self._hp.seed: best.value}
         values |= {seed: self._study.notes.get(folder) for seed, folder in folders.items() if seed != self._hp.seed}
         seed = min(values, key=lambda each: self._study.rank(values[each]))
+        trained = list(itertools.takewhile(lambda each: values[each] is not None, values))
+        combined = {each: folders[each] for each in trained} if kind != "best" and len(trained) > 1 else {}
+        own = {"ensemble": len(combined)} if combined else {"seed": seed}
         return {
             "folder": folders[seed],
             "trial": best.number,
             "value": values[seed],
-            "changes": {**changes, "seed": seed},
-            "settings": self._settings({**changes, "seed": seed}),
+            "changes": {**changes, **own},
+            "settings": self._settings({**changes, **own}),
             "seeds": values,
+            "combined": combined,
+            "final_model": kind if combined else "best",
+            "asked": kind,
         }
 
     def _settings(self, changes: dict[str, Any]) -> dict[str, Any]:
@@ -234,15 +266,23 @@ class Search:
                 raise
             self._finish(trial, TrialState.PRUNED, reason=f"invalid: {error.cause}")
 
-    def _start(self, folder: Path, hp: Hyperparameters, *, trial: Trial | None = None) -> None:
-        """Prepare the data that the run needs, if no earlier run has, and begin it."""
+    def _start(
+        self,
+        folder: Path,
+        hp: Hyperparameters,
+        *,
+        trial: Trial | None = None,
+        data_of: Hyperparameters | None = None,
+        initial_seed: int | None = None,
+    ) -> None:
+        """Prepare the data of these settings, or of `data_of`, if no earlier run has, and begin the run."""
         slot = min(set(range(self._shares.parallel)) - {running.run.slot for running in self._running})
         self._add_spare(slot)
-        prepared = prepare_data(self._paths, hp, keep_others=True)
+        prepared = prepare_data(self._paths, data_of or hp, keep_others=True)
         check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
         self._has_data = True
         run = self._spares.pop(slot)
-        run.train(folder, hp, prepared=prepared.folder)
+        run.train(folder, hp, prepared=prepared.folder, initial_seed=initial_seed)
         reported = 0 if trial is None else len(self._study.trials[trial.number].intermediate_values)
         self._running.append(Running(run, folder, hp, trial, reported))
         if self._finished() + len(self._running) < self._tuning.trials + self._tuning.final_seeds - 1:

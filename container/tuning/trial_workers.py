@@ -1,4 +1,4 @@
-"""Run the trials of a search on the workers of ordinary jobs, several at a time."""
+"""Run the trials of a search, and the members of an ensemble, on the workers of ordinary jobs, several at a time."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from typing import Any
 from container.failure import Failure
 from container.hosts.control import Control
 from container.hosts.topology import Topology
-from container.job import Job, Scratch
+from container.job import Fold, Job, Scratch
 from container.processes import available_cores
 from container.training.checkpoint_files import LAST
 from container.workers import StopHandler, Workers
@@ -24,10 +24,10 @@ from contracts.paths import JobPaths
 
 @dataclass(frozen=True)
 class Shares:
-    """The division of this machine among trials.
+    """The division of this machine among trials or members.
 
     Attributes:
-        parallel: trials at the same time.
+        parallel: runs at the same time.
         num_workers: processes of each.
         devices: the GPUs, by the names in CUDA_VISIBLE_DEVICES.
     """
@@ -38,7 +38,7 @@ class Shares:
 
     @classmethod
     def of(cls, hp: Hyperparameters, *, num_gpus: int) -> "Shares":
-        """Divide the machine; raise ContractError if it has too few GPUs."""
+        """Divide the machine among trials; raise ContractError if it has too few GPUs."""
         assert hp.tuning is not None
         given = hp.tuning.parallel
         workers = hp.nproc_per_node or max(1, num_gpus // given if given else 1)
@@ -51,6 +51,16 @@ class Shares:
                 if num_gpus >= workers
                 else "Lower nproc_per_node.",
             )
+        return cls._divide(parallel, workers, num_gpus)
+
+    @classmethod
+    def of_members(cls, hp: Hyperparameters, *, num_gpus: int) -> "Shares":
+        """Divide the machine among members. Each has the processes of the job, which determine its global batch."""
+        workers = hp.nproc_per_node or num_gpus or 1
+        return cls._divide(max(1, min(hp.num_members, num_gpus // workers)), workers, num_gpus)
+
+    @classmethod
+    def _divide(cls, parallel: int, workers: int, num_gpus: int) -> "Shares":
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(num_gpus)))
         return cls(parallel, workers, tuple(visible.split(",")) if num_gpus else ())
 
@@ -65,20 +75,23 @@ class Shares:
 
 
 class TrialRun:
-    """One run of the workers for a trial.
+    """One run of the workers for a trial or a member.
 
     The workers start before the trial is known and import their modules, so that a trial begins at once.
+
+    Args:
+        shown: their output is that of this process; otherwise log.txt in the run's folder.
 
     Attributes:
         completed: whether the run, which has ended, trained to its end.
         failure: the reason why it did not.
     """
 
-    def __init__(self, shares: Shares, slot: int) -> None:
+    def __init__(self, shares: Shares, slot: int, *, shown: bool = False) -> None:
         self.slot = slot
         self._folder = tempfile.TemporaryDirectory(prefix="trial-", ignore_cleanup_errors=True)
         self._scratch = Scratch(Path(self._folder.name))
-        self._log = self._scratch.folder / "log.txt"
+        self._log = None if shown else self._scratch.folder / "log.txt"
         self._stop = StopHandler()
         control = Control(Topology(), lambda _: None)
         self._workers = Workers(
@@ -92,12 +105,23 @@ class TrialRun:
         self.failure: Failure | None = None
         self.completed = False
 
-    def train(self, folder: Path, hp: Hyperparameters, *, prepared: Path) -> None:
-        """Begin to train and validate in `folder`, or go on from its checkpoints; return at once."""
+    def train(
+        self,
+        folder: Path,
+        hp: Hyperparameters,
+        *,
+        prepared: Path,
+        fold: Fold | None = None,
+        initial_seed: int | None = None,
+    ) -> None:
+        """Begin to train and validate in `folder`, or go on from its checkpoints; return at once.
+
+        The arguments are those of `Job`.
+        """
         paths = JobPaths(folder)
         self._checkpoints = paths.checkpoints
         self._checkpoints.mkdir(parents=True, exist_ok=True)
-        job = Job(paths, hp, self._scratch, prepared, kind="trial")
+        job = Job(paths, hp, self._scratch, prepared, kind="trial", fold=fold, initial_seed=initial_seed)
         self._thread = threading.Thread(target=self._run, args=(job,), daemon=True)
         self._thread.start()
 
@@ -108,8 +132,9 @@ class TrialRun:
             self.completed = result.is_file() and json.loads(result.read_text())["status"] == "completed"
         except Exception as error:
             self.failure = Failure.from_exception(error)
-        with (job.paths.root / "log.txt").open("ab") as log:
-            log.write(self._log.read_bytes())
+        if self._log is not None:
+            with (job.paths.root / "log.txt").open("ab") as log:
+                log.write(self._log.read_bytes())
 
     @property
     def ended(self) -> bool:

@@ -192,6 +192,8 @@ ELSEWHERE = {
     "tf32": "test_precision.py",
     "max_restarts": "test_interruptions.py",
     "tuning": "test_search.py",
+    "ensemble": "test_ensemble.py",
+    "cross_fit": "test_ensemble.py",
     "process_group_timeout_minutes": "test_process_settings.py",
     "log_all_ranks": "test_process_settings.py",
     "profile": "test_profiling.py",
@@ -285,7 +287,7 @@ def _train(paths: JobPaths):
     opened = JobData.open(job)
     done = train_and_predict(job, ranks, data=opened, stop=StopFlag())
     model = build_model(hp, data, pretrained=False)
-    load_weights(model, done.checkpoint)
+    load_weights(model, *done.checkpoints)
     return hp, opened.splits, model, done
 
 

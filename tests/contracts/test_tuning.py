@@ -65,7 +65,8 @@ def test_a_search_may_be_json_in_a_string_as_sagemaker_passes_it():
         ({"metric": "val/aurok"}, "tuning.metric: 'val/aurok' is unknown"),
         ({"trials": 0}, "trials: Input should be greater"),
         ({"trails": 3}, "trails: Extra inputs"),
-        ({"final_model": "soup"}, "final_model: Input should be 'best'"),
+        ({"final_model": "mean"}, "final_model: Input should be 'best', 'average' or 'soup'"),
+        ({"final_model": "soup", "final_seeds": 1}, "final_model soup combines several seeds, but final_seeds is 1"),
     ],
 )
 def test_a_search_that_cannot_run_is_refused_with_its_place(tuning, cause):

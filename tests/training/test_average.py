@@ -149,7 +149,7 @@ def test_the_best_validation_is_that_of_the_averages_and_they_are_evaluated(tmp_
     evaluated = classification_metrics(labels, softmax(done.logits["val"]), ["auroc"]).values["auroc"]
     assert evaluated == best["val/auroc"]
     assert "averaged over steps (ema_decay 0.97)" in done.weights
-    state = json.loads((done.checkpoint.folder / "state.json").read_text())
+    state = json.loads((done.checkpoints[0].folder / "state.json").read_text())
     assert state["step"] == done.state.best_step
 
 

@@ -1,0 +1,188 @@
+"""Predict with the trained networks of an ensemble, and combine them into the job's model; chosen on val alone."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from container.data.split import PreparedSplit
+from container.decision.softmax import log_mean_probabilities, softmax
+from container.evaluation.metrics import classification_metrics
+from container.job import Job, Member
+from container.models.classifier import Classifier
+from container.models.ensemble import Ensemble, Network
+from container.models.lora import merge_lora
+from container.parallel.execution import Execution
+from container.parallel.mesh import RankMesh
+from container.preprocessing.prepared import PreparedData
+from container.training.checkpoint import CheckpointStore, load_weights
+from container.training.checkpoint_files import Checkpoint
+from container.training.job_data import JobData, positions_in_fold
+from container.training.predict import weighted_log_loss
+from container.training.state import EarlyStopping, TrainingState
+from container.training.stop import StopFlag
+from container.training.train import Trained, build_model, choose_weights, exact_execution, predict
+from contracts.hyperparameters import Hyperparameters
+
+logger = logging.getLogger(__name__)
+
+SOUP, AVERAGE = "soup", "average"
+
+
+def predict_members(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> Trained:
+    """Predict val with each member, then val and test with their combination, in float32 as serving does.
+
+    Raises:
+        StopAgreed: the ranks agreed to stop.
+        ContractError: the checkpoint with the weights of a member is missing.
+    """
+    members = _Members(job, ranks, data=data, stop=stop)
+    trained = members.soup_or_best() if job.combination == SOUP else members.average()
+    logger.info("%s on val: %s; the model is %s", metric_of(job.hp), shown_values(trained.values), trained.weights)
+    job.timeline.mark("evaluate")
+    return trained
+
+
+@dataclass(frozen=True)
+class _Network:
+    """A member with the checkpoint that holds its chosen weights."""
+
+    member: Member
+    store: CheckpointStore
+    state: TrainingState
+    checkpoint: Checkpoint
+    weights: str
+
+    @classmethod
+    def of(cls, member: Member, job: Job, ranks: RankMesh) -> "_Network":
+        store = CheckpointStore(member.checkpoints, keep=1, device=ranks.device)
+        newest = store.newest()
+        assert newest is not None, "the network is trained"
+        state = TrainingState(**newest.content["state"])
+        checkpoint, weights = choose_weights(job.hp, store, state)
+        logger.info("%s: evaluating %s", member.name, weights)
+        return cls(member, store, state, checkpoint, weights)
+
+
+class _Members:
+    """The members on this job's ranks; every method is collective."""
+
+    def __init__(self, job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> None:
+        self._job, self._ranks, self._data, self._stop = job, ranks, data, stop
+        self._networks = [_Network.of(member, job, ranks) for member in job.members]
+        model = build_model(job.hp, data.prepared, pretrained=False)
+        self._execution = exact_execution(job.hp, ranks, model, data=data)
+
+    def average(self) -> Trained:
+        """Return the average of the members' probabilities, with those of the rows that a member left out."""
+        logits: dict[str, list[np.ndarray]] = {"val": [], "test": []}
+        train = self._data.splits["train"]
+        out_of_fold = np.zeros((len(train), self._job.hp.num_classes)) if self._job.hp.cross_fit else None
+        for network in self._networks:
+            self._load(network)
+            for name, predicted in logits.items():
+                predicted.append(self._predict(self._execution, self._data.splits[name]))
+            if out_of_fold is not None and network.member.fold is not None:
+                positions = positions_in_fold(train, network.member.fold)
+                out_of_fold[positions] = softmax(self._predict(self._execution, train.part(positions)))
+        combined = {name: log_mean_probabilities(each).astype(np.float32) for name, each in logits.items()}
+        values, best = self._compare(logits["val"])
+        return Trained(
+            best.state,
+            tuple(network.checkpoint for network in self._networks),
+            f"the average of the probabilities of {len(self._networks)} networks, of which {best.member.name} is best",
+            combined,
+            values={**values, AVERAGE: self._on_val(combined["val"])},
+            out_of_fold=out_of_fold,
+        )
+
+    def soup_or_best(self) -> Trained:
+        """Return the network with the mean weights if it is at least as good on val as the best member, else that."""
+        logits = []
+        for network in self._networks:
+            self._load(network)
+            logits.append(self._predict(self._execution, self._data.splits["val"]))
+        values, best = self._compare(logits)
+        checkpoints = tuple(network.checkpoint for network in self._networks)
+        hp, data = self._job.hp, self._data
+        soup = exact_execution(hp, self._ranks, mean_network(hp, data.prepared, checkpoints), data=data)
+        of_soup = self._predict(soup, data.splits["val"])
+        values[SOUP] = self._on_val(of_soup)
+        if self._rank(values[SOUP]) <= self._rank(values[best.member.name]):
+            chosen = {"val": of_soup, "test": self._predict(soup, data.splits["test"])}
+            weights = f"one network with the mean weights of {len(checkpoints)}"
+            return Trained(best.state, checkpoints, weights, chosen, is_soup=True, values=values)
+        self._load(best)
+        test = self._predict(self._execution, data.splits["test"])
+        weights = f"{best.member.name}, because the mean of the weights is worse on val: {best.weights}"
+        chosen = {"val": logits[self._networks.index(best)], "test": test}
+        return Trained(best.state, (best.checkpoint,), weights, chosen, values=values)
+
+    def _load(self, network: _Network) -> None:
+        network.store.load_weights(network.checkpoint, self._execution.module)
+        self._execution.reshard()
+
+    def _predict(self, execution: Execution, split: PreparedSplit) -> np.ndarray:
+        return predict(execution, split, hp=self._job.hp, stop=self._stop)
+
+    def _compare(self, logits: Sequence[np.ndarray]) -> tuple[dict[str, float | None], _Network]:
+        """Return the metric on val of each member by name, and the best member. n x [N, K]"""
+        values = {network.member.name: self._on_val(each) for network, each in zip(self._networks, logits, strict=True)}
+        return values, min(self._networks, key=lambda network: self._rank(values[network.member.name]))
+
+    def _on_val(self, logits: np.ndarray) -> float | None:
+        """Return early_stop_metric on val; None if it is undefined."""
+        labels, metric = self._data.splits["val"].column("label").to_numpy(), metric_of(self._job.hp)
+        if metric == "val/loss":
+            return weighted_log_loss(logits, labels, self._data.class_weights)
+        name = metric.removeprefix("val/")
+        return classification_metrics(labels, softmax(logits), [name]).values[name]
+
+    def _rank(self, value: float | None) -> float:
+        """Return a key that orders values of the metric, the best first."""
+        return float("inf") if value is None else value if metric_of(self._job.hp) == "val/loss" else -value
+
+
+def trained_model(hp: Hyperparameters, data: PreparedData, trained: Trained) -> Network:
+    """Build the model of a finished job on the CPU, with its weights."""
+    if trained.is_soup:
+        model = mean_network(hp, data, trained.checkpoints)
+        merge_lora(model)
+        return model
+    networks = [_network(hp, data, checkpoint) for checkpoint in trained.checkpoints]
+    return networks[0] if len(networks) == 1 else Ensemble(networks)
+
+
+def _network(hp: Hyperparameters, data: PreparedData, checkpoint: Checkpoint) -> Classifier:
+    model = build_model(hp, data, pretrained=False)
+    load_weights(model, checkpoint)
+    merge_lora(model)
+    return model
+
+
+@torch.no_grad()
+def mean_network(hp: Hyperparameters, data: PreparedData, checkpoints: Sequence[Checkpoint]) -> Classifier:
+    """Build a network on the CPU whose weights are the mean of those in `checkpoints`."""
+    model = build_model(hp, data, pretrained=False)
+    mean: dict[str, torch.Tensor] = {}
+    for checkpoint in checkpoints:
+        load_weights(model, checkpoint)
+        for name, value in model.state_dict().items():
+            if not value.is_floating_point():
+                mean[name] = value
+            else:
+                mean[name] = mean.get(name, torch.zeros_like(value)) + value / len(checkpoints)
+    model.load_state_dict(mean)
+    return model
+
+
+def metric_of(hp: Hyperparameters) -> str:
+    """Return early_stop_metric as the history names it."""
+    return EarlyStopping(hp.early_stop_metric, patience=hp.early_stop_patience).metric
+
+
+def shown_values(values: Mapping[str, float | None]) -> str:
+    """Return values of the metric by name as text."""
+    return ", ".join(f"{name} {'undefined' if value is None else f'{value:.6g}'}" for name, value in values.items())

@@ -1,0 +1,158 @@
+"""Train the networks of an ensemble, each as a run of its own; the job then combines them."""
+
+import logging
+import shutil
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from container.decision.val_labels import check_val_labels
+from container.failure import Failure
+from container.job import Fold, Member
+from container.preprocessing.prepared import PreparedData
+from container.training.checkpoint_files import complete_checkpoints
+from container.training.identity import check_identity, identity
+from container.training.state import EarlyStopping, TrainingState, is_finished
+from container.tuning.trial_workers import Shares, TrialRun
+from container.workers import StoppedBeforeTraining
+from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.hyperparameters import Hyperparameters
+from contracts.paths import JobPaths
+
+logger = logging.getLogger(__name__)
+
+_POLL = 0.1  # seconds
+SEEDS = 2**63
+
+
+class MemberFailed(Exception):
+    """The training of a network of the ensemble failed."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.cause)
+        self.failure = failure
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A network to train: its folder, its settings, and the fold that it leaves out."""
+
+    folder: Path
+    hp: Hyperparameters
+    fold: Fold | None
+
+    @property
+    def checkpoints(self) -> Path:
+        return JobPaths(self.folder).checkpoints
+
+    @property
+    def state(self) -> TrainingState | None:
+        """The state of its newest checkpoint."""
+        complete = complete_checkpoints(self.checkpoints)
+        return TrainingState(**complete[-1].content["state"]) if complete else None
+
+    @property
+    def is_finished(self) -> bool:
+        stopping = EarlyStopping(self.hp.early_stop_metric, patience=self.hp.early_stop_patience)
+        state = self.state
+        return state is not None and is_finished(state, max_epochs=self.hp.max_epochs, stopping=stopping)
+
+
+def train_members(paths: JobPaths, hp: Hyperparameters, prepared: PreparedData, *, num_gpus: int) -> tuple[Member, ...]:
+    """Train the networks that are missing, one after the other, or side by side on the GPUs that one leaves over.
+
+    Every network uses the data that is prepared for the job. A finished network is known by its checkpoints.
+
+    Raises:
+        ContractError: a network was trained with other settings or data.
+        MemberFailed: a network could not be trained.
+        StoppedBeforeTraining: stopped on request; the same command goes on.
+    """
+    if not hp.resume:
+        shutil.rmtree(paths.ensemble, ignore_errors=True)
+    check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
+    planned = [_planned(paths, hp, i) for i in range(hp.num_members)]
+    for each in planned:
+        _check_same_inputs(each, prepared)
+    missing = [each for each in planned if not each.is_finished]
+    shares = Shares.of_members(hp, num_gpus=num_gpus)
+    if missing:
+        logger.info(
+            "%d of %d networks are trained; training %d at a time with %d processes each",
+            len(planned) - len(missing), len(planned), min(shares.parallel, len(missing)), shares.num_workers,
+        )  # fmt: skip
+    try:
+        _train(missing, shares, prepared)
+    except StoppedBeforeTraining as stopped:
+        finished = sum(each.is_finished for each in planned)
+        stopped.where = f"{finished} of {len(planned)} networks are trained"
+        raise
+    return tuple(Member(each.folder.name, each.checkpoints, each.fold) for each in planned)
+
+
+def member_folder(paths: JobPaths, seed: int) -> Path:
+    """Return the folder of the network of a seed."""
+    return paths.ensemble / f"seed-{seed}"
+
+
+def member_settings(hp: Hyperparameters, i: int = 0) -> Hyperparameters:
+    """Return the settings of network `i` of an ensemble: an ordinary run with a seed of its own.
+
+    Those of a cross-fitted network keep cross_fit, because its rows depend on it.
+    """
+    settings = hp.model_dump(mode="json", exclude_unset=True, exclude={"ensemble"})
+    # One checkpoint and the best one: the others are of no use after the training.
+    own = {"seed": (hp.seed + i) % SEEDS, "keep_checkpoints": 1, "resume": True}
+    return parse_hyperparameters({**settings, **own})
+
+
+def _planned(paths: JobPaths, hp: Hyperparameters, i: int) -> _Planned:
+    settings = member_settings(hp, i)
+    if hp.cross_fit:
+        return _Planned(paths.ensemble / f"fold-{i}", settings, Fold(i, hp.cross_fit, hp.seed))
+    return _Planned(member_folder(paths, settings.seed), settings, None)
+
+
+def _check_same_inputs(planned: _Planned, prepared: PreparedData) -> None:
+    """Raise ContractError if the newest checkpoint has other settings or data than the run would have."""
+    for checkpoint in complete_checkpoints(planned.checkpoints)[-1:]:
+        current = identity(planned.hp, prepared.fitted.fingerprint, prepared.digests)
+        check_identity(checkpoint.content["identity"], current, folder=str(checkpoint.folder))
+
+
+def _train(missing: list[_Planned], shares: Shares, prepared: PreparedData) -> None:
+    """Train the networks in order, `shares.parallel` at a time."""
+    shown = shares.parallel == 1  # the lines of several would mix
+    waiting, running = list(missing), dict[int, tuple[TrialRun, _Planned]]()
+    spares: dict[int, TrialRun] = {}  # import their modules while the runs before them train
+    try:
+        while waiting or running:
+            while waiting and len(running) < shares.parallel:
+                slot = min(set(range(shares.parallel)) - running.keys())
+                run, planned = spares.pop(slot, None) or TrialRun(shares, slot, shown=shown), waiting.pop(0)
+                running[slot] = run, planned
+                if len(spares) < len(waiting):
+                    spares[slot] = TrialRun(shares, slot, shown=shown)
+                logger.info("%s: training begins; its checkpoints are in %s", planned.folder.name, planned.checkpoints)
+                run.train(planned.folder, planned.hp, prepared=prepared.folder, fold=planned.fold)
+            time.sleep(_POLL)
+            for slot in [slot for slot, (run, _) in running.items() if run.ended]:
+                run, planned = running.pop(slot)
+                run.close()
+                _end(run, planned)
+    finally:
+        for run, _ in running.values():
+            run.request_stop()
+        for run in (*(run for run, _ in running.values()), *spares.values()):
+            run.close()
+
+
+def _end(run: TrialRun, planned: _Planned) -> None:
+    """Log the result of a run that has ended; raise MemberFailed if it has none."""
+    name, state = planned.folder.name, planned.state
+    if not run.completed or state is None:
+        failure = run.failure or Failure("the workers ended without a result", "Read the log.")
+        raise MemberFailed(replace(failure, cause=f"{failure.cause} [{name}]"))
+    shutil.rmtree(planned.folder / "output", ignore_errors=True)
+    value = "never defined" if state.best_value is None else f"{state.best_value:.6g}"
+    logger.info("%s: %s=%s after %d steps", name, planned.hp.early_stop_metric, value, state.step)

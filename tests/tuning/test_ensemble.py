@@ -1,0 +1,362 @@
+"""An ensemble trains each network once, however often it is killed, and its model averages their probabilities."""
+
+import re
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.distributed as dist
+
+from container.job import Fold, Job, Member, Scratch
+from container.parallel.degrees import ParallelDegrees
+from container.parallel.mesh import build_mesh
+from container.predictor import Predictor
+from container.preflight import check_before_preparing
+from container.preprocessing.prepare import prepare_data
+from container.preprocessing.risk_tables import fold_of
+from container.training import members
+from container.training.checkpoint import load_weights
+from container.training.checkpoint_files import complete_checkpoints
+from container.training.job_data import JobData
+from container.training.members import predict_members, trained_model
+from container.training.state import EarlyStopping, TrainingState, is_finished
+from container.training.stop import StopFlag
+from container.training.train import build_model, train_only
+from container.tuning.ensemble import member_settings, train_members
+from container.tuning.trial_workers import Shares
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
+from testing.jobs import CONFIGURATION, NO_DROPOUT, ONE_LAYER, metrics, run_train, start_train, table, write_job
+
+JOB = {"encoder_config": ONE_LAYER, "val_check_interval": 0.5, "explain": 20, "early_stop_metric": "val/auroc"}
+AVERAGED = {**JOB, "ensemble": 2, "max_epochs": 6, "early_stop_patience": 9}  # long enough to be killed
+PROBABILITIES = ["prob_class_0", "prob_class_1"]
+
+
+def log_of(paths):
+    path = paths.root / "train.log"
+    return path.read_text() if path.is_file() else ""
+
+
+def state_of(paths):
+    return torch.load(paths.model / "model.pth", weights_only=True)
+
+
+def predictions(paths, split="test"):
+    return pd.read_csv(paths.output_data / f"{split}_predictions.csv")[PROBABILITIES].to_numpy()
+
+
+@pytest.fixture(scope="module")
+def averaged(tmp_path_factory):
+    """A job with two networks, and its log."""
+    paths = write_job(tmp_path_factory.mktemp("ensemble"), overrides=AVERAGED)
+    return paths, run_train(paths)
+
+
+def members_of(paths):
+    """The networks of a finished job, with the weights of their checkpoints."""
+    hp = load_hyperparameters(paths)
+    prepared = prepare_data(paths, hp)
+    networks = []
+    for folder in sorted(paths.ensemble.iterdir()):
+        checkpoints = complete_checkpoints(folder / "checkpoints")
+        best = checkpoints[-1].content["state"]["best_step"]
+        network = build_model(hp, prepared, pretrained=False)
+        load_weights(network, next(each for each in checkpoints if each.step == best))
+        networks.append(network.eval())
+    return networks, prepared
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["onnx", "torch"])
+def test_the_model_gives_the_mean_of_the_probabilities_of_its_networks(averaged, backend):
+    paths, _ = averaged
+    networks, _ = members_of(paths)
+    job = Job(
+        paths, load_hyperparameters(paths), Scratch(paths.root), prepare_data(paths, load_hyperparameters(paths)).folder
+    )
+    test = JobData.open(job).splits["test"]
+    with torch.no_grad():
+        each = [network(test.pack(np.arange(len(test)))).softmax(-1) for network in networks]
+    assert not torch.allclose(each[0], each[1], atol=1e-3)
+    expected = torch.stack(each).mean(0).numpy()
+    np.testing.assert_allclose(predictions(paths), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        Predictor.load(paths.model, backend=backend).predict(table(24, seed=2)), expected, atol=1e-4
+    )
+
+
+@pytest.mark.slow
+def test_model_pth_has_the_weights_of_each_network_under_its_number(averaged):
+    paths, _ = averaged
+    networks, _ = members_of(paths)
+    expected = {f"members.{i}.{name}": value for i in range(2) for name, value in networks[i].state_dict().items()}
+    state = state_of(paths)
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[name], value) for name, value in expected.items())
+
+
+@pytest.mark.slow
+def test_the_log_and_the_metrics_compare_the_networks_with_their_average(averaged):
+    paths, log = averaged
+    found = metrics(paths)["ensemble"]
+    assert found["metric"] == "val/auroc"
+    assert list(found["values"]) == ["seed-42", "seed-43", "average"]
+    assert found["values"]["average"] == pytest.approx(metrics(paths)["val/auroc"])
+    sizes = [cost["num_bytes"] for cost in found["onnx"].values()]
+    assert sizes[0] == (paths.model / "model.onnx").stat().st_size > sizes[1]
+    assert re.search(r"val/auroc on val: seed-42 0\.\d+, seed-43 0\.\d+, average 0\.\d+", log)
+    assert re.search(r"model.onnx: .* MB, .* ms per record; model.onnx with one network: ", log)
+    assert "val/auroc of each network" in (paths.output_data / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_network_keeps_the_best_and_the_last_checkpoint_only(averaged):
+    paths, _ = averaged
+    for folder in paths.ensemble.iterdir():
+        assert len(list((folder / "checkpoints").glob("epoch*"))) <= 2
+        assert [path.name for path in folder.iterdir()] == ["checkpoints"]
+
+
+@pytest.mark.slow
+def test_an_ensemble_that_is_killed_again_and_again_has_the_same_weights_and_repeats_no_network(averaged, tmp_path):
+    paths = write_job(tmp_path, overrides=AVERAGED)
+
+    def has_checkpoint(seed):
+        return any(paths.ensemble.glob(f"seed-{seed}/checkpoints/epoch*"))
+
+    for reached in (lambda: has_checkpoint(42), lambda: has_checkpoint(43), lambda: "evaluating" in log_of(paths)):
+        process = start_train(paths, warm=True)
+        deadline = time.monotonic() + 120
+        while not reached():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+    log = run_train(paths)
+    expected = state_of(averaged[0])
+    assert all(torch.equal(value, expected[name]) for name, value in state_of(paths).items())
+    assert log.count("seed-42: val/auroc=") == log.count("seed-43: val/auroc=") == 1
+    assert "resuming from" in log
+
+
+@pytest.mark.slow
+def test_cross_fit_writes_each_training_row_s_probabilities_by_the_network_that_did_not_train_on_it(tmp_path):
+    paths = write_job(tmp_path, overrides={**JOB, "cross_fit": 3, "explain": 0})
+    run_train(paths)
+    networks, prepared = members_of(paths)
+    hp = load_hyperparameters(paths)
+    train = JobData.open(Job(paths, hp, Scratch(paths.root), prepared.folder)).splits["train"]
+    found = pd.read_parquet(paths.output_data / "train_out_of_fold.parquet")
+    rows = train.column("row").to_numpy()
+    assert list(found.columns) == ["row", "label", *PROBABILITIES]
+    assert found["row"].tolist() == rows.tolist()
+    assert found["label"].tolist() == train.column("label").to_pylist()
+    folds = fold_of(rows, seed=hp.seed, num_folds=3)
+    with torch.no_grad():
+        by_network = [network(train.pack(np.arange(len(train)))).softmax(-1).numpy() for network in networks]
+    expected = np.stack(by_network)[folds, np.arange(len(train))]
+    np.testing.assert_allclose(found[PROBABILITIES].to_numpy(), expected, atol=1e-5)
+    for number, folder in enumerate(sorted(paths.ensemble.iterdir())):
+        state = complete_checkpoints(folder / "checkpoints")[-1].content["state"]
+        assert state["step"] == hp.max_epochs * -(-int((folds != number).sum()) // hp.batch_size)
+
+
+@pytest.fixture
+def one_rank():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def train_here(paths, **settings):
+    """Train two networks in this process; returns the job that combines them."""
+    hp = load_hyperparameters(paths)
+    prepared = prepare_data(paths, hp).folder
+    planned = []
+    for i in range(2):
+        folder = paths.ensemble / f"seed-{hp.seed + i}"
+        own = type(paths)(folder)
+        job = Job(own, member_settings(hp, i), Scratch(paths.root), prepared, kind="trial")
+        train_only(job, build_mesh(ParallelDegrees.resolve(hp, 1)), data=JobData.open(job), stop=StopFlag())
+        planned.append(Member(folder.name, own.checkpoints))
+    return Job(paths, hp, Scratch(paths.root), prepared, members=tuple(planned), **settings)
+
+
+def predicted(job, world_size=1):
+    """Return the logits of val and test by the job's members, in a process group of `world_size` ranks."""
+    ranks = build_mesh(ParallelDegrees.resolve(job.hp, world_size))
+    return predict_members(job, ranks, data=JobData.open(job), stop=StopFlag())
+
+
+def logits_on_ranks(job, world_size):
+    return predicted(job, world_size).logits
+
+
+STRATEGIES = [
+    {},
+    {"strategy": "fsdp"},
+    {"strategy": "fsdp", "sharding_strategy": "SHARD_GRAD_OP"},
+    {"strategy": "tp"},
+    {"strategy": "pp", "num_microbatches": 2},
+]
+
+
+@pytest.mark.slow
+def test_networks_predict_the_same_on_two_processes_under_every_strategy(one_rank, rank_pool, tmp_path):
+    paths = write_job(tmp_path, overrides={**JOB, **NO_DROPOUT, "max_epochs": 1, "ensemble": 2})
+    job = train_here(paths)
+    expected = predicted(job).logits
+    for strategy in STRATEGIES:
+        hp = parse_hyperparameters({**job.hp.model_dump(exclude_unset=True), **strategy})
+        of_ranks = rank_pool.run(
+            logits_on_ranks, Job(paths, hp, job.scratch, job.prepared, members=job.members), 2, world_size=2
+        )
+        for found in of_ranks:
+            for split in ("val", "test"):
+                np.testing.assert_allclose(found[split], expected[split], atol=1e-5, err_msg=str(strategy))
+
+
+def test_a_soup_has_the_mean_weights_and_is_used_where_val_says_that_it_is_as_good(one_rank, tmp_path):
+    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1})
+    job = train_here(paths, combination="soup")
+    first = job.members[0]
+    job = Job(job.paths, job.hp, job.scratch, job.prepared, members=(first, first), combination="soup")
+    trained = predicted(job)
+    assert trained.is_soup
+    assert trained.values["soup"] == trained.values[first.name]
+    prepared = JobData.open(job).prepared
+    one = build_model(job.hp, prepared, pretrained=False)
+    load_weights(one, trained.checkpoints[0])
+    soup = trained_model(job.hp, prepared, trained).state_dict()
+    assert all(torch.equal(value, soup[name]) for name, value in one.state_dict().items())
+
+
+def test_the_best_network_is_used_where_the_soup_is_worse_on_val(one_rank, tmp_path, monkeypatch):
+    paths = write_job(tmp_path, overrides={**JOB, "early_stop_metric": "val/loss"})
+    job = train_here(paths, combination="soup")
+    real = members.mean_network
+
+    def spoilt(*arguments):
+        model = real(*arguments)
+        with torch.no_grad():
+            for parameter in model.fusion.parameters():
+                parameter.mul_(-30)
+        return model
+
+    monkeypatch.setattr(members, "mean_network", spoilt)
+    trained = predicted(job)
+    assert not trained.is_soup
+    names = [member.name for member in job.members]
+    best = min(names, key=trained.values.__getitem__)
+    assert trained.values["soup"] > trained.values[best]
+    assert trained.weights.startswith(f"{best}, because the mean of the weights is worse on val")
+    (checkpoint,) = trained.checkpoints
+    assert best in str(checkpoint.folder)
+
+
+def test_a_soup_is_the_mean_of_the_weights(one_rank, tmp_path):
+    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1})
+    job = train_here(paths)
+    prepared = JobData.open(job).prepared
+    checkpoints = [complete_checkpoints(member.checkpoints)[-1] for member in job.members]
+    networks = [build_model(job.hp, prepared, pretrained=False) for _ in checkpoints]
+    for network, checkpoint in zip(networks, checkpoints):
+        load_weights(network, checkpoint)
+    first, second = (network.state_dict() for network in networks)
+    for name, value in members.mean_network(job.hp, prepared, checkpoints).state_dict().items():
+        torch.testing.assert_close(value, (first[name] + second[name]) / 2)
+
+
+def test_networks_that_were_trained_with_other_settings_are_refused(one_rank, tmp_path):
+    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1, "ensemble": 2})
+    train_here(paths)
+    changed = parse_hyperparameters({**load_hyperparameters(paths).model_dump(exclude_unset=True), "lr": 5e-3})
+    with pytest.raises(ContractError, match=r"lr: the checkpoint in .*seed-42.* was trained with 0\.002"):
+        train_members(paths, changed, prepare_data(paths, changed), num_gpus=0)
+
+
+def test_a_network_is_finished_only_if_training_would_take_no_further_step():
+    stopping = EarlyStopping("val/loss", patience=1)
+
+    def finished(**changes):
+        known = {"step": 8, "epoch": 2, "validated_step": 8, "history": [{"step": 8, "epoch": 2.0}]}
+        return is_finished(TrainingState(**{**known, **changes}), max_epochs=2, stopping=stopping)
+
+    assert finished()
+    assert not finished(epoch=1)
+    assert not finished(validated_step=6)
+    assert not is_finished(TrainingState(), max_epochs=2, stopping=stopping)
+    early = {"epoch": 1, "consumed": 4, "best_step": 2, "history": [{"step": 8, "epoch": 1.5}]}
+    assert finished(**early, best_progress=0.5)
+    assert not finished(**early, best_progress=0.75)
+
+
+@pytest.mark.parametrize(
+    ("settings", "cause", "fix"),
+    [
+        ({"cross_fit": 1}, "cross_fit: is 1", "2 or more"),
+        ({"cross_fit": 3, "ensemble": 2}, "ensemble: is 2, but cross_fit is 3", "Remove one"),
+        (
+            {"ensemble": 4, "tuning": {}},
+            "ensemble: is 4, but tuning is set",
+            "final_seeds to 4 and final_model to average",
+        ),
+        ({"cross_fit": 4, "tuning": {}}, "cross_fit: is 4, but tuning is set", "model/hyperparameters.json"),
+        ({"ensemble": 0}, "ensemble: 0 is invalid", ""),
+    ],
+)
+def test_settings_that_contradict_an_ensemble_are_refused(settings, cause, fix):
+    with pytest.raises(ContractError) as refused:
+        parse_hyperparameters({**CONFIGURATION, **settings})
+    assert refused.value.cause.startswith(cause)
+    assert fix in refused.value.fix
+
+
+def test_an_ensemble_on_several_hosts_is_refused(tmp_path):
+    hp = load_hyperparameters(write_job(tmp_path, overrides={"ensemble": 3}))
+    with pytest.raises(ContractError, match="ensemble: is 3, and the job has 2 hosts"):
+        check_before_preparing(write_job(tmp_path), hp, hosts=2, per_host=1)
+
+
+def test_a_fold_that_leaves_no_row_to_train_on_is_refused(tmp_path):
+    paths = write_job(tmp_path, frames={"train": table(2, seed=0).assign(label=[0, 1])})
+    hp = load_hyperparameters(paths)
+    seed, folds = next(
+        (seed, folds) for seed in range(99) if len(set(folds := fold_of(np.arange(2), seed=seed, num_folds=2))) == 1
+    )
+    fold = Fold(int(folds[0]), 2, seed)
+    job = Job(paths, hp, Scratch(tmp_path), prepare_data(paths, hp).folder, kind="trial", fold=fold)
+    with pytest.raises(ContractError, match=f"all 2 rows of train are in fold {fold.number} of 2"):
+        JobData.open(job)
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "settings", "expected"),
+    [
+        (0, {"ensemble": 3}, (1, 1)),
+        (8, {"ensemble": 3}, (1, 8)),
+        (8, {"ensemble": 3, "nproc_per_node": 2}, (3, 2)),
+        (8, {"ensemble": 9, "nproc_per_node": 2}, (4, 2)),
+        (2, {"cross_fit": 5, "nproc_per_node": 4}, (1, 4)),
+    ],
+)
+def test_networks_train_side_by_side_only_on_gpus_that_one_leaves_over(num_gpus, settings, expected):
+    found = Shares.of_members(parse_hyperparameters({**CONFIGURATION, **settings}), num_gpus=num_gpus)
+    assert (found.parallel, found.num_workers) == expected
+
+
+def test_a_job_carries_its_members_to_its_workers(tmp_path):
+    scratch = Scratch(tmp_path)
+    hp = load_hyperparameters(write_job(tmp_path))
+    fold = Fold(1, 3, 42)
+    job = Job(
+        write_job(tmp_path), hp, scratch, tmp_path, members=(Member("fold-1", tmp_path, fold),), combination="soup",
+        fold=fold, initial_seed=7,
+    )  # fmt: skip
+    job.write()
+    read = Job.read(scratch)
+    assert (read.members, read.combination, read.fold, read.initial_seed) == (job.members, "soup", fold, 7)
