@@ -1,5 +1,6 @@
 """An ensemble trains each network once, however often it is killed, and its model averages their probabilities."""
 
+import json
 import re
 import time
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from container.failure import Failure
 from container.job import Fold, Job, Member, Scratch
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
@@ -24,10 +26,13 @@ from container.training.members import predict_members, trained_model
 from container.training.state import EarlyStopping, TrainingState, is_finished
 from container.training.stop import StopFlag
 from container.training.train import build_model, train_only
-from container.tuning.ensemble import member_settings, train_members
+from container.tuning import ensemble
+from container.tuning.ensemble import MemberFailed, member_settings, train_members
 from container.tuning.trial_workers import Shares
+from container.workers import StoppedBeforeTraining
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
+from contracts.paths import JobPaths
 from testing.jobs import CONFIGURATION, NO_DROPOUT, ONE_LAYER, metrics, run_train, start_train, table, write_job
 
 JOB = {"encoder_config": ONE_LAYER, "val_check_interval": 0.5, "explain": 20, "early_stop_metric": "val/auroc"}
@@ -165,6 +170,25 @@ def test_cross_fit_writes_each_training_row_s_probabilities_by_the_network_that_
         assert state["step"] == hp.max_epochs * -(-int((folds != number).sum()) // hp.batch_size)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("final_model", ["average", "soup"])
+def test_the_seeds_of_the_best_settings_become_the_model_that_final_model_names(tmp_path, final_model):
+    tuning = {"trials": 1, "final_seeds": 2, "final_model": final_model, "space": {"lr": [3e-3]}}
+    paths = write_job(tmp_path, overrides={**JOB, "tuning": tuning, "explain": 0})
+    log = run_train(paths)
+    found, saved = metrics(paths), json.loads((paths.model / "hyperparameters.json").read_text())
+    winner = json.loads((paths.output_data / "tuning" / "summary.json").read_text())["winner"]
+    assert list(found["ensemble"]["values"]) == ["seed-42", "seed-43", final_model]
+    assert found["ensemble"]["values"]["seed-43"] == pytest.approx(winner["seeds"]["43"], abs=1e-6)
+    assert (saved["lr"], saved["seed"], saved["ensemble"]) == (3e-3, 42, 2 if final_model == "average" else 1)
+    assert any(name.startswith("members.1.") for name in state_of(paths)) == (final_model == "average")
+    assert log.count("Data prepared in") == 1, "the networks of one model share the prepared data"
+    assert not list(paths.tuning.rglob("*.ckpt"))
+    served = Predictor.load(paths.model).predict(table(24, seed=2))
+    np.testing.assert_allclose(served, predictions(paths), atol=1e-4)
+    assert "seed-43 0." in (paths.output_data / "report.html").read_text()
+
+
 @pytest.fixture
 def one_rank():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -179,7 +203,7 @@ def train_here(paths, **settings):
     planned = []
     for i in range(2):
         folder = paths.ensemble / f"seed-{hp.seed + i}"
-        own = type(paths)(folder)
+        own = JobPaths(folder)
         job = Job(own, member_settings(hp, i), Scratch(paths.root), prepared, kind="trial")
         train_only(job, build_mesh(ParallelDegrees.resolve(hp, 1)), data=JobData.open(job), stop=StopFlag())
         planned.append(Member(folder.name, own.checkpoints))
@@ -332,6 +356,94 @@ def test_a_fold_that_leaves_no_row_to_train_on_is_refused(tmp_path):
     job = Job(paths, hp, Scratch(tmp_path), prepare_data(paths, hp).folder, kind="trial", fold=fold)
     with pytest.raises(ContractError, match=f"all 2 rows of train are in fold {fold.number} of 2"):
         JobData.open(job)
+
+
+class Runs:
+    """Stands for the workers of networks: each run ends after two polls, with a checkpoint or with a failure."""
+
+    def __init__(self, *, fails=None):
+        self.fails, self.made, self.most_at_once = fails, [], 0
+
+    def __call__(self, shares, slot, *, shown):
+        run = self.Run(self, slot)
+        self.made.append(run)
+        return run
+
+    class Run:
+        def __init__(self, runs, slot):
+            self.runs, self.slot, self.polls = runs, slot, 0
+            self.folder, self.closed, self.stopped = None, False, False
+            self.failure, self.completed = None, False
+
+        def train(self, folder, hp, *, prepared, fold):
+            self.folder = folder
+            self.runs.most_at_once = max(self.runs.most_at_once, len(self.runs.training))
+            assert len({run.slot for run in self.runs.training}) == len(self.runs.training)
+
+        @property
+        def ended(self):
+            self.polls += 1
+            if self.polls < 2:
+                return False
+            if self.folder.name == self.runs.fails:
+                self.failure = Failure("lr: the loss is not finite", "Lower lr.")
+                return True
+            self.completed = True
+            checkpoint = self.folder / "checkpoints" / "epoch=0-step=1.ckpt"
+            checkpoint.mkdir(parents=True)
+            state = json.dumps({"step": 1, "state": {"step": 1, "best_value": 0.5}})
+            (checkpoint / "state.json").write_text(state)
+            (checkpoint / ".metadata").touch()
+            (checkpoint / "manifest.json").write_text(json.dumps({".metadata": 0, "state.json": len(state)}))
+            return True
+
+        def request_stop(self):
+            self.stopped = True
+
+        def close(self):
+            self.closed = True
+
+    @property
+    def training(self):
+        return [run for run in self.made if run.folder is not None and not run.closed]
+
+
+def trained_by(runs, monkeypatch, tmp_path, *, num_gpus, sleep=lambda _: None, **settings):
+    hp = load_hyperparameters(write_job(tmp_path, overrides={"nproc_per_node": 1, **settings}))
+    monkeypatch.setattr(ensemble, "TrialRun", runs)
+    monkeypatch.setattr(ensemble.time, "sleep", sleep)
+    return train_members(JobPaths(tmp_path), hp, num_gpus=num_gpus)
+
+
+def test_networks_train_side_by_side_on_gpus_of_their_own(monkeypatch, tmp_path):
+    runs = Runs()
+    found = trained_by(runs, monkeypatch, tmp_path, num_gpus=2, ensemble=5)
+    assert [member.name for member in found] == [f"seed-{seed}" for seed in range(42, 47)]
+    assert runs.most_at_once == 2
+    assert len(runs.made) == 5
+    assert all(run.closed for run in runs.made)
+
+
+def test_a_network_that_cannot_be_trained_ends_the_job_with_its_cause_and_stops_the_others(monkeypatch, tmp_path):
+    runs = Runs(fails="fold-0")
+    with pytest.raises(MemberFailed) as failed:
+        trained_by(runs, monkeypatch, tmp_path, num_gpus=2, cross_fit=3)
+    assert failed.value.failure.cause == "lr: the loss is not finite [fold-0]"
+    assert failed.value.failure.fix == "Lower lr."
+    assert [run.stopped for run in runs.made if run.folder and run.folder.name == "fold-1"] == [True]
+    assert all(run.closed for run in runs.made)
+
+
+def test_a_stopped_ensemble_says_how_many_networks_are_trained(monkeypatch, tmp_path):
+    def stop(_):
+        raise StoppedBeforeTraining
+
+    runs = Runs()
+    with pytest.raises(StoppedBeforeTraining) as stopped:
+        trained_by(runs, monkeypatch, tmp_path, num_gpus=0, sleep=stop, ensemble=3)
+    assert stopped.value.where == "0 of 3 networks are trained"
+    assert runs.made[0].stopped
+    assert all(run.closed for run in runs.made)
 
 
 @pytest.mark.parametrize(
