@@ -229,6 +229,7 @@ def _verdict(job: Job, failure: Failure | None, stop: StopHandler) -> Verdict:
     if result.get("status") == "stopped" or (stop.requested and result.get("status") != "completed"):
         last = paths.checkpoints / LAST
         where = f"checkpoint {last.read_text().strip()} is complete" if last.is_file() else "before a checkpoint"
+        where = "every network is trained" if job.members else where
         return Verdict(STOPPED, where=where)
     if failure is not None:
         return Verdict(FAILED, failure)

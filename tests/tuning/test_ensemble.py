@@ -280,6 +280,8 @@ def test_the_best_network_is_used_where_the_soup_is_worse_on_val(one_rank, tmp_p
     assert trained.weights.startswith(f"{best}, because the mean of the weights is worse on val")
     (checkpoint,) = trained.checkpoints
     assert best in str(checkpoint.folder)
+    reversed_job = Job(job.paths, job.hp, job.scratch, job.prepared, members=job.members[::-1], combination="soup")
+    np.testing.assert_array_equal(predicted(reversed_job).logits["test"], trained.logits["test"])
 
 
 def test_a_soup_is_the_mean_of_the_weights(one_rank, tmp_path):
