@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from container.data.records import RecordArrays, pack_text, pad_text
+from container.data.records import RecordArrays, onnx_inputs
 from container.decision.decision import Decision
 from container.preprocessing.transform import Preprocessor
 from container.tables.channel_files import Origin
@@ -104,7 +104,7 @@ class Predictor:
             fields = preprocessor.fitted.text_fields
             loaded: Backend = OnnxBackend(folder, fields, variant=variant, threads=threads)
         else:
-            loaded = TorchBackend(folder, decision)
+            loaded = TorchBackend(folder, preprocessor.fitted.text_fields, decision)
         size = 1 if variant == "int8" else batch_size
         predictor = cls(preprocessor, loaded, decision=decision, batch_size=size, max_tokens=max_tokens)
         predictor._check_model(folder)
@@ -265,23 +265,21 @@ class OnnxBackend:
         self._inputs = {node.name for node in self._session.get_inputs()}
 
     def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
-        feeds: dict[str, np.ndarray] = {}
-        for i, field in enumerate(self._fields):
-            packed = pack_text([part.texts[i] for part in records], indices)
-            ids, mask = pad_text(packed, len(indices))  # [B, C, T] each
-            feeds |= {field.input_ids_key: ids, field.attention_mask_key: mask}
-        if "tabular" in self._inputs:
-            feeds["tabular"] = np.stack([part.tabular[i] for part, i in zip(records, indices)])  # [B, K]
-        return np.asarray(self._session.run(["probabilities"], feeds)[0])
+        inputs = onnx_inputs(self._fields, records, indices)
+        feed = {name: value for name, value in inputs.items() if name in self._inputs}
+        return np.asarray(self._session.run(["probabilities"], feed)[0])
 
 
 class TorchBackend:
     """Run model.pth in PyTorch, packed as in training."""
 
-    def __init__(self, folder: Path, decision: Decision) -> None:
+    def __init__(self, folder: Path, text_fields: Sequence[TextField], decision: Decision) -> None:
+        from container.companion.blend import BlendedCompanion
         from container.models.build import load_classifier
 
         self._model = load_classifier(folder)
+        self._companion = BlendedCompanion.load(folder)
+        self._fields = text_fields
         self._decision = decision
 
     def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
@@ -290,5 +288,7 @@ class TorchBackend:
         from container.data.split import pack_records
 
         with torch.inference_mode():
-            logits = self._model(pack_records(records, indices))  # [B, K]
-        return self._decision.probabilities(logits.numpy())
+            logits = self._model(pack_records(records, indices)).numpy()  # [B, K]
+        if self._companion is not None:
+            logits = self._companion(logits, onnx_inputs(self._fields, records, indices))
+        return self._decision.probabilities(logits)

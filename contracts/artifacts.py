@@ -15,6 +15,7 @@ SELECTED_FEATURES = "selected_features.json"
 TOKENIZER = "tokenizer"
 PREPROCESSING = "preprocessing.json"
 DECISION = "decision.json"  # how logits become probabilities and a class
+COMPANION = "companion.onnx"  # part of model.onnx; beside model.pth for PyTorch
 
 # The files that serving reads, in addition to tokenizer/ and the extra files of the ONNX graph.
 SERVING_FILES = (

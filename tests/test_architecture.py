@@ -10,12 +10,13 @@ from testing.jobs import REPOSITORY
 
 # From the entry point down: a package may import those that come after it (and contracts).
 ORDER = [
-    "tracking", "steps", "tuning", "training", "export", "evaluation", "serving", "parallel", "models", "data",
-    "preprocessing", "text", "decision", "tables",
+    "tracking", "steps", "tuning", "training", "export", "evaluation", "companion", "serving", "parallel", "models",
+    "data", "preprocessing", "text", "decision", "tables",
 ]  # fmt: skip
 NOT_UNDER = {
     "export": {"training", "parallel", "evaluation", "serving"},
     "evaluation": {"training", "parallel", "models", "data", "serving"},
+    "companion": {"serving", "parallel", "models"},
     "serving": {"parallel", "models"},
 }
 
@@ -64,6 +65,7 @@ START_FAST = [
     "container.evaluation.evaluate", "container.evaluation.fit_decision", "container.decision.decision",
     "container.demo_data", "container.serving.server", "container.serving.inference", "container.steps.packaging",
     "container.steps.payload", "container.models.families", "container.tuning.search",
+    "container.companion.fit", "container.companion.blend",
 ]  # fmt: skip
 
 

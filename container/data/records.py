@@ -6,6 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from contracts.artifacts import ONNX_TABULAR
+from contracts.text_fields import TextField
+
 
 @dataclass(frozen=True)
 class TextArrays:
@@ -91,3 +94,15 @@ def pad_text(packed: PackedArrays, num_records: int) -> tuple[np.ndarray, np.nda
     input_ids[at] = packed.tokens
     attention_mask[at] = 1
     return input_ids, attention_mask
+
+
+def onnx_inputs(
+    fields: Sequence[TextField], records: Sequence[RecordArrays], indices: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """Return the inputs of model.onnx for record `indices[i]` of `records[i]`, i = 0..B-1: padded texts, the table."""
+    inputs: dict[str, np.ndarray] = {}
+    for i, field in enumerate(fields):
+        ids, mask = pad_text(pack_text([part.texts[i] for part in records], indices), len(indices))  # [B, C, T] each
+        inputs |= {field.input_ids_key: ids, field.attention_mask_key: mask}
+    inputs[ONNX_TABULAR] = np.stack([part.tabular[i] for part, i in zip(records, indices)])  # [B, K]
+    return inputs

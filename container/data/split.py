@@ -49,6 +49,10 @@ class PreparedSplit:
         column = pa.chunked_array(chunks, type=self._reader.schema.field(i).type)
         return column if self._chosen is None else column.take(pa.array(self._chosen))
 
+    def arrays(self) -> list[RecordArrays]:
+        """Return all records of the file, in order, as views."""
+        return [self._arrays_of(batch) for batch in range(len(self._starts) - 1)]
+
     def token_counts(self, positions: np.ndarray) -> np.ndarray:
         """Return the number of tokens of each record at `positions`, over all texts. [len(positions)]"""
         return self._token_counts[self._in_file(positions)]
@@ -56,13 +60,18 @@ class PreparedSplit:
     @cached_property
     def _token_counts(self) -> np.ndarray:
         """Of all records of the file."""
-        offsets = [[text.token_offsets for text in self._arrays_of(k).texts] for k in range(len(self._starts) - 1)]
+        offsets = [[text.token_offsets for text in part.texts] for part in self.arrays()]
         counts = [np.sum([np.diff(each) for each in of_texts], axis=0, dtype=np.int64) for of_texts in offsets]
         return np.concatenate(counts) if counts else np.zeros(0, np.int64)
 
     def pack(self, positions: np.ndarray, *, filler: bool = False) -> PackedBatch:
         """Return the records at `positions` as a PackedBatch; `filler` gives them weight 0 and row -1."""
-        return pack_records(*zip(*map(self._locate, self._in_file(positions))), filler=filler)
+        return pack_records(*self.locate(positions), filler=filler)
+
+    def locate(self, positions: np.ndarray) -> tuple[list[RecordArrays], list[int]]:
+        """Return arrays and indices: the record at positions[i] is record indices[i] of arrays[i]."""
+        arrays, indices = zip(*map(self._locate, self._in_file(positions)))
+        return list(arrays), list(indices)
 
     def _locate(self, position: int) -> tuple[RecordArrays, int]:
         batch = bisect_right(self._starts, position) - 1

@@ -46,6 +46,7 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
         **metrics_json(analyses, decision=decision, threshold=threshold),
         "onnx_variants": {report.name: asdict(report) for report in evaluation.variants},
         **({} if evaluation.ensemble is None else {"ensemble": evaluation.ensemble}),
+        "companion": evaluation.companion and asdict(evaluation.companion),
         "timeline": evaluation.timeline.seconds,
         "explanation": evaluation.explanation and asdict(evaluation.explanation),
     }

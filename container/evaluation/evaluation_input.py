@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from container.decision.decision import Decision
+from container.evaluation.companion_report import CompanionReport
 from container.evaluation.explanation import Explanation
 from container.evaluation.predictions import SplitPredictions
 from container.evaluation.variant_report import VariantReport
@@ -32,6 +33,7 @@ class EvaluationInput:
         explanation: feature importance; None if it was not requested.
         variants: of model.onnx, written or not.
         timeline: of the job.
+        companion: of the network, used or not; None if it was not requested.
         tuning: the summary of the search that chose the settings; None without a search.
         ensemble: for metrics.json: early_stop_metric on val of each network, and what serving costs; None if the job
             trained one network.
@@ -54,5 +56,6 @@ class EvaluationInput:
     explanation: Explanation | None = None
     variants: Sequence[VariantReport] = ()
     timeline: Timeline = field(default_factory=Timeline)
+    companion: CompanionReport | None = None
     tuning: Mapping[str, Any] | None = None
     ensemble: Mapping[str, Any] | None = None

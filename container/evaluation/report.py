@@ -13,6 +13,7 @@ from markupsafe import Markup
 from container.evaluation import charts
 from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.charts import Bar, Bars, Mark, ReliabilitySeries, Series
+from container.evaluation.companion_report import companion_section
 from container.evaluation.configuration import settings
 from container.evaluation.evaluation_input import EvaluationInput
 from container.evaluation.explanation import Explanation
@@ -83,6 +84,7 @@ def render_report(
         heat_maps=[_heat_map(analysis, labels) for analysis in order if analysis.problem is None],
         histograms=[_histogram(analysis, labels) for analysis in order if analysis.histograms],
         reliability=_reliability(order, labels),
+        companion=None if evaluation.companion is None else companion_section(evaluation.companion, labels),
         explanation=evaluation.explanation,
         importances=_importances(evaluation.explanation),
         tuning=None if evaluation.tuning is None else tuning_section(evaluation.tuning, analyses["val"].intervals),

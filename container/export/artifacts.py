@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from container.companion.blend import BlendedCompanion
 from container.data.batch import PackedBatch
 from container.data.split import PreparedSplit
 from container.decision.decision import Decision
@@ -32,6 +33,7 @@ def export_model(
     data: PreparedData,
     samples: PreparedSplit,
     decision: Decision,
+    companion: BlendedCompanion | None,
     add: Callable[[Path], None],
 ) -> dict[str, int]:
     """Write every artifact, check ONNX against PyTorch on records of `samples`, then move all into model/.
@@ -50,12 +52,15 @@ def export_model(
     torch.save(plain_state(model), staging / artifacts.MODEL_STATE)
     data.fitted.save(staging)
     decision.save(staging)
+    if companion is not None:
+        companion.save(staging)
     shutil.copytree(job.prepared / artifacts.TOKENIZER, staging / artifacts.TOKENIZER)
     hyperparameters = job.hp.model_dump(mode="json")
     (staging / artifacts.HYPERPARAMETERS).write_text(json.dumps(hyperparameters, indent=2))
     torch.save(_model_artifacts(job, model, data), staging / artifacts.MODEL_ARTIFACTS)
     batches = parity_batches(samples)
-    report = export_onnx(model, job.hp, staging / artifacts.MODEL_ONNX, samples=batches, decision=decision)
+    path = staging / artifacts.MODEL_ONNX
+    report = export_onnx(model, job.hp, path, samples=batches, decision=decision, companion=companion)
     logger.info("model.onnx: %s", report)
     add(staging)
     written = (path for path in sorted(staging.rglob("*")) if path.is_file())
@@ -104,7 +109,8 @@ def _move_into_place(staging: Path, folder: Path) -> None:
     The old model.pth is removed first and the new one moved last: if it exists, all other files belong to it.
     """
     graphs = [artifacts.onnx_file(variant) for variant in ONNX_VARIANTS]
-    for name in (artifacts.MODEL_STATE, f"{artifacts.MODEL_ONNX}.data", *graphs, *(f"{name}.data" for name in graphs)):
+    weights = [f"{name}.data" for name in (artifacts.MODEL_ONNX, *graphs)]
+    for name in (artifacts.MODEL_STATE, artifacts.COMPANION, *graphs, *weights):
         (folder / name).unlink(missing_ok=True)
     for entry in sorted(staging.iterdir(), key=lambda path: path.name == artifacts.MODEL_STATE):
         target = folder / entry.name

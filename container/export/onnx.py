@@ -21,6 +21,8 @@ from onnx_ir.passes.common import DeduplicateInitializersPass
 from torch import Tensor, nn
 from torch.export import Dim
 
+from container.companion.blend import Blend, BlendedCompanion
+from container.companion.graph import LOGITS
 from container.data.batch import PackedBatch
 from container.data.records import PackedArrays, pad_text
 from container.decision.decision import Decision
@@ -73,6 +75,7 @@ def export_onnx(
     *,
     samples: Sequence[PackedBatch],
     decision: Decision = UNCHANGED,
+    companion: BlendedCompanion | None = None,
 ) -> OnnxReport:
     """Export `model` to `path`, which is created only after the file is complete and agrees with PyTorch.
 
@@ -83,6 +86,7 @@ def export_onnx(
     Args:
         samples: at least one batch of records to compare on, held out from training if possible.
         decision: its calibration and prior correction become part of the graph, its threshold of the metadata.
+        companion: becomes part of the graph.
 
     Raises:
         ContractError: the encoder's family cannot be exported.
@@ -94,9 +98,9 @@ def export_onnx(
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         staged = Path(folder) / path.name
-        _write(model, hp, staged, decision=decision)
+        _write(model, hp, staged, decision=decision, companion=companion)
         onnx.checker.check_model(str(staged))
-        shapes, difference = check_parity(model, hp, staged, samples=samples, decision=decision)
+        shapes, difference = check_parity(model, hp, staged, samples=samples, decision=decision, companion=companion)
         data = staged.with_name(f"{path.name}.data")
         data_path = path.with_name(data.name) if data.exists() else None
         if data_path is not None:  # before the model, which cannot be loaded without it
@@ -120,6 +124,7 @@ def check_parity(
     *,
     samples: Sequence[PackedBatch],
     decision: Decision = UNCHANGED,
+    companion: BlendedCompanion | None = None,
 ) -> tuple[tuple[tuple[int, int, int], ...], float]:
     """Compare the file's probabilities with the packed forward of `model` on records of `samples`.
 
@@ -135,7 +140,10 @@ def check_parity(
     shapes, largest = [], 0.0
     for sample in samples:
         with torch.no_grad():
-            expected = decision.probabilities(model(sample).numpy())
+            logits = model(sample).numpy()
+        if companion is not None:
+            logits = companion(logits, feed_of(model, hp, sample))
+        expected = decision.probabilities(logits)
         for texts in _arrangements(hp, sample):
             num_records = len(texts[0][0])
             feed = _feed(model, hp, texts, sample.tabular[:num_records])
@@ -160,16 +168,20 @@ def feed_of(model: Network, hp: Hyperparameters, sample: PackedBatch) -> Feed:
 class _Probabilities(nn.Module):
     """Compute probabilities from flat tensors."""
 
-    def __init__(self, model: Network, num_texts: int, decision: Decision) -> None:
+    def __init__(self, model: Network, num_texts: int, *, decision: Decision, blend: Blend | None) -> None:
         super().__init__()
         self.model = model
         self.num_texts = num_texts
+        self.blend = blend
         self.decision = DecisionLayer(decision)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         texts = [(inputs[2 * i], inputs[2 * i + 1]) for i in range(self.num_texts)]
-        tabular = inputs[2 * self.num_texts] if len(inputs) > 2 * self.num_texts else None
-        return self.decision(self.model.forward_dense(texts, tabular))
+        tabular = None if self.model.tabular is None else inputs[2 * self.num_texts]
+        logits = self.model.forward_dense(texts, tabular)
+        if self.blend is not None:
+            logits = self.blend.network * logits + self.blend.companion * inputs[-1]
+        return self.decision(logits)
 
 
 def input_names(model: Network, hp: Hyperparameters) -> list[str]:
@@ -178,7 +190,9 @@ def input_names(model: Network, hp: Hyperparameters) -> list[str]:
     return names if model.tabular is None else [*names, ONNX_TABULAR]
 
 
-def _write(model: Network, hp: Hyperparameters, path: Path, *, decision: Decision) -> None:
+def _write(
+    model: Network, hp: Hyperparameters, path: Path, *, decision: Decision, companion: BlendedCompanion | None
+) -> None:
     """Trace the dense forward and save the graph."""
     batch = Dim("batch")
     inputs: list[Tensor] = []
@@ -193,14 +207,20 @@ def _write(model: Network, hp: Hyperparameters, path: Path, *, decision: Decisio
     if model.tabular is not None:
         inputs.append(torch.zeros(2, model.tabular.num_inputs))
         dynamic.append({0: batch})
+    names = input_names(model, hp)
+    if companion is not None:  # an input of the traced graph, which the companion's nodes then replace
+        inputs.append(torch.zeros(2, hp.num_classes))
+        dynamic.append({0: batch})
+        names.append(LOGITS)
+    blend = None if companion is None else companion.blend
     try:
         with silenced():
             program = torch.onnx.export(
-                _Probabilities(model, len(hp.text_fields), decision).eval(),
+                _Probabilities(model, len(hp.text_fields), decision=decision, blend=blend).eval(),
                 tuple(inputs),
                 dynamo=True,
                 opset_version=OPSET,
-                input_names=input_names(model, hp),
+                input_names=names,
                 output_names=[ONNX_OUTPUT],
                 dynamic_shapes={"inputs": tuple(dynamic)},
                 verbose=False,
@@ -215,13 +235,29 @@ def _write(model: Network, hp: Hyperparameters, path: Path, *, decision: Decisio
     # The tracer stores a stack trace, with paths of this machine, in every node.
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()
-    _rename_values(program.model.graph, {*input_names(model, hp), ONNX_OUTPUT})
+    _rename_values(program.model.graph, {*names, ONNX_OUTPUT})
     program.model.graph.metadata_props.clear()
     program.model.metadata_props.update(_metadata(hp, decision))
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
     if hp.share_encoder:  # the exporter stores a transposed weight once for each text that uses it
         DeduplicateInitializersPass(size_limit=num_bytes)(program.model)
     program.save(path, external_data=num_bytes > LARGEST_FILE)
+    if companion is not None:
+        _insert(companion.companion.graph, path)
+
+
+def _insert(companion: onnx.ModelProto, path: Path) -> None:
+    """Add the companion's nodes to the graph at `path`, in place of the input that has the name of their output."""
+    model = onnx.load(str(path), load_external_data=False)
+    graph, nodes = model.graph, [*companion.graph.node, *model.graph.node]
+    (replaced,) = (value for value in graph.input if value.name == LOGITS)
+    graph.input.remove(replaced)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(companion.graph.initializer)
+    known = {each.domain for each in model.opset_import}
+    model.opset_import.extend(each for each in companion.opset_import if each.domain not in known)
+    onnx.save(model, str(path))
 
 
 def _rename_values(graph: Graph, names: set[str]) -> None:

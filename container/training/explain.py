@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from container.companion.blend import BlendedCompanion
 from container.data.batch import PackedBatch
 from container.data.records import RecordArrays
 from container.data.split import PreparedSplit, pack_records
@@ -21,11 +22,13 @@ from container.evaluation.explanation import (
     most_important_first,
     score,
 )
+from container.export.onnx import feed_of
 from container.models.ensemble import Network
 from container.preprocessing.prepared import PreparedData
 from container.preprocessing.transform import Preprocessor
 from container.tables.records import records_to_table
 from contracts.errors import first_line
+from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +53,8 @@ def explain(
     data: PreparedData,
     val: PreparedSplit,
     *,
-    records: int,
-    batch_size: int,
-    seed: int,
+    hp: Hyperparameters,
+    companion: BlendedCompanion | None,
     device: torch.device,
     stopped: Callable[[], bool],
 ) -> Explanation:
@@ -62,26 +64,26 @@ def explain(
     the model is already trained and exported.
 
     Args:
-        records: the most val records to use; fewer if they would take longer than about a minute.
-        batch_size: the most records in a batch.
-        seed: seed of the sample and the shuffles.
+        hp: its `explain` is the most val records to use; fewer if they would take longer than about a minute.
+        companion: the part of the model beside the network.
         stopped: called between batches; if it returns True, nothing is measured.
     """
     began = time.perf_counter()
     labels = val.column("label").to_numpy()
-    sample = even_sample(labels, records, seed=seed)
-    size = min(_BATCH, batch_size)
+    sample = even_sample(labels, hp.explain, seed=hp.seed)
+    size = min(_BATCH, hp.batch_size)
 
     def not_measured(problem: str | None) -> Explanation:
         return Explanation(METRIC, None, len(sample), 0, time.perf_counter() - began, problem=problem)
 
     try:
-        measured = _Measured(model.to(device).eval(), data, val, device=device, stopped=stopped)
+        network = model.to(device).eval()
+        measured = _Measured(network, data, val, hp=hp, companion=companion, device=device, stopped=stopped)
         sample = sample[: measured.affordable(sample, size=size)]
         base, problem = measured.encode(sample, size=size)
         if base is None:
             return not_measured(problem)
-        columns = [measured.importance(column, kind, base, seed=seed) for column, kind in measured.columns]
+        columns = [measured.importance(column, kind, base, seed=hp.seed) for column, kind in measured.columns]
         modalities = [measured.ablation(*modality, base=base) for modality in measured.modalities]
     except Interrupted:
         return not_measured("the job was requested to stop")
@@ -121,10 +123,13 @@ class _Measured:
         data: PreparedData,
         val: PreparedSplit,
         *,
+        hp: Hyperparameters,
+        companion: BlendedCompanion | None,
         device: torch.device,
         stopped: Callable[[], bool],
     ) -> None:
         fitted = data.fitted
+        self._hp, self._companion = hp, companion
         self._model, self._val, self._device, self._stopped = model, val, device, stopped
         blank = records_to_table([dict.fromkeys(fitted.feature_inputs)])
         roles = [field.role for field in fitted.text_fields]
@@ -218,7 +223,10 @@ class _Measured:
                     packed = self._empty_batch(len(taken)) if taken[0] < 0 else self._val.pack(self._sample[taken])
                     texts[index] = packed.texts[index].to(self._device)
             changed = replace(batch, texts=tuple(texts), tabular=tabular[positions])
-            logits.append(self._model.head(features, changed).float().cpu().numpy())
+            network = self._model.head(features, changed).float().cpu().numpy()
+            if self._companion is not None:
+                network = self._companion(network, feed_of(self._model, self._hp, changed.to("cpu")))
+            logits.append(network)
         return score(self._labels, softmax(np.concatenate(logits)))
 
     def importance(self, column: str, kind: str, base: float, *, seed: int) -> Importance:

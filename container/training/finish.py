@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from container.decision.decision import Decision
 from container.decision.softmax import softmax
+from container.evaluation.companion_report import CompanionReport
 from container.evaluation.evaluation_input import EvaluationInput
 from container.evaluation.explanation import Explanation
 from container.evaluation.fit_decision import describe, fit_decision
@@ -23,6 +24,7 @@ from container.export.artifacts import export_model
 from container.job import Job, write_json
 from container.models.ensemble import Ensemble, Network
 from container.parallel.mesh import RankMesh
+from container.training.companion import add_companion
 from container.training.explain import explain
 from container.training.job_data import JobData
 from container.training.loop import merge_history
@@ -42,6 +44,12 @@ logger = logging.getLogger(__name__)
 def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: StopFlag) -> None:
     """Write every artifact of the job, then the result file."""
     hp, val = job.hp, data.splits["val"]
+    companion, report = None, None
+    if hp.companion:
+        combined = add_companion(hp, data, trained.logits)
+        companion, report = combined.companion, combined.report
+        trained = replace(trained, logits=dict(combined.logits))
+        job.timeline.mark("companion")
     decision = _fit_decision(job, trained, data)
     model = trained_model(hp, data.prepared, trained)
     variants: list[VariantReport] = []
@@ -53,19 +61,27 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         expected = decision.probabilities(trained.logits["val"])
         variants.extend(write_variants(folder, model, hp, val=val, expected=expected))
 
-    files = export_model(job, model, data=data.prepared, samples=val, decision=decision, add=add_variants)
+    files = export_model(
+        job, model, data=data.prepared, samples=val, decision=decision, companion=companion, add=add_variants
+    )
     job.timeline.mark("export")
     explanation = None
     if hp.explain:
         explanation = explain(
             model, data.prepared, val,
-            records=hp.explain, batch_size=hp.batch_size, seed=hp.seed,
-            device=ranks.device, stopped=lambda: stop.requested,
+            hp=hp, companion=companion, device=ranks.device, stopped=lambda: stop.requested,
         )  # fmt: skip
         job.timeline.mark("explain")
     evaluation = _evaluation_input(
-        job, trained, data=data, decision=decision, explanation=explanation, variants=variants,
-        run=_run_facts(job, ranks, trained, model, costs), ensemble=_ensemble_facts(job, trained, costs),
+        job,
+        trained,
+        data=data,
+        decision=decision,
+        explanation=explanation,
+        variants=variants,
+        run=_run_facts(job, ranks, trained, model, costs),
+        ensemble=_ensemble_facts(job, trained, costs),
+        companion=report,
     )  # fmt: skip
     metrics, written = _write_results(job, evaluation, step=trained.state.step)
     if trained.out_of_fold is not None:
@@ -134,6 +150,7 @@ def _evaluation_input(
     decision: Decision,
     explanation: Explanation | None,
     variants: Sequence[VariantReport],
+    companion: CompanionReport | None,
     run: dict[str, Any],
     ensemble: dict[str, Any] | None,
 ) -> EvaluationInput:
@@ -160,6 +177,7 @@ def _evaluation_input(
         decision=decision,
         explanation=explanation,
         variants=variants,
+        companion=companion,
         timeline=job.timeline,
         uncalibrated={name: softmax(logits) for name, logits in trained.logits.items()},
         tuning=_search_summary(job),

@@ -202,6 +202,7 @@ ELSEWHERE = {
     "calibration": "test_decision.py",
     "target_prior": "test_decision.py",
     "decision_threshold": "test_decision.py",
+    "companion": "test_companion_job.py",
     "explain": "test_explain.py",
     "onnx_variants": "test_variants.py",
     "false_positive_cost": "test_decision.py",

@@ -12,6 +12,8 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from container.companion.blend import Blend, BlendedCompanion
+from container.companion.fit import fit_companion
 from container.data.batch import PackedBatch
 from container.data.split import PreparedSplit
 from container.decision.softmax import softmax
@@ -24,6 +26,7 @@ from container.training import explain as module
 from container.training.explain import explain
 from container.training.train import build_model
 from contracts.hyperparameter_files import cast_value, load_hyperparameters, parse_hyperparameters
+from contracts.hyperparameters import Hyperparameters
 from testing.evaluations import two_splits
 from testing.jobs import CONFIGURATION, NO_DROPOUT, TWO_TEXTS, table, write_job
 from testing.tiers import long_except
@@ -33,13 +36,20 @@ MULTICLASS = {"is_binary": False, "num_classes": 3, "multiclass_categories": [0,
 
 @dataclass(frozen=True)
 class Made:
+    hp: Hyperparameters
     model: Classifier
     data: PreparedData
     val: PreparedSplit
 
-    def explain(self, *, stopped: Callable[[], bool] = lambda: False, seed: int = 0) -> Explanation:
-        cpu = torch.device("cpu")
-        given = {"records": 1000, "batch_size": 32, "seed": seed, "device": cpu, "stopped": stopped}
+    def explain(
+        self,
+        *,
+        stopped: Callable[[], bool] = lambda: False,
+        seed: int = 0,
+        companion: BlendedCompanion | None = None,
+    ) -> Explanation:
+        hp = self.hp.model_copy(update={"explain": 1000, "batch_size": 32, "seed": seed})
+        given = {"hp": hp, "companion": companion, "device": torch.device("cpu"), "stopped": stopped}
         return explain(self.model, self.data, self.val, **given)
 
 
@@ -66,7 +76,7 @@ def make(root: Path, *, steps: int, decides: str = "price", classes: int = 2, **
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(batch), batch.labels).backward()
         optimizer.step()
-    return Made(model.eval(), data, val)
+    return Made(hp, model.eval(), data, val)
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -103,6 +113,17 @@ def test_the_column_and_the_modality_that_decide_come_first(
     assert found.columns[0].name == column
     assert found.columns[0].drop > 0.2 > 5 * max(entry.drop for entry in found.columns[1:])
     assert next(entry.name for entry in found.modalities if entry.name != "all texts") == modality
+
+
+@pytest.mark.slow
+def test_a_column_that_the_companion_alone_reads_is_important(decided_by: Callable[[str], Made]) -> None:
+    made, other = decided_by("chat"), decided_by("price")
+    train = PreparedSplit(other.data.split("train"), ["text"]).arrays()
+    by_price = fit_companion(train, other.hp.text_fields, class_weights=[1.0, 1.0], seed=0).companion
+    alone, both = made.explain(), made.explain(companion=BlendedCompanion(by_price, Blend(0.0, 1.0)))
+    price = [next(entry.drop for entry in found.columns if entry.name == "price") for found in (alone, both)]
+    assert price[1] > 0.05 > 2 * abs(price[0])
+    assert both.base != alone.base
 
 
 @pytest.mark.slow
@@ -234,7 +255,7 @@ def test_a_val_without_both_classes_says_so(tmp_path: Path, label: int | None, p
     paths = write_job(tmp_path, overrides=NO_DROPOUT, frames={"val": table(30, seed=1).assign(label=label)})
     hp = load_hyperparameters(paths)
     data = prepare_data(paths, hp)
-    made = Made(build_model(hp, data).eval(), data, PreparedSplit(data.split("val"), ["text"]))
+    made = Made(hp, build_model(hp, data).eval(), data, PreparedSplit(data.split("val"), ["text"]))
     found = made.explain()
     assert found.problem.startswith(problem)
     assert found.columns == ()

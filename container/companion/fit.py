@@ -1,0 +1,137 @@
+"""Fit a companion on the prepared training rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from container.companion.bag import TokenBag
+from container.companion.graph import Companion, build_companion
+from container.companion.linear import FOLDS, fit_linear, out_of_fold
+from container.companion.trees import FittedTrees, fit_trees
+from container.data.records import RecordArrays
+from container.decision.softmax import log_softmax
+from container.preprocessing.risk_tables import fold_of
+from contracts.text_fields import TextField
+
+MOST_ROWS = 100_000
+MOST_CLASSES = 50
+FEWEST_ROWS = 2 * FOLDS  # of a class
+_MOST_WEIGHTS = 400_000  # of a text, over all classes
+_MOST_TERMS = 30_000
+_HASHES = 2**31
+
+
+class StepsAside(Exception):
+    """The companion cannot be fitted on these rows; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A companion with what its report needs.
+
+    Attributes:
+        table: trees over the table alone; None without a table.
+        classes: ids of the classes that it was fitted on. [M]
+        log_priors: the logarithm of the share of each other class; NaN for `classes`. [K]
+        rows: positions in train of the rows that it was fitted on. [N]
+        rounds: of boosting.
+        out_of_fold: probabilities of these rows, by companions of the other folds. [N, M]
+    """
+
+    companion: Companion
+    table: FittedTrees | None
+    classes: np.ndarray
+    log_priors: np.ndarray
+    rows: np.ndarray
+    rounds: int
+    out_of_fold: np.ndarray
+
+    def text_logits(self, scores: np.ndarray) -> np.ndarray:
+        """Return the logarithms of the texts' probabilities from `Companion.scores`. [N, S] -> [N, K]"""
+        if len(self.classes) == 2:
+            return self.all_classes(log_softmax(scores[:, -1:] * np.array([-0.5, 0.5])))
+        return self.all_classes(log_softmax(scores[:, -len(self.classes) :]))
+
+    def table_logits(self, tabular: np.ndarray) -> np.ndarray:
+        """Return the logarithms of the probabilities by the table alone. [N, n] -> [N, K]"""
+        assert self.table is not None
+        return self.all_classes(np.log(np.maximum(self.table.model.predict_proba(tabular), 1e-12)))
+
+    def all_classes(self, logits: np.ndarray) -> np.ndarray:
+        """Add the classes that were left out. [N, M] -> [N, K]"""
+        placed = np.tile(self.log_priors, (len(logits), 1))
+        placed[:, self.classes] = logits
+        return placed
+
+
+def fit_companion(
+    train: Sequence[RecordArrays], fields: Sequence[TextField], *, class_weights: Sequence[float], seed: int
+) -> Fitted:
+    """Fit the linear scores of the texts, then trees over the table and these scores.
+
+    A class with fewer than FEWEST_ROWS rows gets its share of the rows as a constant probability.
+
+    Args:
+        class_weights: of the network's loss, so that both assume the same shares of the classes. [K]
+
+    Raises:
+        StepsAside: too few rows or too many classes.
+    """
+    labels = np.concatenate([part.label for part in train])
+    counts = np.bincount(labels[labels >= 0], minlength=len(class_weights))  # [K]
+    classes = np.flatnonzero(counts >= FEWEST_ROWS)
+    if len(classes) < 2:
+        raise StepsAside(f"fewer than two classes have {FEWEST_ROWS} training rows")
+    if len(classes) > MOST_CLASSES:
+        raise StepsAside(f"{len(classes)} classes are more than {MOST_CLASSES}")
+    numbers = np.concatenate([part.row for part in train])
+    rows = _chosen_rows(numbers, np.isin(labels, classes), seed=seed)
+    codes = np.searchsorted(classes, labels[rows])
+    weights = np.asarray(class_weights)[labels[rows]]
+    folds = _even_folds(numbers[rows], codes, seed=seed)
+    bags, terms = _terms(train, len(fields), rows, num_columns=1 if len(classes) == 2 else len(classes))
+    linear = fit_linear(terms, codes, weights=weights)
+    scores = out_of_fold(terms, codes, weights=weights, folds=folds).astype(np.float32)  # [N, S]
+    tabular = np.concatenate([part.tabular for part in train])[rows]
+    given = {"weights": weights, "folds": folds, "seed": seed}
+    trees = fit_trees(np.hstack([tabular, scores]), codes, held_out=FOLDS, **given)
+    table = fit_trees(tabular, codes, held_out=1, **given) if tabular.shape[1] else None
+    shares = (counts + 0.5) * class_weights
+    log_priors = np.log(shares / shares.sum())
+    log_priors[classes] = np.nan
+    companion = build_companion(fields, bags, linear, trees, log_priors=log_priors)
+    return Fitted(companion, table, classes, log_priors, rows, trees.rounds, trees.out_of_fold)
+
+
+def _chosen_rows(numbers: np.ndarray, usable: np.ndarray, *, seed: int) -> np.ndarray:
+    """Return the positions of the usable rows, at most MOST_ROWS, chosen by a hash of the row's number."""
+    positions = np.flatnonzero(usable)
+    if len(positions) <= MOST_ROWS:
+        return positions
+    order = np.argsort(fold_of(numbers[positions], seed=seed, num_folds=_HASHES), kind="stable")
+    return np.sort(positions[order[:MOST_ROWS]])
+
+
+def _even_folds(numbers: np.ndarray, codes: np.ndarray, *, seed: int) -> np.ndarray:
+    """Return the fold of each row: the rows of a class, in the order of a hash, go to the folds in turn."""
+    folds = np.empty(len(codes), np.int64)
+    hashes = fold_of(numbers, seed=seed, num_folds=_HASHES)
+    for code in np.unique(codes):
+        of_class = np.flatnonzero(codes == code)
+        folds[of_class[np.argsort(hashes[of_class], kind="stable")]] = np.arange(len(of_class)) % FOLDS
+    return folds
+
+
+def _terms(
+    train: Sequence[RecordArrays], num_texts: int, rows: np.ndarray, *, num_columns: int
+) -> tuple[list[TokenBag], list[sparse.csr_matrix]]:
+    """Return the bag of each text, and its terms in the rows. [N, R] each"""
+    limit = min(_MOST_TERMS, _MOST_WEIGHTS // num_columns)
+    bags, terms = [], []
+    for index in range(num_texts):
+        parts = [part.texts[index] for part in train]
+        bags.append(TokenBag.fit(parts, limit=limit))
+        terms.append(sparse.csr_matrix(sparse.vstack([bags[-1].transform(part) for part in parts]))[rows])
+    return bags, terms

@@ -1,0 +1,168 @@
+"""Write the companion as ONNX graphs, and compute it with them: in the job as in serving."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from container.companion.bag import BUCKETS, MULTIPLIER, TokenBag
+from container.companion.linear import LinearText
+from container.companion.trees import FittedTrees
+from contracts.artifacts import ONNX_TABULAR
+from contracts.text_fields import TextField
+
+OPSETS = (helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3))
+_IR_VERSION = 10
+_PREFIX = "companion."  # of every name inside the graphs
+SCORES, LOGITS = f"{_PREFIX}scores", f"{_PREFIX}logits"
+_LARGEST_WEIGHT = 32_767  # of int16
+
+
+@dataclass(frozen=True)
+class Companion:
+    """A fitted companion.
+
+    Attributes:
+        graph: from token ids, masks and the table to logits [B, K] and the scores of the texts [B, S].
+    """
+
+    graph: onnx.ModelProto
+
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return logits and scores from the inputs of model.onnx. [B, K], [B, S] float32"""
+        feed = {node.name: inputs[node.name] for node in self._session.get_inputs()}
+        logits, scores = self._session.run([LOGITS, SCORES], feed)
+        return np.asarray(logits), np.asarray(scores)
+
+    @cached_property
+    def _session(self) -> onnxruntime.InferenceSession:
+        return onnxruntime.InferenceSession(self.graph.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def build_companion(
+    fields: Sequence[TextField],
+    bags: Sequence[TokenBag],
+    linear: LinearText,
+    trees: FittedTrees,
+    *,
+    log_priors: np.ndarray,
+) -> Companion:
+    """Return the companion that computes `linear` and `trees`.
+
+    Args:
+        log_priors: the logit of each class that the trees were not fitted on; NaN for the others. [K]
+    """
+    graph = _Graph()
+    _add_scores(graph, fields, bags, linear)
+    _add_trees(graph, trees, num_scores=linear.num_scores, log_priors=log_priors)
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", None]) for name in (LOGITS, SCORES)]
+    built = helper.make_graph(graph.nodes, "companion", graph.inputs, outputs, graph.constants)
+    return Companion(helper.make_model(built, opset_imports=OPSETS, ir_version=_IR_VERSION))
+
+
+class _Graph:
+    """Collect nodes and constants under unique names."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[TensorProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+
+    def input(self, name: str, kind: int, shape: Sequence[str | int]) -> str:
+        self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
+        return name
+
+    def constant(self, value: npt.ArrayLike, dtype: type[np.generic]) -> str:
+        name = f"{_PREFIX}constant{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
+        return name
+
+    def add(self, kind: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
+        name = output or f"{_PREFIX}{kind.lower()}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, inputs, [name], name=f"{_PREFIX}node{len(self.nodes)}", **attributes))
+        return name
+
+    def slice(self, value: str, start: int, end: int, *, axis: int) -> str:
+        return self.add("Slice", value, *(self.constant([each], np.int64) for each in (start, end, axis)))
+
+
+def _add_scores(graph: _Graph, fields: Sequence[TextField], bags: Sequence[TokenBag], linear: LinearText) -> None:
+    """Add the nodes of `LinearText.scores`.
+
+    Weights are 16-bit integers, so that their sums are exact. In floating point, a sum depends on the padding of the
+    batch, and the smallest difference can cross a threshold of a tree.
+    """
+    scores = [_text_score(graph, *text) for text in zip(fields, bags, linear.weights, strict=True)]
+    if len(scores) > 1:
+        scores.append(graph.add("Sum", *scores))
+    scores[-1] = graph.add("Add", scores[-1], graph.constant(linear.bias, np.float32))
+    graph.add("Concat", *scores, output=SCORES, axis=1)
+
+
+def _text_score(graph: _Graph, field: TextField, bag: TokenBag, weights: np.ndarray) -> str:
+    """Add the nodes of one text's score, and return its name. [B, C]"""
+    shape = ["batch", f"{field.role}_chunks", f"{field.role}_length"]
+    ids, mask = (graph.input(key, TensorProto.INT64, shape) for key in (field.input_ids_key, field.attention_mask_key))
+    whole = np.iinfo(np.int64).max
+    known = graph.add("Min", ids, graph.constant(len(bag.terms_of_tokens) - 1, np.int64))
+    tokens = graph.add("Mul", _terms(graph, bag.terms_of_tokens, known), mask)  # padding has term 0
+    left, right = graph.slice(ids, 0, -1, axis=2), graph.slice(ids, 1, whole, axis=2)
+    mixed = graph.add("Add", graph.add("Mul", left, graph.constant(MULTIPLIER, np.int64)), right)
+    bucket = graph.add("Mod", mixed, graph.constant(BUCKETS, np.int64))
+    pairs = graph.add("Mul", _terms(graph, bag.terms_of_pairs, bucket), graph.slice(mask, 1, whole, axis=2))
+    terms = graph.add("Concat", tokens, pairs, axis=2)  # [B, C, 2 T - 1]
+    columns = np.column_stack([bag.idf[:, None] * weights, bag.idf**2])  # [R, C + 1]
+    scale = np.abs(columns).max(axis=0) / _LARGEST_WEIGHT
+    scale[scale == 0] = 1
+    table = graph.constant(np.rint(columns / scale), np.int16)
+    rows = graph.add("Cast", graph.add("Gather", table, terms), to=TensorProto.INT64)
+    sums = graph.add("ReduceSum", rows, graph.constant([1, 2], np.int64), keepdims=0)  # [B, C + 1]
+    scaled = graph.add("Mul", graph.add("Cast", sums, to=TensorProto.FLOAT), graph.constant(scale, np.float32))
+    squares = graph.slice(scaled, -1, whole, axis=1)
+    norm = graph.add("Sqrt", graph.add("Max", squares, graph.constant(1e-30, np.float32)))
+    return graph.add("Div", graph.slice(scaled, 0, -1, axis=1), norm)
+
+
+def _terms(graph: _Graph, table: np.ndarray, index: str) -> str:
+    return graph.add("Cast", graph.add("Gather", graph.constant(table, np.uint16), index), to=TensorProto.INT64)
+
+
+def _add_trees(graph: _Graph, fitted: FittedTrees, *, num_scores: int, log_priors: np.ndarray) -> None:
+    """Add the nodes from the table and the scores to logarithms of the probabilities of all K classes."""
+    features = SCORES
+    if num_inputs := fitted.model.n_features_in_ - num_scores:
+        table = graph.input(ONNX_TABULAR, TensorProto.FLOAT, ["batch", num_inputs])
+        features = graph.add("Concat", table, SCORES, axis=1)
+    raw, labels = f"{_PREFIX}raw", f"{_PREFIX}labels"
+    ensemble = _ensemble(fitted)
+    ensemble.input[:], ensemble.output[:], ensemble.name = [features], [labels, raw], f"{_PREFIX}trees"
+    graph.nodes.append(ensemble)
+    if fitted.out_of_fold.shape[1] == 2:  # only the second column is the score: the first has two meanings
+        raw = graph.add("Mul", graph.slice(raw, 1, 2, axis=1), graph.constant([[-0.5, 0.5]], np.float32))
+    fitted_on = np.isnan(log_priors)
+    if fitted_on.all():
+        graph.add("LogSoftmax", raw, output=LOGITS, axis=1)
+        return
+    column = np.where(fitted_on, np.cumsum(fitted_on) - 1, 0)
+    placed = graph.add("Gather", graph.add("LogSoftmax", raw, axis=1), graph.constant(column, np.int64), axis=1)
+    kept = graph.add("Mul", placed, graph.constant(fitted_on, np.float32))
+    graph.add("Add", kept, graph.constant(np.nan_to_num(log_priors), np.float32), output=LOGITS)
+
+
+def _ensemble(fitted: FittedTrees) -> onnx.NodeProto:
+    """Return the TreeEnsembleClassifier of the trees, with raw scores."""
+    from skl2onnx import to_onnx
+    from skl2onnx.common.data_types import FloatTensorType
+
+    kind = FloatTensorType([None, fitted.model.n_features_in_])
+    options = {id(fitted.model): {"raw_scores": True, "zipmap": False}}
+    opsets = {each.domain: each.version for each in OPSETS}
+    write = cast(Any, to_onnx)  # its annotations do not allow these types
+    converted = write(fitted.model, initial_types=[("features", kind)], options=options, target_opset=opsets)
+    return next(node for node in converted.graph.node if node.op_type == "TreeEnsembleClassifier")

@@ -1,0 +1,100 @@
+"""Describe the companion of a network for metrics.json and the report."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from container.evaluation.bootstrap import Estimate
+
+
+@dataclass(frozen=True)
+class CompanionReport:
+    """A companion and what each part of the model is worth.
+
+    Attributes:
+        kept: whether it is part of the model.
+        reason: why it is not; empty if it is.
+        factors: of the network's and of the companion's logits in the blend; None if none was fitted.
+        improvement, standard_error: mean decrease of val's log loss by the blend, cross-fitted.
+        rounds: of boosting.
+        rows: training rows that it was fitted on.
+        num_bytes: of its graph.
+        seconds: to fit and measure it.
+        parts: the metrics of each part of the model alone, by part, split and metric.
+    """
+
+    kept: bool
+    reason: str = ""
+    factors: tuple[float, float] | None = None
+    improvement: float | None = None
+    standard_error: float | None = None
+    rounds: int = 0
+    rows: int = 0
+    num_bytes: int = 0
+    seconds: float = 0.0
+    parts: Mapping[str, Mapping[str, Mapping[str, Estimate]]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        if self.factors is None:
+            return f"companion: none, because {self.reason}"
+        figures = f"val log loss improves by {self.improvement:.5f}, standard error {self.standard_error:.5f}"
+        fitted = f"{self.rounds} rounds on {self.rows} rows, {self.num_bytes / 1e6:.1f} MB, {self.seconds:.1f} s"
+        if not self.kept:
+            return f"companion: not used, because {self.reason} ({figures}; {fitted})"
+        network, companion = self.factors
+        return f"companion: logits = {network:.3g} * network + {companion:.3g} * companion ({figures}; {fitted})"
+
+
+@dataclass(frozen=True)
+class PartsTable:
+    """The metrics of each part of the model on one split: the named estimates by part."""
+
+    split: str
+    names: Sequence[str]
+    rows: Mapping[str, Sequence[Estimate]]
+
+
+@dataclass(frozen=True)
+class CompanionSection:
+    """The content of the report's section."""
+
+    sentences: Sequence[str]
+    tables: Sequence[PartsTable]
+
+
+def companion_section(report: CompanionReport, class_labels: Sequence[int | str]) -> CompanionSection:
+    """Describe the companion, and what each part of the model is worth."""
+    if report.factors is None:
+        return CompanionSection([f"The model is the network alone: {report.reason}."], [])
+    network, companion = report.factors
+    change = (
+        f"On val, the blend decreases the log loss by {report.improvement:.4f} (standard error "
+        f"{report.standard_error:.4f}, cross-fitted, compared with a scaled network)"
+    )
+    fitted = (
+        f"The companion has {report.rounds:,} rounds of boosted trees over the table and a linear score of each text, "
+        f"fitted on {report.rows:,} training rows. Its graph has {report.num_bytes / 1e6:.1f} MB. It took "
+        f"{report.seconds:.1f} s."
+    )
+    used = (
+        f"The logits of the model are {network:.3g} * network + {companion:.3g} * companion. {change}."
+        if report.kept
+        else f"The companion is not part of the model: {report.reason}. {change}."
+    )
+    binary = len(class_labels) == 2
+    names = {
+        "loss": "log loss",
+        "auroc": "AUROC",
+        "average_precision": "average precision of the rarer class" if binary else "average precision",
+        "f1_score": f"F1 of class {class_labels[1]} at 0.5" if binary else "F1, mean of classes",
+    }
+    rest = "Small numbers are standard errors, by bootstrap. The parts are measured before calibration."
+    splits = dict.fromkeys(split for of_splits in report.parts.values() for split in of_splits)
+    tables = [
+        PartsTable(
+            split,
+            list(names.values()),
+            {part: [of_splits[split][name] for name in names] for part, of_splits in report.parts.items()},
+        )
+        for split in splits
+    ]
+    return CompanionSection([used, fitted, rest], tables)

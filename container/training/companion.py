@@ -1,0 +1,115 @@
+"""Fit a job's companion after training, blend it with the network, and measure what each part is worth."""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from container.companion.blend import BlendedCompanion, try_blend
+from container.companion.fit import StepsAside, fit_companion
+from container.companion.graph import Companion
+from container.data.records import onnx_inputs
+from container.data.split import PreparedSplit
+from container.evaluation.bootstrap import estimate_metrics
+from container.evaluation.companion_report import CompanionReport
+from container.training.job_data import JobData
+from contracts.errors import first_line
+from contracts.hyperparameters import Hyperparameters
+from contracts.text_fields import TextField
+
+logger = logging.getLogger(__name__)
+
+_RECORDS_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Combined:
+    """The network with its companion, or alone.
+
+    Attributes:
+        companion: None if it does not help on val.
+        logits: of val and test, blended if there is a companion. [N, K] each
+    """
+
+    companion: BlendedCompanion | None
+    logits: Mapping[str, np.ndarray]
+    report: CompanionReport
+
+
+def add_companion(hp: Hyperparameters, data: JobData, network: Mapping[str, np.ndarray]) -> Combined:
+    """Fit a companion, and keep it if it helps on val. An error does not fail the job.
+
+    Args:
+        network: its logits of val and test. [N, K] each
+    """
+    began = time.perf_counter()
+    try:
+        combined = _fit_and_blend(hp, data, network)
+    except StepsAside as reason:
+        combined = Combined(None, network, CompanionReport(False, str(reason)))
+    except Exception as error:  # of any type, e.g. out of memory: the network is complete
+        logger.exception("companion: failed; the job continues without it")
+        combined = Combined(None, network, CompanionReport(False, f"{type(error).__name__}: {first_line(error)}"))
+    combined = replace(combined, report=replace(combined.report, seconds=time.perf_counter() - began))
+    level = logging.WARNING if combined.report.factors is None else logging.INFO
+    logger.log(level, "%s", combined.report)
+    return combined
+
+
+def _fit_and_blend(hp: Hyperparameters, data: JobData, network: Mapping[str, np.ndarray]) -> Combined:
+    labels = {name: data.splits[name].column("label").to_numpy() for name in network}
+    known = (labels["val"] >= 0) & np.isfinite(network["val"]).all(axis=1)
+    if len(np.unique(labels["val"][known])) < 2:
+        raise StepsAside("the labelled val records have fewer than two classes")
+    train = data.splits["train"].arrays()
+    fitted = fit_companion(train, hp.text_fields, class_weights=data.class_weights, seed=hp.seed)
+    predicted = {name: _predict(fitted.companion, data.splits[name], hp.text_fields) for name in network}
+    companion = {name: logits for name, (logits, _) in predicted.items()}
+    trial = try_blend(
+        network["val"][known],
+        companion["val"][known],
+        labels["val"][known],
+        rows=data.splits["val"].column("row").to_numpy()[known],
+        weights=np.asarray(data.class_weights),
+        seed=hp.seed,
+    )
+    blended = {name: trial.blend(network[name], companion[name]) for name in network}
+    alone = {"network": network, "network and companion": blended, "companion": companion}
+    alone["text, linear"] = {name: fitted.text_logits(scores) for name, (_, scores) in predicted.items()}
+    if fitted.table is not None:
+        alone["table"] = {name: fitted.table_logits(_tabular(data.splits[name])) for name in network}
+    report = CompanionReport(
+        kept=trial.helps,
+        reason="" if trial.helps else "val does not improve by more than the standard error",
+        factors=(trial.blend.network, trial.blend.companion),
+        improvement=trial.improvement,
+        standard_error=trial.standard_error,
+        rounds=fitted.rounds,
+        rows=len(fitted.rows),
+        num_bytes=fitted.companion.graph.ByteSize(),
+        parts={
+            part: {name: estimate_metrics(labels[name], values, seed=hp.seed) for name, values in logits.items()}
+            for part, logits in alone.items()
+        },
+    )
+    if not trial.helps:
+        return Combined(None, network, report)
+    return Combined(BlendedCompanion(fitted.companion, trial.blend), blended, report)
+
+
+def _tabular(split: PreparedSplit) -> np.ndarray:
+    return np.concatenate([part.tabular for part in split.arrays()])
+
+
+def _predict(
+    companion: Companion, split: PreparedSplit, fields: tuple[TextField, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the logits [N, K] and the scores [N, S] of the records of `split`, computed as in serving."""
+    order = np.argsort(split.token_counts(np.arange(len(split))), kind="stable")  # similar lengths need little padding
+    parts = np.array_split(order, -(-len(order) // _RECORDS_AT_ONCE))
+    found = [companion(onnx_inputs(fields, *split.locate(part))) for part in parts]
+    back = np.argsort(order)
+    logits, scores = (np.concatenate(columns)[back] for columns in zip(*found))
+    return logits, scores

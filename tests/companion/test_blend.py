@@ -1,0 +1,168 @@
+"""The blend of network and companion: used where val says that it helps, and the same in every runtime."""
+
+import logging
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from container.companion.blend import Blend, BlendedCompanion, try_blend
+from container.companion.fit import StepsAside
+from container.evaluation.bootstrap import estimate_metrics
+from container.export.artifacts import _move_into_place
+from container.export.onnx import check_parity, export_onnx, feed_of
+from container.export.variants import write_fused, write_int8
+from container.models.build import build_classifier
+from container.training import companion as in_job
+from container.training.companion import add_companion
+from container.training.job_data import JobData
+from testing.companions import fitted, rows
+from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+
+
+def noisy(labels: np.ndarray, *, strength: float, seed: int, classes: int = 2) -> np.ndarray:
+    logits = np.random.default_rng(seed).normal(size=(len(labels), classes))
+    logits[np.arange(len(labels)), labels] += strength
+    return logits
+
+
+LABELS = np.random.default_rng(5).integers(0, 3, 600)
+
+
+def tried(network, companion, labels=LABELS, weights=(1.0, 1.0, 1.0)):
+    return try_blend(network, companion, labels, rows=np.arange(len(labels)), weights=np.array(weights), seed=0)
+
+
+def test_two_independent_models_are_blended_by_what_each_is_worth():
+    found = tried(noisy(LABELS, strength=2, seed=0, classes=3), noisy(LABELS, strength=1, seed=1, classes=3))
+    assert found.helps
+    assert found.blend.network > found.blend.companion > 0.3
+
+
+def test_noise_does_not_help():
+    found = tried(noisy(LABELS, strength=2, seed=0, classes=3), noisy(LABELS, strength=0, seed=1, classes=3))
+    assert not found.helps
+
+
+def test_a_network_that_is_too_sure_gets_no_help_from_its_own_logits():
+    network = 10 * noisy(LABELS, strength=2, seed=0, classes=3)
+    assert not tried(network, network).helps
+
+
+def test_factors_are_not_negative_and_finite_for_records_without_an_error():
+    found = tried(50 * np.eye(3)[LABELS], noisy(LABELS, strength=-1, seed=1, classes=3)).blend
+    assert found.companion == 0
+    assert 0 < found.network < 100
+
+
+def test_class_weights_count_in_the_blend_as_in_the_loss():
+    network, companion = noisy(LABELS, strength=2, seed=0, classes=3), noisy(LABELS, strength=2, seed=1, classes=3)
+    network[LABELS == 0] = 0  # useless for class 0
+    even = tried(network, companion).blend
+    weighted = tried(network, companion, weights=(20.0, 1.0, 1.0)).blend
+    assert weighted.companion / weighted.network > even.companion / even.network
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory):
+    """A network with a companion, and their model.onnx."""
+    folder = tmp_path_factory.mktemp("made")
+    hp = hyperparameters(model_class="multimodal_bert")
+    files = [write_config(folder / "bert", "bert", num_hidden_layers=1)]
+    model = build_classifier(hp, files, tabular_dim=4, numeric_transform=standard_transform(4)).eval()
+    companion = BlendedCompanion(fitted(rows(200, columns=4)).companion, Blend(0.7, 1.3))
+    batch = packed_batch([[5, 9], [12], [3]], tabular_dim=4)
+    path = folder / "model.onnx"
+    report = export_onnx(model, hp, path, samples=[batch], companion=companion)
+    return hp, model, companion, batch, path, report
+
+
+def run(path: Path, feed) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(["probabilities"], feed)[0])
+
+
+def test_model_onnx_computes_the_blend(made):
+    hp, model, _, batch, path, report = made
+    assert report.max_difference < 1e-5
+    with pytest.raises(RuntimeError, match="differs from PyTorch's"):
+        check_parity(model, hp, path, samples=[batch])
+    names = [value.name for value in onnx.load(path).graph.input]
+    assert names == list(feed_of(model, hp, batch)), "the companion has no input of its own"
+    assert {each.domain for each in onnx.load(path).opset_import} >= {"", "ai.onnx.ml"}
+    onnx.checker.check_model(str(path))
+
+
+@pytest.mark.parametrize("write", [write_fused, write_int8])
+def test_variants_contain_the_companion(made, write, tmp_path):
+    hp, model, _, batch, path, _ = made
+    write(path, tmp_path / "variant.onnx", model)
+    feed = feed_of(model, hp, batch)
+    np.testing.assert_allclose(run(tmp_path / "variant.onnx", feed), run(path, feed), atol=0.02)
+    assert any(node.op_type == "TreeEnsembleClassifier" for node in onnx.load(tmp_path / "variant.onnx").graph.node)
+
+
+def test_a_saved_companion_is_the_same_when_it_is_loaded(made, tmp_path):
+    hp, model, companion, batch, *_ = made
+    companion.save(tmp_path)
+    loaded = BlendedCompanion.load(tmp_path)
+    assert loaded is not None
+    assert loaded.blend == companion.blend
+    network, feed = np.ones((3, 2), np.float32), feed_of(model, hp, batch)
+    np.testing.assert_array_equal(loaded(network, feed), companion(network, feed))
+    assert BlendedCompanion.load(tmp_path / "absent") is None
+
+
+def test_the_companion_of_an_earlier_run_is_removed(tmp_path):
+    (tmp_path / "companion.onnx").touch()
+    (tmp_path / "staging").mkdir()
+    _move_into_place(tmp_path / "staging", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [StepsAside("there is a reason"), MemoryError("too large")])
+def test_a_companion_that_cannot_be_fitted_is_one_warning_and_leaves_the_network(error, monkeypatch, caplog):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(in_job, "_fit_and_blend", fail)
+    network = {"val": np.zeros((2, 2)), "test": np.zeros((2, 2))}
+    found = add_companion(hyperparameters(), cast(JobData, None), network)
+    assert found.companion is None
+    assert found.logits is network
+    assert str(error) in found.report.reason
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert [record.getMessage() for record in warnings] == [f"companion: none, because {found.report.reason}"]
+
+
+def test_standard_errors_are_those_of_many_samples():
+    logits = noisy(LABELS, strength=1, seed=0, classes=3)
+    found = estimate_metrics(LABELS, logits, seed=0)
+    assert found["auroc"].value == pytest.approx(_metric("auroc", logits), abs=1e-9)
+    assert found["average_precision"].value == pytest.approx(_metric("average_precision", logits), abs=1e-9)
+    assert found["f1_score"].value == pytest.approx(_metric("f1_score", logits), abs=1e-9)
+    others = [noisy(LABELS, strength=1, seed=seed, classes=3) for seed in range(1, 60)]
+    spread = np.std([_metric("auroc", other) for other in others])
+    assert found["auroc"].standard_error == pytest.approx(spread, rel=0.4)
+
+
+def _metric(name: str, logits: np.ndarray) -> float:
+    from container.decision.softmax import softmax
+    from container.evaluation.metrics import classification_metrics
+
+    value = classification_metrics(LABELS, softmax(logits), [name]).values[name]
+    assert value is not None
+    return value
+
+
+def test_a_split_of_one_class_has_no_estimates():
+    found = estimate_metrics(np.ones(9, int), np.zeros((9, 2)), seed=0)
+    assert all(estimate.value is None for estimate in found.values())
+
+
+def test_equal_scores_count_as_ties():
+    found = estimate_metrics(np.array([0, 1, 0, 1]), np.zeros((4, 2)), seed=0)
+    assert (found["auroc"].value, found["average_precision"].value) == (0.5, 0.5)

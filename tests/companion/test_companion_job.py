@@ -1,0 +1,47 @@
+"""A job with `companion`; tests/decision/test_outcome.py compares its predictions with those that are served."""
+
+import json
+
+import onnx
+import pytest
+
+from container.predictor import Predictor
+from contracts.errors import ContractError
+from contracts.paths import JobPaths
+from testing.jobs import metrics, table
+
+pytestmark = pytest.mark.slow
+
+PARTS = {"network", "companion", "network and companion", "text, linear", "table"}
+
+
+def test_the_companion_is_in_the_model_the_log_the_metrics_and_the_report(calibrated_job: JobPaths) -> None:
+    found, log = metrics(calibrated_job)["companion"], (calibrated_job.root / "train.log").read_text()
+    assert found["kept"], "the other tests of this job need it"
+    assert f"companion: logits = {found['factors'][0]:.3g} * network" in log
+    assert metrics(calibrated_job)["timeline"]["companion"] > 0
+    assert set(found["parts"]) == PARTS
+    report = (calibrated_job.output_data / "report.html").read_text()
+    for part in PARTS:
+        assert f"<tr><th>{part}</th>" in report
+        assert f"<td>{found['parts'][part]['test']['loss']['value']:.4f}<br>" in report
+    saved = onnx.load(calibrated_job.model / "companion.onnx")
+    assert [float(entry.value) for entry in saved.metadata_props] == found["factors"]
+    assert json.loads((calibrated_job.model / "hyperparameters.json").read_text())["companion"] is True
+
+
+def test_the_blend_is_measured_as_the_model_is(calibrated_job: JobPaths) -> None:
+    found = metrics(calibrated_job)
+    for split in ("val", "test"):
+        blend = found["companion"]["parts"]["network and companion"][split]["auroc"]["value"]
+        assert found[f"{split}/auroc"] == pytest.approx(blend, abs=0.02)  # isotonic calibration joins some scores
+
+
+def test_a_damaged_companion_is_named(calibrated_job: JobPaths, tmp_path) -> None:
+    for entry in calibrated_job.model.iterdir():
+        (tmp_path / entry.name).symlink_to(entry)
+    (tmp_path / "companion.onnx").unlink()
+    (tmp_path / "companion.onnx").write_bytes(b"not a graph")
+    Predictor.load(tmp_path).predict(table(1, seed=0))  # model.onnx needs no other file
+    with pytest.raises(ContractError, match=r"companion\.onnx: cannot be loaded"):
+        Predictor.load(tmp_path, backend="torch")

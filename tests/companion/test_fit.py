@@ -1,0 +1,146 @@
+"""The companion: what is fitted on train, and that its graph computes it for any batch."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from container.companion import fit as module
+from container.companion import trees
+from container.companion.fit import FEWEST_ROWS, StepsAside
+from container.data.records import RecordArrays, onnx_inputs
+from container.decision.softmax import softmax
+from container.evaluation.metrics import classification_metrics
+from testing.companions import FIELD, fitted, rows, text
+
+
+def predict(found, part: RecordArrays, positions=None):
+    """Logits [N, K] and scores [N, S]."""
+    positions = range(len(part.row)) if positions is None else positions
+    return found.companion(onnx_inputs([FIELD], [part] * len(positions), positions))
+
+
+def auroc(part: RecordArrays, logits: np.ndarray) -> float:
+    value = classification_metrics(part.label, softmax(logits), ["auroc"]).values["auroc"]
+    assert value is not None
+    return value
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_companion_is_better_than_the_text_and_the_table_alone(classes):
+    found, val = fitted(rows(600, classes=classes), classes=classes), rows(400, classes=classes, seed=1)
+    logits, scores = predict(found, val)
+    parts = found.text_logits(scores), found.table_logits(val.tabular)
+    assert auroc(val, logits) > max(auroc(val, part) for part in parts) > min(auroc(val, part) for part in parts) > 0.6
+    assert np.allclose(np.exp(logits).sum(axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_record_has_the_same_bits_alone_and_beside_longer_records(classes):
+    found, val = fitted(rows(200, classes=classes), classes=classes), rows(60, classes=classes, seed=1)
+    together, scores = predict(found, val)
+    for i in range(60):
+        alone, score = predict(found, val, [i])
+        np.testing.assert_array_equal(score[0], scores[i])
+        np.testing.assert_allclose(alone[0], together[i], atol=1e-6)  # a sum over trees, after the last threshold
+
+
+def test_the_graph_computes_the_linear_scores_and_the_trees_that_were_fitted(monkeypatch):
+    kept = {}
+    build = module.build_companion
+
+    def keep(fields, bags, linear, boosted, **rest):
+        kept.update(bags=bags, linear=linear, trees=boosted)
+        return build(fields, bags, linear, boosted, **rest)
+
+    monkeypatch.setattr(module, "build_companion", keep)
+    found, val = fitted(rows(200, classes=3), classes=3), rows(60, classes=3, seed=1)
+    logits, scores = predict(found, val)
+    expected = kept["linear"].scores([kept["bags"][0].transform(val.texts[0])])
+    np.testing.assert_allclose(scores, expected, atol=2e-3)  # 16-bit weights
+    computed = kept["trees"].model.predict_proba(np.hstack([val.tabular, scores]))
+    np.testing.assert_allclose(np.exp(logits), computed, atol=1e-5)
+
+
+def test_tokens_beyond_those_of_train_and_chunks_of_one_token_are_no_error():
+    found = fitted(rows(100))
+    logits, scores = predict(found, replace(rows(2), texts=(text([[[10_000_000]], [[7], [8]]]),)))
+    assert np.isfinite(logits).all()
+    assert np.isfinite(scores).all()
+
+
+def test_the_same_rows_give_the_same_bytes_with_any_number_of_threads(monkeypatch):
+    monkeypatch.setattr(trees, "_MOST_ROUNDS", 12)
+    made = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            made.append(fitted(rows(300, classes=3), classes=3).companion.graph.SerializeToString(deterministic=True))
+    assert made[0] == made[1]
+
+
+def test_another_seed_gives_another_companion():
+    graphs = [fitted(rows(100), seed=seed).companion.graph.SerializeToString() for seed in (0, 1)]
+    assert graphs[0] != graphs[1]
+
+
+def test_a_rare_class_gets_its_share_of_the_rows():
+    labels = np.repeat([0, 1, 2], [100, 97, 3])
+    found = fitted(rows(200, classes=3, labels=labels), classes=4)
+    logits, scores = predict(found, rows(20, classes=3, seed=1))
+    assert np.allclose(np.exp(logits[:, 2]), 3.5 / 202, rtol=1e-5)
+    assert np.allclose(np.exp(logits[:, 3]), 0.5 / 202, rtol=1e-5)  # no row at all
+    assert found.text_logits(scores).shape == (20, 4)
+    assert found.out_of_fold.shape == (197, 2)
+
+
+@pytest.mark.parametrize("columns", [0, 1])
+def test_a_table_of_few_columns_or_none_is_enough(columns):
+    found, val = fitted(rows(300, columns=columns)), rows(200, columns=columns, seed=1)
+    assert (found.table is None) == (columns == 0)
+    assert auroc(val, predict(found, val)[0]) > 0.6
+
+
+def test_constant_columns_and_empty_texts_are_no_error():
+    train = rows(100)
+    nothing = replace(train, tabular=np.ones_like(train.tabular), texts=(text([[[2, 3]]] * 100),))
+    logits, scores = predict(fitted(nothing), nothing)
+    assert len(np.unique(scores)) == 1
+    shares = np.bincount(train.label) / 100
+    np.testing.assert_allclose(np.exp(logits), np.tile(shares, (100, 1)), atol=0.01)
+
+
+def test_numbers_at_the_limit_of_32_bits_are_no_error():
+    train = rows(100)
+    train.tabular[::7] = np.float32(3.4028235e38)
+    train.tabular[::5] = np.float32(-3.4028235e38)
+    assert np.isfinite(predict(fitted(train), train)[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        (np.repeat([0, 1], [90, FEWEST_ROWS - 1]), "fewer than two classes have 10 training rows"),
+        (np.repeat(np.arange(51), 10), "51 classes are more than 50"),
+    ],
+)
+def test_too_few_rows_and_too_many_classes_are_reasons_to_step_aside(labels, reason):
+    with pytest.raises(StepsAside, match=reason):
+        fitted(rows(len(labels), labels=labels), classes=51)
+
+
+def test_a_large_train_is_sampled_by_a_hash_of_the_row(monkeypatch):
+    monkeypatch.setattr(module, "MOST_ROWS", 80)
+    first, again, other = (fitted(rows(200), seed=seed).rows for seed in (0, 0, 1))
+    assert len(first) == 80
+    assert (first == again).all()
+    assert set(first) != set(other)
+    assert np.ptp(first) > 150
+
+
+def test_a_class_weight_moves_the_companion_as_it_moves_the_loss():
+    train, val = rows(400), rows(200, seed=1)
+    plain = fitted(train)
+    weighted = module.fit_companion([train], [FIELD], class_weights=[1.0, 5.0], seed=0)
+    difference = predict(weighted, val)[0] - predict(plain, val)[0]
+    assert np.median(difference[:, 1] - difference[:, 0]) == pytest.approx(np.log(5), abs=0.7)
