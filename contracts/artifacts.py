@@ -39,6 +39,7 @@ REPORT = "report.html"
 TENSORBOARD_EVAL = "tensorboard_eval"
 CURVES = (f"{TENSORBOARD_EVAL}/roc_curve.png", f"{TENSORBOARD_EVAL}/pr_curve.png")
 PROFILE = "profile"
+LABEL_ISSUES = "label_issues.csv"
 TUNING, TUNING_SUMMARY = "tuning", "summary.json"  # of a search, in output/data/
 OUT_OF_FOLD = "train_out_of_fold.parquet"  # with cross_fit, in output/data/
 REQUIRED_EVALUATION_FILES = (

@@ -93,7 +93,13 @@ def calibrated_job(job_once):
     """The JobPaths of a completed job with a companion and a fitted calibration and threshold; read only."""
     from testing.jobs import ONE_LAYER
 
-    settings = {"calibration": "isotonic", "decision_threshold": "recall>=0.8", "target_prior": 0.2, "companion": True}
+    settings = {
+        "calibration": "isotonic",
+        "decision_threshold": "recall>=0.8",
+        "target_prior": 0.2,
+        "companion": True,
+        "label_issues": True,
+    }
     return job_once("calibrated", overrides={**settings, "encoder_config": ONE_LAYER}, rows=(60, 60, 24))
 
 

@@ -38,6 +38,7 @@ class Fitted:
         rows: positions in train of the rows that it was fitted on. [N]
         rounds: of boosting.
         out_of_fold: probabilities of these rows, by companions of the other folds. [N, M]
+        labels: index in `classes` of the label of each of these rows. [N]
     """
 
     companion: Companion
@@ -47,6 +48,7 @@ class Fitted:
     rows: np.ndarray
     rounds: int
     out_of_fold: np.ndarray
+    labels: np.ndarray
 
     def text_logits(self, scores: np.ndarray) -> np.ndarray:
         """Return the logarithms of the texts' probabilities from `Companion.scores`. [N, S] -> [N, K]"""
@@ -102,7 +104,7 @@ def fit_companion(
     log_priors = np.log(shares / shares.sum())
     log_priors[classes] = np.nan
     companion = build_companion(fields, bags, linear, trees, log_priors=log_priors)
-    return Fitted(companion, table, classes, log_priors, rows, trees.rounds, trees.out_of_fold)
+    return Fitted(companion, table, classes, log_priors, rows, trees.rounds, trees.out_of_fold, codes)
 
 
 def _chosen_rows(numbers: np.ndarray, usable: np.ndarray, *, seed: int) -> np.ndarray:

@@ -47,6 +47,7 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
         "onnx_variants": {report.name: asdict(report) for report in evaluation.variants},
         **({} if evaluation.ensemble is None else {"ensemble": evaluation.ensemble}),
         "companion": evaluation.companion and asdict(evaluation.companion),
+        "label_issues": evaluation.label_issues and asdict(evaluation.label_issues),
         "timeline": evaluation.timeline.seconds,
         "explanation": evaluation.explanation and asdict(evaluation.explanation),
     }

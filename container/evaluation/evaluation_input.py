@@ -9,6 +9,7 @@ import numpy as np
 from container.decision.decision import Decision
 from container.evaluation.companion_report import CompanionReport
 from container.evaluation.explanation import Explanation
+from container.evaluation.label_issues import LabelIssuesReport
 from container.evaluation.predictions import SplitPredictions
 from container.evaluation.variant_report import VariantReport
 from container.timeline import Timeline
@@ -34,6 +35,7 @@ class EvaluationInput:
         variants: of model.onnx, written or not.
         timeline: of the job.
         companion: of the network, used or not; None if it was not requested.
+        label_issues: None if they were not requested, or could not be found.
         tuning: the summary of the search that chose the settings; None without a search.
         ensemble: for metrics.json: early_stop_metric on val of each network, and what serving costs; None if the job
             trained one network.
@@ -57,5 +59,6 @@ class EvaluationInput:
     variants: Sequence[VariantReport] = ()
     timeline: Timeline = field(default_factory=Timeline)
     companion: CompanionReport | None = None
+    label_issues: LabelIssuesReport | None = None
     tuning: Mapping[str, Any] | None = None
     ensemble: Mapping[str, Any] | None = None

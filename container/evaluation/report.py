@@ -85,6 +85,7 @@ def render_report(
         histograms=[_histogram(analysis, labels) for analysis in order if analysis.histograms],
         reliability=_reliability(order, labels),
         companion=None if evaluation.companion is None else companion_section(evaluation.companion, labels),
+        label_issues=evaluation.label_issues,
         explanation=evaluation.explanation,
         importances=_importances(evaluation.explanation),
         tuning=None if evaluation.tuning is None else tuning_section(evaluation.tuning, analyses["val"].intervals),

@@ -80,6 +80,8 @@ def served_files(source: Path, model: Path, *, include_weights: bool) -> dict[st
                 "Provide the complete model/ of a completed training job.",
             )
     graphs = {*model.glob("model.*.onnx"), *model.glob("model*.onnx.data")}  # variants, and weights beyond 2 GiB
+    if include_weights:
+        graphs |= set(model.glob(artifacts.COMPANION))  # model.pth alone is the network without it
     tokenizers = set(files_below(model / artifacts.TOKENIZER).files) if exists(model / artifacts.TOKENIZER) else set()
     return _members({*(model / name for name in required), *graphs, *tokenizers}, model, place=str(source))
 

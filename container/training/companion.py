@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from container.companion.blend import BlendedCompanion, try_blend
-from container.companion.fit import StepsAside, fit_companion
+from container.companion.fit import Fitted, StepsAside, fit_companion
 from container.companion.graph import Companion
 from container.data.records import onnx_inputs
 from container.data.split import PreparedSplit
 from container.evaluation.bootstrap import estimate_metrics
 from container.evaluation.companion_report import CompanionReport
+from container.evaluation.label_issues import OutOfFold
 from container.training.job_data import JobData
 from contracts.errors import first_line
 from contracts.hyperparameters import Hyperparameters
@@ -31,15 +32,18 @@ class Combined:
     Attributes:
         companion: None if it does not help on val.
         logits: of val and test, blended if there is a companion. [N, K] each
+        report: None without `hp.companion`.
+        out_of_fold: probabilities of the training rows by companions that did not see them; None without a companion.
     """
 
     companion: BlendedCompanion | None
     logits: Mapping[str, np.ndarray]
-    report: CompanionReport
+    report: CompanionReport | None = None
+    out_of_fold: OutOfFold | None = None
 
 
 def add_companion(hp: Hyperparameters, data: JobData, network: Mapping[str, np.ndarray]) -> Combined:
-    """Fit a companion, and keep it if it helps on val. An error does not fail the job.
+    """Fit a companion and, with `hp.companion`, keep it if it helps on val. An error does not fail the job.
 
     Args:
         network: its logits of val and test. [N, K] each
@@ -52,20 +56,29 @@ def add_companion(hp: Hyperparameters, data: JobData, network: Mapping[str, np.n
     except Exception as error:  # of any type, e.g. out of memory: the network is complete
         logger.exception("companion: failed; the job continues without it")
         combined = Combined(None, network, CompanionReport(False, f"{type(error).__name__}: {first_line(error)}"))
-    combined = replace(combined, report=replace(combined.report, seconds=time.perf_counter() - began))
-    level = logging.WARNING if combined.report.factors is None else logging.INFO
-    logger.log(level, "%s", combined.report)
-    return combined
+    if combined.report is None:
+        return combined
+    report = replace(combined.report, seconds=time.perf_counter() - began)
+    logger.log(logging.WARNING if report.factors is None else logging.INFO, "%s", report)
+    return replace(combined, report=report)
 
 
 def _fit_and_blend(hp: Hyperparameters, data: JobData, network: Mapping[str, np.ndarray]) -> Combined:
+    train = data.splits["train"].arrays()
+    fitted = fit_companion(train, hp.text_fields, class_weights=data.class_weights, seed=hp.seed)
+    combined = Combined(None, network, out_of_fold=out_of_fold(fitted))
+    return _blend(hp, data, fitted, combined) if hp.companion else combined
+
+
+def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) -> Combined:
+    """Return `alone`, the network, with the companion if it helps, and with the report."""
+    network = alone.logits
     labels = {name: data.splits[name].column("label").to_numpy() for name in network}
     known = (labels["val"] >= 0) & np.isfinite(network["val"]).all(axis=1)
     if len(np.unique(labels["val"][known])) < 2:
-        raise StepsAside("the labelled val records have fewer than two classes")
-    train = data.splits["train"].arrays()
-    fitted = fit_companion(train, hp.text_fields, class_weights=data.class_weights, seed=hp.seed)
-    predicted = {name: _predict(fitted.companion, data.splits[name], hp.text_fields) for name in network}
+        reason = "the labelled val records have fewer than two classes"
+        return replace(alone, report=CompanionReport(False, reason))
+    predicted = {name: predict(fitted.companion, data.splits[name], hp.text_fields) for name in network}
     companion = {name: logits for name, (logits, _) in predicted.items()}
     trial = try_blend(
         network["val"][known],
@@ -76,10 +89,10 @@ def _fit_and_blend(hp: Hyperparameters, data: JobData, network: Mapping[str, np.
         seed=hp.seed,
     )
     blended = {name: trial.blend(network[name], companion[name]) for name in network}
-    alone = {"network": network, "network and companion": blended, "companion": companion}
-    alone["text, linear"] = {name: fitted.text_logits(scores) for name, (_, scores) in predicted.items()}
+    parts = {"network": network, "network and companion": blended, "companion": companion}
+    parts["text, linear"] = {name: fitted.text_logits(scores) for name, (_, scores) in predicted.items()}
     if fitted.table is not None:
-        alone["table"] = {name: fitted.table_logits(_tabular(data.splits[name])) for name in network}
+        parts["table"] = {name: fitted.table_logits(_tabular(data.splits[name])) for name in network}
     report = CompanionReport(
         kept=trial.helps,
         reason="" if trial.helps else "val does not improve by more than the standard error",
@@ -91,21 +104,26 @@ def _fit_and_blend(hp: Hyperparameters, data: JobData, network: Mapping[str, np.
         num_bytes=fitted.companion.graph.ByteSize(),
         parts={
             part: {name: estimate_metrics(labels[name], values, seed=hp.seed) for name, values in logits.items()}
-            for part, logits in alone.items()
+            for part, logits in parts.items()
         },
     )
     if not trial.helps:
-        return Combined(None, network, report)
-    return Combined(BlendedCompanion(fitted.companion, trial.blend), blended, report)
+        return replace(alone, report=report)
+    companion_and_blend = BlendedCompanion(fitted.companion, trial.blend)
+    return replace(alone, companion=companion_and_blend, logits=blended, report=report)
+
+
+def out_of_fold(fitted: Fitted) -> OutOfFold:
+    """Return the probabilities of the training rows by companions that did not see them."""
+    source = "boosted trees over the table and linear text scores"
+    return OutOfFold(source, fitted.rows, fitted.classes, fitted.labels, fitted.out_of_fold)
 
 
 def _tabular(split: PreparedSplit) -> np.ndarray:
     return np.concatenate([part.tabular for part in split.arrays()])
 
 
-def _predict(
-    companion: Companion, split: PreparedSplit, fields: tuple[TextField, ...]
-) -> tuple[np.ndarray, np.ndarray]:
+def predict(companion: Companion, split: PreparedSplit, fields: tuple[TextField, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return the logits [N, K] and the scores [N, S] of the records of `split`, computed as in serving."""
     order = np.argsort(split.token_counts(np.arange(len(split))), kind="stable")  # similar lengths need little padding
     parts = np.array_split(order, -(-len(order) // _RECORDS_AT_ONCE))

@@ -14,7 +14,6 @@ from torch.utils.tensorboard import SummaryWriter
 
 from container.decision.decision import Decision
 from container.decision.softmax import softmax
-from container.evaluation.companion_report import CompanionReport
 from container.evaluation.evaluation_input import EvaluationInput
 from container.evaluation.explanation import Explanation
 from container.evaluation.fit_decision import describe, fit_decision
@@ -24,9 +23,10 @@ from container.export.artifacts import export_model
 from container.job import Job, write_json
 from container.models.ensemble import Ensemble, Network
 from container.parallel.mesh import RankMesh
-from container.training.companion import add_companion
+from container.training.companion import Combined, add_companion
 from container.training.explain import explain
 from container.training.job_data import JobData
+from container.training.label_issues import of_networks, report_label_issues
 from container.training.loop import merge_history
 from container.training.members import metric_of, shown_values, trained_model
 from container.training.onnx_costs import OnnxCost, measure_costs
@@ -44,12 +44,16 @@ logger = logging.getLogger(__name__)
 def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: StopFlag) -> None:
     """Write every artifact of the job, then the result file."""
     hp, val = job.hp, data.splits["val"]
-    companion, report = None, None
-    if hp.companion:
+    combined = Combined(None, trained.logits)
+    if hp.companion or hp.label_issues:
         combined = add_companion(hp, data, trained.logits)
-        companion, report = combined.companion, combined.report
         trained = replace(trained, logits=dict(combined.logits))
         job.timeline.mark("companion")
+    companion, issues = combined.companion, None
+    if hp.label_issues:
+        out_of_fold = None if trained.out_of_fold is None else of_networks(data, trained.out_of_fold)
+        issues = report_label_issues(job.paths.output_data, data, out_of_fold or combined.out_of_fold)
+        job.timeline.mark("label issues")
     decision = _fit_decision(job, trained, data)
     model = trained_model(hp, data.prepared, trained)
     variants: list[VariantReport] = []
@@ -81,8 +85,8 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         variants=variants,
         run=_run_facts(job, ranks, trained, model, costs),
         ensemble=_ensemble_facts(job, trained, costs),
-        companion=report,
     )  # fmt: skip
+    evaluation = replace(evaluation, companion=combined.report, label_issues=issues)
     metrics, written = _write_results(job, evaluation, step=trained.state.step)
     if trained.out_of_fold is not None:
         path = job.paths.output_data / artifacts.OUT_OF_FOLD
@@ -150,7 +154,6 @@ def _evaluation_input(
     decision: Decision,
     explanation: Explanation | None,
     variants: Sequence[VariantReport],
-    companion: CompanionReport | None,
     run: dict[str, Any],
     ensemble: dict[str, Any] | None,
 ) -> EvaluationInput:
@@ -177,7 +180,6 @@ def _evaluation_input(
         decision=decision,
         explanation=explanation,
         variants=variants,
-        companion=companion,
         timeline=job.timeline,
         uncalibrated={name: softmax(logits) for name, logits in trained.logits.items()},
         tuning=_search_summary(job),

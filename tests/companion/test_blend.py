@@ -133,6 +133,7 @@ def test_a_companion_that_cannot_be_fitted_is_one_warning_and_leaves_the_network
     found = add_companion(hyperparameters(), cast(JobData, None), network)
     assert found.companion is None
     assert found.logits is network
+    assert found.report is not None
     assert str(error) in found.report.reason
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert [record.getMessage() for record in warnings] == [f"companion: none, because {found.report.reason}"]

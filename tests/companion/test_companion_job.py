@@ -6,6 +6,7 @@ import onnx
 import pytest
 
 from container.predictor import Predictor
+from container.steps.packaging import served_files
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
 from testing.jobs import metrics, table
@@ -35,6 +36,24 @@ def test_the_blend_is_measured_as_the_model_is(calibrated_job: JobPaths) -> None
     for split in ("val", "test"):
         blend = found["companion"]["parts"]["network and companion"][split]["auroc"]["value"]
         assert found[f"{split}/auroc"] == pytest.approx(blend, abs=0.02)  # isotonic calibration joins some scores
+
+
+def test_a_package_contains_the_companion_with_the_weights_alone(calibrated_job: JobPaths) -> None:
+    packed = {
+        weights: served_files(calibrated_job.model, calibrated_job.model, include_weights=weights)
+        for weights in (True, False)
+    }
+    assert "companion.onnx" in packed[True]
+    assert "companion.onnx" not in packed[False]  # model.onnx contains it
+
+
+def test_label_issues_are_a_file_a_line_in_the_log_and_a_section(calibrated_job: JobPaths) -> None:
+    found = metrics(calibrated_job)["label_issues"]
+    assert found["examined"] == 60
+    with (calibrated_job.output_data / "label_issues.csv").open() as file:
+        assert len(file.readlines()) == 1 + found["issues"]
+    assert f"label_issues: {found['issues']} of 60 training rows" in (calibrated_job.root / "train.log").read_text()
+    assert "<h2>Label issues</h2>" in (calibrated_job.output_data / "report.html").read_text()
 
 
 def test_a_damaged_companion_is_named(calibrated_job: JobPaths, tmp_path) -> None:

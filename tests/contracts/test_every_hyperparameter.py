@@ -203,6 +203,7 @@ ELSEWHERE = {
     "target_prior": "test_decision.py",
     "decision_threshold": "test_decision.py",
     "companion": "test_companion_job.py",
+    "label_issues": "test_companion_job.py",
     "explain": "test_explain.py",
     "onnx_variants": "test_variants.py",
     "false_positive_cost": "test_decision.py",

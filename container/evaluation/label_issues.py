@@ -1,0 +1,117 @@
+"""Find training rows whose label is probably wrong, from probabilities of models that did not see the row."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from contracts.atomic_files import AtomicFile
+
+SHOWN = 20
+_COLUMNS: tuple[str, ...] = ("row", "id", "given_label", "suggested_label", "score")
+
+
+@dataclass(frozen=True)
+class OutOfFold:
+    """Probabilities of training rows by models that were fitted without them.
+
+    Attributes:
+        source: the models, for the log and the report.
+        rows: positions in train. [N]
+        classes: ids of the M classes. [M]
+        labels: index in `classes` of each row's label. [N]
+        probabilities: [N, M]
+    """
+
+    source: str
+    rows: np.ndarray
+    classes: np.ndarray
+    labels: np.ndarray
+    probabilities: np.ndarray
+
+
+@dataclass(frozen=True)
+class LabelIssues:
+    """Rows of train whose label is probably wrong, the most suspicious first. I issues.
+
+    Attributes:
+        source: see OutOfFold.
+        examined: number of rows with probabilities.
+        positions: in train. [I]
+        suggested: class ids. [I]
+        scores: confidence in the given label, from 0 to 1. [I]
+    """
+
+    source: str
+    examined: int
+    positions: np.ndarray
+    suggested: np.ndarray
+    scores: np.ndarray
+
+    def __str__(self) -> str:
+        return (
+            f"label_issues: {len(self.positions)} of {self.examined} training rows have a label that is probably "
+            f"wrong, by out-of-fold probabilities of {self.source}"
+        )
+
+
+@dataclass(frozen=True)
+class LabelIssuesReport:
+    """The content of the report's section.
+
+    Attributes:
+        rows: of label_issues.csv, at most SHOWN, by column.
+    """
+
+    source: str
+    examined: int
+    issues: int
+    rows: Sequence[dict[str, Any]]
+
+
+def find_label_issues(found: OutOfFold) -> LabelIssues:
+    """Return the issues that confident learning finds (Northcutt, Jiang & Chuang, 2021, by cleanlab)."""
+    from cleanlab.filter import find_label_issues as confident_learning
+    from cleanlab.rank import get_label_quality_scores
+
+    scores = get_label_quality_scores(found.labels, found.probabilities, method="normalized_margin")
+    flagged = np.flatnonzero(confident_learning(found.labels, found.probabilities, n_jobs=1))
+    flagged = flagged[np.argsort(scores[flagged], kind="stable")]
+    suggested = found.classes[found.probabilities[flagged].argmax(axis=1)]
+    return LabelIssues(found.source, len(found.rows), found.rows[flagged], suggested, scores[flagged])
+
+
+def write_label_issues(
+    path: Path,
+    issues: LabelIssues,
+    *,
+    row: np.ndarray,
+    ids: pa.ChunkedArray,
+    given: pa.ChunkedArray,
+    class_labels: Sequence[int | str],
+) -> LabelIssuesReport:
+    """Write the CSV file, atomically; return the content of the report's section.
+
+    Args:
+        row, ids, given: number, id and raw label of every training row.
+        class_labels: in the order of the class ids.
+    """
+    chosen = pa.array(issues.positions)
+    columns = (
+        row[issues.positions].tolist(),
+        ids.take(chosen).to_pylist(),
+        given.take(chosen).to_pylist(),
+        [class_labels[k] for k in issues.suggested.tolist()],
+        [round(score, 6) for score in issues.scores.tolist()],
+    )
+    rows = list(zip(*columns))
+    with AtomicFile(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(_COLUMNS)
+        writer.writerows(rows)
+    shown: list[dict[str, Any]] = [dict(zip(_COLUMNS, values)) for values in rows[:SHOWN]]
+    return LabelIssuesReport(issues.source, issues.examined, len(rows), shown)

@@ -1,0 +1,52 @@
+"""Write a job's label issues."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from container.evaluation.label_issues import LabelIssuesReport, OutOfFold, find_label_issues, write_label_issues
+from container.training.job_data import JobData
+from contracts.artifacts import LABEL_ISSUES
+from contracts.errors import first_line
+
+logger = logging.getLogger(__name__)
+
+
+def report_label_issues(folder: Path, data: JobData, found: OutOfFold | None) -> LabelIssuesReport | None:
+    """Write label_issues.csv into `folder`, and return the content of the report. An error does not fail the job."""
+    path = folder / LABEL_ISSUES
+    path.unlink(missing_ok=True)  # of an earlier run
+    if found is None:
+        logger.warning("label_issues: none, because there are no out-of-fold probabilities")
+        return None
+    train = data.splits["train"]
+    try:
+        issues = find_label_issues(found)
+        logger.info("%s", issues)
+        folder.mkdir(parents=True, exist_ok=True)
+        return write_label_issues(
+            path,
+            issues,
+            row=train.column("row").to_numpy(),
+            ids=train.column("id"),
+            given=train.column("raw_label"),
+            class_labels=list(data.prepared.fitted.class_labels),
+        )
+    except Exception as error:  # of any type: the model is complete
+        logger.exception("label_issues: none, because of %s: %s", type(error).__name__, first_line(error))
+        return None
+
+
+def of_networks(data: JobData, probabilities: np.ndarray) -> OutOfFold:
+    """Return the out-of-fold probabilities of cross-fitted networks.
+
+    Args:
+        probabilities: of every row of train. [N, K]
+    """
+    labels = data.splits["train"].column("label").to_numpy()
+    rows = np.flatnonzero(labels >= 0)
+    classes, indices = np.unique(labels[rows], return_inverse=True)
+    known = probabilities[rows][:, classes]
+    source = "the networks of cross_fit, each over the rows that it did not train on"
+    return OutOfFold(source, rows, classes, indices, known / known.sum(axis=1, keepdims=True))

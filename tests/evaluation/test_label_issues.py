@@ -1,0 +1,91 @@
+"""Label issues: found from out-of-fold probabilities, written as a table, and shown."""
+
+import csv
+import logging
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from container.evaluation.evaluate import write_evaluation
+from container.evaluation.label_issues import LabelIssuesReport, OutOfFold, find_label_issues, write_label_issues
+from container.training import label_issues as in_job
+from container.training.job_data import JobData
+from container.training.label_issues import report_label_issues
+from testing.evaluations import two_splits
+
+
+def flipped(rows: int = 2000, *, share: float = 0.03, seed: int = 0) -> tuple[OutOfFold, np.ndarray]:
+    """Probabilities that are mostly right, and the positions of the rows whose label was flipped."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(0, 3, rows)
+    logits = rng.normal(size=(rows, 3)) + 4 * np.eye(3)[truth]
+    wrong = rng.choice(rows, int(share * rows), replace=False)
+    labels = truth.copy()
+    labels[wrong] = (truth[wrong] + rng.integers(1, 3, len(wrong))) % 3
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    # Row i is at position 10 + i of train; class index k is class 2 * k.
+    return OutOfFold("a model", np.arange(rows) + 10, np.array([0, 2, 4]), labels, probabilities), wrong + 10
+
+
+def test_flipped_labels_are_found_most_suspicious_first():
+    found, wrong = flipped()
+    issues = find_label_issues(found)
+    assert issues.examined == 2000
+    assert (np.diff(issues.scores) >= 0).all()
+    assert np.isin(issues.positions[: len(wrong)], wrong).mean() > 0.9
+    truth = found.probabilities.argmax(axis=1)
+    assert (issues.suggested == 2 * truth[issues.positions - 10]).all()
+
+
+def test_rows_without_a_doubt_have_no_issues():
+    labels = np.repeat([0, 1], 50)
+    found = OutOfFold("a model", np.arange(100), np.arange(2), labels, np.eye(2)[labels] * 0.98 + 0.01)
+    assert len(find_label_issues(found).positions) == 0
+
+
+def test_the_file_has_the_row_the_id_and_both_labels_as_the_user_wrote_them(tmp_path):
+    issues = replace(find_label_issues(flipped()[0]), positions=np.array([3, 1]))
+    issues = replace(issues, suggested=np.array([1, 0]), scores=np.array([0.125, 0.5]))
+    report = write_label_issues(
+        tmp_path / "label_issues.csv",
+        issues,
+        row=np.array([0, 5, 6, 9]),
+        ids=pa.chunked_array([["a", "007"], ["c", 'd "x", y']]),
+        given=pa.chunked_array([["bad", "good", "bad", "bad"]]),
+        class_labels=["bad", "good"],
+    )
+    with (tmp_path / "label_issues.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [
+            ["row", "id", "given_label", "suggested_label", "score"],
+            ["9", 'd "x", y', "bad", "good", "0.125"],
+            ["5", "007", "good", "bad", "0.5"],
+        ]
+    assert (report.issues, report.rows[1]["id"]) == (2, "007")
+
+
+def test_the_report_and_the_metrics_have_the_issues(tmp_path):
+    row = {"row": 7, "id": "<b>", "given_label": "0", "suggested_label": 1, "score": 0.25}
+    made = replace(two_splits(), label_issues=LabelIssuesReport("a model", 1000, 1, [row]))
+    assert write_evaluation(tmp_path, made)["label_issues"]["issues"] == 1
+    page = (tmp_path / "report.html").read_text()
+    assert "1 of 1,000 training rows have a label that is probably wrong" in page
+    assert '<td class="text">&lt;b&gt;</td>' in page
+
+
+@pytest.mark.parametrize("probabilities", [None, flipped()[0]])
+def test_without_probabilities_or_after_an_error_the_job_goes_on_without_the_file_of_an_earlier_run(
+    probabilities, tmp_path, caplog, monkeypatch
+):
+    def fail(_):
+        raise MemoryError("too large")
+
+    monkeypatch.setattr(in_job, "find_label_issues", fail)
+    (tmp_path / "label_issues.csv").touch()
+    data = cast(JobData, SimpleNamespace(splits={"train": None}))
+    assert report_label_issues(tmp_path, data, probabilities) is None
+    assert not (tmp_path / "label_issues.csv").exists()
+    assert sum("label_issues: none" in r.getMessage() and r.levelno >= logging.WARNING for r in caplog.records) == 1
