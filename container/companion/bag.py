@@ -9,9 +9,9 @@ from scipy import sparse
 from container.data.records import TextArrays
 
 # A pair (a, b) has the bucket (a * MULTIPLIER + b) mod BUCKETS; BUCKETS is prime.
-BUCKETS = 131_071
+BUCKETS = 65_521
 MULTIPLIER = 1_000_003
-_FEWEST_RECORDS = 3  # a term in fewer training records is left out
+_FEWEST_RECORDS = 2  # a term in fewer training records is left out
 
 
 @dataclass(frozen=True)

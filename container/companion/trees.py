@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _SETTINGS: dict[str, Any] = {
     "learning_rate": 0.05,
-    "max_leaf_nodes": 8,
+    "max_leaf_nodes": 5,
     "min_samples_leaf": 20,
     "l2_regularization": 1.0,
 }

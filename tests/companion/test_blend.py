@@ -2,11 +2,13 @@
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
 import onnx
 import onnxruntime
+import pyarrow as pa
 import pytest
 
 from container.companion.blend import Blend, BlendedCompanion, try_blend
@@ -167,3 +169,25 @@ def test_a_split_of_one_class_has_no_estimates():
 def test_equal_scores_count_as_ties():
     found = estimate_metrics(np.array([0, 1, 0, 1]), np.zeros((4, 2)), seed=0)
     assert (found["auroc"].value, found["average_precision"].value) == (0.5, 0.5)
+
+
+def test_a_val_without_two_classes_gives_no_blend_but_probabilities_of_train():
+    class Split:
+        def __init__(self, part):
+            self.part = part
+
+        def arrays(self):
+            return [self.part]
+
+        def column(self, name):
+            return pa.chunked_array([getattr(self.part, name)])
+
+    hp = hyperparameters(model_class="bert", companion=True)
+    train, val = rows(100), rows(20, labels=np.ones(20, int))
+    data = SimpleNamespace(splits={"train": Split(train), "val": Split(val)}, class_weights=[1.0, 1.0])
+    found = add_companion(hp, cast(JobData, data), {"val": np.zeros((20, 2))})
+    assert found.companion is None
+    assert found.report is not None
+    assert found.report.reason == "the labelled val records have fewer than two classes"
+    assert found.out_of_fold is not None
+    assert found.out_of_fold.probabilities.shape == (100, 2)
