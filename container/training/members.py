@@ -122,7 +122,6 @@ class _Members:
 
     def _load(self, network: _Network) -> None:
         network.store.load_weights(network.checkpoint, self._execution.module)
-        self._execution.reshard()
 
     def _predict(self, execution: Execution, split: PreparedSplit) -> np.ndarray:
         return predict(execution, split, hp=self._job.hp, stop=self._stop)
