@@ -162,8 +162,8 @@ def send(job: FinishedJob, scratch: Path) -> str:
     except ImportError as error:
         raise ContractError(
             f"mlflow_tracking_uri: MLflow is not installed: {first_line(error)}",
-            "Install this project with its extra mlflow: pip install 'text-table-trainer[mlflow]'. For an image, build it "
-            "with --build-arg EXTRAS=mlflow.",
+            "Install this project with its extra mlflow: pip install 'text-table-trainer[mlflow]'. Build an image with "
+            "--build-arg EXTRAS=mlflow.",
         ) from error
     # sagemaker-mlflow warns at each request to another server.
     logging.getLogger("mlflow.tracking.request_header.registry").setLevel(logging.ERROR)

@@ -13,6 +13,8 @@ from pydantic_core import SchemaValidator, core_schema
 
 from contracts.errors import ContractError, shown
 from contracts.spelling import did_you_mean
+from contracts.steps import BATCH_SCORE, REGISTRATION
+from pipeline.aws.hosting import ENDPOINT_MODEL, TRANSFORM_MODEL
 from pipeline.aws.parameters import ParameterSpec
 from pipeline.config import PipelineConfig
 from pipeline.plan import LONGEST_VALUE, Plan
@@ -32,6 +34,7 @@ _TOKEN = {"ClientRequestToken": "0" * 32}  # botocore adds it
 _DOCUMENTED = {"HyperParameterValue": LONGEST_VALUE}  # characters, where AWS's documentation allows fewer than botocore
 _UNITS = {"string": "characters", "list": "items", "map": "entries"}
 _NUMBERS = ("integer", "long", "float", "double")
+_MODELS = {TRANSFORM_MODEL: BATCH_SCORE.name, ENDPOINT_MODEL: REGISTRATION.name}  # steps whose settings a model has
 _KEYS = {  # the configuration's key of an argument in which no parameter occurs
     "AsyncInferenceConfig": "aws.deploy.asynchronous",
     "CustomerMetadataProperties": "condition.metric",
@@ -210,6 +213,7 @@ def _steps(steps: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def key_of(plan: Plan, step: str, path: tuple[str, ...]) -> str:
     """Return the configuration's key of an argument; for an argument that no key sets, its path."""
+    step = _MODELS.get(step, step)
     for part, name in reversed([*zip(path, (*path[1:], ""), strict=True)]):
         repeated = next((each.from_hyperparameters for each in plan.steps if each.contract.name == step), {})
         if part == "Environment" and name in repeated:
