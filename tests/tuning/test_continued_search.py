@@ -1,11 +1,15 @@
 """A search that has ended goes on with more trials, seeds or hours, and keeps its winner until another is better."""
 
 import csv
+from types import SimpleNamespace
 
 import pytest
 from optuna.trial import TrialState
 
-from container.tuning.search import Search, search
+from container.failure import Failure
+from container.tuning.search import Running, Search, search
+from container.tuning.study import TuningStudy
+from container.tuning.trial_workers import Shares
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from testing.jobs import write_job
@@ -138,3 +142,13 @@ def test_a_search_of_another_space_is_refused_and_the_study_stays(tmp_path, valu
     values += [0.9, 0.5]
     searched(tmp_path, trials=3)
     assert numbers(paths) == [0, 1, 2]
+
+
+def test_a_seed_that_failed_is_recorded_and_not_trained_again(tmp_path):
+    paths = write_job(tmp_path, overrides={"tuning": {"space": {"lr": [1e-3, 2e-3]}}})
+    hp = load_hyperparameters(paths)
+    study = TuningStudy(paths, hp)
+    run = SimpleNamespace(failure=Failure("it diverged", ""), completed=False)
+    folder = paths.tuning / "seed-43-of-trial-0000"
+    Search(paths, hp, study, Shares.of(hp, num_gpus=0))._end(Running(run, folder, hp, None, 0))
+    assert study.notes == {folder.name: None}
