@@ -86,9 +86,9 @@ def train(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None) -> int:
     control: Control | None = None
     with _handled(stop):
         try:
-            paths = with_own_checkpoints(paths, os.environ)
             for folder in paths.written:
                 check_writable(folder)
+            paths = with_own_checkpoints(paths, os.environ)
             topology = Topology.read(paths)
             if not topology.trains:
                 logger.info("host %s is not in the training group %r: exiting with 0", topology.current, topology.group)
