@@ -1,5 +1,7 @@
 """The training jobs of SageMaker's tuner have one folder of checkpoints in S3: each uses a part of its own."""
 
+import os
+
 import pytest
 
 from container import supervisor
@@ -13,6 +15,8 @@ NAME = "claims-260101-1200-007-1a2b3c"
 def paths_of_job(paths, monkeypatch):
     """Return the paths with which the supervisor would train."""
     seen = []
+    monkeypatch.setattr(supervisor, "set_up_logging", lambda: None)
+    monkeypatch.setattr(os, "umask", lambda _mask: 0)
     monkeypatch.setattr(supervisor, "_train", lambda used, *_, **__: seen.append(used) or 0)
     assert supervisor.train(paths) == 0
     return seen[0]
