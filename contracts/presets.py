@@ -129,6 +129,8 @@ RULES = (
     Rule("numeric_embedding", "piecewise_linear", TABLE),
     Rule("count_threshold", 10, CATEGORIES),
     Rule("early_stop_metric", "val/auroc", BINARY),
+    Rule("companion", True, ALWAYS),
+    Rule("ensemble", 4, ALWAYS, ("best",)),
     Rule("calibration", "temperature", ALWAYS),
     Rule("max_epochs", 3, UNKNOWN_SIZE),
     Rule("val_check_interval", 0.5, ALWAYS),

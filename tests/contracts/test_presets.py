@@ -63,6 +63,14 @@ def test_a_setting_without_effect_is_not_chosen():
     assert choose(model_class="lstm").hp.layer_lr_decay == 1
 
 
+def test_best_trains_several_networks_unless_a_search_does():
+    assert choose(preset="best").hp.ensemble == 4
+    assert choose().hp.ensemble == 1
+    hp, lines = choose(preset="best", tuning={"trials": 2})
+    assert hp.ensemble == 1
+    assert any("ensemble=4" in line and "because of your settings" in line for line in lines)
+
+
 def test_random_encoders_are_small_and_get_a_higher_rate():
     hp, _ = choose(tokenizer="from_scratch")
     assert (hp.lr, hp.encoder_config["hidden_size"]) == (2e-3, 64)
