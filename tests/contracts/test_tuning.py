@@ -5,7 +5,7 @@ import json
 import pytest
 
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import cast_value, load_search, parse_hyperparameters
+from contracts.hyperparameter_files import cast_value, choose_settings, parse_hyperparameters, read_settings
 from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import MODEL_CLASSES, TWO_TEXT_CLASSES
 from contracts.tuning import Tuning
@@ -123,13 +123,17 @@ def test_a_default_space_has_no_value_that_contradicts_the_other_settings():
 
 def test_the_command_tune_searches_without_the_key_and_its_options_override_the_key(tmp_path):
     paths = write_job(tmp_path)
-    assert load_search(paths, {}).tuning == Tuning()
+
+    def tuning_with(options):
+        return choose_settings(read_settings(paths, tuning=options)).hp.tuning
+
+    assert tuning_with({}) == Tuning()
     write_job(tmp_path, overrides={"tuning": {"trials": 9, "final_seeds": 2, "space": RATES}})
-    tuning = load_search(paths, {"trials": 4, "max_hours": 0.5}).tuning
+    tuning = tuning_with({"trials": 4, "max_hours": 0.5})
     assert tuning is not None
     assert (tuning.trials, tuning.max_hours, tuning.final_seeds) == (4, 0.5, 2)
     with pytest.raises(ContractError, match="trials: Input should be greater"):
-        load_search(paths, {"trials": 0})
+        tuning_with({"trials": 0})
 
 
 def test_no_search_is_the_default():
