@@ -31,7 +31,7 @@ def rows(
     label = rng.integers(0, classes, number) if labels is None else labels
     records = []
     for y in label:
-        chunks = [rng.integers(5, 60, rng.integers(1, 12)).tolist() for _ in range(rng.integers(1, 3))]
+        chunks = [rng.integers(0, 12, rng.integers(1, 12)).tolist() for _ in range(rng.integers(1, 3))]  # 0 pads too
         if rng.random() < 0.5:
             chunks[0].append(100 + int(y))
         records.append([[2, *chunk, 3] for chunk in chunks])
