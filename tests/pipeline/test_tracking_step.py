@@ -126,7 +126,9 @@ def test_a_local_run_goes_on_when_the_tracker_is_down_and_sends_the_results_the_
     server = MlflowServer(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as free:
         server.port = free.getsockname()[1]
-    run_or_reuse(trained(server.uri), TRACKING)
+    state = trained(server.uri)
+    run_or_reuse(state, TRACKING)
+    assert TRACKING.name not in state.records  # not cached
     warning = capfd.readouterr().err
     assert "Tracking: the results were not sent (exit code 1). The run continues." in warning
     assert f"python -m container track --root {tmp_path}/training/ml --uri {server.uri}" in warning
