@@ -23,7 +23,7 @@ def values(monkeypatch):
     """Replace the runs by values of the metric, in order; None is a failed run."""
     left = []
 
-    def start(self, folder, hp, *, trial=None):
+    def start(self, folder, hp, *, trial=None, **_):
         value = left.pop(0)
         self._spent += HOUR
         checkpoint = folder / "checkpoints" / CHECKPOINT
@@ -84,6 +84,41 @@ def test_more_seeds_train_the_best_settings_again(tmp_path, values):
     values += [0.9]
     paths, hp = searched(tmp_path, trials=2, final_seeds=3)
     assert (installed(paths), hp.seed) == ("seed-44-of-trial-0001", 44)
+
+
+def members(paths):
+    """Return the names of the runs whose checkpoints are those of the networks of the ensemble."""
+    found = paths.ensemble.glob(f"*/checkpoints/{CHECKPOINT}/run")
+    return {path.parents[2].name: path.read_text() for path in found}
+
+
+def test_more_seeds_join_the_networks_that_the_search_has_combined(tmp_path, values):
+    values += [0.6, 0.7, 0.65]
+    searched(tmp_path, trials=2, final_model="average")
+    values += [0.5]
+    paths, hp = searched(tmp_path, trials=2, final_model="average", final_seeds=3)
+    assert members(paths) == {
+        "seed-42": "trial-0001",
+        "seed-43": "average-seed-43-of-trial-0001",
+        "seed-44": "average-seed-44-of-trial-0001",
+    }
+    assert hp.ensemble == 3
+
+
+def test_networks_of_a_better_trial_replace_those_that_the_search_has_combined(tmp_path, values):
+    values += [0.6, 0.7, 0.65]
+    searched(tmp_path, trials=2, final_model="average")
+    values += [0.8, 0.75]
+    paths, hp = searched(tmp_path, trials=3, final_model="average")
+    assert members(paths) == {"seed-42": "trial-0002", "seed-43": "average-seed-43-of-trial-0002"}
+    assert hp.ensemble == 2
+
+
+def test_another_final_model_after_the_end_is_refused(tmp_path, values):
+    values += [0.6, 0.7, 0.65]
+    searched(tmp_path, trials=2)
+    with pytest.raises(ContractError, match="tuning.final_model: is soup, but the search has ended with best"):
+        searched(tmp_path, trials=2, final_model="soup")
 
 
 def test_more_hours_continue_a_search_that_ran_out_of_time(tmp_path, values):

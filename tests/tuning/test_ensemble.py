@@ -411,10 +411,11 @@ class Runs:
 
 
 def trained_by(runs, monkeypatch, tmp_path, *, num_gpus, sleep=lambda _: None, **settings):
-    hp = load_hyperparameters(write_job(tmp_path, overrides={"nproc_per_node": 1, **settings}))
+    paths = write_job(tmp_path, overrides={"nproc_per_node": 1, **settings})
+    hp = load_hyperparameters(paths)
     monkeypatch.setattr(ensemble, "TrialRun", runs)
     monkeypatch.setattr(ensemble.time, "sleep", sleep)
-    return train_members(JobPaths(tmp_path), hp, num_gpus=num_gpus)
+    return train_members(paths, hp, prepare_data(paths, hp), num_gpus=num_gpus)
 
 
 def test_networks_train_side_by_side_on_gpus_of_their_own(monkeypatch, tmp_path):
