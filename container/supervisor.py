@@ -153,7 +153,7 @@ def _train(
         from container.tuning.search import search  # imports Optuna, which few jobs need
 
         combination = "soup" if hp.tuning.final_model == "soup" else "average"
-        hp = search(paths, hp, hosts=topology.size, num_gpus=num_gpus)
+        hp = search(paths, hp, hosts=topology.size, num_gpus=num_gpus, stop=stop)
         kind = "winner"
         timeline.mark("search")
     num_workers = hp.nproc_per_node or num_gpus or 1

@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -47,6 +47,17 @@ class StopHandler:
         if self.interrupts:
             self.interrupts = False  # a second signal must not interrupt the cleanup after the first
             raise HostTrouble(self.trouble) if self.trouble is not None else StoppedBeforeTraining
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Let a stop, also an earlier one, interrupt these lines; `interrupts` is off around them."""
+        self.interrupts = True
+        try:
+            if self.requested:
+                raise StoppedBeforeTraining
+            yield
+        finally:
+            self.interrupts = False
 
 
 class StoppedBeforeTraining(BaseException):

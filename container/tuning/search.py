@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ from container.training.checkpoint_files import clear_checkpoints, complete_chec
 from container.tuning.ensemble import SEEDS, member_folder
 from container.tuning.results import write_results
 from container.tuning.study import TuningStudy
-from container.tuning.trial_workers import Shares, TrialRun, remove_run, validations
-from container.workers import StoppedBeforeTraining
+from container.tuning.trial_workers import Running, Shares, TrialRun, remove_run, validations
+from container.workers import StopHandler, StoppedBeforeTraining
 from contracts.atomic_files import write_text_atomically
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
@@ -39,29 +38,7 @@ _WINNER = "winner.json"
 _HOUR = 3600.0
 
 
-@dataclass
-class Running:
-    """A run in progress: of a trial, or of the best settings with another seed."""
-
-    run: TrialRun
-    folder: Path
-    hp: Hyperparameters
-    trial: Trial | None
-    reported: int
-    since: float = field(default_factory=time.monotonic)
-    state: dict[str, Any] = field(default_factory=dict)
-    pruned: bool = False
-
-    def facts(self, entry: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return facts for the report: the steps until `entry` of the history, and those of a trial without pruning."""
-        history = self.state.get("history") or [{"step": 0, "epoch": 0.0}]
-        last = history[-1] if entry is None else entry
-        planned = round(last["step"] / last["epoch"] * self.hp.max_epochs) if last["epoch"] else 0
-        seconds = round(time.monotonic() - self.since, 1)
-        return {"seconds": seconds, "steps": last["step"], "epochs": last["epoch"], "planned_steps": planned}
-
-
-def search(paths: JobPaths, hp: Hyperparameters, *, hosts: int, num_gpus: int) -> Hyperparameters:
+def search(paths: JobPaths, hp: Hyperparameters, *, hosts: int, num_gpus: int, stop: StopHandler) -> Hyperparameters:
     """Run the trials that are missing, train the best settings with final_seeds seeds, and install the best run.
 
     Returns:
@@ -96,7 +73,7 @@ def search(paths: JobPaths, hp: Hyperparameters, *, hosts: int, num_gpus: int) -
             "Set it back, or start over with resume=false.",
         )
     try:
-        with Search(paths, hp, study, Shares.of(hp, num_gpus=num_gpus)) as running:
+        with Search(paths, hp, study, Shares.of(hp, num_gpus=num_gpus), stop=stop) as running:
             running.run_trials()
             best = running.choose_seed()
     except ContractError:
@@ -138,13 +115,16 @@ def _install(source: Path, target: Path) -> None:
 class Search:
     """The trials of a search in progress; a context manager that stops the running ones."""
 
-    def __init__(self, paths: JobPaths, hp: Hyperparameters, study: TuningStudy, shares: Shares) -> None:
+    def __init__(
+        self, paths: JobPaths, hp: Hyperparameters, study: TuningStudy, shares: Shares, *, stop: StopHandler
+    ) -> None:
         assert hp.tuning is not None
         self._paths = paths
         self._hp = hp
         self._tuning = hp.tuning
         self._study = study
         self._shares = shares
+        self._stop = stop
         self._metric = metric_of(hp)
         self._running: list[Running] = []
         self._spares: dict[int, TrialRun] = {}
@@ -154,6 +134,7 @@ class Search:
         self._bar = tqdm(total=self._tuning.trials, unit="trial", file=sys.stderr, disable=not sys.stderr.isatty())
 
     def __enter__(self) -> "Search":
+        self._stop.interrupts = False  # an interrupted transaction would lock the study
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
@@ -163,6 +144,7 @@ class Search:
             run.close()
         self._study.note("seconds", self._seconds())
         self._bar.close()
+        self._stop.interrupts = error is None
         if isinstance(error, StoppedBeforeTraining):
             error.where = f"the search has {self._finished()} of {self._tuning.trials} trials"
 
@@ -278,7 +260,8 @@ class Search:
         """Prepare the data of these settings, or of `data_of`, if no earlier run has, and begin the run."""
         slot = min(set(range(self._shares.parallel)) - {running.run.slot for running in self._running})
         self._add_spare(slot)
-        prepared = prepare_data(self._paths, data_of or hp, keep_others=True)
+        with self._stop.interrupting():
+            prepared = prepare_data(self._paths, data_of or hp, keep_others=True)
         check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
         self._has_data = True
         run = self._spares.pop(slot)
@@ -295,7 +278,8 @@ class Search:
 
     def _wait(self) -> None:
         """Wait a moment; report new validations, and record the ends of runs."""
-        time.sleep(_POLL)
+        with self._stop.interrupting():
+            time.sleep(_POLL)
         for running in list(self._running):
             ended = running.run.ended  # before its last state is read
             state = running.run.new_state()

@@ -5,10 +5,11 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from container.failure import Failure
 from container.hosts.control import Control
@@ -20,6 +21,9 @@ from container.workers import StopHandler, Workers
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -168,6 +172,28 @@ class TrialRun:
             self._thread.join()
         self._workers.__exit__()
         self._folder.cleanup()
+
+
+@dataclass
+class Running:
+    """A run in progress: of a trial, or of the best settings with another seed."""
+
+    run: TrialRun
+    folder: Path
+    hp: Hyperparameters
+    trial: "Trial | None"
+    reported: int
+    since: float = field(default_factory=time.monotonic)
+    state: dict[str, Any] = field(default_factory=dict)
+    pruned: bool = False
+
+    def facts(self, entry: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return facts for the report: the steps until `entry` of the history, and those of a trial without pruning."""
+        history = self.state.get("history") or [{"step": 0, "epoch": 0.0}]
+        last = history[-1] if entry is None else entry
+        planned = round(last["step"] / last["epoch"] * self.hp.max_epochs) if last["epoch"] else 0
+        seconds = round(time.monotonic() - self.since, 1)
+        return {"seconds": seconds, "steps": last["step"], "epochs": last["epoch"], "planned_steps": planned}
 
 
 def remove_run(folder: Path) -> None:

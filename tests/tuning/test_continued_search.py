@@ -10,6 +10,7 @@ from container.failure import Failure
 from container.tuning.search import Running, Search, search
 from container.tuning.study import TuningStudy
 from container.tuning.trial_workers import Shares
+from container.workers import StopHandler, StoppedBeforeTraining
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from testing.jobs import write_job
@@ -44,7 +45,7 @@ def searched(root, **tuning):
     """Search, and return the job's paths and the hyperparameters of the winner."""
     section = {"metric": "val/auroc", "final_seeds": 2, "space": {"lr": [1e-3, 2e-3, 3e-3]}, **tuning}
     paths = write_job(root, overrides={"tuning": section})
-    return paths, search(paths, load_hyperparameters(paths), hosts=1, num_gpus=0)
+    return paths, search(paths, load_hyperparameters(paths), hosts=1, num_gpus=0, stop=StopHandler())
 
 
 def installed(paths):
@@ -132,6 +133,26 @@ def test_more_hours_continue_a_search_that_ran_out_of_time(tmp_path, values):
     assert numbers(paths) == [0, 1, 2, 3]
 
 
+def test_a_stop_during_a_transaction_takes_effect_after_it(tmp_path, values, monkeypatch):
+    stop = StopHandler()
+
+    def interrupted(*arguments):
+        stop()  # as by a signal
+        return note(*arguments)
+
+    note = TuningStudy.note
+    values += [0.6, 0.7]
+    with monkeypatch.context() as patch:
+        patch.setattr(TuningStudy, "note", interrupted)
+        section = {"metric": "val/auroc", "trials": 2, "final_seeds": 1, "space": {"lr": [1e-3, 2e-3]}}
+        paths = write_job(tmp_path, overrides={"tuning": section})
+        search(paths, load_hyperparameters(paths), hosts=1, num_gpus=0, stop=stop)
+    assert stop.requested
+    assert len(values) == 0
+    with pytest.raises(StoppedBeforeTraining), stop.interrupting():
+        raise AssertionError
+
+
 def test_the_same_command_again_runs_nothing(tmp_path, values):
     values += [0.6, None, 0.7, None]
     searched(tmp_path, trials=3)
@@ -185,5 +206,5 @@ def test_a_seed_that_failed_is_recorded_and_not_trained_again(tmp_path):
     study = TuningStudy(paths, hp)
     run = SimpleNamespace(failure=Failure("it diverged", ""), completed=False)
     folder = paths.tuning / "seed-43-of-trial-0000"
-    Search(paths, hp, study, Shares.of(hp, num_gpus=0))._end(Running(run, folder, hp, None, 0))
+    Search(paths, hp, study, Shares.of(hp, num_gpus=0), stop=StopHandler())._end(Running(run, folder, hp, None, 0))
     assert study.notes == {folder.name: None}
