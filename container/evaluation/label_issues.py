@@ -33,6 +33,12 @@ class OutOfFold:
     labels: np.ndarray
     probabilities: np.ndarray
 
+    @property
+    def log_loss(self) -> float:
+        """Return the mean negative logarithm of the probabilities of the given labels."""
+        given = np.take_along_axis(self.probabilities, self.labels[:, None], axis=1)
+        return float(-np.log(np.maximum(given, 1e-12)).mean())
+
 
 @dataclass(frozen=True)
 class LabelIssues:

@@ -51,8 +51,8 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         job.timeline.mark("companion")
     companion, issues = combined.companion, None
     if hp.label_issues:
-        out_of_fold = None if trained.out_of_fold is None else of_networks(data, trained.out_of_fold)
-        issues = report_label_issues(job.paths.output_data, data, out_of_fold or combined.out_of_fold)
+        networks = None if trained.out_of_fold is None else of_networks(data, trained.out_of_fold)
+        issues = report_label_issues(job.paths.output_data, data, networks, combined.out_of_fold)
         job.timeline.mark("label issues")
     decision = _fit_decision(job, trained, data)
     model = trained_model(hp, data.prepared, trained)

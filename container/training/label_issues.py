@@ -13,8 +13,13 @@ from contracts.errors import first_line
 logger = logging.getLogger(__name__)
 
 
-def report_label_issues(folder: Path, data: JobData, found: OutOfFold | None) -> LabelIssuesReport | None:
-    """Write label_issues.csv into `folder`, and return the content of the report. An error does not fail the job."""
+def report_label_issues(folder: Path, data: JobData, *sources: OutOfFold | None) -> LabelIssuesReport | None:
+    """Write label_issues.csv into `folder`, and return the content of the report. An error does not fail the job.
+
+    Args:
+        sources: the one with the lowest log loss is used.
+    """
+    found = min((each for each in sources if each is not None), key=lambda each: each.log_loss, default=None)
     path = folder / LABEL_ISSUES
     path.unlink(missing_ok=True)  # of an earlier run
     if found is None:

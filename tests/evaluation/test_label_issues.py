@@ -89,3 +89,15 @@ def test_without_probabilities_or_after_an_error_the_job_goes_on_without_the_fil
     assert report_label_issues(tmp_path, data, probabilities) is None
     assert not (tmp_path / "label_issues.csv").exists()
     assert sum("label_issues: none" in r.getMessage() and r.levelno >= logging.WARNING for r in caplog.records) == 1
+
+
+def test_the_source_that_predicts_the_given_labels_best_is_used(tmp_path):
+    good, _ = flipped()
+    bad = replace(good, source="a worse model", probabilities=np.roll(good.probabilities, 1, axis=1))
+    ids = pa.chunked_array([pa.array(range(2010))])
+    split = SimpleNamespace(column=lambda _: ids)
+    fitted = SimpleNamespace(class_labels=list("abcde"))
+    data = SimpleNamespace(splits={"train": split}, prepared=SimpleNamespace(fitted=fitted))
+    report = report_label_issues(tmp_path, cast(JobData, data), bad, good, None)
+    assert report is not None
+    assert report.source == "a model"
