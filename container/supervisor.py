@@ -145,6 +145,8 @@ def _train(
 ) -> int:
     given = read_settings(paths, tuning=tuning)
     hp, reasons = choose_settings(given)
+    for line in reasons:
+        logger.info("%s", line)
     num_gpus = count_gpus()
     topology = control.topology
     kind: JobKind = "whole"
@@ -157,8 +159,6 @@ def _train(
         kind = "winner"
         timeline.mark("search")
     num_workers = hp.nproc_per_node or num_gpus or 1
-    for line in reasons:
-        logger.info("%s", line)
     check_before_preparing(paths, hp, hosts=topology.size, per_host=num_workers)
     sharded = sharded_channels(paths, topology)
     timeline.mark("read contracts")
