@@ -16,6 +16,7 @@ from container.preprocessing.risk_tables import fold_of
 from contracts.text_fields import TextField
 
 MOST_ROWS = 100_000
+MOST_TOKENS = 20_000_000  # of all texts
 MOST_CLASSES = 50
 FEWEST_ROWS = 2 * FOLDS  # of a class
 _MOST_WEIGHTS = 400_000  # of a text, over all classes
@@ -81,22 +82,24 @@ def fit_companion(
     Raises:
         StepsAside: too few rows or too many classes.
     """
-    labels = np.concatenate([part.label for part in train])
-    counts = np.bincount(labels[labels >= 0], minlength=len(class_weights))  # [K]
+    rows = _chosen_rows(train, seed=seed)
+    labels = np.concatenate([part.label for part in train])[rows]
+    counts = np.bincount(labels, minlength=len(class_weights))  # [K]
     classes = np.flatnonzero(counts >= FEWEST_ROWS)
     if len(classes) < 2:
         raise StepsAside(f"fewer than two classes have {FEWEST_ROWS} training rows")
     if len(classes) > MOST_CLASSES:
         raise StepsAside(f"{len(classes)} classes are more than {MOST_CLASSES}")
-    numbers = np.concatenate([part.row for part in train])
-    rows = _chosen_rows(numbers, np.isin(labels, classes), seed=seed)
-    codes = np.searchsorted(classes, labels[rows])
-    weights = np.asarray(class_weights)[labels[rows]]
-    folds = _even_folds(numbers[rows], codes, seed=seed)
-    bags, terms = _terms(train, len(fields), rows, num_columns=1 if len(classes) == 2 else len(classes))
+    rows = rows[np.isin(labels, classes)]
+    chosen = _take(train, rows)
+    numbers, labels = (np.concatenate(each) for each in zip(*((part.row, part.label) for part in chosen)))
+    codes = np.searchsorted(classes, labels)
+    weights = np.asarray(class_weights)[labels]
+    folds = _even_folds(numbers, codes, seed=seed)
+    bags, terms = _terms(chosen, len(fields), num_columns=1 if len(classes) == 2 else len(classes))
     linear = fit_linear(terms, codes, weights=weights)
     scores = out_of_fold(terms, codes, weights=weights, folds=folds).astype(np.float32)  # [N, S]
-    tabular = np.concatenate([part.tabular for part in train])[rows]
+    tabular = np.concatenate([part.tabular for part in chosen])
     given = {"weights": weights, "folds": folds, "seed": seed}
     trees = fit_trees(np.hstack([tabular, scores]), codes, held_out=FOLDS, **given)
     table = fit_trees(tabular, codes, held_out=1, **given) if tabular.shape[1] else None
@@ -107,13 +110,25 @@ def fit_companion(
     return Fitted(companion, table, classes, log_priors, rows, trees.rounds, trees.out_of_fold, codes)
 
 
-def _chosen_rows(numbers: np.ndarray, usable: np.ndarray, *, seed: int) -> np.ndarray:
-    """Return the positions of the usable rows, at most MOST_ROWS, chosen by a hash of the row's number."""
-    positions = np.flatnonzero(usable)
-    if len(positions) <= MOST_ROWS:
-        return positions
-    order = np.argsort(fold_of(numbers[positions], seed=seed, num_folds=_HASHES), kind="stable")
-    return np.sort(positions[order[:MOST_ROWS]])
+def _chosen_rows(train: Sequence[RecordArrays], *, seed: int) -> np.ndarray:
+    """Return the positions of the labelled rows: all, or a sample that a hash of the row's number orders.
+
+    The sample has at most MOST_ROWS rows and MOST_TOKENS tokens, so that the terms fit into memory.
+    """
+    usable = np.flatnonzero(np.concatenate([part.label for part in train]) >= 0)
+    tokens = np.concatenate([sum(np.diff(text.token_offsets) for text in part.texts) for part in train])[usable]
+    numbers = np.concatenate([part.row for part in train])[usable]
+    order = np.argsort(fold_of(numbers, seed=seed, num_folds=_HASHES), kind="stable")[:MOST_ROWS]
+    return np.sort(usable[order[np.cumsum(tokens[order], dtype=np.int64) <= MOST_TOKENS]])
+
+
+def _take(train: Sequence[RecordArrays], rows: np.ndarray) -> list[RecordArrays]:
+    """Return the rows at these positions in train, in order; a part without any is left out."""
+    ends = np.cumsum([len(part.row) for part in train])
+    of_parts = np.split(rows, np.searchsorted(rows, ends[:-1]))
+    starts = ends - [len(part.row) for part in train]
+    parts = zip(train, of_parts, starts, strict=True)
+    return [part.take(positions - start) for part, positions, start in parts if len(positions)]
 
 
 def _even_folds(numbers: np.ndarray, codes: np.ndarray, *, seed: int) -> np.ndarray:
@@ -127,13 +142,13 @@ def _even_folds(numbers: np.ndarray, codes: np.ndarray, *, seed: int) -> np.ndar
 
 
 def _terms(
-    train: Sequence[RecordArrays], num_texts: int, rows: np.ndarray, *, num_columns: int
+    chosen: Sequence[RecordArrays], num_texts: int, *, num_columns: int
 ) -> tuple[list[TokenBag], list[sparse.csr_matrix]]:
-    """Return the bag of each text, and its terms in the rows. [N, R] each"""
+    """Return the bag of each text, and its terms in the chosen rows. [N, R] each"""
     limit = min(_MOST_TERMS, _MOST_WEIGHTS // num_columns)
     bags, terms = [], []
     for index in range(num_texts):
-        parts = [part.texts[index] for part in train]
+        parts = [part.texts[index] for part in chosen]
         bags.append(TokenBag.fit(parts, limit=limit))
-        terms.append(sparse.csr_matrix(sparse.vstack([bags[-1].transform(part) for part in parts]))[rows])
+        terms.append(sparse.csr_matrix(sparse.vstack([bags[-1].transform(part) for part in parts])))
     return bags, terms

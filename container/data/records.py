@@ -27,6 +27,13 @@ class TextArrays:
         """Return the lengths of a record's chunks."""
         return self.chunk_lengths[self.chunk_offsets[record] : self.chunk_offsets[record + 1]]
 
+    def take(self, records: np.ndarray) -> "TextArrays":
+        """Return a copy of some records."""
+        return TextArrays(
+            *_take_lists(self.tokens, self.token_offsets, records),
+            *_take_lists(self.chunk_lengths, self.chunk_offsets, records),
+        )
+
 
 @dataclass(frozen=True)
 class RecordArrays:
@@ -48,6 +55,11 @@ class RecordArrays:
         table = tabular.flatten().to_numpy().reshape(len(batch), tabular.type.list_size)
         return cls(batch.column("row").to_numpy(), batch.column("label").to_numpy(), table, tuple(texts))
 
+    def take(self, records: np.ndarray) -> "RecordArrays":
+        """Return a copy of some records."""
+        texts = tuple(text.take(records) for text in self.texts)
+        return RecordArrays(self.row[records], self.label[records], self.tabular[records], texts)
+
     def padded_shapes(self, index: int) -> list[tuple[int, int]]:
         """Return (chunks, longest chunk) of each text of one record: its shape in the dense form."""
         return [(len(chunks), int(chunks.max())) for chunks in (text.chunks(index) for text in self.texts)]
@@ -55,6 +67,13 @@ class RecordArrays:
     def padded_tokens(self, index: int) -> int:
         """Return the tokens of one record in the dense form, including padding."""
         return sum(chunks * longest for chunks, longest in self.padded_shapes(index))
+
+
+def _take_lists(values: np.ndarray, offsets: np.ndarray, lists: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values and the offsets of some of the lists values[offsets[i]:offsets[i + 1]]."""
+    starts, lengths = offsets[lists], np.diff(offsets)[lists]
+    taken = np.concatenate([[0], np.cumsum(lengths)])
+    return values[np.arange(taken[-1]) + np.repeat(starts - taken[:-1], lengths)], taken
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,33 @@ def test_a_large_train_is_sampled_by_a_hash_of_the_row(monkeypatch):
     assert np.ptp(first) > 150
 
 
+def test_the_sample_has_a_limited_number_of_tokens(monkeypatch):
+    train = rows(200)
+    monkeypatch.setattr(module, "MOST_TOKENS", len(train.texts[0].tokens) // 2)
+    sampled = fitted(train).rows
+    assert np.diff(train.texts[0].token_offsets)[sampled].sum() <= len(train.texts[0].tokens) // 2
+    assert 50 < len(sampled) < 150
+
+
+def test_rows_outside_the_sample_are_not_read(monkeypatch):
+    monkeypatch.setattr(module, "MOST_ROWS", 80)
+    train, read = rows(200), []
+    transform = module.TokenBag.transform
+    monkeypatch.setattr(module.TokenBag, "transform", lambda bag, text: read.append(text) or transform(bag, text))
+    found = fitted(train)
+    assert sum(len(text.token_offsets) - 1 for text in read) == len(found.rows) == 80
+
+
+def test_taken_records_are_those_records():
+    train = rows(50)
+    for chosen in ([3, 4, 40], [49], [7, 7, 0]):
+        taken = train.take(np.array(chosen))
+        inputs = onnx_inputs([FIELD], [taken] * len(chosen), range(len(chosen)))
+        expected = onnx_inputs([FIELD], [train] * len(chosen), chosen)
+        assert all((inputs[name] == expected[name]).all() for name in expected)
+        assert taken.row.tolist() == train.row[chosen].tolist()
+
+
 def test_a_class_weight_moves_the_companion_as_it_moves_the_loss():
     train, val = rows(400), rows(200, seed=1)
     plain = fitted(train)
