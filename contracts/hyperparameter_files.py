@@ -31,8 +31,8 @@ _OBJECT = 'Write a JSON object in UTF-8, such as {"max_epochs": 3}.'
 def with_own_checkpoints(paths: JobPaths, environment: Mapping[str, str]) -> JobPaths:
     """Return `paths`; for a training job of SageMaker's tuner, with a folder of checkpoints of its own.
 
-    All training jobs of a tuner have the same CheckpointConfig. Its S3 location gets no suffix, and what is there is
-    restored when a job starts (docs.aws.amazon.com/sagemaker/latest/dg/model-checkpoints.html).
+    A tuner gives all its training jobs the same S3 folder for checkpoints, and SageMaker copies this folder into a job
+    when it starts (docs.aws.amazon.com/sagemaker/latest/dg/model-checkpoints.html).
     """
     file = paths.hyperparameter_files[-1]
     is_trial = exists(file) and TUNER_METRIC in read_object(file, _OBJECT)

@@ -13,20 +13,23 @@ ABOVE_DOCUMENTS: tuple[Preset, ...] = ("recommended", "best")
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a rule may know about the training data.
+    """What a rule may know about the data.
 
     Attributes:
-        class_rows: rows of each class, by class id.
+        rows: of train.
+        class_rows: rows of train of each class, by class id.
+        val_class_rows: the same of val.
     """
 
     rows: int
     class_rows: tuple[int, ...]
+    val_class_rows: tuple[int, ...]
 
     @classmethod
     def read(cls, summary: Mapping[str, Any]) -> "DataFacts":
         """Return the facts of the summary of prepared data."""
-        train = summary["splits"]["train"]
-        return cls(train["rows"], tuple(train["classes"].values()))
+        train, val = (summary["splits"][name] for name in ("train", "val"))
+        return cls(train["rows"], tuple(train["classes"].values()), tuple(val["classes"].values()))
 
 
 class Case(NamedTuple):
@@ -105,6 +108,11 @@ def _epochs(facts: DataFacts) -> tuple[int, str]:
     return epochs, f"train has {facts.rows} rows"
 
 
+def _calibration(facts: DataFacts) -> tuple[str, str] | None:
+    present = sum(rows > 0 for rows in facts.val_class_rows)
+    return ("temperature", f"val has {present} classes") if present > 1 else None
+
+
 def _weights_of_rare_classes(facts: DataFacts) -> tuple[list[float], str] | None:
     fair = facts.rows / len(facts.class_rows)
     rarest = min(facts.class_rows)
@@ -131,10 +139,10 @@ RULES = (
     Rule("early_stop_metric", "val/auroc", BINARY),
     Rule("companion", True, ALWAYS),
     Rule("ensemble", 4, ALWAYS, ("best",)),
-    Rule("calibration", "temperature", ALWAYS),
     Rule("max_epochs", 3, UNKNOWN_SIZE),
     Rule("val_check_interval", 0.5, ALWAYS),
     Rule("max_epochs", _epochs, ALWAYS),
+    Rule("calibration", _calibration, ALWAYS),
     Rule("class_weights", _weights_of_rare_classes, MULTICLASS),
 )
 

@@ -18,7 +18,7 @@ TWO = {
     "model_class": "trimodal_bert",
 }
 MULTICLASS = {"is_binary": False, "num_classes": 3, "multiclass_categories": ["a", "b", "c"]}
-FACTS = DataFacts(rows=1_000, class_rows=(900, 80, 20))
+FACTS = DataFacts(rows=1_000, class_rows=(900, 80, 20), val_class_rows=(90, 8, 2))
 
 
 def choose(facts=None, **values):
@@ -79,18 +79,23 @@ def test_random_encoders_are_small_and_get_a_higher_rate():
 
 @pytest.mark.parametrize(("rows", "epochs"), [(4_999, 4), (5_000, 3), (19_999, 3), (20_000, 2)])
 def test_the_number_of_epochs_follows_from_the_rows(rows, epochs):
-    assert choose(DataFacts(rows, (rows // 2, rows // 2))).hp.max_epochs == epochs
+    assert choose(DataFacts(rows, (rows // 2, rows // 2), (9, 9))).hp.max_epochs == epochs
 
 
 def test_rare_classes_weigh_more_by_the_square_root_of_their_share():
     hp, lines = choose(FACTS, **MULTICLASS)
     assert hp.class_weights == pytest.approx([0.609, 2.041, 4.082], abs=1e-3)
     assert any("the rarest class has 20 of 1000 rows" in line for line in lines)
-    assert choose(DataFacts(900, (300, 300, 300)), **MULTICLASS).hp.class_weights is None
+    assert choose(DataFacts(900, (300, 300, 300), (9, 9, 9)), **MULTICLASS).hp.class_weights is None
 
 
 def test_a_class_without_rows_needs_no_weight():
-    assert choose(DataFacts(900, (900, 0, 0)), **MULTICLASS).hp.class_weights is None
+    assert choose(DataFacts(900, (900, 0, 0), (9, 0, 0)), **MULTICLASS).hp.class_weights is None
+
+
+def test_probabilities_are_calibrated_if_val_has_two_classes():
+    assert choose(DataFacts(100, (50, 25, 25), (10, 5, 0)), **MULTICLASS).hp.calibration == "temperature"
+    assert choose(DataFacts(100, (50, 50), (20, 0))).hp.calibration == "none"
 
 
 def test_facts_of_the_data_change_no_setting_that_invalidates_prepared_data():
