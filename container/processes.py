@@ -1,12 +1,15 @@
 """Set up a process of a job: its logging, and its end when its parent ends."""
 
 import ctypes
+import gc
 import io
 import logging
 import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 PARENT_PID = "TRAINER_PARENT_PID"  # environment variable: the process that started this one
@@ -46,6 +49,16 @@ def end_process(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Pause the garbage collector where many lasting objects arise: it takes a fifth of the time and finds nothing."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def has_compiler() -> bool:

@@ -20,6 +20,7 @@ from container.hosts.control import STOP, Control, HostTrouble
 from container.hosts.network import network_environment
 from container.job import Attempt, Job, Restart, Scratch, write_json
 from container.processes import PARENT_PID, available_cores
+from container.start import start_command
 from container.training.checkpoint_files import LAST
 
 logger = logging.getLogger(__name__)
@@ -202,9 +203,10 @@ class Workers:
     def _running_launcher(self) -> subprocess.Popen[str]:
         if self._launcher is None or self._launcher.poll() is not None:
             self._scratch.forget_workers()
+            arguments = (str(self._scratch.folder), str(self._num_workers))
             with self._log.open("ab") if self._log else nullcontext() as log:
                 self._launcher = subprocess.Popen(
-                    [sys.executable, "-m", "container.training.launch", *self._arguments()],
+                    [sys.executable, *start_command("container.training.launch", *arguments)],
                     env=self._environment(),
                     stdin=subprocess.PIPE,
                     stdout=log,
@@ -213,9 +215,6 @@ class Workers:
                     start_new_session=True,  # only the supervisor receives Ctrl-C
                 )
         return self._launcher
-
-    def _arguments(self) -> list[str]:
-        return [str(self._scratch.folder), str(self._num_workers)]
 
     def _environment(self) -> dict[str, str]:
         code = str(Path(__file__).parent.parent)

@@ -211,7 +211,8 @@ def _become(command: list[str], environment: Mapping[str, str], folder: str | Pa
     os.environ.update(environment)
     tempfile.tempdir = None  # the server's, where it is known already; TMPDIR may be another one now
     # A fork keeps the server's command line and environment in /proc: this is what shows which process it is.
-    Path("/proc/self/comm").write_text(f"{command[1].rpartition('.')[2]} {environment.get('RANK', '')}".strip())
+    module = command[2] if command[1] == "container.start" else command[1]
+    Path("/proc/self/comm").write_text(f"{module.rpartition('.')[2]} {environment.get('RANK', '')}".strip())
     if folder is not None:
         os.chdir(folder)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115

@@ -28,6 +28,7 @@ from container.data.records import PackedArrays, pad_text
 from container.decision.decision import Decision
 from container.export.decision_layer import DecisionLayer
 from container.models.ensemble import Network
+from container.processes import without_collection
 from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR
 from contracts.errors import ContractError, first_line
 from contracts.hyperparameters import Hyperparameters
@@ -98,7 +99,8 @@ def export_onnx(
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         staged = Path(folder) / path.name
-        _write(model, hp, staged, decision=decision, companion=companion)
+        with without_collection():
+            _write(model, hp, staged, decision=decision, companion=companion)
         onnx.checker.check_model(str(staged))
         shapes, difference = check_parity(model, hp, staged, samples=samples, decision=decision, companion=companion)
         data = staged.with_name(f"{path.name}.data")

@@ -21,7 +21,8 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from container.failure import Failure, root_cause
 from container.job import Attempt, Job, Scratch, write_json
-from container.processes import PARENT_PID, die_with_parent, end_process, set_up_logging
+from container.processes import PARENT_PID, die_with_parent, set_up_logging
+from container.start import start_command
 from container.training.checkpoint_files import clear_unfinished
 from container.training.stop import LEFT_ALONE
 
@@ -46,18 +47,22 @@ class Ended:
     at: float
 
 
-def main(scratch: Scratch, num_workers: int) -> int:
-    """Run `num_workers` of container.training.worker for each attempt, a line of JSON on stdin.
+def main(arguments: Sequence[str]) -> int:
+    """Run workers (container.training.worker) for each attempt, a line of JSON on stdin.
 
     Writes the failure of attempt n, or null, to scratch.attempt_file(n).
+
+    Args:
+        arguments: the scratch folder and the number of workers.
     """
+    scratch, num_workers = Scratch(Path(arguments[0])), int(arguments[1])
     die_with_parent()
     set_up_logging()
     for line in sys.stdin:
         attempt = Attempt(**json.loads(line))
         try:
-            arguments = ["-m", "container.training.worker", str(scratch.folder)]
-            failure = failure_of(scratch, run_workers(arguments, num_workers, attempt=attempt, logs=scratch.folder))
+            command = start_command("container.training.worker", str(scratch.folder))
+            failure = failure_of(scratch, run_workers(command, num_workers, attempt=attempt, logs=scratch.folder))
         except Exception as error:
             failure = Failure.from_exception(error)
         if failure is not None:
@@ -125,7 +130,3 @@ def failure_of(scratch: Scratch, ended: Sequence[Ended]) -> Failure | None:
             failure = Failure.from_exit(end.exitcode, who=who, rank=end.rank, at=at)
             failures.append(replace(failure, echo=end.exitcode in _CLOSED))
     return root_cause(failures)
-
-
-if __name__ == "__main__":
-    end_process(main(Scratch(Path(sys.argv[1])), int(sys.argv[2])))

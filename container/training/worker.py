@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from container.failure import Failure
 from container.job import Job, Scratch, write_json
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh, init_distributed
-from container.processes import die_with_parent, end_process, set_up_logging
+from container.processes import die_with_parent, set_up_logging
 from container.training.affinity import stay_near
 from container.training.job_data import JobData
 from container.training.members import predict_members
@@ -77,7 +76,3 @@ def main(arguments: Sequence[str]) -> int:
     if dist.is_initialized():
         dist.destroy_process_group()
     return 0
-
-
-if __name__ == "__main__":
-    end_process(main(sys.argv[1:]))

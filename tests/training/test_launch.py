@@ -96,3 +96,11 @@ def test_a_failure_says_how_often_the_workers_were_restarted():
     assert failure.after(0) == failure
     assert failure.after(1).cause.endswith("(after 1 restart)")
     assert failure.after(3).cause.endswith("(after 3 restarts)")
+
+
+def test_the_collector_ignores_the_modules_of_a_worker_and_works_on(tmp_path):
+    (tmp_path / "module.py").write_text(
+        "import gc\ndef main(arguments):\n    return 0 if gc.isenabled() and gc.get_freeze_count() > 1000 else 1\n"
+    )
+    program = f"import sys; sys.path.append({str(tmp_path)!r}); from container.start import main; sys.exit(main('module', []))"
+    assert subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY).returncode == 0
