@@ -102,5 +102,5 @@ def test_the_collector_ignores_the_modules_of_a_worker_and_works_on(tmp_path):
     (tmp_path / "module.py").write_text(
         "import gc\ndef main(arguments):\n    return 0 if gc.isenabled() and gc.get_freeze_count() > 1000 else 1\n"
     )
-    program = f"import sys; sys.path.append({str(tmp_path)!r}); from container.start import main; sys.exit(main('module', []))"
-    assert subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY).returncode == 0
+    program = "import sys; sys.path.append(sys.argv[1]); from container.start import main; sys.exit(main('module', []))"
+    assert subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=REPOSITORY).returncode == 0
