@@ -60,7 +60,7 @@ class Fitted:
     def table_logits(self, tabular: np.ndarray) -> np.ndarray:
         """Return the logarithms of the probabilities by the table alone. [N, n] -> [N, K]"""
         assert self.table is not None
-        return self.all_classes(np.log(np.maximum(self.table.model.predict_proba(tabular), 1e-12)))
+        return self.all_classes(np.log(np.maximum(self.table.probabilities(tabular), 1e-12)))
 
     def all_classes(self, logits: np.ndarray) -> np.ndarray:
         """Add the classes that were left out. [N, M] -> [N, K]"""
@@ -118,8 +118,13 @@ def _chosen_rows(train: Sequence[RecordArrays], *, seed: int) -> np.ndarray:
     usable = np.flatnonzero(np.concatenate([part.label for part in train]) >= 0)
     tokens = np.concatenate([sum(np.diff(text.token_offsets) for text in part.texts) for part in train])[usable]
     numbers = np.concatenate([part.row for part in train])[usable]
-    order = np.argsort(fold_of(numbers, seed=seed, num_folds=_HASHES), kind="stable")[:MOST_ROWS]
+    order = hash_order(numbers, seed=seed)[:MOST_ROWS]
     return np.sort(usable[order[np.cumsum(tokens[order], dtype=np.int64) <= MOST_TOKENS]])
+
+
+def hash_order(numbers: np.ndarray, *, seed: int) -> np.ndarray:
+    """Return positions that order rows by a hash of their numbers. [N]"""
+    return np.argsort(fold_of(numbers, seed=seed, num_folds=_HASHES), kind="stable")
 
 
 def _take(train: Sequence[RecordArrays], rows: np.ndarray) -> list[RecordArrays]:
@@ -134,10 +139,9 @@ def _take(train: Sequence[RecordArrays], rows: np.ndarray) -> list[RecordArrays]
 def _even_folds(numbers: np.ndarray, codes: np.ndarray, *, seed: int) -> np.ndarray:
     """Return the fold of each row: the rows of a class, in the order of a hash, go to the folds in turn."""
     folds = np.empty(len(codes), np.int64)
-    hashes = fold_of(numbers, seed=seed, num_folds=_HASHES)
     for code in np.unique(codes):
         of_class = np.flatnonzero(codes == code)
-        folds[of_class[np.argsort(hashes[of_class], kind="stable")]] = np.arange(len(of_class)) % FOLDS
+        folds[of_class[hash_order(numbers[of_class], seed=seed)]] = np.arange(len(of_class)) % FOLDS
     return folds
 
 

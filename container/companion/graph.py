@@ -156,7 +156,7 @@ def _add_trees(graph: _Graph, fitted: FittedTrees, *, num_scores: int, log_prior
 
 
 def _ensemble(fitted: FittedTrees) -> onnx.NodeProto:
-    """Return the TreeEnsembleClassifier of the trees, with raw scores."""
+    """Return the TreeEnsembleClassifier of the trees over values instead of bins, with raw scores."""
     from skl2onnx import to_onnx
     from skl2onnx.common.data_types import FloatTensorType
 
@@ -165,4 +165,10 @@ def _ensemble(fitted: FittedTrees) -> onnx.NodeProto:
     opsets = {each.domain: each.version for each in OPSETS}
     write = cast(Any, to_onnx)  # its annotations do not allow these types
     converted = write(fitted.model, initial_types=[("features", kind)], options=options, target_opset=opsets)
-    return next(node for node in converted.graph.node if node.op_type == "TreeEnsembleClassifier")
+    ensemble = next(node for node in converted.graph.node if node.op_type == "TreeEnsembleClassifier")
+    parts = {part.name: part for part in ensemble.attribute}
+    modes, features, values = (parts[f"nodes_{name}"] for name in ("modes", "featureids", "values"))
+    for i, (mode, feature) in enumerate(zip(modes.strings, features.ints, strict=True)):
+        if mode != b"LEAF":
+            values.floats[i] = fitted.bins.value_of(feature, values.floats[i])
+    return ensemble

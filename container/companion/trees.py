@@ -18,6 +18,45 @@ _SETTINGS: dict[str, Any] = {
 _MOST_TREES = 4000  # over all classes
 _MOST_ROUNDS = 500
 _PATIENCE = 20  # rounds without a better loss on the held-out rows
+_MOST_BINS = 255  # of HistGradientBoostingClassifier
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Divide each feature at thresholds: x is in bin i if thresholds[i - 1] < x <= thresholds[i].
+
+    scikit-learn would find bins anew in each fit, with a sort for each of 254 percentiles if rows have weights.
+
+    Attributes:
+        thresholds: of each feature, increasing. [at most 254] float32 each
+    """
+
+    thresholds: tuple[np.ndarray, ...]
+
+    @classmethod
+    def fit(cls, features: np.ndarray) -> "Bins":
+        """Divide between distinct values, or at percentiles if there are more than 255. [N, F]"""
+        return cls(tuple(map(_thresholds, features.T)))
+
+    def __call__(self, features: np.ndarray) -> np.ndarray:
+        """Return the bin of each value. [N, F] -> [N, F] uint8"""
+        binned = np.empty(features.shape, np.uint8)
+        for f, thresholds in enumerate(self.thresholds):
+            binned[:, f] = np.searchsorted(thresholds, features[:, f])
+        return binned
+
+    def value_of(self, feature: int, boundary: float) -> float:
+        """Return t so that x <= t if and only if the bin of x is at most `boundary`."""
+        return float(self.thresholds[feature][int(boundary)])
+
+
+def _thresholds(values: np.ndarray) -> np.ndarray:
+    distinct = np.unique(values).astype(np.float64)
+    if len(distinct) <= _MOST_BINS:
+        found = (distinct[1:] + distinct[:-1]) / 2
+    else:
+        found = np.percentile(values, np.linspace(0, 100, _MOST_BINS + 1)[1:-1], method="averaged_inverted_cdf")
+    return np.unique(found.astype(np.float32))
 
 
 @dataclass(frozen=True)
@@ -25,14 +64,20 @@ class FittedTrees:
     """Boosted trees.
 
     Attributes:
-        model: fitted on all rows.
+        model: fitted on the bins of all rows.
+        bins: of the features.
         rounds: the number with the lowest loss on held-out rows, mean over the folds.
         out_of_fold: probabilities of each row, by trees of the other folds; NaN if its fold was not held out. [N, K]
     """
 
     model: "HistGradientBoostingClassifier"
+    bins: Bins
     rounds: int
     out_of_fold: np.ndarray
+
+    def probabilities(self, features: np.ndarray) -> np.ndarray:
+        """[N, F] float32 -> [N, K]"""
+        return self.model.predict_proba(self.bins(features))
 
 
 def fit_trees(
@@ -48,22 +93,24 @@ def fit_trees(
         held_out: number of folds that are held out, one after the other, to choose the number of rounds.
     """
     num_classes = int(labels.max()) + 1
+    bins = Bins.fit(features)
+    binned = bins(features)
     most = min(_MOST_ROUNDS, _MOST_TREES // (1 if num_classes == 2 else num_classes))
     predicted, rounds = np.full((len(labels), num_classes), np.nan), []
     for fold in range(held_out):
         val = folds == fold
         model = _boosting(seed, max_iter=most, early_stopping=True, n_iter_no_change=_PATIENCE)
         model.fit(
-            features[~val], labels[~val], sample_weight=weights[~val],
-            X_val=features[val], y_val=labels[val], sample_weight_val=weights[val],
+            binned[~val], labels[~val], sample_weight=weights[~val],
+            X_val=binned[val], y_val=labels[val], sample_weight_val=weights[val],
         )  # fmt: skip
         best = max(1, int(np.argmax(model.validation_score_)))
-        predicted[val] = next(islice(model.staged_predict_proba(features[val]), best - 1, None))
+        predicted[val] = next(islice(model.staged_predict_proba(binned[val]), best - 1, None))
         rounds.append(best)
     chosen = round(float(np.mean(rounds)))
     model = _boosting(seed, max_iter=chosen, early_stopping=False)
-    model.fit(features, labels, sample_weight=weights)
-    return FittedTrees(model, chosen, predicted)
+    model.fit(binned, labels, sample_weight=weights)
+    return FittedTrees(model, bins, chosen, predicted)
 
 
 def _boosting(seed: int, **settings: Any) -> "HistGradientBoostingClassifier":

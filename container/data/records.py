@@ -27,6 +27,11 @@ class TextArrays:
         """Return the lengths of a record's chunks."""
         return self.chunk_lengths[self.chunk_offsets[record] : self.chunk_offsets[record + 1]]
 
+    def shapes(self) -> np.ndarray:
+        """Return the chunks and the longest chunk of each record: its shape in the dense form. [R, 2]"""
+        longest = np.maximum.reduceat(self.chunk_lengths, self.chunk_offsets[:-1])
+        return np.column_stack([np.diff(self.chunk_offsets), longest])
+
     def take(self, records: np.ndarray) -> "TextArrays":
         """Return a copy of some records."""
         return TextArrays(
@@ -119,9 +124,30 @@ def onnx_inputs(
     fields: Sequence[TextField], records: Sequence[RecordArrays], indices: Sequence[int]
 ) -> dict[str, np.ndarray]:
     """Return the inputs of model.onnx for record `indices[i]` of `records[i]`, i = 0..B-1: padded texts, the table."""
+    packed = [pack_text([part.texts[i] for part in records], indices) for i in range(len(fields))]
+    return _dense(fields, packed, np.stack([part.tabular[i] for part, i in zip(records, indices)]))
+
+
+def onnx_inputs_of_all(fields: Sequence[TextField], part: RecordArrays) -> dict[str, np.ndarray]:
+    """Return the inputs of model.onnx for all records of a copy that `RecordArrays.take` made."""
+    packed = []
+    for text in part.texts:
+        starts = np.cumsum(text.chunk_lengths) - text.chunk_lengths
+        packed.append(
+            PackedArrays(
+                tokens=text.tokens,
+                positions=np.arange(len(text.tokens)) - np.repeat(starts, text.chunk_lengths),
+                lengths=text.chunk_lengths,
+                chunk_record=np.repeat(np.arange(len(part.row)), np.diff(text.chunk_offsets)),
+            )
+        )
+    return _dense(fields, packed, part.tabular)
+
+
+def _dense(fields: Sequence[TextField], packed: Sequence[PackedArrays], tabular: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the padded texts and the table of B records. [B, C, T] each, [B, K]"""
     inputs: dict[str, np.ndarray] = {}
-    for i, field in enumerate(fields):
-        ids, mask = pad_text(pack_text([part.texts[i] for part in records], indices), len(indices))  # [B, C, T] each
+    for field, text in zip(fields, packed, strict=True):
+        ids, mask = pad_text(text, len(tabular))
         inputs |= {field.input_ids_key: ids, field.attention_mask_key: mask}
-    inputs[ONNX_TABULAR] = np.stack([part.tabular[i] for part, i in zip(records, indices)])  # [B, K]
-    return inputs
+    return {**inputs, ONNX_TABULAR: tabular}

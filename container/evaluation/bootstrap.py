@@ -8,6 +8,7 @@ import numpy as np
 from container.decision.softmax import log_softmax
 
 SAMPLES = 100
+MOST_ROWS = 50_000  # of a sample
 
 
 @dataclass(frozen=True)
@@ -35,27 +36,50 @@ def estimate_metrics(labels: np.ndarray, logits: np.ndarray, *, seed: int) -> di
     if len(present) < 2:
         return dict.fromkeys(("loss", "auroc", "average_precision", "f1_score"), Estimate(None))
     classes = [int(counts.argmin())] if log_p.shape[1] == 2 else present.tolist()
+    rng = np.random.default_rng(seed)
+    chosen, stands_for = _strata(labels, rng)
+    of_all = _metrics(labels, log_p, classes)(np.ones(len(labels)))
+    of_chosen, drawn = _metrics(labels[chosen], log_p[chosen], classes), list[dict[str, float]]()
+    for _ in range(SAMPLES):
+        times = np.bincount(rng.integers(0, len(chosen), len(chosen)), minlength=len(chosen))
+        # A row that stands for n rows has n times the weight, with the variance of a sum over n rows.
+        weights = stands_for + np.sqrt(stands_for) * (times - 1)
+        if all((weights[labels[chosen] == k] > 0).any() for k in present):  # else a ranking is undefined
+            drawn.append(of_chosen(weights))
+    errors = {name: float(np.std([each[name] for each in drawn])) if drawn else None for name in of_all}
+    return {name: Estimate(value, errors[name]) for name, value in of_all.items()}
+
+
+def _strata(labels: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Choose about MOST_ROWS rows, an equal number of each class as far as it has them.
+
+    Returns:
+        positions [M], and how many rows of its class each stands for [M].
+    """
+    counts = np.bincount(labels)
+    most = MOST_ROWS // np.count_nonzero(counts)
+    of_classes = [np.flatnonzero(labels == k) for k in np.flatnonzero(counts)]
+    chosen = [rows if len(rows) <= most else rng.choice(rows, most, replace=False) for rows in of_classes]
+    shares = [np.full(len(some), len(rows) / len(some)) for some, rows in zip(chosen, of_classes, strict=True)]
+    return np.concatenate(chosen), np.concatenate(shares)
+
+
+def _metrics(labels: np.ndarray, log_p: np.ndarray, classes: list[int]) -> Callable[[np.ndarray], dict[str, float]]:
+    """Return a function from the weights of the records to the metrics. [N], [N, K]"""
     rankings = [_Ranking(labels == k, log_p[:, k]) for k in classes]
     losses, decided = -log_p[np.arange(len(labels)), labels], log_p.argmax(axis=1)
     scored = [1] if log_p.shape[1] == 2 else classes
-    metrics: dict[str, Callable[[np.ndarray], float]] = {
-        "loss": lambda weights: float(np.average(losses, weights=weights)),
-        "auroc": lambda weights: float(np.mean([ranking.auroc(weights) for ranking in rankings])),
-        "average_precision": lambda weights: float(np.mean([each.average_precision(weights) for each in rankings])),
-        "f1_score": lambda weights: float(np.mean([_f1(labels == k, decided == k, weights) for k in scored])),
-    }
-    rng = np.random.default_rng(seed)
-    drawn: dict[str, list[float]] = {name: [] for name in metrics}
-    for _ in range(SAMPLES):
-        weights = np.bincount(rng.integers(0, len(labels), len(labels)), minlength=len(labels)).astype(float)
-        if all((weights[labels == k] > 0).any() for k in present):  # else a ranking is undefined
-            for name, metric in metrics.items():
-                drawn[name].append(metric(weights))
-    once = np.ones(len(labels))
-    return {
-        name: Estimate(metric(once), float(np.std(drawn[name])) if drawn[name] else None)
-        for name, metric in metrics.items()
-    }
+
+    def metrics(weights: np.ndarray) -> dict[str, float]:
+        aurocs, precisions = zip(*(ranking(weights) for ranking in rankings))
+        return {
+            "loss": float(np.average(losses, weights=weights)),
+            "auroc": float(np.mean(aurocs)),
+            "average_precision": float(np.mean(precisions)),
+            "f1_score": float(np.mean([_f1(labels == k, decided == k, weights) for k in scored])),
+        }
+
+    return metrics
 
 
 def _f1(of_class: np.ndarray, decided: np.ndarray, weights: np.ndarray) -> float:
@@ -72,21 +96,13 @@ class _Ranking:
         self._starts = np.flatnonzero(np.append(True, descending[1:] != descending[:-1]))  # of equal scores
         self._of_class = of_class[self._order]
 
-    def _flagged(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the weight of the class and of the others at each distinct score, from the highest."""
+    def __call__(self, weights: np.ndarray) -> tuple[float, float]:
+        """Return AUROC and average precision."""
         weights = weights[self._order]
-        return (
-            np.add.reduceat(weights * self._of_class, self._starts),
-            np.add.reduceat(weights * ~self._of_class, self._starts),
-        )
-
-    def auroc(self, weights: np.ndarray) -> float:
-        hits, others = self._flagged(weights)
+        hits = np.add.reduceat(weights * self._of_class, self._starts)  # at each distinct score, from the highest
+        others = np.add.reduceat(weights * ~self._of_class, self._starts)
         below = others.sum() - others.cumsum()
-        return float((hits * (below + others / 2)).sum() / (hits.sum() * others.sum()))
-
-    def average_precision(self, weights: np.ndarray) -> float:
-        hits, others = self._flagged(weights)
+        auroc = (hits * (below + others / 2)).sum() / (hits.sum() * others.sum())
         flagged = (hits + others).cumsum()
         precision = np.divide(hits.cumsum(), flagged, out=np.zeros_like(flagged), where=flagged > 0)
-        return float((hits * precision).sum() / hits.sum())
+        return float(auroc), float((hits * precision).sum() / hits.sum())

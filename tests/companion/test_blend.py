@@ -13,6 +13,7 @@ import pytest
 
 from container.companion.blend import Blend, BlendedCompanion, try_blend
 from container.companion.fit import StepsAside
+from container.evaluation import bootstrap
 from container.evaluation.bootstrap import estimate_metrics
 from container.export.artifacts import _move_into_place
 from container.export.onnx import check_parity, export_onnx, feed_of
@@ -159,6 +160,21 @@ def _metric(name: str, logits: np.ndarray) -> float:
     value = classification_metrics(LABELS, softmax(logits), [name]).values[name]
     assert value is not None
     return value
+
+
+def test_standard_errors_of_a_sample_are_those_of_all_rows(monkeypatch):
+    labels = np.random.default_rng(0).choice(3, 20_000, p=[0.8, 0.19, 0.01])
+    logits = noisy(labels, strength=1, seed=0, classes=3)
+    all_rows = estimate_metrics(labels, logits, seed=0)
+    monkeypatch.setattr(bootstrap, "MOST_ROWS", 3000)
+    rows = []
+    metrics = bootstrap._metrics
+    monkeypatch.setattr(bootstrap, "_metrics", lambda *given: rows.append(len(given[0])) or metrics(*given))
+    sample = estimate_metrics(labels, logits, seed=0)
+    assert rows == [20_000, 2000 + (labels == 2).sum()]
+    for name, expected in all_rows.items():
+        assert sample[name].value == expected.value
+        assert sample[name].standard_error == pytest.approx(expected.standard_error, rel=0.3)
 
 
 def test_a_split_of_one_class_has_no_estimates():

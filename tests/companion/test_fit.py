@@ -46,7 +46,8 @@ def test_a_record_has_the_same_bits_alone_and_beside_longer_records(classes):
         np.testing.assert_allclose(alone[0], together[i], atol=1e-6)  # a sum over trees, after the last threshold
 
 
-def test_the_graph_computes_the_linear_scores_and_the_trees_that_were_fitted(monkeypatch):
+@pytest.mark.parametrize("number", [200, 600])  # 600 values are more than the trees have bins
+def test_the_graph_computes_the_linear_scores_and_the_trees_that_were_fitted(number, monkeypatch):
     kept = {}
     build = module.build_companion
 
@@ -55,12 +56,40 @@ def test_the_graph_computes_the_linear_scores_and_the_trees_that_were_fitted(mon
         return build(fields, bags, linear, boosted, **rest)
 
     monkeypatch.setattr(module, "build_companion", keep)
-    found, val = fitted(rows(200, classes=3), classes=3), rows(60, classes=3, seed=1)
+    found, val = fitted(rows(number, classes=3), classes=3), rows(60, classes=3, seed=1)
     logits, scores = predict(found, val)
     expected = kept["linear"].scores([kept["bags"][0].transform(val.texts[0])])
     np.testing.assert_allclose(scores, expected, atol=2e-3)  # 16-bit weights
-    computed = kept["trees"].model.predict_proba(np.hstack([val.tabular, scores]))
+    computed = kept["trees"].probabilities(np.hstack([val.tabular, scores]))
     np.testing.assert_allclose(np.exp(logits), computed, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(9) // 2,
+        np.random.default_rng(0).normal(size=999),
+        np.array([-3.4e38, 0, 1e-45, 3.4e38], np.float32),
+        np.array([1, 1 + 2**-23], np.float32),
+        np.zeros(5),
+    ],
+)
+def test_a_value_is_at_most_the_value_of_a_boundary_exactly_if_its_bin_is(values):
+    features = values.astype(np.float32)[:, None]
+    bins = trees.Bins.fit(features)
+    found = bins(features)[:, 0]
+    assert len(np.unique(found)) <= 255
+    for boundary in range(len(bins.thresholds[0])):
+        limit = np.float32(bins.value_of(0, boundary + 0.5))
+        assert ((features[:, 0] <= limit) == (found <= boundary + 0.5)).all()
+
+
+def test_weights_of_rows_need_no_sort_for_each_percentile(monkeypatch):
+    def fail(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr("sklearn.ensemble._hist_gradient_boosting.binning._weighted_percentile", fail)
+    module.fit_companion([rows(600)], [FIELD], class_weights=[1.0, 5.0], seed=0)
 
 
 def test_tokens_beyond_those_of_train_and_chunks_of_one_token_are_no_error():
