@@ -33,7 +33,6 @@ def check_before_preparing(paths: JobPaths, hp: Hyperparameters, *, hosts: int, 
     Raises:
         ContractError: the job cannot run with these settings on these processes.
     """
-    _check_hosts(hp, hosts)
     degrees = check_settings(paths, hp, hosts=hosts, per_host=per_host)
     for line in describe_hyperparameters(hp):
         logger.info("%s", line)
@@ -41,15 +40,6 @@ def check_before_preparing(paths: JobPaths, hp: Hyperparameters, *, hosts: int, 
         logger.warning("%s", sentence)
     _warn_of_attention_dropout(hp)
     _suggest_head_lr(hp)
-
-
-def _check_hosts(hp: Hyperparameters, hosts: int) -> None:
-    if hp.num_members > 1 and hosts > 1:
-        name = "cross_fit" if hp.cross_fit else "ensemble"
-        raise ContractError(
-            f"{name}: is {hp.num_members}, and the job has {hosts} hosts, but the networks of an ensemble train on one",
-            f"Use one instance, e.g. with more GPUs, or remove {name}.",
-        )
 
 
 def _check_compiler(hp: Hyperparameters) -> None:

@@ -144,11 +144,11 @@ def _train(
     tuning: Mapping[str, Any] | None,
 ) -> int:
     given = read_settings(paths, tuning=tuning)
-    hp, reasons = choose_settings(given)
+    topology = control.topology
+    hp, reasons = choose_settings(given, hosts=topology.size)
     for line in reasons:
         logger.info("%s", line)
     num_gpus = count_gpus()
-    topology = control.topology
     kind: JobKind = "whole"
     combination: Combination = "average"
     if hp.tuning is not None:
@@ -172,7 +172,7 @@ def _train(
     if hp.num_members > 1:
         prepared = prepare_data(gathered.paths, hp, contents=gathered.contents)
         if kind == "whole":
-            hp = _with_facts(given, prepared, logged=reasons)
+            hp = _with_facts(given, prepared, hosts=topology.size, logged=reasons)
         members = train_members(gathered.paths, hp, prepared, num_gpus=num_gpus)
         timeline.mark("train networks")
         hp = hp if combination == "average" else hp.model_copy(update={"ensemble": 1})
@@ -185,7 +185,7 @@ def _train(
             clear_checkpoints(paths.checkpoints)
         timeline.mark("prepare data")
         if kind == "whole":
-            hp = _with_facts(given, prepared, logged=reasons)
+            hp = _with_facts(given, prepared, hosts=topology.size, logged=reasons)
         job = Job(paths, hp, scratch, prepared.folder, timeline, kind, members, combination)
         stop.interrupts = False
         failure = workers.run(job)
@@ -204,9 +204,9 @@ def _train(
     return COMPLETED
 
 
-def _with_facts(given: GivenSettings, prepared: PreparedData, *, logged: list[str]) -> Hyperparameters:
+def _with_facts(given: GivenSettings, prepared: PreparedData, *, hosts: int, logged: list[str]) -> Hyperparameters:
     """Return the configuration with the choices of the preset that need the prepared data; log them once."""
-    hp, reasons = choose_settings(given, DataFacts.read(prepared.summary))
+    hp, reasons = choose_settings(given, DataFacts.read(prepared.summary), hosts=hosts)
     for line in reasons:
         if line not in logged:
             logger.info("%s", line)

@@ -92,13 +92,18 @@ class ChosenSettings(NamedTuple):
     lines: list[str]
 
 
-def choose_settings(given: GivenSettings, facts: DataFacts | None = None) -> ChosenSettings:
+def choose_settings(given: GivenSettings, facts: DataFacts | None = None, *, hosts: int = 1) -> ChosenSettings:
     """Return the configuration of `given`, with the values of its preset for everything that `given` does not set.
 
     Args:
         facts: of the training data, when they are known; some rules of the preset need them.
+        hosts: number of hosts that train.
+
+    Raises:
+        ContractError: `given` is invalid, or needs one host.
     """
     hp = parse_hyperparameters(given.values, given.origin)
+    _check_hosts(hp, hosts)
     values, lines = dict(given.values), []
     for known in (None, facts) if facts else (None,):
         wanted = {choice.setting: choice for choice in choices(hp, known)}
@@ -106,16 +111,27 @@ def choose_settings(given: GivenSettings, facts: DataFacts | None = None) -> Cho
             about = f"preset {hp.preset}: {name}={json.dumps(choice.value)}, because {choice.reason}"
             if name in given.values:
                 if getattr(hp, name) != choice.value:
-                    lines.append(f"{about}; not chosen, because you set it to {json.dumps(given.values[name])}")
+                    own = hp.model_dump(mode="json", include={name})[name]
+                    lines.append(f"{about}; not chosen, because you set it to {json.dumps(own)}")
                 continue
             try:
-                hp = parse_hyperparameters({**values, name: choice.value}, given.origin)
+                chosen = parse_hyperparameters({**values, name: choice.value}, given.origin)
+                _check_hosts(chosen, hosts)
             except ContractError as error:
                 lines.append(f"{about}; not chosen, because of your settings: {error.cause}")
                 continue
-            values[name] = choice.value
+            hp, values[name] = chosen, choice.value
             lines.append(about)
     return ChosenSettings(hp, lines)
+
+
+def _check_hosts(hp: Hyperparameters, hosts: int) -> None:
+    if hp.num_members > 1 and hosts > 1:
+        name = "cross_fit" if hp.cross_fit else "ensemble"
+        raise ContractError(
+            f"{name}: is {hp.num_members}, and the job has {hosts} hosts, but the networks of an ensemble train on one",
+            f"Use one instance, e.g. with more GPUs, or remove {name}.",
+        )
 
 
 def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None = None) -> Hyperparameters:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
 
 from container.companion.fit import Fitted, fit_companion
 from container.data.records import RecordArrays, TextArrays
@@ -10,6 +11,22 @@ from contracts.text_fields import TextField, resolve_text_field
 from testing.table_jobs import settings
 
 FIELD = resolve_text_field(settings(tokenizer="from_scratch"), "text")
+
+
+class Split:
+    """A split of the file batches `parts`."""
+
+    def __init__(self, *parts: RecordArrays) -> None:
+        self.parts = parts
+
+    def __len__(self) -> int:
+        return sum(len(part.row) for part in self.parts)
+
+    def arrays(self) -> list[RecordArrays]:
+        return list(self.parts)
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        return pa.chunked_array([getattr(part, name) for part in self.parts])
 
 
 def text(records: Sequence[Sequence[Sequence[int]]]) -> TextArrays:

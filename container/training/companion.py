@@ -22,6 +22,7 @@ from contracts.text_fields import TextField
 
 logger = logging.getLogger(__name__)
 
+_FEWEST_VAL_ROWS = 20
 _MOST_TOKENS = 65_536  # of the companion's inputs, with padding
 
 
@@ -60,7 +61,7 @@ def add_companion(hp: Hyperparameters, data: JobData, network: Mapping[str, np.n
         return combined
     report = replace(combined.report, seconds=time.perf_counter() - began)
     logger.log(logging.WARNING if report.factors is None else logging.INFO, "%s", report)
-    return replace(combined, report=report)
+    return replace(combined, report=report if hp.companion else None)
 
 
 def _fit_and_blend(hp: Hyperparameters, data: JobData, network: Mapping[str, np.ndarray]) -> Combined:
@@ -75,8 +76,12 @@ def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) 
     network = alone.logits
     labels = {name: data.splits[name].column("label").to_numpy() for name in network}
     known = np.flatnonzero((labels["val"] >= 0) & np.isfinite(network["val"]).all(axis=1))
-    if len(np.unique(labels["val"][known])) < 2:
+    reason = ""
+    if len(known) < _FEWEST_VAL_ROWS:
+        reason = f"{len(known)} labelled val records are fewer than {_FEWEST_VAL_ROWS}"
+    elif len(np.unique(labels["val"][known])) < 2:
         reason = "the labelled val records have fewer than two classes"
+    if reason:
         return replace(alone, report=CompanionReport(False, reason))
     predicted = {name: predict(fitted.companion, data.splits[name], hp.text_fields) for name in network}
     companion = {name: logits for name, (logits, _) in predicted.items()}

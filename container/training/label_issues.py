@@ -52,6 +52,7 @@ def of_networks(data: JobData, probabilities: np.ndarray) -> OutOfFold:
     labels = data.splits["train"].column("label").to_numpy()
     rows = np.flatnonzero(labels >= 0)
     classes, indices = np.unique(labels[rows], return_inverse=True)
-    known = probabilities[rows][:, classes]
+    known = probabilities[np.ix_(rows, classes)]
+    known /= known.sum(axis=1, keepdims=True)
     source = "the networks of cross_fit, each over the rows that it did not train on"
-    return OutOfFold(source, rows, classes, indices, known / known.sum(axis=1, keepdims=True))
+    return OutOfFold(source, rows, classes, indices, known)

@@ -1,6 +1,7 @@
 """The blend of network and companion: used where val says that it helps, and the same in every runtime."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -8,7 +9,6 @@ from typing import cast
 import numpy as np
 import onnx
 import onnxruntime
-import pyarrow as pa
 import pytest
 
 from container.companion.blend import Blend, BlendedCompanion, try_blend
@@ -22,7 +22,7 @@ from container.models.build import build_classifier
 from container.training import companion as in_job
 from container.training.companion import add_companion
 from container.training.job_data import JobData
-from testing.companions import fitted, rows
+from testing.companions import Split, fitted, rows
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 
 
@@ -133,7 +133,7 @@ def test_a_companion_that_cannot_be_fitted_is_one_warning_and_leaves_the_network
 
     monkeypatch.setattr(in_job, "_fit_and_blend", fail)
     network = {"val": np.zeros((2, 2)), "test": np.zeros((2, 2))}
-    found = add_companion(hyperparameters(), cast(JobData, None), network)
+    found = add_companion(hyperparameters(companion=True), cast(JobData, None), network)
     assert found.companion is None
     assert found.logits is network
     assert found.report is not None
@@ -187,23 +187,27 @@ def test_equal_scores_count_as_ties():
     assert (found["auroc"].value, found["average_precision"].value) == (0.5, 0.5)
 
 
-def test_a_val_without_two_classes_gives_no_blend_but_probabilities_of_train():
-    class Split:
-        def __init__(self, part):
-            self.part = part
+FEW = "19 labelled val records are fewer than 20"
+ONE_CLASS = "the labelled val records have fewer than two classes"
 
-        def arrays(self):
-            return [self.part]
 
-        def column(self, name):
-            return pa.chunked_array([getattr(self.part, name)])
-
+@pytest.mark.parametrize(
+    ("labels", "reason"), [(np.ones(20, int), ONE_CLASS), (np.arange(25) % 4 // 2 - 5 * (np.arange(25) > 18), FEW)]
+)
+def test_a_val_of_one_class_or_few_records_gives_no_blend_but_probabilities_of_train(labels, reason):
     hp = hyperparameters(model_class="bert", companion=True)
-    train, val = rows(100), rows(20, labels=np.ones(20, int))
-    data = SimpleNamespace(splits={"train": Split(train), "val": Split(val)}, class_weights=[1.0, 1.0])
-    found = add_companion(hp, cast(JobData, data), {"val": np.zeros((20, 2))})
+    splits = {"train": Split(rows(100)), "val": Split(replace(rows(len(labels)), label=labels))}
+    data = SimpleNamespace(splits=splits, class_weights=[1.0, 1.0])
+    found = add_companion(hp, cast(JobData, data), {"val": np.zeros((len(labels), 2))})
     assert found.companion is None
     assert found.report is not None
-    assert found.report.reason == "the labelled val records have fewer than two classes"
+    assert found.report.reason == reason
     assert found.out_of_fold is not None
     assert found.out_of_fold.probabilities.shape == (100, 2)
+
+
+def test_label_issues_alone_give_no_section_about_a_companion():
+    hp = hyperparameters(model_class="bert", label_issues=True)
+    data = SimpleNamespace(splits={"train": Split(rows(10))}, class_weights=[1.0, 1.0])
+    found = add_companion(hp, cast(JobData, data), {"val": np.zeros((20, 2))})
+    assert (found.report, found.out_of_fold) == (None, None)

@@ -4,34 +4,17 @@ from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from container.companion.blend import try_blend
 from container.companion.graph import Companion
-from container.data.records import RecordArrays, onnx_inputs, onnx_inputs_of_all
+from container.data.records import onnx_inputs, onnx_inputs_of_all
 from container.data.split import PreparedSplit
 from container.training import companion as module
 from container.training.companion import Combined, predict
 from container.training.job_data import JobData
-from testing.companions import FIELD, fitted, rows
+from testing.companions import FIELD, Split, fitted, rows
 from testing.encoder_families import hyperparameters
-
-
-class Split:
-    """A split of the file batches `parts`."""
-
-    def __init__(self, *parts: RecordArrays) -> None:
-        self.parts = parts
-
-    def __len__(self) -> int:
-        return sum(len(part.row) for part in self.parts)
-
-    def arrays(self) -> list[RecordArrays]:
-        return list(self.parts)
-
-    def column(self, name: str) -> pa.ChunkedArray:
-        return pa.chunked_array([getattr(part, name) for part in self.parts])
 
 
 def test_inputs_of_all_records_are_those_of_each():

@@ -71,6 +71,19 @@ def test_best_trains_several_networks_unless_a_search_does():
     assert any("ensemble=4" in line and "because of your settings" in line for line in lines)
 
 
+def test_best_trains_one_network_on_several_hosts_and_says_why():
+    hp, lines = choose_settings(
+        GivenSettings({"model_class": "multimodal_bert", "preset": "best", **COLUMNS}, {}), hosts=2
+    )
+    assert (hp.ensemble, hp.companion) == (1, True)
+    assert any("ensemble=4" in line and "the job has 2 hosts" in line for line in lines)
+
+
+def test_a_value_of_the_user_is_shown_as_it_is_used():
+    _, lines = choose(companion="false")
+    assert any(line.endswith("not chosen, because you set it to false") for line in lines)
+
+
 def test_random_encoders_are_small_and_get_a_higher_rate():
     hp, _ = choose(tokenizer="from_scratch")
     assert (hp.lr, hp.encoder_config["hidden_size"]) == (2e-3, 64)

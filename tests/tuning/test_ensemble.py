@@ -15,7 +15,6 @@ from container.job import Fold, Job, Member, Scratch
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.predictor import Predictor
-from container.preflight import check_before_preparing
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.risk_tables import fold_of
 from container.training import members
@@ -31,7 +30,7 @@ from container.tuning.ensemble import MemberFailed, member_settings, train_membe
 from container.tuning.trial_workers import Shares
 from container.workers import StoppedBeforeTraining
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
+from contracts.hyperparameter_files import choose_settings, load_hyperparameters, parse_hyperparameters, read_settings
 from contracts.paths import JobPaths
 from testing.jobs import CONFIGURATION, NO_DROPOUT, ONE_LAYER, metrics, run_train, start_train, table, write_job
 
@@ -343,9 +342,9 @@ def test_settings_that_contradict_an_ensemble_are_refused(settings, cause, fix):
 
 
 def test_an_ensemble_on_several_hosts_is_refused(tmp_path):
-    hp = load_hyperparameters(write_job(tmp_path, overrides={"ensemble": 3}))
+    given = read_settings(write_job(tmp_path, overrides={"ensemble": 3}))
     with pytest.raises(ContractError, match="ensemble: is 3, and the job has 2 hosts"):
-        check_before_preparing(write_job(tmp_path), hp, hosts=2, per_host=1)
+        choose_settings(given, hosts=2)
 
 
 def test_a_fold_that_leaves_no_row_to_train_on_is_refused(tmp_path):
