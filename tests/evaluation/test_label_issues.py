@@ -14,7 +14,7 @@ from container.evaluation.evaluate import write_evaluation
 from container.evaluation.label_issues import LabelIssuesReport, OutOfFold, find_label_issues, write_label_issues
 from container.training import label_issues as in_job
 from container.training.job_data import JobData
-from container.training.label_issues import report_label_issues
+from container.training.label_issues import of_networks, report_label_issues
 from testing.evaluations import two_splits
 
 
@@ -101,3 +101,12 @@ def test_the_source_that_predicts_the_given_labels_best_is_used(tmp_path):
     report = report_label_issues(tmp_path, cast(JobData, data), bad, good, None)
     assert report is not None
     assert report.source == "a model"
+
+
+def test_probabilities_of_networks_are_those_of_labelled_rows_over_the_classes_of_train():
+    split = SimpleNamespace(column=lambda _: pa.chunked_array([[2, -100, 0, 2]]))
+    given = np.tile([0.25, 0.5, 0.25], (4, 1))
+    found = of_networks(cast(JobData, SimpleNamespace(splits={"train": split})), given)
+    assert (found.rows.tolist(), found.classes.tolist(), found.labels.tolist()) == ([0, 2, 3], [0, 2], [1, 0, 1])
+    np.testing.assert_array_equal(found.probabilities, np.full((3, 2), 0.5))
+    assert (given[:, 1] == 0.5).all(), "the file of out-of-fold probabilities needs them"
