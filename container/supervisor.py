@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,8 @@ def _train(
         from container.tuning.search import search  # imports Optuna, which few jobs need
 
         combination = "soup" if hp.tuning.final_model == "soup" else "average"
-        hp = search(paths, hp, hosts=topology.size, num_gpus=num_gpus, stop=stop)
+        with_facts = partial(_with_facts, given, hosts=topology.size, logged=reasons)
+        hp = search(paths, hp, hosts=topology.size, num_gpus=num_gpus, stop=stop, with_facts=with_facts)
         kind = "winner"
         timeline.mark("search")
     num_workers = hp.nproc_per_node or num_gpus or 1
@@ -172,7 +174,7 @@ def _train(
     if hp.num_members > 1:
         prepared = prepare_data(gathered.paths, hp, contents=gathered.contents)
         if kind == "whole":
-            hp = _with_facts(given, prepared, hosts=topology.size, logged=reasons)
+            hp = _with_facts(given, DataFacts.read(prepared.summary), hosts=topology.size, logged=reasons)
         members = train_members(gathered.paths, hp, prepared, num_gpus=num_gpus)
         timeline.mark("train networks")
         hp = hp if combination == "average" else hp.model_copy(update={"ensemble": 1})
@@ -185,7 +187,7 @@ def _train(
             clear_checkpoints(paths.checkpoints)
         timeline.mark("prepare data")
         if kind == "whole":
-            hp = _with_facts(given, prepared, hosts=topology.size, logged=reasons)
+            hp = _with_facts(given, DataFacts.read(prepared.summary), hosts=topology.size, logged=reasons)
         job = Job(paths, hp, scratch, prepared.folder, timeline, kind, members, combination)
         stop.interrupts = False
         failure = workers.run(job)
@@ -204,9 +206,9 @@ def _train(
     return COMPLETED
 
 
-def _with_facts(given: GivenSettings, prepared: PreparedData, *, hosts: int, logged: list[str]) -> Hyperparameters:
-    """Return the configuration with the choices of the preset that need the prepared data; log them once."""
-    hp, reasons = choose_settings(given, DataFacts.read(prepared.summary), hosts=hosts)
+def _with_facts(given: GivenSettings, facts: DataFacts, *, hosts: int, logged: list[str]) -> Hyperparameters:
+    """Return the configuration with the choices of the preset that need facts of the data; log them once."""
+    hp, reasons = choose_settings(given, facts, hosts=hosts)
     for line in reasons:
         if line not in logged:
             logger.info("%s", line)

@@ -20,7 +20,7 @@ from contracts.numbers import decimal_comma
 from contracts.paths import JobPaths
 from contracts.presets import DataFacts, choices
 from contracts.spelling import did_you_mean
-from contracts.tuning_space import check_tuning
+from contracts.tuning_space import check_tuning, set_by_search
 
 ALIASES = {"chunk_truncate": "chunk_trancate"}
 TUNER_METRIC = "_tuning_objective_metric"  # SageMaker's tuner adds it to the hyperparameters of its training jobs
@@ -104,7 +104,7 @@ def choose_settings(given: GivenSettings, facts: DataFacts | None = None, *, hos
     """
     hp = parse_hyperparameters(given.values, given.origin)
     _check_hosts(hp, hosts)
-    values, lines = dict(given.values), []
+    values, lines, searched = dict(given.values), [], set_by_search(hp)
     for known in (None, facts) if facts else (None,):
         wanted = {choice.setting: choice for choice in choices(hp, known)}
         for name, choice in wanted.items():
@@ -121,7 +121,7 @@ def choose_settings(given: GivenSettings, facts: DataFacts | None = None, *, hos
                 lines.append(f"{about}; not chosen, because of your settings: {error.cause}")
                 continue
             hp, values[name] = chosen, choice.value
-            lines.append(about)
+            lines.append(f"{about}; the search takes it from {searched[name]}" if name in searched else about)
     return ChosenSettings(hp, lines)
 
 
@@ -142,11 +142,12 @@ def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None
     try:
         hp = Hyperparameters(**values)
     except ValidationError as error:
-        missing = [str(problem["loc"][0]) for problem in error.errors() if problem["type"] == "missing"]
+        problems = error.errors()
+        missing = [str(each["loc"][0]) for each in problems if each["type"] == "missing" and len(each["loc"]) == 1]
         if missing:
             valid = len(missing) == error.error_count()
             raise _missing(missing, origin or {}, others=len(values), valid=valid) from None
-        first = error.errors()[0]
+        first = problems[0]
         key = str(first["loc"][0])
         inside = "".join(f"{part}: " for part in first["loc"][1:] if isinstance(part, str) and part.isidentifier())
         raise _invalid(key, values[key], inside + first["msg"], (origin or {}).get(key)) from None

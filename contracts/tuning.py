@@ -1,8 +1,8 @@
 """Define the hyperparameter `tuning`: a search for the best values of other hyperparameters."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from contracts.numbers import LARGEST_INTEGER, LARGEST_NUMBER, Json, Number
 
@@ -37,7 +37,22 @@ class Range(TuningSection):
         return self
 
 
-Space = dict[str, Range | Choices]
+KINDS = _RANGE, _LIST = "a range", "a list"  # of values; pydantic has them in the place of an error
+
+
+def _kind(values: Any) -> str | None:
+    return _LIST if isinstance(values, list) else _RANGE if isinstance(values, (dict, Range)) else None
+
+
+Values = Annotated[
+    Annotated[Range, Tag(_RANGE)] | Annotated[Choices, Tag(_LIST)],
+    Discriminator(
+        _kind,
+        custom_error_type="values",
+        custom_error_message="Input should be a list of values, or an object with low and high",
+    ),
+]
+Space = dict[str, Values]
 
 
 class Tuning(TuningSection):

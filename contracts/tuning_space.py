@@ -19,8 +19,10 @@ from contracts.spelling import did_you_mean
 from contracts.tuning import Range, Space, Tuning
 
 TUNABLE_GROUPS = ("model", "text", "table", "training")
-# Trials with other classes are not comparable; final_seeds sets the seed.
-_FIXED = ("num_classes", "is_binary", "multiclass_categories", "input_tab_dim", "fixed_tokenizer_length", "seed")
+# Trials with other classes are not comparable; final_seeds sets the seed; a preset chooses before the search begins.
+_FIXED = (
+    "num_classes", "is_binary", "multiclass_categories", "input_tab_dim", "fixed_tokenizer_length", "seed", "preset",
+)  # fmt: skip
 _COMBINATIONS = 200  # of which one must be valid
 
 _PRETRAINED: Space = {
@@ -90,10 +92,18 @@ def space_of(hp: Hyperparameters) -> Space:
     }
 
 
+def set_by_search(hp: Hyperparameters) -> dict[str, str]:
+    """Return the settings that a search sets, each with the place of its values; nothing without a search."""
+    if hp.tuning is None:
+        return {}
+    metric = {} if hp.tuning.metric is None else {"early_stop_metric": "tuning.metric"}
+    return {**dict.fromkeys(space_of(hp), "tuning.space"), **metric}
+
+
 def metric_of(hp: Hyperparameters) -> str:
     """Return the metric of the search, as its values are named in the history of training."""
     assert hp.tuning is not None
-    name = hp.tuning.metric or hp.early_stop_metric
+    name = hp.early_stop_metric if hp.tuning.metric is None else hp.tuning.metric
     return name if "/" in name else name.replace("val_", "val/", 1)
 
 
@@ -135,7 +145,7 @@ def check_tuning(hp: Hyperparameters) -> None:
 
 def _check_metric(hp: Hyperparameters, tuning: Tuning) -> None:
     try:
-        check_consistency(hp.model_copy(update={"early_stop_metric": tuning.metric or hp.early_stop_metric}))
+        check_consistency(hp if tuning.metric is None else hp.model_copy(update={"early_stop_metric": tuning.metric}))
     except ContractError as error:
         raise ContractError(error.cause.replace("early_stop_metric", "tuning.metric"), error.fix) from None
 

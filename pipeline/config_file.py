@@ -10,6 +10,7 @@ from contracts.errors import ContractError, shown
 from contracts.json_text import parse_json
 from contracts.numbers import decimal_comma
 from contracts.spelling import did_you_mean
+from contracts.tuning import KINDS
 from pipeline.config import PipelineConfig
 
 _MERGE = "tag:yaml.org,2002:merge"
@@ -95,7 +96,7 @@ def _size(value: Any, sizes: dict[int, int]) -> int:
 
 def _refused(path: Path, error: ValidationError) -> ContractError:
     first = error.errors()[0]
-    keys = [str(part) for part in first["loc"]]
+    keys = [str(part) for part in first["loc"] if part not in KINDS]
     key = ".".join(keys) or "configuration"
     if first["type"] == "extra_forbidden":
         known = _fields_at(keys[:-1])

@@ -3,11 +3,11 @@
 import itertools
 import json
 import logging
-import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,14 @@ from container.training.checkpoint_files import clear_checkpoints, complete_chec
 from container.tuning.ensemble import SEEDS, member_folder
 from container.tuning.results import write_results
 from container.tuning.study import TuningStudy
-from container.tuning.trial_workers import Running, Shares, TrialRun, remove_run, validations
+from container.tuning.trial_workers import Running, Shares, TrialRun, install_run, remove_run, validations
 from container.workers import StopHandler, StoppedBeforeTraining
 from contracts.atomic_files import write_text_atomically
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
+from contracts.presets import DataFacts
 from contracts.tuning_space import metric_of, trial_settings
 
 logger = logging.getLogger(__name__)
@@ -36,10 +37,22 @@ logger = logging.getLogger(__name__)
 _POLL = 0.1  # seconds
 _WINNER = "winner.json"
 _HOUR = 3600.0
+_FACTS = "facts"  # of the data, as a note of the study
 
 
-def search(paths: JobPaths, hp: Hyperparameters, *, hosts: int, num_gpus: int, stop: StopHandler) -> Hyperparameters:
+def search(
+    paths: JobPaths,
+    hp: Hyperparameters,
+    *,
+    hosts: int,
+    num_gpus: int,
+    stop: StopHandler,
+    with_facts: Callable[[DataFacts], Hyperparameters],
+) -> Hyperparameters:
     """Run the trials that are missing, train the best settings with final_seeds seeds, and install the best run.
+
+    Args:
+        with_facts: returns `hp` with what its preset chooses when facts of the data are known.
 
     Returns:
         The hyperparameters of the best run; its checkpoints are in `paths.checkpoints`. Or, if final_model combines the
@@ -73,7 +86,7 @@ def search(paths: JobPaths, hp: Hyperparameters, *, hosts: int, num_gpus: int, s
             "Set it back, or start over with resume=false.",
         )
     try:
-        with Search(paths, hp, study, Shares.of(hp, num_gpus=num_gpus), stop=stop) as running:
+        with Search(paths, hp, study, Shares.of(hp, num_gpus=num_gpus), stop=stop, with_facts=with_facts) as running:
             running.run_trials()
             best = running.choose_seed()
     except ContractError:
@@ -88,9 +101,9 @@ def search(paths: JobPaths, hp: Hyperparameters, *, hosts: int, num_gpus: int, s
         clear_checkpoints(paths.checkpoints)
         write_text_atomically(winner, json.dumps(best, indent=1))
     for seed, folder in best["combined"].items():
-        _install(paths.tuning / folder / "checkpoints", JobPaths(member_folder(paths, int(seed))).checkpoints)
+        install_run(paths.tuning / folder, JobPaths(member_folder(paths, int(seed))).checkpoints)
     if not best["combined"]:
-        _install(paths.tuning / best["folder"] / "checkpoints", paths.checkpoints)
+        install_run(paths.tuning / best["folder"], paths.checkpoints)
     for folder in paths.tuning.glob("*-*"):
         remove_run(folder)
     write_results(paths.output_data, study, hp, best)
@@ -103,24 +116,24 @@ def _order(study: TuningStudy, winner: Mapping[str, Any]) -> tuple[Any, int]:
     return study.rank(winner["value"]), -len(winner["combined"])
 
 
-def _install(source: Path, target: Path) -> None:
-    """Move the checkpoints of a run of the search to those of the job, or go on where a move was interrupted."""
-    target.mkdir(parents=True, exist_ok=True)
-    for path in sorted(source.glob("*")):
-        if (target / path.name).is_dir():  # a restored copy of the folder may have both
-            shutil.rmtree(target / path.name)
-        os.replace(path, target / path.name)
-
-
 class Search:
     """The trials of a search in progress; a context manager that stops the running ones."""
 
     def __init__(
-        self, paths: JobPaths, hp: Hyperparameters, study: TuningStudy, shares: Shares, *, stop: StopHandler
+        self,
+        paths: JobPaths,
+        hp: Hyperparameters,
+        study: TuningStudy,
+        shares: Shares,
+        *,
+        stop: StopHandler,
+        with_facts: Callable[[DataFacts], Hyperparameters],
     ) -> None:
         assert hp.tuning is not None
+        known = study.notes.get(_FACTS)  # to an earlier process of this search
         self._paths = paths
-        self._hp = hp
+        self._hp = hp if known is None else with_facts(DataFacts(**known))
+        self._with_facts = with_facts
         self._tuning = hp.tuning
         self._study = study
         self._shares = shares
@@ -198,7 +211,7 @@ class Search:
                 self._wait()
             self._start(
                 self._paths.tuning / folders[seed],
-                self._checked({**changes, "seed": seed}),
+                {**changes, "seed": seed},
                 data_of=None if kind == "best" else first,
                 # Means of weights need networks that begin together (Wortsman et al. 2022, "Model soups").
                 initial_seed=self._hp.seed if kind == "soup" else None,
@@ -236,32 +249,35 @@ class Search:
 
     def _start_trial(self, trial: Trial) -> None:
         """Begin a trial. An invalid combination ends it; data that not even one trial can use ends the search."""
+        changes, is_valid = self._study.settings(trial), False
         try:
-            hp = self._checked(self._study.settings(trial))
+            self._checked(changes)
+            is_valid = True
+            self._start(self._paths.tuning / _trial_folder(trial.number), changes, trial=trial)
         except ContractError as error:
-            self._finish(trial, TrialState.PRUNED, reason=f"invalid: {error.cause}")
-            return
-        try:
-            self._start(self._paths.tuning / _trial_folder(trial.number), hp, trial=trial)
-        except ContractError as error:
-            if not self._has_data:
+            if is_valid and not self._has_data:
                 raise
             self._finish(trial, TrialState.PRUNED, reason=f"invalid: {error.cause}")
 
     def _start(
         self,
         folder: Path,
-        hp: Hyperparameters,
+        changes: dict[str, Any],
         *,
         trial: Trial | None = None,
         data_of: Hyperparameters | None = None,
         initial_seed: int | None = None,
     ) -> None:
-        """Prepare the data of these settings, or of `data_of`, if no earlier run has, and begin the run."""
+        """Prepare the data of the settings, or of `data_of`, if no earlier run has, and begin the run."""
         slot = min(set(range(self._shares.parallel)) - {running.run.slot for running in self._running})
         self._add_spare(slot)
         with self._stop.interrupting():
-            prepared = prepare_data(self._paths, data_of or hp, keep_others=True)
+            prepared = prepare_data(self._paths, data_of or self._checked(changes), keep_others=True)
+        if not self._has_data:
+            facts = DataFacts.read(prepared.summary)
+            self._hp = self._with_facts(facts)
+            self._study.note(_FACTS, asdict(facts))
+        hp = self._checked(changes)
         check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
         self._has_data = True
         run = self._spares.pop(slot)

@@ -84,6 +84,16 @@ def test_a_value_of_the_user_is_shown_as_it_is_used():
     assert any(line.endswith("not chosen, because you set it to false") for line in lines)
 
 
+def test_the_log_says_which_settings_a_search_takes_from_its_space():
+    _, lines = choose(tuning={"space": {"lr": [1e-3, 2e-3]}, "metric": "val/loss"})
+    assert (
+        "preset recommended: lr=0.0001, because an encoder is pretrained; the search takes it from tuning.space"
+        in lines
+    )
+    assert any('early_stop_metric="val/auroc"' in line and "takes it from tuning.metric" in line for line in lines)
+    assert "preset recommended: head_lr=0.001, because an encoder is pretrained" in lines
+
+
 def test_random_encoders_are_small_and_get_a_higher_rate():
     hp, _ = choose(tokenizer="from_scratch")
     assert (hp.lr, hp.encoder_config["hidden_size"]) == (2e-3, 64)

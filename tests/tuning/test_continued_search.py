@@ -45,7 +45,8 @@ def searched(root, **tuning):
     """Search, and return the job's paths and the hyperparameters of the winner."""
     section = {"metric": "val/auroc", "final_seeds": 2, "space": {"lr": [1e-3, 2e-3, 3e-3]}, **tuning}
     paths = write_job(root, overrides={"tuning": section})
-    return paths, search(paths, load_hyperparameters(paths), hosts=1, num_gpus=0, stop=StopHandler())
+    hp = load_hyperparameters(paths)
+    return paths, search(paths, hp, hosts=1, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
 
 
 def installed(paths):
@@ -146,7 +147,8 @@ def test_a_stop_during_a_transaction_takes_effect_after_it(tmp_path, values, mon
         patch.setattr(TuningStudy, "note", interrupted)
         section = {"metric": "val/auroc", "trials": 2, "final_seeds": 1, "space": {"lr": [1e-3, 2e-3]}}
         paths = write_job(tmp_path, overrides={"tuning": section})
-        search(paths, load_hyperparameters(paths), hosts=1, num_gpus=0, stop=stop)
+        hp = load_hyperparameters(paths)
+        search(paths, hp, hosts=1, num_gpus=0, stop=stop, with_facts=lambda _: hp)
     assert stop.requested
     assert len(values) == 0
     with pytest.raises(StoppedBeforeTraining), stop.interrupting():
@@ -206,5 +208,6 @@ def test_a_seed_that_failed_is_recorded_and_not_trained_again(tmp_path):
     study = TuningStudy(paths, hp)
     run = SimpleNamespace(failure=Failure("it diverged", ""), completed=False)
     folder = paths.tuning / "seed-43-of-trial-0000"
-    Search(paths, hp, study, Shares.of(hp, num_gpus=0), stop=StopHandler())._end(Running(run, folder, hp, None, 0))
+    of_job = Search(paths, hp, study, Shares.of(hp, num_gpus=0), stop=StopHandler(), with_facts=lambda _: hp)
+    of_job._end(Running(run, folder, hp, None, 0))
     assert study.notes == {folder.name: None}

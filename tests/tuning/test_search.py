@@ -182,7 +182,7 @@ def test_data_that_no_trial_can_use_ends_the_search_at_once_and_may_be_corrected
     paths = write_job(tmp_path, overrides={**JOB, "tuning": SEARCH}, frames={"val": frame.drop(columns="price")})
     hp = load_hyperparameters(paths)
     with pytest.raises(ContractError, match="price"):
-        search(paths, hp, hosts=1, num_gpus=0, stop=StopHandler())
+        search(paths, hp, hosts=1, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
     write_table(frame, paths.channel("val"), "csv")
     assert study_of(paths).trials == []
 
@@ -191,14 +191,14 @@ def test_a_search_is_refused_on_several_hosts_and_over_the_checkpoints_of_anothe
     paths = write_job(tmp_path, overrides={**JOB, "tuning": SEARCH})
     hp = load_hyperparameters(paths)
     with pytest.raises(ContractError, match="the job has 2 hosts"):
-        search(paths, hp, hosts=2, num_gpus=0, stop=StopHandler())
+        search(paths, hp, hosts=2, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
     folder = paths.checkpoints / "epoch=0-step=1.ckpt"
     folder.mkdir(parents=True)
     (folder / "state.json").write_text('{"step": 1}')
     (folder / ".metadata").touch()
     (folder / "manifest.json").write_text(json.dumps({".metadata": 0, "state.json": 11}))
     with pytest.raises(ContractError, match="has checkpoints of another run"):
-        search(paths, hp, hosts=1, num_gpus=0, stop=StopHandler())
+        search(paths, hp, hosts=1, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
 
 
 def test_a_trial_never_opens_test(tmp_path):
