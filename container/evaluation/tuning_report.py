@@ -82,7 +82,7 @@ def _sentences(summary: Mapping[str, Any], intervals: Mapping[str, tuple[float, 
         interval = intervals.get(metric.removeprefix("val/"))
         if interval is not None:
             error = (interval[1] - interval[0]) / _INTERVAL
-            meaning = "less than" if gap < error else "more than"
+            meaning = "more than" if gap > error else "at most"
             sentence += (
                 f" The standard error of {metric} is {error:.4g}: the difference is {meaning} one standard error."
             )

@@ -123,10 +123,12 @@ class TuningStudy:
 
     def importance(self) -> dict[str, float]:
         """Return the share of each setting in the variation of the metric; empty if the trials do not show it."""
-        try:
-            return optuna.importance.get_param_importances(self._study)
-        except (ValueError, RuntimeError):  # too few trials, or all have the same value
-            return {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            try:
+                return optuna.importance.get_param_importances(self._study)
+            except (ValueError, RuntimeError, UserWarning):  # too few trials, or all have the same value
+                return {}
 
 
 def sampler(seed: str) -> BaseSampler:

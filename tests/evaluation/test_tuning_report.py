@@ -48,11 +48,18 @@ def test_the_saved_steps_are_those_that_pruned_trials_did_not_take():
     assert "seed 42 0.84, seed 43 0.85, seed 44 failed" in sentences
 
 
-@pytest.mark.parametrize(("width", "meaning"), [(0.4, "less than one standard error"), (0.04, "more than one")])
+@pytest.mark.parametrize(("width", "meaning"), [(0.4, "at most one standard error"), (0.04, "more than one")])
 def test_the_distance_to_the_second_is_compared_with_the_standard_error_of_val(width, meaning):
     sentences = " ".join(tuning_section(summary(*WHOLE), {"auroc": (0.5, 0.5 + width)}).sentences)
     assert "The best trial is 0.04 from the second (trial 0)." in sentences
     assert meaning in sentences
+
+
+def test_equal_trials_do_not_differ_by_more_than_a_standard_error_of_zero():
+    equal = summary(trial(0, 1.0), trial(1, 1.0))
+    sentences = " ".join(tuning_section(equal, {"auroc": (1.0, 1.0)}).sentences)
+    assert "The best trial is 0 from the second" in sentences
+    assert "at most one standard error" in sentences
 
 
 def test_the_best_of_a_loss_is_the_lowest():

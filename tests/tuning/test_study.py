@@ -1,6 +1,7 @@
 """A search draws the same settings however often it is interrupted, and refuses to go on with other inputs."""
 
 import json
+import warnings
 
 import pytest
 from optuna.trial import TrialState
@@ -94,6 +95,16 @@ def test_a_trial_that_is_worse_at_a_rung_is_pruned_and_a_better_one_is_not(tmp_p
         return None
 
     assert [pruned([0.5] * 9), pruned([0.4] * 9), pruned([0.6] * 9)] == [None, 1, None]
+
+
+def test_trials_that_do_not_show_the_importance_of_a_setting_give_none(tmp_path):
+    study = opened(tmp_path)
+    for value in (0.5, 0.5):
+        finished(study, value)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert study.importance() == {}
+    assert not warned
 
 
 def test_the_study_is_created_completely_or_not_at_all(tmp_path):
