@@ -13,7 +13,10 @@ from pathlib import Path
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
 
-_OUT_OF_MEMORY = "Lower batch_size (raise accumulate_grad_batches to keep the global batch), or take a larger machine."
+_OUT_OF_MEMORY = (
+    "Lower batch_size (raise accumulate_grad_batches to keep the global batch), set max_tokens_per_batch, or take a "
+    "larger machine."
+)
 _SHOWN_BYTES = 1024  # of a failure file, which the service shows
 _DETAIL_BYTES = 12_000  # both failure files fit into the space that the supervisor reserves
 

@@ -45,7 +45,10 @@ SHARDS = Need(
     lambda hp, features: ("fsdp" if hp.sharding_strategy == "NO_SHARD" else "dp_shard") in features,
     "nothing is sharded",
 )
-ACCUMULATES = _when(lambda hp: hp.accumulate_grad_batches > 1, otherwise="accumulate_grad_batches is 1")
+ACCUMULATES = _when(
+    lambda hp: hp.accumulate_grad_batches > 1 or hp.max_tokens_per_batch,
+    otherwise="accumulate_grad_batches is 1 and max_tokens_per_batch is 0",
+)
 AUTOCAST = _when(lambda hp: hp.bf16 or hp.fp16, otherwise="bf16 and fp16 are false")
 
 ONE_TEXT = _when(

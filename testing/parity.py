@@ -96,7 +96,10 @@ ONE_PROCESS = Strategy("one process", 1)
 
 
 def about_processes(name: str) -> bool:
-    return name == "accumulate_grad_batches" or Hyperparameters.declarations()[name].group == "processes"
+    return (
+        name in {"accumulate_grad_batches", "max_tokens_per_batch"}
+        or Hyperparameters.declarations()[name].group == "processes"
+    )
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,14 @@ def _pipeline(schedule: str, *, ranks: int, microbatches: int) -> dict[str, Any]
 
 STRATEGIES = (
     Strategy("accumulation", 1, {"accumulate_grad_batches": 4}),
+    Strategy("token limit", 1, {"max_tokens_per_batch": 200}),
+    Strategy("token limit, joined passes", 1, {"max_tokens_per_batch": 4000, "accumulate_grad_batches": 4}),
     Strategy("activation checkpointing", 1, {"activation_checkpointing": 1}),
     Strategy("ddp 2", 2, {"strategy": "ddp"}),
     Strategy("ddp 4", 4, {"strategy": "ddp"}),
     Strategy("ddp 8", 8, {"strategy": "ddp"}),
     Strategy("ddp 2, accumulation", 2, {"strategy": "ddp", "accumulate_grad_batches": 2}),
+    Strategy("ddp 2, token limit", 2, {"strategy": "ddp", "max_tokens_per_batch": 150}),
     Strategy("ddp 2, own gradients, buckets of 1 MiB", 2, {
         "strategy": "ddp", "gradient_as_bucket_view": False, "bucket_cap_mb": 1}),
     Strategy("fsdp 2, FULL_SHARD", 2, {"strategy": "fsdp"}),
@@ -37,6 +40,7 @@ STRATEGIES = (
     Strategy("fsdp 2, accumulation", 2, {"strategy": "fsdp", "accumulate_grad_batches": 4}),
     Strategy("fsdp 2, accumulation of whole gradients", 2, {
         "strategy": "fsdp", "accumulate_grad_batches": 4, "fsdp_accumulation": "whole"}),
+    Strategy("fsdp 2, token limit", 2, {"strategy": "fsdp", "max_tokens_per_batch": 150}),
     Strategy("fsdp 2, wrapped by size", 2, {"strategy": "fsdp", "fsdp_wrap": "size", "fsdp_min_params": 5000}),
     Strategy("fsdp 2, CPU offload", 2, {"strategy": "fsdp", "cpu_offload": True}),
     Strategy("fsdp 2, activation checkpointing", 2, {"strategy": "fsdp", "activation_checkpointing": 2}),
@@ -57,6 +61,8 @@ STRATEGIES = (
     Strategy("pp 2, ZBVZeroBubble", 2, _pipeline("ZBVZeroBubble", ranks=2, microbatches=4)),
     Strategy("pp 2, 1F1B, accumulation", 2, {
         **_pipeline("1F1B", ranks=2, microbatches=2), "accumulate_grad_batches": 2}),
+    Strategy("pp 2, 1F1B, token limit", 2, {
+        **_pipeline("1F1B", ranks=2, microbatches=2), "max_tokens_per_batch": 200}),
     Strategy("pp 2, 1F1B, activation checkpointing", 2, {
         **_pipeline("1F1B", ranks=2, microbatches=4), "activation_checkpointing": 1}),
     Strategy("branch 2", 2, {"strategy": "branch"}),

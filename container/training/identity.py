@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from container.data.sampler import BatchPlan
@@ -40,7 +41,7 @@ def check_identity(saved: dict[str, Any], current: dict[str, Any], *, folder: st
         )
 
 
-def resume_batch_plan(global_batch: int, planned: BatchPlan, *, per_pass: int) -> BatchPlan:
+def resume_batch_plan(global_batch: int, planned: BatchPlan) -> BatchPlan:
     """Return the batch plan that keeps the steps of the run that saved a checkpoint, on this run's ranks.
 
     The number of passes follows from the global batch. Their records are distributed as evenly as possible, so
@@ -49,13 +50,13 @@ def resume_batch_plan(global_batch: int, planned: BatchPlan, *, per_pass: int) -
     Args:
         global_batch: records of a step of the checkpoint.
         planned: the plan of this run without a checkpoint.
-        per_pass: microbatches of one forward and backward: those of a pipeline, else 1.
 
     Raises:
         ContractError: a step has fewer records than microbatches.
     """
     if planned.global_batch == global_batch:
         return planned
+    per_pass = planned.per_pass
     microbatches = planned.data_parallel_size * per_pass  # of one pass, on all ranks
     if global_batch < microbatches:
         raise ContractError(
@@ -68,10 +69,14 @@ def resume_batch_plan(global_batch: int, planned: BatchPlan, *, per_pass: int) -
         )
     passes = -(-global_batch // (planned.microbatch_size * microbatches))
     microbatch_size = -(-global_batch // (passes * microbatches))
-    batch_plan = BatchPlan(microbatch_size, planned.data_parallel_size, passes * per_pass, records=global_batch)
+    sizes = (
+        f"a microbatch has up to {planned.max_tokens} tokens"
+        if planned.max_tokens
+        else f"accumulate_grad_batches is {passes} and a microbatch has up to {microbatch_size} records"
+    )
     logger.info(
-        "the global batch stays %d, as in the checkpoint: accumulate_grad_batches is %d and a microbatch has up to %d "
-        "records on each of %d data-parallel ranks; without the checkpoint it would be %d",
-        global_batch, passes, microbatch_size, planned.data_parallel_size, planned.global_batch,
+        "the global batch stays %d, as in the checkpoint: %s on each of %d data-parallel ranks; without the checkpoint "
+        "it would be %d",
+        global_batch, sizes, planned.data_parallel_size, planned.global_batch,
     )  # fmt: skip
-    return batch_plan
+    return replace(planned, microbatch_size=microbatch_size, num_microbatches=passes * per_pass, records=global_batch)

@@ -267,8 +267,7 @@ class Trainer:
             logits = predict_split(
                 self._execution,
                 self._val,
-                batch_size=self._hp.batch_size,
-                num_classes=self._hp.num_classes,
+                hp=self._hp,
                 between_batches=lambda: raise_if_stopped(self._ranks, self._stop),
             )
         names = dict.fromkeys([*self._hp.metric_choices, self._early.metric.removeprefix("val/")])

@@ -11,27 +11,27 @@ from container.data.sampler import BatchPlan
 from container.data.split import PreparedSplit
 from container.decision.softmax import log_softmax
 from container.parallel.execution import Execution
+from contracts.hyperparameters import Hyperparameters
 
 
 def predict_split(
     execution: Execution,
     split: PreparedSplit,
     *,
-    batch_size: int,
-    num_classes: int,
+    hp: Hyperparameters,
     between_batches: Callable[[], None],
 ) -> np.ndarray:
     """Return the logits of every record of `split`, on every rank, in the split's order. [len(split), K] float32
 
     Args:
-        batch_size: records per rank and pass.
+        hp: batch_size and max_tokens_per_batch limit a batch of each rank.
         between_batches: called before each batch on every rank; it may raise on all of them to stop.
     """
     ranks = execution.ranks
     row_of = split.column("row").to_numpy()
-    logits = torch.zeros(len(split), num_classes, device=ranks.device)
+    logits = torch.zeros(len(split), hp.num_classes, device=ranks.device)
     times = torch.zeros(len(split), device=ranks.device)
-    batch_plan = BatchPlan(-(-batch_size // execution.num_microbatches), ranks.data_size, execution.num_microbatches)
+    batch_plan = BatchPlan.of(hp, data_parallel_size=ranks.data_size, per_pass=execution.num_microbatches, passes=1)
     execution.module.eval()
     steps = step_batches(split, np.arange(len(split)), batch_plan=batch_plan, data_rank=ranks.data_rank)
     with prefetched(steps, ranks.device) as batches:

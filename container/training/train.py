@@ -108,8 +108,7 @@ def predict(execution: Execution, split: PreparedSplit, *, hp: Hyperparameters, 
     return predict_split(
         execution,
         split,
-        batch_size=hp.batch_size,
-        num_classes=hp.num_classes,
+        hp=hp,
         between_batches=lambda: raise_if_stopped(execution.ranks, stop),
     )
 

@@ -44,14 +44,16 @@ class TrainingRun:
         cls, hp: Hyperparameters, execution: Execution, store: CheckpointStore, *, identity: dict[str, Any]
     ) -> "TrainingRun":
         """Return a run before its first step."""
-        microbatches = execution.num_microbatches
         return cls(
             execution,
             build_optimizer(hp, execution.module),
             WeightAverage(execution.module, decay=hp.ema_decay),
             LossScaler.start(enabled=hp.fp16),
-            BatchPlan(
-                hp.batch_size // microbatches, execution.ranks.data_size, hp.accumulate_grad_batches * microbatches
+            BatchPlan.of(
+                hp,
+                data_parallel_size=execution.ranks.data_size,
+                per_pass=execution.num_microbatches,
+                passes=hp.accumulate_grad_batches,
             ),
             store,
             identity,
@@ -89,9 +91,7 @@ class TrainingRun:
             return
         content = checkpoint.content
         check_identity(content["identity"], self.identity, folder=str(checkpoint.folder))
-        self.batch_plan = resume_batch_plan(
-            content["global_batch"], self.batch_plan, per_pass=self.execution.num_microbatches
-        )
+        self.batch_plan = resume_batch_plan(content["global_batch"], self.batch_plan)
         self.store.load(checkpoint, self.execution.module, self.optimizer, average=self.average.state)
         self.scaler = LossScaler(**content["scaler"])
         self.state = TrainingState(**content["state"])

@@ -131,6 +131,7 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "ema_decay": (ONE, {"ema_decay": 0.9}),
     "gradient_clip_val": (ONE, {"gradient_clip_val": 0.01, "optimizer": "SGD"}),
     "accumulate_grad_batches": (ONE, {"accumulate_grad_batches": 2}),
+    "max_tokens_per_batch": (ONE, {"max_tokens_per_batch": 100}),
     "warmup_steps": (ONE, {"warmup_steps": 10}),
     "run_scheduler": (ONE, {"run_scheduler": False}),
     "lr_decay": (ONE, {"lr_decay": 0.9}),

@@ -62,3 +62,24 @@ def test_each_record_the_longest_first_joins_the_lightest_microbatch_that_is_not
         min(not_full, key=lambda part: sum(counts[k] for k in part)).append(i)
     found = split_batch(np.array(counts), batch_plan)
     assert [part.tolist() for part in found] == [sorted(part) for part in expected]
+
+
+@given(
+    counts=st.lists(st.integers(1, 500), min_size=1, max_size=48),
+    data_size=st.sampled_from([1, 2, 3]),
+    per_pass=st.sampled_from([1, 4]),
+    max_tokens=st.integers(1, 3000),
+)
+def test_with_a_limit_a_microbatch_of_several_records_has_no_more_tokens(counts, data_size, per_pass, max_tokens):
+    batch_plan = BatchPlan(48, data_size, per_pass, max_tokens=max_tokens, per_pass=per_pass)
+    split = split_batch(np.array(counts), batch_plan)
+    assert sorted(np.concatenate(split).tolist()) == list(range(len(counts)))
+    assert len(split) % (data_size * per_pass) == 0
+    assert all(len(part) <= 1 or sum(counts[i] for i in part) <= max_tokens for part in split)
+
+
+@pytest.mark.parametrize(("max_tokens", "microbatches"), [(100_000, 1), (10_000, 4), (5_000, 7), (0, 2)])
+def test_with_a_limit_the_passes_of_a_step_are_as_few_as_its_tokens_allow(max_tokens, microbatches):
+    counts = np.random.default_rng(0).integers(1, 256, 512)  # 32,670 on each of two ranks
+    batch_plan = BatchPlan(128, data_parallel_size=2, num_microbatches=2, max_tokens=max_tokens)
+    assert len(split_batch(counts, batch_plan)) == 2 * microbatches

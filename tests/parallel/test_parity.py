@@ -37,6 +37,7 @@ pytestmark = pytest.mark.slow
 
 IN_SHORT = (
     "ddp 2, accumulation",
+    "ddp 2, token limit",
     "ddp 4",
     "fsdp 2, FULL_SHARD",
     "fsdp 2, SHARD_GRAD_OP",
@@ -51,7 +52,15 @@ IN_SHORT = (
     "branch 2 x fsdp 2",
     "pp 2 x tp 2 x dp 2",
 )
-FIRST = ("ddp 2, accumulation", "fsdp 2, FULL_SHARD", "tp 2", "pp 2, 1F1B", "branch 2", "pp 2 x fsdp 2")
+FIRST = (
+    "ddp 2, accumulation",
+    "ddp 2, token limit",
+    "fsdp 2, FULL_SHARD",
+    "tp 2",
+    "pp 2, 1F1B",
+    "branch 2",
+    "pp 2 x fsdp 2",
+)
 WITH_DROPOUT = ("ddp 2", "fsdp 2, FULL_SHARD", "tp 2", "pp 2, 1F1B", "branch 2")
 
 

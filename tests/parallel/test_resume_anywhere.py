@@ -102,6 +102,8 @@ def largest_difference(ours: dict[str, np.ndarray], reference: dict[str, np.ndar
         [
             ("ddp 2", "fsdp 2, FULL_SHARD"),
             ("fsdp 4, FULL_SHARD", "fsdp 2, FULL_SHARD"),
+            ("ddp 2, token limit", "fsdp 2, FULL_SHARD"),
+            ("accumulation", "pp 2, 1F1B, token limit"),
             ("fsdp 2, FULL_SHARD", "tp 2"),
             ("tp 2", "ddp 2"),
             ("pp 2, 1F1B", "ddp 2"),
@@ -129,6 +131,7 @@ def test_losses_continue_under_another_strategy_as_if_nothing_had_happened(runs,
         Uneven("three replicas", 3, {"strategy": "ddp", "batch_size": 6}),  # 6, 5 and 5 records a step
         Uneven("three shards, accumulating", 3, {"strategy": "fsdp", "batch_size": 3}),  # 2 passes
         Uneven("one process, accumulating", 1, {"batch_size": 5}),  # 4 passes
+        Uneven("three replicas, few tokens", 3, {"strategy": "ddp", "batch_size": 6, "max_tokens_per_batch": 90}),
     ],
     ids=lambda strategy: strategy.name,
 )
@@ -168,7 +171,8 @@ def test_the_average_of_the_weights_resumes_under_another_strategy(runs, saved, 
 
 
 @pytest.mark.parametrize(
-    "name", long_except(["ddp 2"], ["ddp 2", "fsdp 2, FULL_SHARD", "tp 2", "pp 2 x dp 2", "branch 2"])
+    "name",
+    long_except(["ddp 2"], ["ddp 2", "ddp 2, token limit", "fsdp 2, FULL_SHARD", "tp 2", "pp 2 x dp 2", "branch 2"]),
 )
 def test_the_same_strategy_resumes_to_the_bit_dropout_included(runs, name):
     settings = {**DROPOUT_ON, **ADAMW}

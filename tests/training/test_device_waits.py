@@ -63,9 +63,9 @@ def encoder(tmp_path_factory):
     return str(folder)
 
 
-def trainer(encoder: str, model_class: str) -> tuple[Trainer, PackedBatch]:
+def trainer(encoder: str, model_class: str, **settings: Any) -> tuple[Trainer, PackedBatch]:
     """A trainer of a model on the meta device, and a batch on the host."""
-    hp = hyperparameters(model_class=model_class, tokenizer=encoder, optimizer="SGD", ema_decay=0.9)
+    hp = hyperparameters(model_class=model_class, tokenizer=encoder, optimizer="SGD", ema_decay=0.9, **settings)
     columns = 0 if hp.architecture.table == "none" else 3
     files = [EncoderConfigOnly(Path(encoder)) for _ in hp.text_fields]
     model = build_classifier(hp, files, tabular_dim=columns, numeric_transform=standard_transform(columns))
@@ -124,12 +124,10 @@ class Split:
 
 
 def test_a_prediction_waits_for_the_device_only_after_its_last_batch(encoder):
-    training, _ = trainer(encoder, "bert")
+    training, _ = trainer(encoder, "bert", batch_size=4)
     waits_by_records = []
     for records in (4, 20):
         with Waits() as waits:
-            predict_split(
-                training._execution, Split(records), batch_size=4, num_classes=2, between_batches=lambda: None
-            )
+            predict_split(training._execution, Split(records), hp=training._hp, between_batches=lambda: None)
         waits_by_records.append(waits.found)
     assert waits_by_records == [["_local_scalar_dense", "_to_copy from meta"]] * 2

@@ -1,11 +1,16 @@
 """What a resumed run may change, and how it keeps the global batch."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from container.data.sampler import BatchPlan
 from container.training.identity import check_identity, identity, resume_batch_plan
+from container.training.training_run import TrainingRun
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from testing.jobs import CONFIGURATION
@@ -31,7 +36,7 @@ def hyperparameters(**overrides):
     ],
 )
 def test_a_resumed_run_keeps_its_global_batch_whatever_the_ranks(global_batch, planned, per_pass, resumed):
-    batch_plan = resume_batch_plan(global_batch, planned, per_pass=per_pass)
+    batch_plan = resume_batch_plan(global_batch, replace(planned, per_pass=per_pass))
     assert batch_plan.global_batch == global_batch
     for name in ("microbatch_size", "data_parallel_size", "num_microbatches"):
         assert getattr(batch_plan, name) == getattr(resumed, name)
@@ -45,12 +50,12 @@ def test_a_resumed_run_keeps_its_global_batch_whatever_the_ranks(global_batch, p
     passes=st.integers(1, 3),
 )
 def test_a_resumed_batch_never_exceeds_what_was_asked_for(global_batch, batch_size, data_size, per_pass, passes):
-    planned = BatchPlan(batch_size, data_size, passes * per_pass)
+    planned = BatchPlan(batch_size, data_size, passes * per_pass, per_pass=per_pass)
     if global_batch < data_size * per_pass:
         with pytest.raises(ContractError, match=f"global batch of {global_batch}"):
-            resume_batch_plan(global_batch, planned, per_pass=per_pass)
+            resume_batch_plan(global_batch, planned)
         return
-    batch_plan = resume_batch_plan(global_batch, planned, per_pass=per_pass)
+    batch_plan = resume_batch_plan(global_batch, planned)
     assert batch_plan.microbatch_size <= batch_size
     assert batch_plan.num_microbatches % per_pass == 0
     assert batch_plan.global_batch == global_batch
@@ -58,20 +63,43 @@ def test_a_resumed_batch_never_exceeds_what_was_asked_for(global_batch, batch_si
 
 def test_more_ranks_than_a_step_has_records_are_refused_with_the_number_that_fits():
     with pytest.raises(ContractError, match="at most 6 data-parallel ranks"):
-        resume_batch_plan(6, BatchPlan(8, 8), per_pass=1)
+        resume_batch_plan(6, BatchPlan(8, 8))
     with pytest.raises(ContractError, match=r"8 microbatches \(num_microbatches\)\n.*at most 6"):
-        resume_batch_plan(6, BatchPlan(8, 2, 8), per_pass=8)
+        resume_batch_plan(6, BatchPlan(8, 2, 8, per_pass=8))
 
 
 def test_the_log_says_how_the_global_batch_was_kept(caplog):
     caplog.set_level("INFO")
-    resume_batch_plan(64, BatchPlan(32, 1), per_pass=1)
+    resume_batch_plan(64, BatchPlan(32, 1))
     assert "the global batch stays 64" in caplog.text
     assert "accumulate_grad_batches is 2" in caplog.text
 
 
+def test_the_microbatches_of_a_run_follow_from_its_settings_and_ranks():
+    hp = hyperparameters(batch_size=8, accumulate_grad_batches=3, max_tokens_per_batch=1000)
+    ranks = SimpleNamespace(data_size=2)
+    pipeline = SimpleNamespace(module=torch.nn.Linear(1, 1), ranks=ranks, num_microbatches=4)
+    run = TrainingRun.begin(hp, pipeline, None, identity={})
+    assert run.batch_plan == BatchPlan(2, 2, 12, max_tokens=250, per_pass=4)
+    assert run.batch_plan.global_batch == 48
+
+
+def test_a_resumed_run_keeps_its_limit_of_tokens(caplog):
+    caplog.set_level("INFO")
+    planned = BatchPlan(32, 1, max_tokens=100)
+    assert resume_batch_plan(64, planned) == BatchPlan(32, 1, 2, records=64, max_tokens=100)
+    assert "a microbatch has up to 100 tokens" in caplog.text
+
+
 @pytest.mark.parametrize(
-    "changed", [{"strategy": "fsdp"}, {"pp_size": 2}, {"batch_size": 3}, {"accumulate_grad_batches": 5}]
+    "changed",
+    [
+        {"strategy": "fsdp"},
+        {"pp_size": 2},
+        {"batch_size": 3},
+        {"accumulate_grad_batches": 5},
+        {"max_tokens_per_batch": 9},
+    ],
 )
 def test_parallelism_may_change_between_runs(changed):
     first, second = (parse_hyperparameters({**CONFIGURATION, **more}) for more in ({}, changed))
