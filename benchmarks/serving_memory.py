@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.printing import print_machine, print_table
-from testing.serving import Server, serving
+from testing.serving import Server, model_process, serving
 
 _TEXTS = {
     "'<&' repeated": "<&",
@@ -85,10 +85,10 @@ def _watch(server: Server, done: threading.Event, pings: list[float], most: floa
 
 
 def resident(server: Server, name: str) -> float:
-    """Return GiB of VmRSS or VmHWM, 0 after the process has ended."""
+    """Return GiB of VmRSS or VmHWM of the model's process, 0 after it has ended."""
     try:
-        lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
-    except OSError:
+        lines = Path(f"/proc/{model_process(server.process.pid)}/status").read_text().splitlines()
+    except (OSError, ValueError):
         return 0.0
     return next((int(line.split()[1]) / (1 << 20) for line in lines if line.startswith(name)), 0.0)
 

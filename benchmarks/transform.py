@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.printing import print_machine, print_table
 from benchmarks.review_data import generate_reviews, require_minilm
 from benchmarks.serving import train_to_serve
@@ -22,7 +20,7 @@ from container.serving.capacity import execution_parameters
 from contracts import artifacts
 from contracts.serving import JSON_LINES, ServingSettings
 from testing.batch_transform import Transform
-from testing.serving import Server, serving
+from testing.serving import Server, model_process, serving
 
 _LEAST_RATIO = 0.8
 _INVALID_EVERY = 100
@@ -139,8 +137,11 @@ def _write(path: Path, count: int) -> None:
 
 
 def _processor_seconds(server: Server) -> float:
-    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return float(np.sum([int(fields[11]), int(fields[12])])) / _TICKS
+    ticks = 0
+    for process in (server.process.pid, model_process(server.process.pid)):
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / _TICKS
 
 
 if __name__ == "__main__":

@@ -85,6 +85,11 @@ class Server:
         return self.process.wait(timeout=40)
 
 
+def model_process(server: int) -> int:
+    """Return the id of the process that runs the model of the server with this process id."""
+    return int(Path(f"/proc/{server}/task/{server}/children").read_text())
+
+
 def ask(
     connection: http.client.HTTPConnection, body: bytes | str, content_type: str | None, *, method: str = "POST",
     path: str = "/invocations", **headers: str,

@@ -1,10 +1,8 @@
 """The WSGI application: GET /ping, POST /invocations, GET /execution-parameters."""
 
 import json
-import logging
 import threading
 import time
-import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,16 +10,10 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-import numpy as np
-
 from container.serving.capacity import BODIES, execution_parameters, measure
-from container.serving.errors import RequestError, error_body
-from container.serving.hosting import Host
-from container.serving.parts import check_limit
-from contracts.errors import ContractError
+from container.serving.errors import RequestError, as_request_error, check_limit, error_body
+from container.serving.model_process import ModelProcess
 from contracts.serving import JSON, ServingSettings
-
-logger = logging.getLogger(__name__)
 
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 Response = tuple[HTTPStatus, bytes, str]  # status, body, Content-Type
@@ -30,17 +22,17 @@ _REMEMBERED = 100_000  # latencies kept for the log
 
 
 class Application:
-    """Respond to HTTP requests with a host.
+    """Respond to HTTP requests with the answers of the model's process.
 
     Attributes:
         draining: whether the server is stopping: /ping returns 503, and requests in progress are completed.
         statuses: number of responses to /invocations by status.
     """
 
-    def __init__(self, host: Host, settings: ServingSettings) -> None:
+    def __init__(self, model: ModelProcess, settings: ServingSettings) -> None:
         self.draining = False
         self.statuses: Counter[int] = Counter()
-        self._host = host
+        self._model = model
         self._settings = settings
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
         self._counting, self._measuring = threading.Lock(), threading.Lock()
@@ -76,7 +68,8 @@ class Application:
         answered = ", ".join(f"{count} with {status}" for status, count in sorted(self.statuses.items())) or "none"
         if not self._seconds:
             return f"requests answered: {answered}"
-        half, most = np.percentile(np.array(self._seconds), [50, 99]) * 1000
+        ordered = sorted(self._seconds)
+        half, most = (1000 * ordered[len(ordered) * percent // 100] for percent in (50, 99))
         return f"requests answered: {answered}; p50 {half:.1f} ms, p99 {most:.1f} ms"
 
     def _methods(self, path: str) -> tuple[str, ...]:
@@ -84,8 +77,8 @@ class Application:
         return ("GET", "HEAD") if method == "GET" else (method,)
 
     def _ping(self, _environ: dict[str, Any]) -> Response:
-        if self.draining or not self._host.healthy:
-            cause = "the server is stopping" if self.draining else "the model's worker has ended"
+        if self.draining or not self._model.healthy:
+            cause = "the server is stopping" if self.draining else "the model's process has ended"
             return _error(HTTPStatus.SERVICE_UNAVAILABLE, cause)
         return HTTPStatus.OK, b"{}", JSON
 
@@ -95,8 +88,8 @@ class Application:
         def answer() -> tuple[bytes, str]:
             with self._measuring:
                 if self._parameters is None:
-                    lines, most = self._host.sample_lines(), self._settings.serving_max_bytes
-                    rate = measure(self._host.answer, lines, max_bytes=most)
+                    lines, most = self._model.sample_lines, self._settings.serving_max_bytes
+                    rate = measure(self._model.answer, lines, max_bytes=most)
                     self._parameters = json.dumps(execution_parameters(rate, self._settings)).encode()
             return self._parameters, JSON
 
@@ -118,27 +111,15 @@ class Application:
             cause = f"Content-Encoding {encoding!r} is not supported"
             raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, cause, "Send the body without compression.")
         with self._place(num_bytes):
-            return self._host.answer(
-                environ["wsgi.input"].read(), environ.get("CONTENT_TYPE"), environ.get("HTTP_ACCEPT")
-            )
+            return self._model.answer(environ["wsgi.input"], environ.get("CONTENT_TYPE"), environ.get("HTTP_ACCEPT"))
 
     def _respond(self, answer: Callable[[], tuple[bytes, str]]) -> Response:
         """Return the body and Content-Type that `answer` returns, or the response for the error that it raises."""
         try:
             return HTTPStatus.OK, *answer()
-        except RequestError as error:
-            return _error(error.status, error.cause, error.fix)
-        except ContractError as error:
-            return _error(HTTPStatus.BAD_REQUEST, error.cause, error.fix)
-        except TimeoutError:
-            cause = f"not computed within {self._settings.serving_timeout_seconds:g} s"
-            if self.draining:
-                cause = "the server stopped before the request was computed"
-            return _error(HTTPStatus.SERVICE_UNAVAILABLE, cause, "Send fewer records at once, or add instances.")
-        except Exception:
-            number = uuid.uuid4().hex[:12]
-            logger.exception("request %s failed", number)
-            return _error(HTTPStatus.INTERNAL_SERVER_ERROR, f"a server error; the log shows it as request {number}")
+        except Exception as error:
+            refused = as_request_error(error, self._settings.serving_timeout_seconds)
+            return _error(refused.status, refused.cause, refused.fix)
 
     @contextmanager
     def _place(self, num_bytes: int) -> Iterator[None]:

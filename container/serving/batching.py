@@ -4,7 +4,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 
 import numpy as np
 
@@ -46,9 +46,7 @@ class BatchingQueue:
         self._batch_size = batch_size
         self._max_tokens = max_tokens
         self._waiting: deque[_Waiting] = deque()
-        self._unanswered: set[_Waiting] = set()
         self._changed = threading.Condition()
-        self._closed = False
         self._worker = threading.Thread(target=self._work, name="batching", daemon=True)
         self._worker.start()
 
@@ -62,48 +60,26 @@ class BatchingQueue:
         """Return the class probabilities of record indices[i] of records[i], i = 0..N-1. [N, K]
 
         Raises:
-            TimeoutError: `timeout` seconds passed, or the queue was closed; the remaining records are dropped.
+            TimeoutError: `timeout` seconds passed; the remaining records are dropped.
             Exception: the error that `compute` raised for these records.
         """
         if not indices:
             return self._compute([], [])
         request = _Waiting(records, indices)
         with self._changed:
-            if self._closed:
-                raise TimeoutError("the queue is closed")
             self._waiting.append(request)
-            self._unanswered.add(request)
             self._changed.notify()
         try:
             return request.answer.result(timeout)
         except TimeoutError:
             request.answer.cancel()
             raise
-        except CancelledError as error:
-            raise TimeoutError("the queue was closed") from error
-        finally:
-            self._unanswered.discard(request)
-
-    def close(self) -> None:
-        """Drop all requests; the worker ends after the current round, of which no result is used."""
-        with self._changed:
-            self._closed = True
-            for request in list(self._unanswered):
-                request.answer.cancel()
-            self._changed.notify()
-
-    def join(self, timeout: float) -> bool:
-        """Wait for the worker after `close`; return whether it has ended."""
-        self._worker.join(timeout)
-        return not self._worker.is_alive()
 
     def _work(self) -> None:
         while True:
             with self._changed:
-                while not self._waiting and not self._closed:
+                while not self._waiting:
                     self._changed.wait()
-                if not self._waiting:
-                    return
                 shares = self._take()
             if shares:
                 self._answer(shares)

@@ -1,10 +1,11 @@
 """Measure how many bytes of records the server answers per second, and derive the parameters of a batch transform."""
 
+import io
 import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 from contracts.serving import JSON_LINES, ServingSettings
 
@@ -18,7 +19,7 @@ BODIES = 4  # requests of the largest size that may be in progress
 _MEASURE_SECONDS = 0.5
 _WORDS = "the parcel arrived late and one item was missing so we would like a refund please "
 
-Answer = Callable[[bytes, str, str], object]
+Answer = Callable[[BinaryIO, str, str], object]
 
 
 def sample_lines(columns: Sequence[str], texts: Sequence[str], *, characters: int) -> list[bytes]:
@@ -38,7 +39,7 @@ def measure(answer: Answer, lines: Sequence[bytes], *, max_bytes: int) -> float 
         while seconds < _MEASURE_SECONDS and 2 * count * len(line) <= min(max_bytes, _MIB):
             count *= 2
             began = time.perf_counter()
-            answer(line * count, JSON_LINES, JSON_LINES)
+            answer(io.BytesIO(line * count), JSON_LINES, JSON_LINES)
             seconds = time.perf_counter() - began
         if seconds:
             rates.append(count * len(line) / seconds)

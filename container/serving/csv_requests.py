@@ -7,8 +7,8 @@ from itertools import islice
 import numpy as np
 import pyarrow as pa
 
-from container.serving.errors import bad_request
-from container.serving.parts import MAX_COLUMNS, PART_BYTES, PART_RECORDS, Part, check_columns, check_limit
+from container.serving.errors import bad_request, check_limit
+from container.serving.parts import MAX_COLUMNS, PART_BYTES, PART_RECORDS, Part, check_columns
 from container.tables.channel_files import check_names
 from container.tables.csv_blocks import Block, CsvText, first_cells
 from container.tables.csv_files import text_start

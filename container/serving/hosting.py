@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -20,61 +20,36 @@ from contracts.errors import ContractError
 from contracts.serving import CODE_FOLDER, ENTRY_POINT, JSON, PARQUET
 
 _LARGE_BYTES = 1 << 16
-_SMALL_AT_ONCE = 4  # further threads would mostly wait for the interpreter, and so would /ping
+_SMALL_AT_ONCE = 4  # further threads would mostly wait for the interpreter
 
 Result = TypeVar("Result")
 
 
 class Turns:
-    """Run calls of several threads one at a time, in a thread of its own, until closed."""
+    """Run calls of several threads one at a time, in a thread of its own."""
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._unanswered: set[Future[Any]] = set()
-        self._closing = threading.Lock()
-        self._closed = False
-        self._worker = threading.Thread(target=self._work, name="turns", daemon=True)
-        self._worker.start()
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        threading.Thread(target=self._work, name="turns", daemon=True).start()
 
     def run(self, call: Callable[[], Result], timeout: float) -> Result:
         """Return the result of `call`, after the calls that came before it.
 
         Raises:
-            TimeoutError: `timeout` seconds passed, or the host was closed; a call that has begun is not interrupted.
+            TimeoutError: `timeout` seconds passed; a call that has begun is not interrupted.
             Exception: the error that `call` raised.
         """
         answer: Future[Result] = Future()
-        with self._closing:
-            if self._closed:
-                raise TimeoutError("the host is closed")
-            self._unanswered.add(answer)
-            self._calls.put(partial(_answer, answer, call))
+        self._calls.put(partial(_answer, answer, call))
         try:
             return answer.result(timeout)
         except TimeoutError:
             answer.cancel()
             raise
-        except CancelledError as error:
-            raise TimeoutError("the host was closed") from error
-        finally:
-            self._unanswered.discard(answer)
-
-    def close(self) -> None:
-        """Make all calls raise TimeoutError, also the one in progress."""
-        with self._closing:
-            self._closed = True
-            for answer in list(self._unanswered):
-                answer.cancel()
-            self._calls.put(None)
-
-    def join(self, timeout: float) -> bool:
-        """Wait for the call in progress after `close`; return whether it has ended."""
-        self._worker.join(timeout)
-        return not self._worker.is_alive()
 
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
+        while True:
+            self._calls.get()()
 
 
 def _answer(answer: Future[Result], call: Callable[[], Result]) -> None:
@@ -141,15 +116,6 @@ class ModelHost:
         finally:
             self._small.release()
 
-    def close(self) -> None:
-        """Make all unanswered requests raise TimeoutError."""
-        self._turns.close()
-        self._queue.close()
-
-    def join(self, timeout: float) -> bool:
-        """Wait for the work in progress after `close`; return whether it has ended."""
-        return self._turns.join(timeout) and self._queue.join(timeout)
-
 
 class ScriptHost:
     """A package's own code/inference.py, called for one request at a time: it may not be thread-safe.
@@ -181,14 +147,6 @@ class ScriptHost:
 
     def _compute(self, body: bytes, content_type: str | None, wanted: str) -> Any:
         return self._output(self._predict(self._input(body, content_type), self._model), wanted)
-
-    def close(self) -> None:
-        """Make all unanswered requests raise TimeoutError."""
-        self._turns.close()
-
-    def join(self, timeout: float) -> bool:
-        """Wait for the request in progress after `close`; return whether it has ended."""
-        return self._turns.join(timeout)
 
 
 Host = ModelHost | ScriptHost

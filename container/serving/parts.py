@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from http import HTTPStatus
 from typing import Any, Self
 
 import pyarrow as pa
 
-from container.serving.errors import RequestError, bad_request
+from container.serving.errors import bad_request
 from container.tables.channel_files import missing_column
 
 # A part takes up to 30 times its bytes in memory; fewer records would fill the model's batches less well.
@@ -44,14 +43,6 @@ class Part:
         middle = len(self) // 2
         later = replace(self, rows=self.rows[middle:], first=self.first + middle)
         return replace(self, rows=self.rows[:middle]), later
-
-
-def check_limit(count: int, unit: str, limit: int) -> None:
-    """Raise RequestError 413 if `count` exceeds `limit`."""
-    if count > limit:
-        cause = f"the request has at least {count} {unit}; at most {limit} are accepted"
-        fix = "Send only columns of the model." if unit == "columns" else "Send the records in several requests."
-        raise RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, cause, fix)
 
 
 def check_columns(columns: Sequence[str], present: Sequence[str]) -> None:

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from container.serving.csv_requests import csv_parts
-from container.serving.errors import RequestError, bad_request
+from container.serving.errors import RequestError, bad_request, check_limit
 from container.serving.media_types import MediaType, request_type
-from container.serving.parts import MAX_COLUMNS, PART_BYTES, PART_RECORDS, Part, check_columns, check_limit
+from container.serving.parts import MAX_COLUMNS, PART_BYTES, PART_RECORDS, Part, check_columns
 from container.tables.channel_files import check_names
 from container.tables.json_files import REQUEST_DECODER
 from container.tables.records import records_to_table

@@ -20,10 +20,9 @@ from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 from waitress.utilities import Error
 
 from container.processes import available_cores, set_up_logging
-from container.serving import handler
 from container.serving.application import PING, Application
 from container.serving.errors import error_body
-from container.serving.hosting import Host, load_host
+from container.serving.model_process import ModelProcess
 from contracts.errors import ContractError
 from contracts.serving import JSON, PORT_VARIABLE, ServingSettings
 
@@ -35,12 +34,9 @@ STOPPED, FAILED = 0, 1
 _READ_THOUGH_REFUSED = 4
 _POLL_SECONDS = 0.1
 _REFUSE_SECONDS = 2.0  # to send responses 503 after the grace time
-_JOIN_SECONDS = 1.0
 _SPARE_THREADS = 4  # respond to requests beyond SERVING_CONCURRENCY, and to requests other than /invocations
 _LEAST_CONNECTIONS = 1000  # a health check must be able to connect while many clients wait
 _READ_BYTES = 1 << 17  # from a socket at once
-# The thread that reads from the sockets needs the interpreter again after each system call. Python's default is 5 ms.
-_SWITCH_SECONDS = 0.0005
 _MEMORY_PER_BODY = 1 << 16  # bytes of a body in memory before its request is complete; the rest is in a temporary file
 _HINTS = {
     HTTPStatus.BAD_REQUEST: "Send a request as in RFC 9112, with Content-Length or Transfer-Encoding: chunked.",
@@ -155,12 +151,11 @@ def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
     set_up_logging()
     logging.getLogger("waitress").setLevel(logging.ERROR)
     signal.signal(signal.SIGTERM, _exit)  # while the model is loaded
-    sys.setswitchinterval(_SWITCH_SECONDS)
     began = time.monotonic()
     try:
-        settings = handler.settings()
-        host = load_host(model)
-        application = Application(host, settings)
+        settings = ServingSettings.from_environment(os.environ)
+        process = ModelProcess(model, timeout=settings.serving_timeout_seconds)
+        application = Application(process, settings)
         sockets: dict[int, Any] = {}
         server = _open(application, sockets, settings, address=address, port=port)
     except ContractError as error:
@@ -173,14 +168,16 @@ def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
         time.monotonic() - began,
         available_cores(),
     )
-    _serve_until_signal(server, sockets, settings.serving_timeout_seconds)
+    _serve_until_signal(server, process, sockets, settings.serving_timeout_seconds)
+    failed = not process.healthy
+    if failed:
+        logger.error("%s", process.end_cause())
+    else:
+        logger.info("stopping on request; completing requests in progress")
     application.draining = True
-    _drain(server, host, sockets, settings.serving_grace_seconds)
+    _drain(server, process, sockets, settings.serving_grace_seconds)
     logger.info("stopped; %s", application.summary())
-    if not host.join(_JOIN_SECONDS):
-        logging.shutdown()
-        os._exit(STOPPED)  # an interpreter that ends while ONNX Runtime computes can crash
-    return STOPPED
+    return FAILED if failed else STOPPED
 
 
 def _open(
@@ -213,13 +210,15 @@ def _open(
     return server
 
 
-def _serve_until_signal(server: BaseWSGIServer, sockets: dict[int, Any], most_seconds: float) -> None:
-    """Serve; refuse requests that take more than `most_seconds` to arrive."""
+def _serve_until_signal(
+    server: BaseWSGIServer, process: ModelProcess, sockets: dict[int, Any], most_seconds: float
+) -> None:
+    """Serve until a signal or the end of the model's process; refuse requests that take too long to arrive."""
     stop = threading.Event()
     checked = time.monotonic()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    while not stop.is_set():
+    while not stop.is_set() and process.healthy:
         _poll(server, sockets)
         if time.monotonic() - checked > 1:
             checked = time.monotonic()
@@ -237,15 +236,14 @@ def _poll(server: BaseWSGIServer, sockets: dict[int, Any]) -> None:
     dispatcher.answer_pings()
 
 
-def _drain(server: BaseWSGIServer, host: Host, sockets: dict[int, Any], grace: float) -> None:
+def _drain(server: BaseWSGIServer, process: ModelProcess, sockets: dict[int, Any], grace: float) -> None:
     """Complete requests in progress for at most `grace` seconds; then answer the others with status 503."""
-    logger.info("stopping on request; completing requests in progress")
     _accept_backlog(server)
     wasyncore.dispatcher.close(server)  # the listening socket only; the threads' wake-up socket stays open
     unanswered = _wait_for_answers(server, sockets, grace)
     if unanswered:
         logger.warning("%d requests were not answered within %g s", unanswered, grace)
-    host.close()
+    process.close()
     _wait_for_answers(server, sockets, _REFUSE_SECONDS)
     server.task_dispatcher.shutdown(timeout=1)
     wasyncore.close_all(sockets)

@@ -53,10 +53,7 @@ def _loaded(folder: Path, recipe: list[str], *, server: bool) -> Outcome:
     try:
         if server:
             host = load_host(folder)
-            try:
-                body, _ = host.answer(json.dumps(RECORDS).encode(), "application/json", None)
-            finally:
-                host.close()
+            body, _ = host.answer(json.dumps(RECORDS).encode(), "application/json", None)
             rows = [entry["probabilities"] for entry in json.loads(body)["predictions"]]
         else:
             rows = Predictor.load(folder).predict(RECORDS).tolist()

@@ -14,7 +14,7 @@ from testing.fuzz import oracle, strict_csv
 from testing.fuzz.campaign import Plan, Tally, save
 from testing.fuzz.outcome import ACCEPTED, BROKEN, REFUSED, Outcome, product_frame, rng_of
 from testing.fuzz.requests import REPORTS, REQUESTS, Request, generate
-from testing.serving import Server, serving
+from testing.serving import Server, model_process, serving
 
 MOST_MEMORY = 1536 << 20  # bytes that the server may have, with the defaults of its limits
 PING_EVERY = 0.05
@@ -172,8 +172,8 @@ def judged(server: _Watched, request: Request, *, timeout: float) -> Outcome:
         outcome.problems.append("the connection was closed without an answer")
     if server.process.poll() is not None:
         outcome.problems.append(f"the server ended with code {server.process.returncode}")
-    elif memory(server.process.pid) > MOST_MEMORY:
-        outcome.problems.append(f"the server has {memory(server.process.pid) >> 20} MiB of memory")
+    elif (used := memory(model_process(server.process.pid))) > MOST_MEMORY:
+        outcome.problems.append(f"the model's process has {used >> 20} MiB of memory")
     return outcome
 
 

@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import select
+import signal
 import socket
 import threading
 import time
@@ -21,7 +23,7 @@ from container.serving.server import _open, _poll
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
 from testing.jobs import table
-from testing.serving import Answer, ask, serving
+from testing.serving import Answer, ask, model_process, serving
 
 pytestmark = pytest.mark.slow
 RECORD = {"chat": "hello there", "price": 3.5, "quantity": 2, "color": "red"}
@@ -222,8 +224,10 @@ def test_a_full_server_answers_503_and_pings_and_ends_in_time_with_an_answer_for
         connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
         connection.request("POST", "/invocations", json.dumps(records * 400), {"Content-Type": JSON})
         deadline = time.monotonic() + 20
-        while (other := server.ask(BODY, accept="x")).status == 406:  # the first request is still arriving
+        time.sleep(1)  # a request before the first one has arrived would take its place
+        while (other := server.ask(BODY, accept="x")).status == 406:
             assert time.monotonic() < deadline
+            time.sleep(0.5)
         assert (other.status, other.headers["retry-after"]) == (503, "1")
         check_error(other)
         assert server.ask(content_type=None, method="GET", path="/ping").status == 200
@@ -243,8 +247,7 @@ class Busy:
     def __init__(self):
         self.released = threading.Event()
 
-    def sample_lines(self):
-        return [b"{}\n"]
+    sample_lines = (b"{}\n",)
 
     def answer(self, *_):
         assert self.released.wait(120)
@@ -290,6 +293,20 @@ def test_ping_is_answered_while_every_thread_is_busy_and_200_requests_wait():
         thread.join()
         server.task_dispatcher.shutdown()
         wasyncore.close_all(sockets)
+
+
+def test_ping_is_answered_while_the_models_process_does_not_run_and_200_requests_wait(trained_job):
+    with serving(trained_job.root) as server:
+        model = model_process(server.process.pid)
+        os.kill(model, signal.SIGSTOP)
+        waiting = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(200)]
+        for connection in waiting:
+            connection.sendall(post(JSON_TYPE, LENGTH, body=BODY))
+        for _ in range(20):
+            assert server.ask(content_type=None, method="GET", path="/ping").status == 200
+        assert select.select(waiting, [], [], 0)[0] == []
+        os.kill(model, signal.SIGCONT)
+        assert all(connection.recv(100).startswith(b"HTTP/1.1 200 OK") for connection in waiting)
 
 
 def test_a_request_that_arrives_byte_by_byte_is_refused_and_others_are_answered(trained_job):

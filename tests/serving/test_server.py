@@ -4,8 +4,10 @@ import contextlib
 import http.client
 import io
 import json
+import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -37,7 +39,7 @@ from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
 from testing.hostile_texts import processor_seconds
 from testing.jobs import REPOSITORY, table
-from testing.serving import ask, many_clients, read_records, serving
+from testing.serving import ask, many_clients, model_process, read_records, serving
 
 COLUMNS = ("chat", "price", "quantity", "color")
 LIMITS = ServingSettings()
@@ -458,7 +460,6 @@ def test_a_lone_request_is_computed_at_once():
     for _ in range(100):
         queue.compute([numbered([1])], [0])
     assert (time.perf_counter() - began) / 100 < 0.01  # a timer would cost that alone
-    queue.close()
 
 
 def test_what_arrives_while_the_worker_is_busy_is_computed_together(slow):
@@ -475,7 +476,6 @@ def test_what_arrives_while_the_worker_is_busy_is_computed_together(slow):
     assert slow.rounds[0] == [0]
     assert len(slow.rounds) == 2
     assert sorted(slow.rounds[1]) == [1, 2, 3, 10, 20, 30]
-    queue.close()
 
 
 def test_a_single_record_does_not_wait_for_a_thousand(slow):
@@ -490,7 +490,6 @@ def test_a_single_record_does_not_wait_for_a_thousand(slow):
         np.testing.assert_array_equal(many.result()[:, 0], np.arange(1000))
     assert 5000 in slow.rounds[1]
     assert all(len(found) <= 4 for found in slow.rounds)
-    queue.close()
 
 
 def test_only_the_request_that_cannot_be_computed_fails(slow):
@@ -511,7 +510,6 @@ def test_only_the_request_that_cannot_be_computed_fails(slow):
                     answer.result()
             else:
                 assert answer.result()[0, 0] == row
-    queue.close()
 
 
 def test_a_request_that_waits_too_long_is_dropped(slow):
@@ -523,28 +521,7 @@ def test_a_request_that_waits_too_long_is_dropped(slow):
             queue.compute([numbered([1])], [0], timeout=0.01)
         slow.go_on.release(10)
         first.result()
-    queue.close()
     assert slow.rounds == [[0]]
-
-
-def test_closing_drops_the_round_in_progress_and_what_waits(slow):
-    queue = BatchingQueue(slow, batch_size=1)
-    with ThreadPoolExecutor(4) as clients:
-        first = clients.submit(compute_all, queue, numbered([0]))
-        assert slow.started.acquire(timeout=10)
-        others = [clients.submit(compute_all, queue, numbered([i])) for i in (1, 2)]
-        waiting(queue, 2)
-        queue.close()
-        for request in (first, *others):
-            with pytest.raises(TimeoutError):
-                request.result(timeout=10)
-        assert not queue.join(timeout=0)
-        slow.go_on.release(10)
-        assert queue.join(timeout=10)
-    assert slow.rounds == [[0]]
-    assert not queue.alive
-    with pytest.raises(TimeoutError):
-        queue.compute([numbered([3])], [0])
 
 
 def test_a_round_of_several_records_has_at_most_max_tokens(slow):
@@ -554,7 +531,6 @@ def test_a_round_of_several_records_has_at_most_max_tokens(slow):
         answers = [clients.submit(compute_all, queue, of_tokens([40, 40, 40, 250, 10, 10])) for _ in range(2)]
         for answer in answers:
             assert answer.result(timeout=10)[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
-    queue.close()
     tokens = [[(40, 40, 40, 250, 10, 10)[row] for row in found] for found in slow.rounds]
     assert all(sum(found) <= 100 or found == [250] for found in tokens)
     assert [250] in tokens
@@ -692,25 +668,6 @@ def test_sigterm_answers_what_is_under_way_then_ends_with_0(trained_job):
             socket.create_connection(("127.0.0.1", server.port), timeout=5)
 
 
-def test_closing_a_host_ends_the_wait_for_the_call_in_progress_and_for_later_calls():
-    turns, begun, release = Turns(), threading.Event(), threading.Event()
-
-    def call():
-        begun.set()
-        return release.wait(60)
-
-    with ThreadPoolExecutor(2) as clients:
-        waits = [clients.submit(turns.run, call, 60) for _ in range(2)]
-        assert begun.wait(60)
-        turns.close()
-        for wait in waits:
-            with pytest.raises(TimeoutError, match="closed"):
-                wait.result(timeout=30)
-        assert not turns.join(0)
-        release.set()
-    assert turns.join(60)
-
-
 def test_a_call_that_takes_too_long_ends_its_wait_and_the_next_call_runs():
     turns, release = Turns(), threading.Event()
     with pytest.raises(TimeoutError):
@@ -732,6 +689,20 @@ def test_a_server_without_a_model_ends_with_1_and_says_what_is_missing(tmp_path)
     )
     assert done.returncode == 1
     assert str(tmp_path / "model") in done.stdout
+
+
+@pytest.mark.slow
+def test_a_server_whose_model_process_ends_answers_503_and_ends_with_1(trained_job):
+    with serving(trained_job.root) as server:
+        model = model_process(server.process.pid)
+        os.kill(model, signal.SIGSTOP)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection.request("POST", "/invocations", bodies(TEST)[JSON], {"Content-Type": JSON})
+        time.sleep(0.5)
+        os.kill(model, signal.SIGKILL)
+        assert connection.getresponse().status == 503
+        assert server.process.wait(timeout=60) == 1
+        assert "the model's process ended with signal 9" in server.log.read_text()
 
 
 @pytest.mark.slow
