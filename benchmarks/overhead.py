@@ -133,7 +133,9 @@ def trainer_step(model: Classifier, hp: Hyperparameters, *, folder: Path, steps:
     ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
     execution = parallelize(model, ranks, hp, precision=torch.float32)
     execution.module.train()
-    run = TrainingRun.begin(hp, execution, CheckpointStore(folder / "checkpoints", keep=1), identity={})
+    run = TrainingRun.begin(
+        hp, execution, CheckpointStore(folder / "checkpoints", keep=1, device=ranks.device), identity={}
+    )
     no_records = pa.table({"label": pa.array([], pa.int64())})
     trainer = Trainer(
         Job(JobPaths(folder), hp, Scratch(folder), folder),

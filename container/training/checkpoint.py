@@ -55,7 +55,6 @@ logger = logging.getLogger(__name__)
 # Flat optimizer names let a checkpoint resume under another strategy.
 _OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
 _WRITE_TIMEOUT = timedelta(minutes=30)  # one rank's disk may be slow; a rank that dies is noticed at once
-_CPU = torch.device("cpu")
 _LONG_WAIT = 5.0  # seconds of waiting for the previous save after which a line is logged
 
 
@@ -71,7 +70,7 @@ class CheckpointStore:
         device: of this rank. DCP synchronizes the current stream even when it writes host memory.
     """
 
-    def __init__(self, folder: Path, *, keep: int, device: torch.device = _CPU) -> None:
+    def __init__(self, folder: Path, *, keep: int, device: torch.device) -> None:
         self._folder = folder
         self._keep = keep
         self._rank = dist.get_rank()

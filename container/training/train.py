@@ -67,7 +67,7 @@ def train_only(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> N
     Raises:
         StopAgreed, ContractError: as `train_and_predict`.
     """
-    store = CheckpointStore(job.paths.checkpoints, keep=job.hp.keep_checkpoints)
+    store = CheckpointStore(job.paths.checkpoints, keep=job.hp.keep_checkpoints, device=ranks.device)
     _train(job, ranks, store, data=data, stop=stop)
     store.wait()
 

@@ -20,6 +20,8 @@ from testing.jobs import write_job
 from tests.contracts.test_every_hyperparameter import train
 from tests.parallel.test_data_parallel import execution_of
 
+CPU = torch.device("cpu")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def group():
@@ -106,7 +108,7 @@ def test_within_the_block_the_weights_are_the_averages_and_after_it_themselves_e
 def test_a_checkpoint_continues_the_average_to_the_bit(tmp_path):
     module, optimizer, average = start()
     take_steps(module, optimizer, average, range(4))
-    store = CheckpointStore(tmp_path, keep=1)
+    store = CheckpointStore(tmp_path, keep=1, device=CPU)
     save(store, module, optimizer, average)
     take_steps(module, optimizer, average, range(4, 8))
     other, its_optimizer, its_average = start(1)
@@ -120,7 +122,7 @@ def test_a_checkpoint_continues_the_average_to_the_bit(tmp_path):
 def test_what_is_served_from_a_checkpoint_are_the_averages_and_the_frozen_weights(tmp_path):
     module, optimizer, average = start()
     take_steps(module, optimizer, average, range(4))
-    store = CheckpointStore(tmp_path, keep=1)
+    store = CheckpointStore(tmp_path, keep=1, device=CPU)
     save(store, module, optimizer, average)
     expected = {**module.state_dict(), **average.state}
     (checkpoint,) = complete_checkpoints(tmp_path)

@@ -10,6 +10,8 @@ from torch.distributed.checkpoint import FileSystemWriter
 from container.training.checkpoint import CheckpointStore, load_weights
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
 
+CPU = torch.device("cpu")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def group():
@@ -51,7 +53,7 @@ def slow_disk(monkeypatch):
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD])
 def test_a_loaded_checkpoint_continues_exactly(tmp_path, kind):
     module, optimizer = trained(0, kind=kind)
-    store = CheckpointStore(tmp_path, keep=2)
+    store = CheckpointStore(tmp_path, keep=2, device=CPU)
     save(store, module, optimizer, 3)
     take_steps(module, optimizer, range(3, 6))
     other, its_optimizer = trained(1, steps=0, kind=kind)
@@ -63,7 +65,7 @@ def test_a_loaded_checkpoint_continues_exactly(tmp_path, kind):
 
 def test_weights_load_into_a_plain_model(tmp_path, recwarn):
     module, optimizer = trained(0)
-    save(CheckpointStore(tmp_path, keep=2), module, optimizer, 3)
+    save(CheckpointStore(tmp_path, keep=2, device=CPU), module, optimizer, 3)
     other, _ = trained(1)
     recwarn.clear()
     load_weights(other, complete_checkpoints(tmp_path)[0])
@@ -74,7 +76,7 @@ def test_weights_load_into_a_plain_model(tmp_path, recwarn):
 
 def test_the_newest_n_are_kept_and_the_best_beside_them(tmp_path):
     module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2)
+    store = CheckpointStore(tmp_path, keep=2, device=CPU)
     for step in (1, 2, 3, 4, 5):
         save(store, module, optimizer, step, best_step=2 if step >= 2 else None)
     assert [one.step for one in complete_checkpoints(tmp_path)] == [2, 4, 5]
@@ -84,7 +86,7 @@ def test_the_newest_n_are_kept_and_the_best_beside_them(tmp_path):
 
 def test_a_truncated_checkpoint_is_passed_over_and_named(tmp_path, caplog):
     module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2)
+    store = CheckpointStore(tmp_path, keep=2, device=CPU)
     save(store, module, optimizer, 1)
     save(store, module, optimizer, 2)
     largest = max((tmp_path / "epoch=0-step=2.ckpt").iterdir(), key=lambda path: path.stat().st_size)
@@ -95,7 +97,7 @@ def test_a_truncated_checkpoint_is_passed_over_and_named(tmp_path, caplog):
 
 def test_a_folder_that_was_never_completed_is_no_checkpoint(tmp_path):
     module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2)
+    store = CheckpointStore(tmp_path, keep=2, device=CPU)
     save(store, module, optimizer, 1)
     shutil.copytree(tmp_path / "epoch=0-step=1.ckpt", tmp_path / ".saving-epoch=0-step=2.ckpt")
     (tmp_path / "epoch=0-step=3.ckpt").mkdir()
@@ -104,7 +106,7 @@ def test_a_folder_that_was_never_completed_is_no_checkpoint(tmp_path):
 
 def test_only_checkpoints_are_pruned_and_cleared(tmp_path):
     module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=1)
+    store = CheckpointStore(tmp_path, keep=1, device=CPU)
     save(store, module, optimizer, 1)
     shutil.copytree(tmp_path / "epoch=0-step=1.ckpt", tmp_path / "backup.ckpt")
     (tmp_path / "notes.ckpt").touch()
@@ -119,7 +121,7 @@ def test_only_checkpoints_are_pruned_and_cleared(tmp_path):
 @pytest.mark.parametrize("manifest", ["[]", "{}", "not json", '{"state.json": 2, ".metadata": 2}'])
 def test_garbage_is_no_checkpoint(tmp_path, manifest):
     module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2)
+    store = CheckpointStore(tmp_path, keep=2, device=CPU)
     save(store, module, optimizer, 1)
     garbage = tmp_path / "epoch=9-step=9.ckpt"
     garbage.mkdir()
@@ -130,7 +132,7 @@ def test_garbage_is_no_checkpoint(tmp_path, manifest):
 
 def test_the_same_step_may_be_saved_again(tmp_path):
     module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2)
+    store = CheckpointStore(tmp_path, keep=2, device=CPU)
     save(store, module, optimizer, 1)
     store.save(module, optimizer, name="epoch=0-step=1.ckpt", content={"step": 1, "again": True}, best_step=None)
     store.wait()
@@ -140,7 +142,7 @@ def test_the_same_step_may_be_saved_again(tmp_path):
 
 def test_a_failed_save_leaves_the_earlier_checkpoint_and_nothing_half_written(tmp_path, monkeypatch):
     module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2)
+    store = CheckpointStore(tmp_path, keep=2, device=CPU)
     save(store, module, optimizer, 1)
     unwritable = {"step": 2, "state": object()}
     with pytest.raises(TypeError):
@@ -151,7 +153,7 @@ def test_a_failed_save_leaves_the_earlier_checkpoint_and_nothing_half_written(tm
 
 def test_the_manifest_lists_every_file_with_its_size(tmp_path):
     module, optimizer = trained(0)
-    save(CheckpointStore(tmp_path, keep=1), module, optimizer, 1)
+    save(CheckpointStore(tmp_path, keep=1, device=CPU), module, optimizer, 1)
     folder = tmp_path / "epoch=0-step=1.ckpt"
     listed = json.loads((folder / "manifest.json").read_text())
     assert listed == {path.name: path.stat().st_size for path in folder.iterdir() if path.name != "manifest.json"}
@@ -161,7 +163,7 @@ def test_the_manifest_lists_every_file_with_its_size(tmp_path):
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
 def test_a_save_writes_the_state_at_its_call_while_training_continues(tmp_path, slow_disk, kind):
     module, optimizer = trained(0, kind=kind)
-    store = CheckpointStore(tmp_path, keep=2)
+    store = CheckpointStore(tmp_path, keep=2, device=CPU)
     content = {"step": 3, "history": [1]}
     store.save(module, optimizer, name="epoch=0-step=3.ckpt", content=content, best_step=None)
     assert complete_checkpoints(tmp_path) == []
@@ -179,7 +181,7 @@ def test_a_save_writes_the_state_at_its_call_while_training_continues(tmp_path, 
 
 def test_a_checkpoint_is_nowhere_named_before_it_is_complete(tmp_path, slow_disk):
     module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2)
+    store = CheckpointStore(tmp_path, keep=2, device=CPU)
     store.save(module, optimizer, name="epoch=0-step=3.ckpt", content={"step": 3}, best_step=3)
     assert complete_checkpoints(tmp_path) == []
     assert not (tmp_path / "last.ckpt").exists()
@@ -191,7 +193,7 @@ def test_a_checkpoint_is_nowhere_named_before_it_is_complete(tmp_path, slow_disk
 
 def test_a_save_waits_for_the_one_before_it(tmp_path, slow_disk):
     module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2)
+    store = CheckpointStore(tmp_path, keep=2, device=CPU)
     store.save(module, optimizer, name="epoch=0-step=1.ckpt", content={"step": 1}, best_step=None)
     threading.Timer(0.3, slow_disk.set).start()
     store.save(module, optimizer, name="epoch=0-step=2.ckpt", content={"step": 2}, best_step=None)
@@ -202,7 +204,7 @@ def test_a_save_waits_for_the_one_before_it(tmp_path, slow_disk):
 
 def test_a_write_that_fails_in_the_background_is_raised_by_the_next_wait_as_what_it_was(tmp_path, monkeypatch):
     module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2)
+    store = CheckpointStore(tmp_path, keep=2, device=CPU)
     save(store, module, optimizer, 1)
 
     def full(*_):
@@ -219,7 +221,7 @@ def test_a_write_that_fails_in_the_background_is_raised_by_the_next_wait_as_what
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
 def test_saving_before_the_first_update_changes_neither_run(tmp_path, kind):
     (module, optimizer), (untouched, its_optimizer) = trained(0, steps=0, kind=kind), trained(0, steps=0, kind=kind)
-    store = CheckpointStore(tmp_path, keep=1)
+    store = CheckpointStore(tmp_path, keep=1, device=CPU)
     save(store, module, optimizer, 1)  # a step was skipped: nothing was learnt
     resumed, resumed_optimizer = trained(1, steps=0, kind=kind)
     store.load(store.newest(), resumed, resumed_optimizer)
@@ -248,7 +250,7 @@ def test_a_parameter_without_a_gradient_so_far_and_a_frozen_one_resume_too(tmp_p
 
     module, optimizer = unused_and_frozen(0)
     train(module, optimizer, range(3), later=False)
-    store = CheckpointStore(tmp_path, keep=1)
+    store = CheckpointStore(tmp_path, keep=1, device=CPU)
     save(store, module, optimizer, 3)
     other, its_optimizer = unused_and_frozen(1)
     store.load(store.newest(), other, its_optimizer)

@@ -25,6 +25,8 @@ from contracts.paths import JobPaths
 from testing.jobs import failure_line, run_train, start_train, write_job
 from tests.training.test_interruptions import LONG, assert_same_weights, kill_rank, log_of, wait_for
 
+CPU = torch.device("cpu")
+
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 FULL = bool(os.environ.get("FULL_FAULTS"))
@@ -163,7 +165,7 @@ def three_checkpoints(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoints")
     module = torch.nn.Linear(50, 50)
     optimizer = torch.optim.AdamW(module.parameters())
-    store = CheckpointStore(folder, keep=3)
+    store = CheckpointStore(folder, keep=3, device=CPU)
     for step in (1, 2, 3):
         module(torch.randn(2, 50)).sum().backward()
         optimizer.step()
@@ -182,5 +184,5 @@ def test_a_truncated_checkpoint_gives_way_to_the_next_older_one_and_a_line_says_
     damaged = draw.choice(sorted((tmp_path / "checkpoints" / "epoch=0-step=3.ckpt").iterdir()))
     content = damaged.read_bytes()
     damaged.write_bytes(content[: draw.randrange(len(content))])
-    assert CheckpointStore(tmp_path / "checkpoints", keep=3).newest().step == 2
+    assert CheckpointStore(tmp_path / "checkpoints", keep=3, device=CPU).newest().step == 2
     assert "checkpoint epoch=0-step=3.ckpt is incomplete" in caplog.text
