@@ -1,4 +1,4 @@
-"""Compare the presets, and a stack of TF-IDF and boosted trees, on the real tables: val and test, with standard errors.
+"""Compare the presets, a stack of TF-IDF and boosted trees, and AutoGluon on the real tables, with standard errors.
 
 recommended     clothing reviews: whether a product is recommended, from both texts and the table
 rating          clothing reviews: the rating, 1 to 5, from both texts alone
@@ -29,7 +29,8 @@ from benchmarks.stack import stack_probabilities
 from contracts.paths import SPLITS
 
 DRUG_REVIEWS = REAL_REVIEWS.parent / "drug-reviews"
-SYSTEMS = ("documents", "recommended", "best", "stack")
+SYSTEMS = ("documents", "recommended", "best", "stack", "autogluon")
+AUTOGLUON_EPOCHS = 4  # as preset recommended on the drug reviews
 SAMPLES = 200
 
 
@@ -99,10 +100,18 @@ def _measure(name: str, system: str, given: Mapping[str, Any], arguments: argpar
         seeds = [0]
         found = [stack_probabilities(tables, task.settings, classes)]
     else:
-        found = [
-            _job(arguments.work / f"{name}_{system}_{seed}", task, {"preset": system, "seed": seed, **given}, classes)
-            for seed in seeds
-        ]
+        runs = {seed: arguments.work / f"{name}_{system}_{seed}" for seed in seeds}
+        for root in runs.values():
+            shutil.rmtree(root, ignore_errors=True)
+        if system == "autogluon":
+            found = [
+                _autogluon(root, task, given["tokenizer"], seed=seed, classes=classes, python=arguments.autogluon)
+                for seed, root in runs.items()
+            ]
+        else:
+            found = [
+                _job(root, task, {"preset": system, "seed": seed, **given}, classes) for seed, root in runs.items()
+            ]
     minutes = (time.monotonic() - started) / 60 / len(seeds)
     rows = []
     for metric, function in (_BINARY if len(classes) == 2 else _MULTICLASS).items():
@@ -117,7 +126,6 @@ def _measure(name: str, system: str, given: Mapping[str, Any], arguments: argpar
 
 def _job(root: Path, task: Task, settings: Mapping[str, Any], classes: Sequence[Any]) -> dict[str, np.ndarray]:
     """Run a job and return the probabilities of val and test."""
-    shutil.rmtree(root, ignore_errors=True)
     several = {"is_binary": False, "num_classes": len(classes), "multiclass_categories": list(classes)}
     tables = {split: pq.read_table(task.data / f"{split}.parquet") for split in SPLITS}
     values = {**task.settings, **(several if len(classes) > 2 else {}), "explain": 0, **settings}
@@ -130,6 +138,31 @@ def _job(root: Path, task: Task, settings: Mapping[str, Any], classes: Sequence[
         split: pd.read_parquet(paths.output_data / f"{split}_predictions.parquet")[columns].to_numpy()
         for split in ("val", "test")
     }
+
+
+def _autogluon(
+    root: Path, task: Task, encoder: str, *, seed: int, classes: Sequence[Any], python: Path
+) -> dict[str, np.ndarray]:
+    """Fit AutoGluon and return the probabilities of val and test."""
+    root.mkdir(parents=True)
+    kinds = {
+        "text": ["primary_text_name", "secondary_text_name"],
+        "numerical": ["tab_field_list"],
+        "categorical": ["cat_field_list"],
+    }
+    types = {
+        column: kind
+        for kind, settings in kinds.items()
+        for setting in settings
+        for column in np.atleast_1d(task.settings[setting]).tolist()
+    }
+    job = {"folder": str(root), "data": str(task.data), "label": task.settings["label_name"], "column_types": types}
+    job |= {"encoder": encoder, "max_epochs": AUTOGLUON_EPOCHS, "seed": seed, "classes": list(classes)}
+    (root / "job.json").write_text(json.dumps(job))
+    with (root / "train.log").open("w") as log:
+        command = [str(python), str(REPOSITORY / "benchmarks" / "quality_autogluon.py"), str(root / "job.json")]
+        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
+    return {name: pd.read_parquet(root / f"{name}.parquet").to_numpy() for name in ("val", "test")}
 
 
 def _with_error(function: Callable[..., float], truth: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
@@ -163,11 +196,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tasks", choices=TASKS, nargs="+", default=list(TASKS))
     parser.add_argument("--systems", choices=SYSTEMS, nargs="+", default=["recommended", "best", "stack"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--autogluon", type=Path, help="interpreter of an environment with autogluon.multimodal")
     parser.add_argument("--set", default="{}", help='settings in addition, as JSON, e.g. {"max_epochs": 1}')
     parser.add_argument(
         "--work", type=Path, default=REPOSITORY / "build" / "quality", help="parent of the jobs' folders"
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if "autogluon" in arguments.systems and arguments.autogluon is None:
+        parser.error("--systems autogluon needs --autogluon PYTHON")
+    return arguments
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def table_lines(printed, first_cells):
 
 def test_every_benchmark_can_be_imported():
     for path in (REPOSITORY / "benchmarks").glob("*.py"):
-        if path.stem != "peer_autogluon":  # it runs where AutoGluon is installed
+        if not path.stem.endswith("autogluon"):  # they run where AutoGluon is installed
             importlib.import_module(f"benchmarks.{path.stem}")
 
 
