@@ -157,7 +157,7 @@ def _train(
 
         combination = "soup" if hp.tuning.final_model == "soup" else "average"
         with_facts = partial(_with_facts, given, hosts=topology.size, logged=reasons)
-        hp = search(paths, hp, hosts=topology.size, num_gpus=num_gpus, stop=stop, with_facts=with_facts)
+        hp = search(paths, hp, num_gpus=num_gpus, stop=stop, with_facts=with_facts)
         kind = "winner"
         timeline.mark("search")
     num_workers = hp.nproc_per_node or num_gpus or 1

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from contracts.steps import TRAINING_SPLITS
+from contracts.steps import PYTORCH_TRAINING, TRAINING_SPLITS
 from pipeline.config_types import (
     DIRECTORY_BUCKET,
     Image,
@@ -230,6 +230,13 @@ class Aws(Section):
     )
     encrypt_traffic: bool = Field(default=False, description="Encrypt traffic between a job's hosts.")
     tags: dict[TagKey, TagValue] = Field(default={}, max_length=50, description="Tags of the pipeline and of its jobs.")
+
+    @property
+    def training_hosts(self) -> int:
+        """Return the number of instances that train."""
+        if self.training.training_group is not None:
+            return self.training.instance_groups[self.training.training_group].instance_count
+        return self.steps.get(PYTORCH_TRAINING.name, Machine()).instance_count
 
     @model_validator(mode="after")
     def _belong_together(self) -> Self:

@@ -19,7 +19,6 @@ from contracts.steps import (
     DATA_LOADING,
     MODEL_METRICS,
     PAYLOAD,
-    PYTORCH_TRAINING,
     TABULAR_PREPROCESSING,
     TRACKING,
     ModelMetricsSettings,
@@ -121,18 +120,25 @@ class Plan:
         return (*before, CONDITION, *afterwards)
 
 
-def make_plan(config: PipelineConfig, outside: Mapping[str, str], *, tuner: bool = False) -> Plan:
+def make_plan(
+    config: PipelineConfig, outside: Mapping[str, str], *, tuner: bool = False, hosts: int | None = None
+) -> Plan:
     """Check a configuration as a whole.
 
     Args:
         outside: local folder or S3 URI of each external input, which no step writes, by logical name.
         tuner: whether SageMaker's tuner runs the search, if the configuration says so.
+        hosts: instances that train; None = those of the configuration.
 
     Raises:
         ContractError: an unknown step, setting, input or hyperparameter; a missing one; a contradiction.
     """
     given_settings = {**config.hyperparameters, **_search(config), **_tracking(config)}
-    hyperparameters, hp = _checked_hyperparameters(given_settings)
+    if config.tuning is not None and config.tuning.by_tuner:
+        hosts = 1  # each trial is a job of its own
+    elif hosts is None:
+        hosts = 1 if config.aws is None else config.aws.training_hosts
+    hyperparameters, hp = _checked_hyperparameters(given_settings, hosts=hosts)
     search = None
     if tuner and config.tuning is not None and config.tuning.by_tuner:
         search = TunerPlan(space_of(hp), metric_of(hp), most_validations(hp))
@@ -251,7 +257,7 @@ def _check_against_training(settings: StepSettings, hp: Hyperparameters) -> None
                 )
 
 
-def _checked_hyperparameters(given: Mapping[str, Any]) -> tuple[dict[str, Any], Hyperparameters]:
+def _checked_hyperparameters(given: Mapping[str, Any], *, hosts: int) -> tuple[dict[str, Any], Hyperparameters]:
     """Return the hyperparameters without nulls, comments and aliases, and the configuration of a job with them."""
     values: dict[str, Any] = {}
     for key, value in given.items():
@@ -259,7 +265,7 @@ def _checked_hyperparameters(given: Mapping[str, Any]) -> tuple[dict[str, Any], 
             continue
         name = ALIASES.get(key, key)
         values[name] = cast_value(name, value) if name in Hyperparameters.model_fields else value
-    hp, _ = choose_settings(GivenSettings(values, {}))
+    hp, _ = choose_settings(GivenSettings(values, {}), hosts=hosts)
     return {name: value for name, value in values.items() if value is not None}, hp
 
 
@@ -269,12 +275,6 @@ def _search(config: PipelineConfig) -> dict[str, Any]:
         return {}
     if "tuning" in config.hyperparameters:
         raise ContractError("tuning: is set, and hyperparameters.tuning is set too", "Set one of them.")
-    machine = None if config.aws is None else config.aws.steps.get(PYTORCH_TRAINING.name)
-    if machine is not None and machine.instance_count > 1 and not config.tuning.by_tuner:
-        raise ContractError(
-            f"aws.steps.{PYTORCH_TRAINING.name}.instance_count: is {machine.instance_count}, but a search runs on one",
-            "Set it to 1, e.g. with an instance type that has more GPUs, or remove tuning.",
-        )
     return {"tuning": config.tuning.in_container().hyperparameter()}
 
 

@@ -44,7 +44,6 @@ def search(
     paths: JobPaths,
     hp: Hyperparameters,
     *,
-    hosts: int,
     num_gpus: int,
     stop: StopHandler,
     with_facts: Callable[[DataFacts], Hyperparameters],
@@ -63,11 +62,6 @@ def search(
         StoppedBeforeTraining: stopped on request; the same command continues the search.
     """
     assert hp.tuning is not None
-    if hosts > 1:
-        raise ContractError(
-            f"tuning: the job has {hosts} hosts, but a search runs on one",
-            "Use one instance, e.g. with more GPUs, or remove tuning.",
-        )
     if not hp.resume:
         clear_checkpoints(paths.checkpoints)
         for folder in (paths.tuning, paths.ensemble):

@@ -7,7 +7,7 @@ from typing import Any
 
 from contracts.errors import ContractError, shown
 from contracts.spelling import did_you_mean
-from contracts.steps import BATCH_SCORE
+from contracts.steps import BATCH_SCORE, PYTORCH_TRAINING
 from pipeline.aws.definition import aws_plan, checked_pipeline, checkpoint_key, specs_of
 from pipeline.aws.jobs import upload_settings
 from pipeline.aws.parameters import (
@@ -17,6 +17,7 @@ from pipeline.aws.parameters import (
     INPUT_PREFIX,
     TO_BEAT,
     ParameterSpec,
+    instance_count_parameter,
 )
 from pipeline.aws.session import aws_session, sagemaker_sdk
 from pipeline.config import PipelineConfig
@@ -102,10 +103,10 @@ def parse_overrides(
         for name, value in values.items()
         if name.startswith(HYPERPARAMETER_PREFIX)
     }
-    if hyperparameters:
-        changed = config.model_copy(update={"hyperparameters": {**config.hyperparameters, **hyperparameters}})
-        assert config.aws is not None
-        make_plan(changed, config.aws.inputs)
+    assert config.aws is not None
+    hosts = values.get(instance_count_parameter(PYTORCH_TRAINING.name), config.aws.training_hosts)
+    changed = config.model_copy(update={"hyperparameters": {**config.hyperparameters, **hyperparameters}})
+    make_plan(changed, config.aws.inputs, hosts=hosts)
     return values
 
 

@@ -172,6 +172,13 @@ def test_a_parameter_that_is_refused_is_named(overrides, cause):
     assert error.value.cause.startswith(cause)
 
 
+def test_a_number_of_instances_on_which_the_training_cannot_run_is_refused():
+    hyperparameters = {**configuration().hyperparameters, "ensemble": 3}
+    config = configuration(hyperparameters=hyperparameters)
+    with pytest.raises(ContractError, match="ensemble: is 3, and the job has 2 hosts"):
+        parse_overrides(config, specs_of(config), {"PyTorchTrainingInstanceCount": "2"})
+
+
 def test_a_missing_sdk_is_installed_with_the_pinned_versions(monkeypatch):
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(ContractError) as missing, sagemaker_sdk("eu-west-1"):

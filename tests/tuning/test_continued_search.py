@@ -46,7 +46,7 @@ def searched(root, **tuning):
     section = {"metric": "val/auroc", "final_seeds": 2, "space": {"lr": [1e-3, 2e-3, 3e-3]}, **tuning}
     paths = write_job(root, overrides={"tuning": section})
     hp = load_hyperparameters(paths)
-    return paths, search(paths, hp, hosts=1, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
+    return paths, search(paths, hp, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
 
 
 def installed(paths):
@@ -148,7 +148,7 @@ def test_a_stop_during_a_transaction_takes_effect_after_it(tmp_path, values, mon
         section = {"metric": "val/auroc", "trials": 2, "final_seeds": 1, "space": {"lr": [1e-3, 2e-3]}}
         paths = write_job(tmp_path, overrides={"tuning": section})
         hp = load_hyperparameters(paths)
-        search(paths, hp, hosts=1, num_gpus=0, stop=stop, with_facts=lambda _: hp)
+        search(paths, hp, num_gpus=0, stop=stop, with_facts=lambda _: hp)
     assert stop.requested
     assert len(values) == 0
     with pytest.raises(StoppedBeforeTraining), stop.interrupting():

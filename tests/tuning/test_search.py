@@ -20,7 +20,7 @@ from container.tuning.search import search
 from container.tuning.study import TuningStudy
 from container.workers import StopHandler
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import load_hyperparameters
+from contracts.hyperparameter_files import choose_settings, load_hyperparameters, read_settings
 from testing.jobs import ONE_LAYER, failure_line, metrics, run_train, start_train, table, write_job, write_table
 
 SEARCH = {
@@ -182,23 +182,27 @@ def test_data_that_no_trial_can_use_ends_the_search_at_once_and_may_be_corrected
     paths = write_job(tmp_path, overrides={**JOB, "tuning": SEARCH}, frames={"val": frame.drop(columns="price")})
     hp = load_hyperparameters(paths)
     with pytest.raises(ContractError, match="price"):
-        search(paths, hp, hosts=1, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
+        search(paths, hp, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
     write_table(frame, paths.channel("val"), "csv")
     assert study_of(paths).trials == []
 
 
-def test_a_search_is_refused_on_several_hosts_and_over_the_checkpoints_of_another_run(tmp_path):
+def test_a_search_on_several_hosts_is_refused(tmp_path):
+    given = read_settings(write_job(tmp_path, overrides={**JOB, "tuning": SEARCH}))
+    with pytest.raises(ContractError, match="tuning: the job has 2 hosts, but a search runs on one"):
+        choose_settings(given, hosts=2)
+
+
+def test_a_search_is_refused_over_the_checkpoints_of_another_run(tmp_path):
     paths = write_job(tmp_path, overrides={**JOB, "tuning": SEARCH})
     hp = load_hyperparameters(paths)
-    with pytest.raises(ContractError, match="the job has 2 hosts"):
-        search(paths, hp, hosts=2, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
     folder = paths.checkpoints / "epoch=0-step=1.ckpt"
     folder.mkdir(parents=True)
     (folder / "state.json").write_text('{"step": 1}')
     (folder / ".metadata").touch()
     (folder / "manifest.json").write_text(json.dumps({".metadata": 0, "state.json": 11}))
     with pytest.raises(ContractError, match="has checkpoints of another run"):
-        search(paths, hp, hosts=1, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
+        search(paths, hp, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
 
 
 def test_a_trial_never_opens_test(tmp_path):

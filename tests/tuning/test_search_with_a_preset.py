@@ -46,7 +46,7 @@ def searched(root, space):
     given = read_settings(paths)
     hp = choose_settings(given).hp
     with_facts = lambda facts: choose_settings(given, facts).hp  # noqa: E731 - as short as an argument
-    return search(paths, hp, hosts=1, num_gpus=0, stop=StopHandler(), with_facts=with_facts)
+    return search(paths, hp, num_gpus=0, stop=StopHandler(), with_facts=with_facts)
 
 
 def test_every_run_and_the_winner_have_what_the_preset_chooses_by_the_data(tmp_path, trained):
