@@ -1,6 +1,7 @@
 """Find training rows whose label is probably wrong, from probabilities of models that did not see the row."""
 
 import csv
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +34,19 @@ class OutOfFold:
     labels: np.ndarray
     probabilities: np.ndarray
 
-    @property
-    def log_loss(self) -> float:
-        """Return the mean negative logarithm of the probabilities of the given labels."""
-        given = np.take_along_axis(self.probabilities, self.labels[:, None], axis=1)
-        return float(-np.log(np.maximum(given, 1e-12)).mean())
+    def log_loss(self, rows: np.ndarray, classes: np.ndarray) -> float:
+        """Return the mean negative logarithm of the probabilities of the given labels of `rows`, among `classes`."""
+        chosen = np.isin(self.rows, rows)
+        given = np.take_along_axis(self.probabilities, self.labels[:, None], axis=1)[chosen, 0]
+        share = given / self.probabilities[np.ix_(chosen, np.isin(self.classes, classes))].sum(axis=1)
+        return float(-np.log(np.maximum(share, 1e-12)).mean())
+
+
+def best_source(sources: Sequence[OutOfFold]) -> OutOfFold:
+    """Return the source with the lowest log loss on the rows and among the classes that all of them have."""
+    rows = functools.reduce(np.intersect1d, (each.rows for each in sources))
+    classes = functools.reduce(np.intersect1d, (each.classes for each in sources))
+    return min(sources, key=lambda each: each.log_loss(rows, classes))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from container.evaluation.label_issues import LabelIssuesReport, OutOfFold, find_label_issues, write_label_issues
+from container.evaluation.label_issues import (
+    LabelIssuesReport,
+    OutOfFold,
+    best_source,
+    find_label_issues,
+    write_label_issues,
+)
 from container.training.job_data import JobData
 from contracts.artifacts import LABEL_ISSUES
 from contracts.errors import first_line
@@ -17,17 +23,17 @@ def report_label_issues(folder: Path, data: JobData, *sources: OutOfFold | None)
     """Write label_issues.csv into `folder`, and return the content of the report. An error does not fail the job.
 
     Args:
-        sources: the one with the lowest log loss is used.
+        sources: the one with the lowest log loss on their common rows is used.
     """
-    found = min((each for each in sources if each is not None), key=lambda each: each.log_loss, default=None)
+    known = [each for each in sources if each is not None]
     path = folder / LABEL_ISSUES
     path.unlink(missing_ok=True)  # of an earlier run
-    if found is None:
+    if not known:
         logger.warning("label_issues: none, because there are no out-of-fold probabilities")
         return None
     train = data.splits["train"]
     try:
-        issues = find_label_issues(found)
+        issues = find_label_issues(best_source(known))
         logger.info("%s", issues)
         folder.mkdir(parents=True, exist_ok=True)
         return write_label_issues(

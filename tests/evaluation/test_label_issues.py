@@ -11,7 +11,13 @@ import pyarrow as pa
 import pytest
 
 from container.evaluation.evaluate import write_evaluation
-from container.evaluation.label_issues import LabelIssuesReport, OutOfFold, find_label_issues, write_label_issues
+from container.evaluation.label_issues import (
+    LabelIssuesReport,
+    OutOfFold,
+    best_source,
+    find_label_issues,
+    write_label_issues,
+)
 from container.training import label_issues as in_job
 from container.training.job_data import JobData
 from container.training.label_issues import of_networks, report_label_issues
@@ -101,6 +107,23 @@ def test_the_source_that_predicts_the_given_labels_best_is_used(tmp_path):
     report = report_label_issues(tmp_path, cast(JobData, data), bad, good, None)
     assert report is not None
     assert report.source == "a model"
+
+
+def test_sources_are_compared_on_the_rows_and_classes_that_both_have():
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2], [400, 400, 200])
+    sure = np.full((1000, 3), 0.05) + 0.85 * np.eye(3)[labels]
+    sure[800:] = [0.45, 0.45, 0.1]  # rows of a class that the other source does not examine
+    networks = OutOfFold("networks", np.arange(1000), np.arange(3), labels, sure)
+    trees = OutOfFold("trees", np.arange(800), np.arange(2), labels[:800], rng.dirichlet((9, 9), 800))
+    trees.probabilities[np.arange(800), labels[:800]] += 1
+    trees.probabilities[:] /= trees.probabilities.sum(axis=1, keepdims=True)
+    everywhere = [
+        -np.log(np.take_along_axis(each.probabilities, each.labels[:, None], 1)).mean() for each in (networks, trees)
+    ]
+    assert everywhere[0] > everywhere[1], "over its own rows, the source with the harder ones seems worse"
+    assert best_source([networks, trees]) is best_source([trees, networks]) is networks
+    assert best_source([trees]) is trees
 
 
 def test_probabilities_of_networks_are_those_of_labelled_rows_over_the_classes_of_train():
