@@ -11,11 +11,16 @@ from contracts.paths import SPLITS
 from contracts.spelling import did_you_mean
 
 
-def check_consistency(hp: Hyperparameters) -> None:
-    """Raise ContractError for the first contradiction."""
+def check_data_settings(hp: Hyperparameters) -> None:
+    """Raise ContractError for the first contradiction of the data's settings, which no preset changes."""
     _check_classes(hp)
     _check_columns(hp)
     _check_filenames(hp)
+
+
+def check_consistency(hp: Hyperparameters) -> None:
+    """Raise ContractError for the first contradiction."""
+    check_data_settings(hp)
     _check_model(hp)
     _check_text_steps(hp)
     _check_onnx_names(hp)

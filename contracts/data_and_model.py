@@ -54,7 +54,7 @@ class DataAndModel(BaseModel):
     drop_unlabelled: bool = declare(False, group="data", scope="prepare",
         about="Drop training rows without a label instead of stopping; the number of rows is logged.")
 
-    model_class: str = declare(group="model", scope="prepare",
+    model_class: value_types.ModelClassName = declare(group="model", scope="prepare",
         about="The architecture: " + ", ".join(MODEL_CLASSES) + ", or an alias (bimodal, trimodal, bimodal_*).")
     tokenizer: str = declare("bert-base-cased", group="model", scope="prepare", needs=(conditions.not_overridden("tokenizer"),),
         about="The encoder: a local folder, a folder in input/data/pretrained/, a Hugging Face id, or " + FROM_SCRATCH + ".")

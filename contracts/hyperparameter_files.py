@@ -1,5 +1,6 @@
 """Read hyperparameters from the job's files: merge them, cast strings, and check them."""
 
+import contextlib
 import dataclasses
 import json
 import types
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from contracts.consistency import check_consistency
+from contracts.consistency import check_consistency, check_data_settings
 from contracts.declaration import describe_limits, plain_type, type_name
 from contracts.errors import ContractError, shortened, shown
 from contracts.hyperparameters import Hyperparameters
@@ -102,9 +103,9 @@ def choose_settings(given: GivenSettings, facts: DataFacts | None = None, *, hos
     Raises:
         ContractError: `given` is invalid, or needs one host.
     """
-    hp = parse_hyperparameters(given.values, given.origin)
-    _check_hosts(hp, hosts)
-    values, lines, searched = dict(given.values), [], set_by_search(hp)
+    values, lines = {**given.values, **_needed(given, hosts=hosts)}, []
+    hp = _parse_for_hosts(values, given, hosts=hosts)
+    searched = set_by_search(hp)
     for known in (None, facts) if facts else (None,):
         wanted = {choice.setting: choice for choice in choices(hp, known)}
         for name, choice in wanted.items():
@@ -115,8 +116,7 @@ def choose_settings(given: GivenSettings, facts: DataFacts | None = None, *, hos
                     lines.append(f"{about}; not chosen, because you set it to {json.dumps(own)}")
                 continue
             try:
-                chosen = parse_hyperparameters({**values, name: choice.value}, given.origin)
-                _check_hosts(chosen, hosts)
+                chosen = _parse_for_hosts({**values, name: choice.value}, given, hosts=hosts)
             except ContractError as error:
                 lines.append(f"{about}; not chosen, because of your settings: {error.cause}")
                 continue
@@ -125,22 +125,60 @@ def choose_settings(given: GivenSettings, facts: DataFacts | None = None, *, hos
     return ChosenSettings(hp, lines)
 
 
+def _needed(given: GivenSettings, *, hosts: int) -> dict[str, Any]:
+    """Return the values of the preset without which `given` is invalid: one of them, or all; raise if it stays so."""
+    try:
+        _parse_for_hosts(given.values, given, hosts=hosts)
+        return {}
+    except ContractError as error:
+        refusal = error
+    hp = _typed(given.values, given.origin)
+    check_data_settings(hp)
+    found = {choice.setting: choice.value for choice in choices(hp)}
+    wanted = {name: value for name, value in found.items() if name not in given.values}
+    for some in (*({name: value} for name, value in wanted.items()), wanted):
+        with contextlib.suppress(ContractError):
+            _parse_for_hosts({**given.values, **some}, given, hosts=hosts)
+            return some
+    raise refusal
+
+
+def _parse_for_hosts(values: dict[str, Any], given: GivenSettings, *, hosts: int) -> Hyperparameters:
+    hp = parse_hyperparameters(values, given.origin)
+    _check_hosts(hp, hosts)
+    return hp
+
+
 def _check_hosts(hp: Hyperparameters, hosts: int) -> None:
-    if hp.num_members > 1 and hosts > 1:
+    """Raise ContractError if `hp` needs one host, and the job has several."""
+    if hosts == 1:
+        return
+    if hp.tuning is not None:
+        name, cause = "tuning", f"the job has {hosts} hosts, but a search runs on one"
+    elif hp.num_members > 1:
         name = "cross_fit" if hp.cross_fit else "ensemble"
-        raise ContractError(
-            f"{name}: is {hp.num_members}, and the job has {hosts} hosts, but the networks of an ensemble train on one",
-            f"Use one instance, e.g. with more GPUs, or remove {name}.",
-        )
+        networks = "but the networks of an ensemble train on one"
+        cause = f"is {hp.num_members}, and the job has {hosts} hosts, {networks}"
+    else:
+        return
+    raise ContractError(f"{name}: {cause}", f"Use one instance, e.g. with more GPUs, or remove {name}.")
 
 
 def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None = None) -> Hyperparameters:
     """Return the validated `values`; messages name the file of a key, which `origin` gives."""
+    hp = _typed(values, origin)
+    check_consistency(hp)
+    check_tuning(hp)
+    return hp
+
+
+def _typed(values: dict[str, Any], origin: dict[str, Path] | None) -> Hyperparameters:
+    """Return the `values`, each of which is valid alone."""
     for key in values:
         if key not in Hyperparameters.model_fields:
             raise _unknown(key, (origin or {}).get(key))
     try:
-        hp = Hyperparameters(**values)
+        return Hyperparameters(**values)
     except ValidationError as error:
         problems = error.errors()
         missing = [str(each["loc"][0]) for each in problems if each["type"] == "missing" and len(each["loc"]) == 1]
@@ -151,9 +189,6 @@ def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None
         key = str(first["loc"][0])
         inside = "".join(f"{part}: " for part in first["loc"][1:] if isinstance(part, str) and part.isidentifier())
         raise _invalid(key, values[key], inside + first["msg"], (origin or {}).get(key)) from None
-    check_consistency(hp)
-    check_tuning(hp)
-    return hp
 
 
 def describe_hyperparameters(hp: Hyperparameters) -> list[str]:

@@ -29,7 +29,7 @@ _PRETRAINED: Space = {
     "lr": Range(low=1e-5, high=1e-4, scale="log"),
     "head_lr": Range(low=1e-4, high=3e-3, scale="log"),
     "dropout": Range(low=0.0, high=0.3),
-    "max_epochs": [1, 2, 3],
+    "max_epochs": [1, 2, 3, 4],
 }
 _ADAPTED: Space = {**_PRETRAINED, "lr": Range(low=5e-5, high=1e-3, scale="log"), "lora_rank": [4, 8, 16]}
 _RANDOM: Space = {
@@ -39,7 +39,7 @@ _RANDOM: Space = {
     "hidden_common_dim": [50, 100, 200],
 }
 _WORDS: Space = {
-    "lr": Range(low=2e-4, high=1e-2, scale="log"),
+    "lr": Range(low=1e-4, high=1e-2, scale="log"),
     "dropout_keep": Range(low=0.4, high=0.9),
     "num_layers": [1, 2, 3],
 }

@@ -2,10 +2,12 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from contracts.model_classes import ALIASES
 from contracts.numbers import LARGEST_INTEGER
 
+ModelClassName = Annotated[str, AfterValidator(lambda name: ALIASES.get(name, name))]
 Label = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
 KernelSize = Annotated[int, Field(ge=1, le=1_024)]
 Channels = Annotated[int, Field(ge=1, le=16_384)]

@@ -155,7 +155,7 @@ def test_an_unknown_model_class_lists_the_known_ones():
     ("alias", "name"), [("bimodal", "multimodal_bert"), ("bimodal_bert", "multimodal_bert"), ("bert", "bert")]
 )
 def test_an_alias_stands_for_its_class(alias, name):
-    assert parse(model_class=alias).architecture.name == name
+    assert parse(model_class=alias).model_class == name
 
 
 def test_overrides_per_field_reach_only_their_field():

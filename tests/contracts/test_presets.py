@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from contracts.artifacts import HYPERPARAMETERS
+from contracts.errors import ContractError
 from contracts.hyperparameter_files import GivenSettings, choose_settings, parse_hyperparameters
 from contracts.presets import ABOVE_DOCUMENTS, RULES, DataFacts
+from contracts.tuning import Range
+from contracts.tuning_space import default_space
 from testing.jobs import ONE_LAYER, run_train, write_job
 
 COLUMNS = {"id_name": "id", "label_name": "label", "text_name": "text", "tab_field_list": ["age"]}
@@ -92,6 +95,43 @@ def test_the_log_says_which_settings_a_search_takes_from_its_space():
     )
     assert any('early_stop_metric="val/auroc"' in line and "takes it from tuning.metric" in line for line in lines)
     assert "preset recommended: head_lr=0.001, because an encoder is pretrained" in lines
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"numeric_embedding_bins": [8, 16]},
+        {"lora_rank": [4, 8]},  # needs reinit_layers 0
+        {"lora_rank": [4, 8], "numeric_embedding_dim": [4, 8]},
+    ],
+)
+def test_a_space_may_need_what_the_preset_chooses(space):
+    hp, lines = choose(tuning={"space": space})
+    assert (hp.numeric_embedding, hp.reinit_layers) == ("piecewise_linear", 0)
+    assert any("numeric_embedding=" in line and "not chosen" not in line for line in lines)
+    with pytest.raises(ContractError, match=r"tuning\.space"):
+        choose(preset="documents", tuning={"space": space})
+
+
+def test_settings_of_the_user_may_need_what_the_preset_chooses():
+    assert choose(lora_rank=4).hp.reinit_layers == 0
+    with pytest.raises(ContractError, match="reinit_layers: is 1"):
+        choose(lora_rank=4, reinit_layers=1)
+
+
+def test_a_missing_column_is_named_whatever_the_preset():
+    with pytest.raises(ContractError, match="text_name: missing"):
+        choose(text_name=None)
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora_rank": 8}, {"tokenizer": "from_scratch"}, {"model_class": "lstm"}])
+def test_the_default_space_contains_every_value_that_a_preset_chooses(settings):
+    chosen = choose(tuning={}, **settings).hp
+    epochs = {choose(DataFacts(rows, (rows, rows), (9, 9)), **settings).hp.max_epochs for rows in (1, 5_000, 20_000)}
+    for name, values in default_space(chosen).items():
+        if any(rule.setting == name and rule.case.holds(chosen) for rule in RULES):
+            for value in epochs if name == "max_epochs" else [getattr(chosen, name)]:
+                assert values.low <= value <= values.high if isinstance(values, Range) else value in values
 
 
 def test_random_encoders_are_small_and_get_a_higher_rate():

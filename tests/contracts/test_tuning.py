@@ -51,6 +51,7 @@ def test_a_search_may_be_json_in_a_string_as_sagemaker_passes_it():
         ({"space": {"lr": {"low": 0.1, "high": 0.2, "step": 0.5}}}, "steps of 0.5 from 0.1 do not lead to 0.2"),
         ({"space": {"lr": [1e-3, "0.001"]}}, "lr: '0.001' is listed twice"),
         ({"space": {"num_channels": [[8, 8], [8, 8]]}}, "num_channels: [8, 8] is listed twice"),
+        ({"space": {"model_class": ["multimodal_bert", "bimodal_bert"]}}, "'bimodal_bert' is listed twice"),
         ({"space": {"model_class": ["trimodal_bert"]}}, "no combination is valid"),
         ({"space": {"lora_rank": [0, 2]}}, "lora_rank: 2 is invalid in every combination: lora_rank: is 2, but"),
         (
