@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -190,7 +191,8 @@ def test_the_seeds_of_the_best_settings_become_the_model_that_final_model_names(
 
 @pytest.fixture
 def one_rank():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
@@ -273,9 +275,9 @@ def test_the_best_network_is_used_where_the_soup_is_worse_on_val(one_rank, tmp_p
     monkeypatch.setattr(members, "mean_network", spoilt)
     trained = predicted(job)
     assert not trained.is_soup
-    names = [member.name for member in job.members]
-    best = min(names, key=trained.values.__getitem__)
-    assert trained.values["soup"] > trained.values[best]
+    values = {name: value for name, value in trained.values.items() if value is not None}
+    best = min((member.name for member in job.members), key=values.__getitem__)
+    assert values["soup"] > values[best]
     assert trained.weights.startswith(f"{best}, because the mean of the weights is worse on val")
     (checkpoint,) = trained.checkpoints
     assert best in str(checkpoint.folder)
@@ -373,8 +375,9 @@ class Runs:
     class Run:
         def __init__(self, runs, slot):
             self.runs, self.slot, self.polls = runs, slot, 0
-            self.folder, self.closed, self.stopped = None, False, False
-            self.failure, self.completed = None, False
+            self.folder = Path()  # none yet
+            self.closed, self.stopped, self.completed = False, False, False
+            self.failure: Failure | None = None
 
         def train(self, folder, hp, *, prepared, fold):
             self.folder = folder
@@ -406,7 +409,7 @@ class Runs:
 
     @property
     def training(self):
-        return [run for run in self.made if run.folder is not None and not run.closed]
+        return [run for run in self.made if run.folder.name and not run.closed]
 
 
 def trained_by(runs, monkeypatch, tmp_path, *, num_gpus, sleep=lambda _: None, **settings):
@@ -432,7 +435,7 @@ def test_a_network_that_cannot_be_trained_ends_the_job_with_its_cause_and_stops_
         trained_by(runs, monkeypatch, tmp_path, num_gpus=2, cross_fit=3)
     assert failed.value.failure.cause == "lr: the loss is not finite [fold-0]"
     assert failed.value.failure.fix == "Lower lr."
-    assert [run.stopped for run in runs.made if run.folder and run.folder.name == "fold-1"] == [True]
+    assert [run.stopped for run in runs.made if run.folder.name == "fold-1"] == [True]
     assert all(run.closed for run in runs.made)
 
 
