@@ -80,7 +80,8 @@ class JobPaths:
     @property
     def written(self) -> tuple[Path, ...]:
         """Return the folders that the job writes."""
-        return self.root, self.model, self.output_data, self.tensorboard, self.checkpoints, self.prepared
+        results = self.root, self.model, self.output_data, self.tensorboard
+        return *results, self.checkpoints, self.tuning, self.ensemble, self.prepared
 
     @property
     def failure_files(self) -> tuple[Path, Path]:

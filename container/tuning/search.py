@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import math
 import shutil
 import sys
 import time
@@ -21,7 +22,7 @@ from container.timeline import duration
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
 from container.tuning.ensemble import SEEDS, member_folder
 from container.tuning.results import write_results
-from container.tuning.study import TuningStudy
+from container.tuning.study import TuningStudy, check_metric
 from container.tuning.trial_workers import Running, Shares, TrialRun, install_run, remove_run, validations
 from container.workers import StopHandler, StoppedBeforeTraining
 from contracts.atomic_files import write_text_atomically
@@ -273,6 +274,7 @@ class Search:
             self._study.note(_FACTS, asdict(facts))
         hp = self._checked(changes)
         check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
+        check_metric(self._hp, prepared.summary["splits"]["val"]["classes"])
         self._has_data = True
         run = self._spares.pop(slot)
         run.train(folder, hp, prepared=prepared.folder, initial_seed=initial_seed)
@@ -362,9 +364,10 @@ class Search:
         hours, longest = self._tuning.max_hours, self._longest()
         complete = [trial for trial in self._study.trials if trial.state == TrialState.COMPLETE]
         if hours is not None and len(complete) == 1 and longest > hours * _HOUR:
+            enough = math.ceil(self._rounds() * longest / _HOUR * 100) / 100
             raise ContractError(
                 f"tuning.max_hours: {hours:g} h is too short for one trial: the first took {longest:.0f} s",
-                f"Set max_hours to at least {self._rounds() * longest / _HOUR:.2g}, or lower max_epochs.",
+                f"Set max_hours to at least {enough:g}, or lower max_epochs.",
             )
 
     def _in_time(self, *, seeds: bool = True) -> bool:

@@ -9,21 +9,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.pruners import SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from container.evaluation.metrics import classification_metrics
 from container.tables.data_files import find_data_files
 from contracts.atomic_files import write_text_atomically
-from contracts.errors import ContractError, shown
+from contracts.errors import ContractError, first_line, shown
 from contracts.hyperparameters import Hyperparameters
+from contracts.input_files import read_object
 from contracts.paths import JobPaths
 from contracts.tuning import Choices, Range
 from contracts.tuning_space import is_whole, metric_of, minimizes, most_validations, space_of, trial_settings
 
 _FILE, _IDENTITY, _NAME = "study.db", "search.json", "search"
+_START_OVER = "Copy the file again, or start over with resume=false, which removes the search."
 _STARTUP = 6  # trials with random settings, before TPE has a model of the space
 _REDUCTION = 3  # of the trials that reach a rung, about one in three continues
 # Beside the settings with the scopes prepare and train, trials depend on these.
@@ -47,8 +51,13 @@ class TuningStudy:
         if not (folder / _FILE).is_file():
             self._create(folder)
         self._files = folder / _FILE, folder / _IDENTITY
-        self._storage = _storage(folder / _FILE)
-        self._study = optuna.load_study(study_name=_NAME, storage=self._storage, pruner=_pruner(hp))
+        try:
+            self._storage = _storage(folder / _FILE)
+            self._study = optuna.load_study(study_name=_NAME, storage=self._storage, pruner=_pruner(hp))
+        except Exception as error:  # of SQLite, SQLAlchemy or Optuna: the file is damaged, or of another version
+            raise ContractError(
+                f"{folder / _FILE}: contains no search that can be continued: {first_line(error)}", _START_OVER
+            ) from error
 
     def discard(self) -> None:
         """Remove the study, so that the next search may have other inputs."""
@@ -135,6 +144,24 @@ def sampler(seed: str) -> BaseSampler:
     return TPESampler(seed=zlib.crc32(seed.encode()), n_startup_trials=_STARTUP, multivariate=True, constant_liar=True)
 
 
+def check_metric(hp: Hyperparameters, val_classes: Mapping[str, int]) -> None:
+    """Raise ContractError if the search's metric is undefined on val, even for a model without an error.
+
+    Args:
+        val_classes: labelled val records of each class, by label.
+    """
+    metric = metric_of(hp)
+    labels = np.repeat(np.arange(len(val_classes)), list(val_classes.values()))
+    name = "accuracy" if metric == "val/loss" else metric.removeprefix("val/")  # both need one label
+    right = np.eye(len(val_classes))[labels]
+    reason = classification_metrics(labels, right, [name], class_labels=list(val_classes)).undefined.get(name)
+    if reason is not None:
+        raise ContractError(
+            f"tuning.metric: {metric} is undefined on val: {reason}",
+            "Add labelled records of the other classes to val, or choose another metric.",
+        )
+
+
 def _pruner(hp: Hyperparameters) -> SuccessiveHalvingPruner:
     """Return ASHA with rungs at about a ninth and a third of the validations of the longest trial."""
     validations = most_validations(hp) or 1
@@ -188,7 +215,7 @@ def _identity(paths: JobPaths, hp: Hyperparameters) -> dict[str, Any]:
 
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def _check_identity(file: Path, current: Mapping[str, Any]) -> None:
@@ -198,7 +225,7 @@ def _check_identity(file: Path, current: Mapping[str, Any]) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text_atomically(file, json.dumps(content, indent=1))
         return
-    saved = json.loads(file.read_text())
+    saved = read_object(file, _START_OVER)
     changed = sorted(name for name in {**saved, **content} if saved.get(name) != content.get(name))
     if changed:
         name, *others = changed

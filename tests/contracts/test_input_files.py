@@ -217,7 +217,10 @@ def test_metrics_of_a_job_with_other_content_are_an_error(tmp_path: Path) -> Non
         _ = files.threshold
 
 
-@pytest.mark.parametrize("name", ["model", "prepared", "output", "output/data", "checkpoints", "."])
+@pytest.mark.parametrize(
+    "name",
+    ["model", "prepared", "output", "output/data", "checkpoints/tuning", "checkpoints/ensemble", "checkpoints", "."],
+)
 def test_a_file_where_the_job_writes_a_folder_is_an_error_before_it_begins(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -192,6 +192,16 @@ def test_hours_that_are_too_few_for_one_trial_are_an_error_with_its_duration(tmp
     assert short.value.fix == "Set max_hours to at least 2, or lower max_epochs."
 
 
+def test_the_hours_that_the_error_asks_for_are_enough(tmp_path, values, monkeypatch):
+    monkeypatch.setitem(globals(), "HOUR", 3700.0)
+    values += [0.6]
+    with pytest.raises(ContractError) as short:
+        searched(tmp_path, trials=1, final_seeds=1, max_hours=0.5)
+    hours = float(short.value.fix.split()[5].strip(","))
+    assert hours * 3600 >= HOUR
+    searched(tmp_path, trials=1, final_seeds=1, max_hours=hours)
+
+
 def test_a_search_of_another_space_is_refused_and_the_study_stays(tmp_path, values):
     values += [0.6, 0.7, 0.8]
     paths, _ = searched(tmp_path, trials=2)

@@ -187,6 +187,22 @@ def test_data_that_no_trial_can_use_ends_the_search_at_once_and_may_be_corrected
     assert study_of(paths).trials == []
 
 
+@pytest.mark.parametrize(
+    ("metric", "labels", "reason"),
+    [
+        ("val/auroc", [0] * 24, "all 24 labelled records are of class 0"),
+        ("val/f1_score", [0] * 24, "all 24 labelled records are of class 0"),
+        ("val/loss", [None] * 24, "no record has a label"),
+    ],
+)
+def test_a_metric_that_no_trial_could_have_ends_the_search_before_one_trains(tmp_path, metric, labels, reason):
+    overrides = {**JOB, "tuning": {**SEARCH, "metric": metric}}
+    paths = write_job(tmp_path, overrides=overrides, frames={"val": table(24, seed=1).assign(label=labels)})
+    hp = load_hyperparameters(paths)
+    with pytest.raises(ContractError, match=f"tuning.metric: {metric} is undefined on val: {reason}"):
+        search(paths, hp, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
+
+
 def test_a_search_on_several_hosts_is_refused(tmp_path):
     given = read_settings(write_job(tmp_path, overrides={**JOB, "tuning": SEARCH}))
     with pytest.raises(ContractError, match="tuning: the job has 2 hosts, but a search runs on one"):

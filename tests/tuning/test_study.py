@@ -76,6 +76,19 @@ def test_a_search_of_other_inputs_is_refused_and_named(tmp_path, changes, named)
     assert "resume=false" in refused.value.fix
 
 
+@pytest.mark.parametrize(
+    ("name", "cause"), [("study.db", "contains no search"), ("search.json", "cannot be read: it is not JSON")]
+)
+def test_a_damaged_file_of_a_search_is_named(tmp_path, name, cause):
+    opened(tmp_path)
+    file = tmp_path / "checkpoints" / "tuning" / name
+    file.write_bytes(b"damaged" * 1000)
+    with pytest.raises(ContractError) as refused:
+        opened(tmp_path)
+    assert refused.value.cause.startswith(f"{file}: {cause}")
+    assert "resume=false" in refused.value.fix
+
+
 def test_more_trials_and_more_hours_go_on_with_the_search(tmp_path):
     finished(opened(tmp_path), 0.5)
     assert len(opened(tmp_path, tuning={"trials": 99, "max_hours": 2, "final_seeds": 1}).trials) == 1
