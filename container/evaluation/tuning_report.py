@@ -19,7 +19,7 @@ _MODELS = {
     "average": "The average of the probabilities of all seeds",
     "soup": "The mean of their weights, or the best seed if it is better on val,",
 }
-_STATES = {"complete": "c1", "pruned": "muted"}
+_STATES = {"pruned": "muted", "complete": "c1"}  # the later covers the earlier
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,10 @@ def _history(summary: Mapping[str, Any]) -> Markup:
     better = min if summary["minimizes"] else max
     best = list(itertools.accumulate((trial["value"] for trial in complete), better))
     numbers = [trial["number"] for trial in summary["trials"]]
-    lines = [Series("best so far", [trial["number"] for trial in complete], best, "strong", steps=True)]
+    places = [trial["number"] for trial in complete]
+    if complete:  # the best one stays so until the end of the search
+        places, best = [*places, max(numbers)], [*best, best[-1]]
+    lines = [Series("best so far", places, best, "strong", steps=True)]
     return charts.line_chart(
         [*lines, *_dots(summary, lambda trial: trial["number"])],
         title="Trials",

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from container.evaluation import tuning_report
 from container.evaluation.tuning_report import tuning_section
 from testing.evaluations import two_splits
 from tests.evaluation.test_report import HOSTILE, Page, charts, report, rows_of
@@ -65,6 +66,25 @@ def test_equal_trials_do_not_differ_by_more_than_a_standard_error_of_zero():
 def test_the_best_of_a_loss_is_the_lowest():
     sentences = " ".join(tuning_section(summary(*WHOLE, metric="val/loss", minimizes=True), {}).sentences)
     assert "from the second (trial 1)" in sentences
+
+
+def drawn(*trials):
+    """Return the series of the chart of all trials, and of the first setting."""
+    with pytest.MonkeyPatch.context() as patch:
+        found = []
+        patch.setattr(tuning_report.charts, "line_chart", lambda series, **_: found.append(series) or "")
+        tuning_section(summary(*trials, importance={}), {})
+    return found[0], found[1]
+
+
+def test_the_best_value_is_drawn_until_the_last_trial():
+    history, _ = drawn(*WHOLE)
+    assert (list(history[0].x), list(history[0].y)) == ([0, 1, 3], [0.8, 0.84, 0.84])
+
+
+def test_complete_trials_are_drawn_over_pruned_ones():
+    for series in drawn(*WHOLE):
+        assert [each.name for each in series][-2:] == ["pruned", "complete"]
 
 
 def test_no_setting_becomes_markup(tmp_path):

@@ -192,6 +192,13 @@ def test_hours_that_are_too_few_for_one_trial_are_an_error_with_its_duration(tmp
     assert short.value.fix == "Set max_hours to at least 2, or lower max_epochs."
 
 
+def test_the_table_of_trials_has_the_reason_of_a_failure(tmp_path, values):
+    values += [0.6, None]
+    paths, _ = searched(tmp_path, trials=2, final_seeds=1)
+    with (paths.output_data / "tuning" / "trials.csv").open() as file:
+        assert [row["reason"] for row in csv.DictReader(file)] == ["", "it diverged"]
+
+
 def test_the_hours_that_the_error_asks_for_are_enough(tmp_path, values, monkeypatch):
     monkeypatch.setitem(globals(), "HOUR", 3700.0)
     values += [0.6]
