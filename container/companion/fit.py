@@ -8,8 +8,8 @@ from scipy import sparse
 
 from container.companion.bag import TokenBag
 from container.companion.graph import Companion, build_companion
-from container.companion.linear import FOLDS, fit_linear, out_of_fold
-from container.companion.trees import FittedTrees, fit_trees
+from container.companion.linear import FOLDS, count_scores, fit_linear, num_columns, out_of_fold
+from container.companion.trees import FittedTrees, fit_trees, most_rows
 from container.data.records import RecordArrays
 from container.decision.softmax import log_softmax
 from container.preprocessing.risk_tables import fold_of
@@ -82,7 +82,10 @@ def fit_companion(
     Raises:
         StepsAside: too few rows or too many classes.
     """
-    rows = _chosen_rows(train, seed=seed)
+    num_classes = min(len(class_weights), MOST_CLASSES)
+    features = train[0].tabular.shape[1] + count_scores(len(fields), columns=num_columns(num_classes))
+    limit = min(MOST_ROWS, most_rows(num_features=features, num_classes=num_classes))
+    rows = _chosen_rows(train, limit=limit, seed=seed)
     labels = np.concatenate([part.label for part in train])[rows]
     counts = np.bincount(labels, minlength=len(class_weights))  # [K]
     classes = np.flatnonzero(counts >= FEWEST_ROWS)
@@ -96,7 +99,7 @@ def fit_companion(
     codes = np.searchsorted(classes, labels)
     weights = np.asarray(class_weights)[labels]
     folds = _even_folds(numbers, codes, seed=seed)
-    bags, terms = _terms(chosen, len(fields), num_columns=1 if len(classes) == 2 else len(classes))
+    bags, terms = _terms(chosen, len(fields), columns=num_columns(len(classes)))
     linear = fit_linear(terms, codes, weights=weights)
     scores = out_of_fold(terms, codes, weights=weights, folds=folds).astype(np.float32)  # [N, S]
     tabular = np.concatenate([part.tabular for part in chosen])
@@ -110,15 +113,15 @@ def fit_companion(
     return Fitted(companion, table, classes, log_priors, rows, trees.rounds, trees.out_of_fold, codes)
 
 
-def _chosen_rows(train: Sequence[RecordArrays], *, seed: int) -> np.ndarray:
+def _chosen_rows(train: Sequence[RecordArrays], *, limit: int, seed: int) -> np.ndarray:
     """Return the positions of the labelled rows: all, or a sample that a hash of the row's number orders.
 
-    The sample has at most MOST_ROWS rows and MOST_TOKENS tokens, so that the terms fit into memory.
+    The sample has at most `limit` rows and MOST_TOKENS tokens, so that the terms fit into memory.
     """
     usable = np.flatnonzero(np.concatenate([part.label for part in train]) >= 0)
     tokens = np.concatenate([sum(np.diff(text.token_offsets) for text in part.texts) for part in train])[usable]
     numbers = np.concatenate([part.row for part in train])[usable]
-    order = hash_order(numbers, seed=seed)[:MOST_ROWS]
+    order = hash_order(numbers, seed=seed)[:limit]
     return np.sort(usable[order[np.cumsum(tokens[order], dtype=np.int64) <= MOST_TOKENS]])
 
 
@@ -146,10 +149,10 @@ def _even_folds(numbers: np.ndarray, codes: np.ndarray, *, seed: int) -> np.ndar
 
 
 def _terms(
-    chosen: Sequence[RecordArrays], num_texts: int, *, num_columns: int
+    chosen: Sequence[RecordArrays], num_texts: int, *, columns: int
 ) -> tuple[list[TokenBag], list[sparse.csr_matrix]]:
     """Return the bag of each text, and its terms in the chosen rows. [N, R] each"""
-    limit = min(_MOST_TERMS, _MOST_WEIGHTS // num_columns)
+    limit = min(_MOST_TERMS, _MOST_WEIGHTS // columns)
     bags, terms = [], []
     for index in range(num_texts):
         parts = [part.texts[index] for part in chosen]

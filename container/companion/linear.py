@@ -11,9 +11,19 @@ _STRENGTH = 3.0  # C of scikit-learn's LogisticRegression
 _ITERATIONS = 100
 
 
+def num_columns(num_classes: int) -> int:
+    """Return C, the number of scores that decide between classes, and of trees in a round of boosting."""
+    return 1 if num_classes == 2 else num_classes
+
+
+def count_scores(num_texts: int, *, columns: int) -> int:
+    """Return S: C scores of each text and, with two texts, of their sum."""
+    return columns * (num_texts if num_texts == 1 else num_texts + 1)
+
+
 @dataclass(frozen=True)
 class LinearText:
-    """Multinomial logistic regression over the terms of all texts. C is 1 for two classes, else their number.
+    """Multinomial logistic regression over the terms of all texts.
 
     Attributes:
         weights: of the terms of each text. [R, C] each
@@ -26,8 +36,7 @@ class LinearText:
     @property
     def num_scores(self) -> int:
         """Return S."""
-        texts = len(self.weights)
-        return len(self.bias) * (texts if texts == 1 else texts + 1)
+        return count_scores(len(self.weights), columns=len(self.bias))
 
     def scores(self, terms: Sequence[sparse.csr_matrix]) -> np.ndarray:
         """Return the score of each text, then with two texts their sum; the bias is part of the last. [N, S]"""

@@ -6,17 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from container.companion.linear import num_columns
+
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
 _SETTINGS: dict[str, Any] = {
-    "learning_rate": 0.05,
     "max_leaf_nodes": 5,
     "min_samples_leaf": 20,
     "l2_regularization": 1.0,
 }
 _MOST_TREES = 4000  # over all classes
-_MOST_ROUNDS = 500
+_MOST_ROUNDS, _FEWEST_ROUNDS = 500, 20
+_MOST_VALUES = 6_000_000_000  # rows * features * trees of a fit, which determine its time
+_SLOWEST, _FASTEST = 0.05, 0.2  # learning rates
+_USUAL_ROUNDS = 150  # at the slowest rate
 _PATIENCE = 20  # rounds without a better loss on the held-out rows
 _MOST_BINS = 255  # of HistGradientBoostingClassifier
 
@@ -60,6 +64,29 @@ def _thresholds(values: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class Schedule:
+    """The number of rounds that the time of a fit allows, and a learning rate with which they are enough.
+
+    With fewer rows instead of fewer rounds, the log loss on val is higher after the same time.
+    """
+
+    most_rounds: int
+    learning_rate: float
+
+    @classmethod
+    def of(cls, num_rows: int, *, num_features: int, num_classes: int) -> "Schedule":
+        trees = num_columns(num_classes)
+        affordable = _MOST_VALUES // (num_rows * num_features * trees)
+        most = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, _MOST_TREES // trees, affordable))
+        return cls(most, min(_FASTEST, _SLOWEST * max(1.0, _USUAL_ROUNDS / most)))
+
+
+def most_rows(*, num_features: int, num_classes: int) -> int:
+    """Return the number of rows with which a fit has at least the fewest rounds."""
+    return _MOST_VALUES // (_FEWEST_ROUNDS * num_features * num_columns(num_classes))
+
+
+@dataclass(frozen=True)
 class FittedTrees:
     """Boosted trees.
 
@@ -95,11 +122,12 @@ def fit_trees(
     num_classes = int(labels.max()) + 1
     bins = Bins.fit(features)
     binned = bins(features)
-    most = min(_MOST_ROUNDS, _MOST_TREES // (1 if num_classes == 2 else num_classes))
+    schedule = Schedule.of(len(labels), num_features=features.shape[1], num_classes=num_classes)
+    most, rate = schedule.most_rounds, {"learning_rate": schedule.learning_rate}
     predicted, rounds = np.full((len(labels), num_classes), np.nan), []
     for fold in range(held_out):
         val = folds == fold
-        model = _boosting(seed, max_iter=most, early_stopping=True, n_iter_no_change=_PATIENCE)
+        model = _boosting(seed, **rate, max_iter=most, early_stopping=True, n_iter_no_change=_PATIENCE)
         model.fit(
             binned[~val], labels[~val], sample_weight=weights[~val],
             X_val=binned[val], y_val=labels[val], sample_weight_val=weights[val],
@@ -108,7 +136,7 @@ def fit_trees(
         predicted[val] = next(islice(model.staged_predict_proba(binned[val]), best - 1, None))
         rounds.append(best)
     chosen = round(float(np.mean(rounds)))
-    model = _boosting(seed, max_iter=chosen, early_stopping=False)
+    model = _boosting(seed, **rate, max_iter=chosen, early_stopping=False)
     model.fit(binned, labels, sample_weight=weights)
     return FittedTrees(model, bins, chosen, predicted)
 

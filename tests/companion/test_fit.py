@@ -167,6 +167,21 @@ def test_a_large_train_is_sampled_by_a_hash_of_the_row(monkeypatch):
     assert np.ptp(first) > 150
 
 
+def test_many_classes_take_fewer_rounds_with_a_higher_learning_rate():
+    usual = trees.Schedule.of(100_000, num_features=13, num_classes=5)
+    assert usual == trees.Schedule(500, 0.05)
+    many = trees.Schedule.of(100_000, num_features=58, num_classes=50)
+    assert many == trees.Schedule(20, 0.2)
+    assert many.most_rounds * 58 * 50 < 500 * 13 * 5 * 2  # the time of a fit
+
+
+def test_the_sample_is_smaller_where_even_the_fewest_rounds_take_long(monkeypatch):
+    monkeypatch.setattr(trees, "_MOST_VALUES", 20 * (2 + 3) * 3 * 90)  # 20 rounds of 3 trees on 90 rows
+    found = fitted(rows(200, classes=3), classes=3)
+    assert len(found.rows) == 90
+    assert found.rounds <= 20
+
+
 def test_the_sample_has_a_limited_number_of_tokens(monkeypatch):
     train = rows(200)
     monkeypatch.setattr(module, "MOST_TOKENS", len(train.texts[0].tokens) // 2)
