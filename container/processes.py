@@ -30,7 +30,8 @@ def die_with_parent() -> None:
 def set_up_logging(*, rank: int = 0, all_ranks: bool = False) -> None:
     """Log lines to stdout; ranks above 0 add a prefix, and log warnings only unless `all_ranks`."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a file name may be in another encoding
+        # As stderr: a file name may be in another encoding, and a process may be killed.
+        sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
     prefix = "" if rank == 0 else f"[rank {rank}] "
     logging.basicConfig(
         stream=sys.stdout,

@@ -33,7 +33,7 @@ def bad_request(cause: str, fix: str) -> RequestError:
     return RequestError(HTTPStatus.BAD_REQUEST, cause, fix)
 
 
-def as_request_error(error: Exception, timeout: float) -> RequestError:
+def as_request_error(error: BaseException, timeout: float) -> RequestError:
     """Return the client's error for an exception; log an error of the server with a number that the client gets."""
     if isinstance(error, RequestError):
         return error

@@ -57,7 +57,7 @@ def _answer(answer: Future[Result], call: Callable[[], Result]) -> None:
         return
     try:
         result = call()
-    except Exception as error:
+    except BaseException as error:  # a package's own inference.py may call sys.exit
         if answer.set_running_or_notify_cancel():
             answer.set_exception(error)
         return
@@ -143,6 +143,8 @@ class ScriptHost:
         wanted = accept or JSON
         answer = self._turns.run(partial(self._compute, body, content_type, wanted), self._timeout)
         text, media_type = answer if isinstance(answer, tuple) else (answer, JSON if wanted == "*/*" else wanted)
+        if not isinstance(media_type, str):
+            raise TypeError(f"output_fn returned {media_type!r} as the Content-Type")
         return text.encode() if isinstance(text, str) else bytes(text), media_type
 
     def _compute(self, body: bytes, content_type: str | None, wanted: str) -> Any:

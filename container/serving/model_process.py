@@ -1,46 +1,54 @@
 """Run a host in a process of its own, so that its work does not delay the process that answers /ping."""
 
+import atexit
 import io
 import json
 import logging
 import os
-import shutil
+import select
 import signal
 import socket
 import sys
 import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from container.processes import die_with_parent, end_process
 from container.serving.errors import RequestError, as_request_error
-from contracts.errors import ContractError
+from contracts.errors import ContractError, first_line
 
 if TYPE_CHECKING:
     from container.serving.hosting import Host
 
 logger = logging.getLogger(__name__)
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _FAILED = 1
 # Threads need the interpreter again after each system call. Python's default is 5 ms.
 _SWITCH_SECONDS = 0.0005
 _NICE = 5  # the server's process gets a core at once; raising this value needs no privilege
 _BLOCK_BYTES = 1 << 18  # of a body that is copied
+_POLL_SECONDS = 0.1
 
 
 class ModelProcess:
     """A process that loads a model folder and answers requests.
 
-    Each request has a connection of its own, a socket pair. The process receives its end through a control connection.
-    It reads a header and a body, and writes a header and a body.
+    It leads a process group, to which the processes that a package's own inference.py starts belong too.
+
+    Each request in progress has a connection, a socket pair, which later requests use again. The process receives its
+    end through a control connection. It reads a header and a body, and writes a header and a body.
 
     Attributes:
         sample_lines: JSON Lines of typical records, to measure how fast they are answered.
     """
 
     def __init__(self, folder: Path, *, timeout: float) -> None:
-        """Start the process and wait until it has loaded the model.
+        """Start the process and wait until it has loaded the model. It ends when this process exits.
 
         Args:
             timeout: the most seconds in which a request is answered.
@@ -50,37 +58,40 @@ class ModelProcess:
         """
         self._timeout = timeout
         self._closed = False
-        self._exit_code: int | None = None
+        self._idle: deque[socket.socket] = deque()
         self._control, control = socket.socketpair()
         self._process_id = os.fork()
         if not self._process_id:
             self._control.close()
             _run(folder, control, timeout)
+        os.setpgid(self._process_id, self._process_id)
         control.close()
+        atexit.register(self.close)
+        while not select.select([self._control], [], [], _POLL_SECONDS)[0]:
+            if not self.healthy:  # processes that it started have the control connection too
+                self.close()
         try:
-            loaded = _receive(self._control.makefile("rb"))[0]
+            loaded, _ = _receive(self._control)
         except ConnectionError as error:
-            os.waitid(os.P_PID, self._process_id, os.WEXITED | os.WNOWAIT)
-            raise ContractError(self.end_cause(), "See the log for the reason.") from error
+            raise ContractError(self.end_cause()) from error
         if "cause" in loaded:
             raise ContractError(loaded["cause"], loaded["fix"])
         self.sample_lines = [line.encode() for line in loaded["sample_lines"]]
+        self._control.settimeout(timeout)
 
     @property
     def healthy(self) -> bool:
-        """Return whether the process runs; called from one thread."""
-        if self._exit_code is None:
-            ended, status = os.waitpid(self._process_id, os.WNOHANG)
-            self._exit_code = os.waitstatus_to_exitcode(status) if ended else None
-        return self._exit_code is None
+        """Return whether the process runs."""
+        return os.waitid(os.P_PID, self._process_id, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def end_cause(self) -> str:
-        """Return why a process that is not healthy ended."""
-        assert not self.healthy
-        assert self._exit_code is not None
-        code = f"signal {-self._exit_code}" if self._exit_code < 0 else f"exit code {self._exit_code}"
-        memory = " (the machine may have too little memory)" if self._exit_code == -signal.SIGKILL else ""
-        return f"the model's process ended with {code}{memory}"
+        """Wait until the process has ended, and return why."""
+        ended = os.waitid(os.P_PID, self._process_id, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        if ended.si_code == os.CLD_EXITED:
+            return f"the model's process ended with exit code {ended.si_status}"
+        memory = " (the machine may have too little memory)" if ended.si_status == signal.SIGKILL else ""
+        return f"the model's process ended with signal {ended.si_status}{memory}"
 
     def answer(self, body: BinaryIO, content_type: str | None, accept: str | None) -> tuple[bytes, str]:
         """Return the response's body and its Content-Type; called from several threads.
@@ -89,93 +100,117 @@ class ModelProcess:
             RequestError: the client's error, an error of the model, or 503 after `close`.
             TimeoutError: the process did not answer in time.
         """
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            ours.settimeout(self._timeout)
-            try:
-                socket.send_fds(self._control, [b"\0"], [theirs.fileno()])
-                theirs.close()
-                _send(ours.makefile("wb"), {"content_type": content_type, "accept": accept}, body)
-                header, answer = _receive(ours.makefile("rb"))
-            except ConnectionError as error:
-                cause = "the server stopped before the request was computed" if self._closed else "the server failed"
-                raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, cause, "Send the request again.") from error
+        try:
+            with self._connection() as connection:
+                _send(connection, {"content_type": content_type, "accept": accept}, body)
+                header, answer = _receive(connection)
+        except ConnectionError as error:
+            cause = "the server stopped before the request was computed" if self._closed else "the server failed"
+            raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, cause, "Send the request again.") from error
         if "status" in header:
             raise RequestError(HTTPStatus(header["status"]), header["cause"], header["fix"])
         return answer, header["media_type"]
 
     def close(self) -> None:
-        """End the process; requests in progress raise RequestError 503."""
+        """End the process and those that it started; requests in progress raise RequestError 503."""
         self._closed = True
-        if self.healthy:
-            os.kill(self._process_id, signal.SIGKILL)
+        os.killpg(self._process_id, signal.SIGKILL)
+
+    @contextmanager
+    def _connection(self) -> Iterator[socket.socket]:
+        connection = None
+        with suppress(IndexError):
+            connection = self._idle.pop()
+        if connection is None:
+            connection = self._connect()
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+
+    def _connect(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            ours.settimeout(self._timeout)
+            socket.send_fds(self._control, [b"\0"], [theirs.fileno()])
+        return ours
 
 
 def _run(folder: Path, control: socket.socket, timeout: float) -> NoReturn:
     try:
+        for number in STOP_SIGNALS:
+            signal.signal(number, lambda *_: None)  # the server's process decides when this one ends
         die_with_parent()
         os.nice(_NICE)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)  # the server's process decides when this one ends
         sys.setswitchinterval(_SWITCH_SECONDS)
-        host = _load(folder, control.makefile("wb"))
+        host = _load(folder, control)
         while True:
             data, descriptors, *_ = socket.recv_fds(control, 1, 1)
-            if not data or not host.healthy:
+            if not data:
                 break
-            connection = socket.socket(fileno=descriptors[0])
-            threading.Thread(target=_respond, args=(host, connection, timeout), daemon=True).start()
+            if descriptors:  # else this process has too many; the server's process gets ConnectionError
+                connection = socket.socket(fileno=descriptors[0])
+                threading.Thread(target=_respond, args=(host, connection, timeout), daemon=True).start()
     except Exception:
         logger.exception("the model's process failed")
     finally:
         end_process(_FAILED)
 
 
-def _load(folder: Path, sink: BinaryIO) -> "Host":
+def _load(folder: Path, control: socket.socket) -> "Host":
     # Imported here: Arrow and ONNX Runtime take memory, which the server's process does not need.
     from container.serving.hosting import load_host
 
     try:
         host = load_host(folder)
-    except ContractError as error:
-        _send(sink, {"cause": error.cause, "fix": error.fix}, io.BytesIO())
+    except BaseException as error:  # a package's own inference.py may call sys.exit
+        cause, fix = f"the model cannot be loaded: {type(error).__name__}: {first_line(error)}", ""
+        if isinstance(error, ContractError):
+            cause, fix = error.cause, error.fix
+        else:
+            logger.exception("the traceback of the model's process")
+        _send(control, {"cause": cause, "fix": fix}, io.BytesIO())
         end_process(_FAILED)
-    _send(sink, {"sample_lines": [line.decode() for line in host.sample_lines()]}, io.BytesIO())
+    _send(control, {"sample_lines": [line.decode() for line in host.sample_lines()]}, io.BytesIO())
     return host
 
 
 def _respond(host: "Host", connection: socket.socket, timeout: float) -> None:
-    with connection:
-        try:
-            request, body = _receive(connection.makefile("rb"))
-            header: dict[str, Any]
-            try:
-                answer, media_type = host.answer(body, request["content_type"], request["accept"])
-                header = {"media_type": media_type}
-            except Exception as error:
-                refused = as_request_error(error, timeout)
-                header = {"status": refused.status, "cause": refused.cause, "fix": refused.fix}
-                answer = b""
-            _send(connection.makefile("wb"), header, io.BytesIO(answer))
-        except ConnectionError:
-            pass  # the server's process waits no longer
+    with connection, suppress(ConnectionError):  # the server's process waits no longer
+        while True:  # without names for a request and its answer: an idle thread holds no memory
+            _send(connection, *_answer(host, *_receive(connection), timeout))
 
 
-def _send(sink: BinaryIO, header: dict[str, Any], body: BinaryIO) -> None:
+def _answer(host: "Host", request: dict[str, Any], body: bytes, timeout: float) -> tuple[dict[str, Any], BinaryIO]:
+    try:
+        answer, media_type = host.answer(body, request["content_type"], request["accept"])
+        return {"media_type": media_type}, io.BytesIO(answer)
+    except BaseException as error:  # a package's own inference.py may call sys.exit
+        if not host.healthy:
+            logger.exception("the model's process failed")
+            end_process(_FAILED)
+        refused = as_request_error(error, timeout)
+        return {"status": refused.status, "cause": refused.cause, "fix": refused.fix}, io.BytesIO()
+
+
+def _send(connection: socket.socket, header: dict[str, Any], body: BinaryIO) -> None:
     length = body.seek(0, os.SEEK_END)
     body.seek(0)
-    sink.write(json.dumps({**header, "length": length}).encode() + b"\n")
-    shutil.copyfileobj(body, sink, _BLOCK_BYTES)
-    sink.flush()
+    block = json.dumps({**header, "length": length}).encode() + b"\n" + body.read(_BLOCK_BYTES)
+    while block:
+        connection.sendall(block)
+        block = body.read(_BLOCK_BYTES)
 
 
-def _receive(source: BinaryIO) -> tuple[dict[str, Any], bytes]:
+def _receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
     """Return a header and a body; raise ConnectionError if the other process closed the connection."""
-    line = source.readline()
-    if not line.endswith(b"\n"):
-        raise ConnectionResetError
-    header = json.loads(line)
-    body = source.read(header["length"])
-    if len(body) < header["length"]:
-        raise ConnectionResetError
-    return header, body
+    with connection.makefile("rb") as source:
+        line = source.readline()
+        if line.endswith(b"\n"):
+            header = json.loads(line)
+            body = source.read(header["length"])
+            if len(body) == header["length"]:
+                return header, body
+    raise ConnectionResetError

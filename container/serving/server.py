@@ -2,6 +2,7 @@
 
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -22,7 +23,7 @@ from waitress.utilities import Error
 from container.processes import available_cores, set_up_logging
 from container.serving.application import PING, Application
 from container.serving.errors import error_body
-from container.serving.model_process import ModelProcess
+from container.serving.model_process import STOP_SIGNALS, ModelProcess
 from contracts.errors import ContractError
 from contracts.serving import JSON, PORT_VARIABLE, ServingSettings
 
@@ -150,7 +151,10 @@ def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
     """
     set_up_logging()
     logging.getLogger("waitress").setLevel(logging.ERROR)
-    signal.signal(signal.SIGTERM, _exit)  # while the model is loaded
+    for number in STOP_SIGNALS:  # while the model is loaded
+        signal.signal(number, _exit)
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # a request in progress takes two or three
     began = time.monotonic()
     try:
         settings = ServingSettings.from_environment(os.environ)
@@ -172,6 +176,7 @@ def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
     failed = not process.healthy
     if failed:
         logger.error("%s", process.end_cause())
+        process.close()  # processes that it started have its connections too
     else:
         logger.info("stopping on request; completing requests in progress")
     application.draining = True
@@ -216,7 +221,7 @@ def _serve_until_signal(
     """Serve until a signal or the end of the model's process; refuse requests that take too long to arrive."""
     stop = threading.Event()
     checked = time.monotonic()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: stop.set())
     while not stop.is_set() and process.healthy:
         _poll(server, sockets)
