@@ -14,7 +14,6 @@ from contracts.hyperparameters import Hyperparameters
 from contracts.paths import SPLITS, JobPaths
 
 JobKind = Literal["whole", "trial", "winner"]
-Combination = Literal["average", "soup"]
 _POLL = 0.02  # seconds
 
 
@@ -145,9 +144,7 @@ class Job:
         timeline: the phases since `train` began; the workers continue it.
         kind: trial = trains and validates only, as a trial of a search or a member of an ensemble; winner = continues
             the best run of a search.
-        members: trained networks, which become the model; the job itself does not train.
-        combination: average = the model averages the probabilities of the members; soup = it is one network with their
-            mean weights, or the best member if that is better on val.
+        members: trained networks, of which hp.ensemble_model makes the model; the job itself does not train.
         fold: rows of train that are left out.
         initial_seed: the seed of the initial weights, if it is not hp.seed.
     """
@@ -159,7 +156,6 @@ class Job:
     timeline: Timeline = field(default_factory=Timeline)
     kind: JobKind = "whole"
     members: tuple[Member, ...] = ()
-    combination: Combination = "average"
     fold: Fold | None = None
     initial_seed: int | None = None
 
@@ -178,7 +174,6 @@ class Job:
             "timeline": asdict(self.timeline),
             "kind": self.kind,
             "members": [{**asdict(member), "checkpoints": str(member.checkpoints)} for member in self.members],
-            "combination": self.combination,
             "fold": asdict(self.fold) if self.fold else None,
             "initial_seed": self.initial_seed,
         }
@@ -200,7 +195,6 @@ class Job:
             members=tuple(
                 Member(each["name"], Path(each["checkpoints"]), _fold(each["fold"])) for each in content["members"]
             ),
-            combination=content["combination"],
             fold=_fold(content["fold"]),
             initial_seed=content["initial_seed"],
         )

@@ -31,7 +31,7 @@ from container.hosts.gather import gather_channels
 from container.hosts.gpus import count_gpus
 from container.hosts.topology import Topology
 from container.hosts.worker_environment import sm_variables
-from container.job import Combination, Job, JobKind, Member, Scratch
+from container.job import Job, JobKind, Member, Scratch
 from container.preflight import check_before_preparing
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
@@ -151,11 +151,9 @@ def _train(
         logger.info("%s", line)
     num_gpus = count_gpus()
     kind: JobKind = "whole"
-    combination: Combination = "average"
     if hp.tuning is not None:
         from container.tuning.search import search  # imports Optuna, which few jobs need
 
-        combination = "soup" if hp.tuning.final_model == "soup" else "average"
         with_facts = partial(_with_facts, given, hosts=topology.size, logged=reasons)
         hp = search(paths, hp, num_gpus=num_gpus, stop=stop, with_facts=with_facts)
         kind = "winner"
@@ -177,7 +175,6 @@ def _train(
             hp = _with_facts(given, DataFacts.read(prepared.summary), hosts=topology.size, logged=reasons)
         members = train_members(gathered.paths, hp, prepared, num_gpus=num_gpus)
         timeline.mark("train networks")
-        hp = hp if combination == "average" else hp.model_copy(update={"ensemble": 1})
     variables = sm_variables(paths, hp, topology, num_gpus=num_gpus)
     with Workers(scratch, control, num_workers=num_workers, stop=stop, variables=variables) as workers:
         prepared = prepare_data(gathered.paths, hp, contents=gathered.contents, on_inputs=workers.start)
@@ -188,7 +185,7 @@ def _train(
         timeline.mark("prepare data")
         if kind == "whole":
             hp = _with_facts(given, DataFacts.read(prepared.summary), hosts=topology.size, logged=reasons)
-        job = Job(paths, hp, scratch, prepared.folder, timeline, kind, members, combination)
+        job = Job(paths, hp, scratch, prepared.folder, timeline, kind, members)
         stop.interrupts = False
         failure = workers.run(job)
     own = _verdict(job, failure, stop) if topology.leads else None

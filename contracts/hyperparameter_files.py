@@ -101,7 +101,7 @@ def choose_settings(given: GivenSettings, facts: DataFacts | None = None, *, hos
         hosts: number of hosts that train.
 
     Raises:
-        ContractError: `given` is invalid, or needs one host.
+        ContractError: `given` is invalid, or needs one host, or combines networks although the job trains one.
     """
     values, lines = {**given.values, **_needed(given, hosts=hosts)}, []
     hp = _parse_for_hosts(values, given, hosts=hosts)
@@ -122,6 +122,13 @@ def choose_settings(given: GivenSettings, facts: DataFacts | None = None, *, hos
                 continue
             hp, values[name] = chosen, choice.value
             lines.append(f"{about}; the search takes it from {searched[name]}" if name in searched else about)
+    if hp.ensemble_model != "average" and hp.num_members == 1:
+        raise ContractError(
+            f"ensemble_model: is {hp.ensemble_model}, but the job trains one network",
+            f"Remove ensemble_model, and set final_model to {hp.ensemble_model} in tuning."
+            if hp.tuning is not None
+            else "Set ensemble or cross_fit to the number of networks, or remove ensemble_model.",
+        )
     return ChosenSettings(hp, lines)
 
 

@@ -10,7 +10,7 @@ from contracts.declaration import Declaration, Scope, declaration_of, declare
 from contracts.model_classes import TRANSFORMER_CLASSES, ModelClass, model_class
 from contracts.text_fields import TextField, resolve_text_field
 from contracts.threshold_targets import ThresholdTarget, canonical_threshold, parse_threshold
-from contracts.tuning import Tuning
+from contracts.tuning import EnsembleModel, Tuning
 
 Metric = Literal["auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"]
 Preset = Literal["documents", "recommended", "best"]
@@ -91,9 +91,11 @@ class Hyperparameters(DataAndModel):
     tuning: Tuning | None = declare(None, group="control", scope="run",
         about="Search for the best values of other settings before the training: an object with the keys metric, trials, max_hours, parallel, space, final_seeds and final_model (docs/tuning.md).")
     ensemble: int = declare(1, group="control", scope="train", ge=1, le=100,
-        about="Number of networks, trained with the seeds seed, seed + 1, ... The model is the average of their probabilities (docs/ensembles.md).")
+        about="Number of networks, trained with the seeds seed, seed + 1, ...; ensemble_model makes one model of them (docs/ensembles.md).")
     cross_fit: int = declare(0, group="control", scope="train", ge=0, le=100,
-        about="Number of networks, each trained without one fold of train; 0 = off. The model is the average of their probabilities. output/data/train_out_of_fold.parquet gets the probabilities of each training row by the network that did not train on it (docs/ensembles.md).")
+        about="Number of networks, each trained without one fold of train; 0 = off. ensemble_model makes one model of them. output/data/train_out_of_fold.parquet gets the probabilities of each training row by the network that did not train on it (docs/ensembles.md).")
+    ensemble_model: EnsembleModel = declare("average", group="control", scope="train",
+        about="The model of the networks of ensemble or cross_fit: average = all of them in one graph, with the average of their probabilities; soup = one network with the mean of their weights, or the best of them on val if that is better. With soup, all begin with the same weights.")
     max_nonfinite_steps: int = declare(5, group="control", scope="run", ge=1, le=1_000_000,
         about="Consecutive optimizer steps with a non-finite loss or gradient before the job fails; such steps are skipped.")
 
@@ -239,7 +241,7 @@ class Hyperparameters(DataAndModel):
 
     @property
     def num_members(self) -> int:
-        """Return the number of networks whose probabilities the model averages; 1 = the model is one network."""
+        """Return the number of networks that the model is made of; 1 = an ordinary training."""
         return self.cross_fit or self.ensemble
 
     @property

@@ -9,7 +9,8 @@ from contracts.numbers import LARGEST_INTEGER, LARGEST_NUMBER, Json, Number
 _WholeNumber = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER, strict=True)]
 Limit = _WholeNumber | Number
 Choices = Annotated[list[Json], Field(min_length=1, max_length=100)]
-FinalModel = Literal["best", "average", "soup"]
+EnsembleModel = Literal["average", "soup"]
+FinalModel = Literal["best", EnsembleModel]
 
 
 class TuningSection(BaseModel):

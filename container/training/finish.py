@@ -21,7 +21,7 @@ from container.evaluation.predictions import SplitPredictions, write_out_of_fold
 from container.evaluation.variant_report import VariantReport
 from container.export.artifacts import export_model
 from container.job import Job, write_json
-from container.models.ensemble import Ensemble, Network
+from container.models.ensemble import Network
 from container.parallel.mesh import RankMesh
 from container.training.companion import Combined, add_companion
 from container.training.explain import explain
@@ -60,7 +60,7 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     costs: dict[str, OnnxCost] = {}
 
     def add_variants(folder: Path) -> None:
-        if isinstance(model, Ensemble):
+        if trained.values:
             costs.update(measure_costs(folder, model, hp, val=val))
         expected = decision.probabilities(trained.logits["val"])
         variants.extend(write_variants(folder, model, hp, val=val, expected=expected))

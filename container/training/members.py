@@ -32,14 +32,14 @@ SOUP, AVERAGE = "soup", "average"
 
 
 def predict_members(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> Trained:
-    """Predict val with each member, then val and test with their combination, in float32 as serving does.
+    """Predict val with each member, then val and test with the model that is made of them, in float32 as serving does.
 
     Raises:
         StopAgreed: the ranks agreed to stop.
         ContractError: the checkpoint with the weights of a member is missing.
     """
     members = _Members(job, ranks, data=data, stop=stop)
-    trained = members.soup_or_best() if job.combination == SOUP else members.average()
+    trained = members.soup_or_best() if job.hp.ensemble_model == SOUP else members.average()
     logger.info("%s on val: %s; the model is %s", metric_of(job.hp), shown_values(trained.values), trained.weights)
     job.timeline.mark("evaluate")
     return trained
@@ -77,16 +77,7 @@ class _Members:
 
     def average(self) -> Trained:
         """Return the average of the members' probabilities, with those of the rows that a member left out."""
-        logits: dict[str, list[np.ndarray]] = {"val": [], "test": []}
-        train = self._data.splits["train"]
-        out_of_fold = np.zeros((len(train), self._job.hp.num_classes)) if self._job.hp.cross_fit else None
-        for network in self._networks:
-            self._load(network)
-            for name, predicted in logits.items():
-                predicted.append(self._predict(self._execution, self._data.splits[name]))
-            if out_of_fold is not None and network.member.fold is not None:
-                positions = positions_in_fold(train, network.member.fold)
-                out_of_fold[positions] = softmax(self._predict(self._execution, train.part(positions)))
+        logits, out_of_fold = self._predict_each("val", "test")
         combined = {name: log_mean_probabilities(each).astype(np.float32) for name, each in logits.items()}
         values, best = self._compare(logits["val"])
         return Trained(
@@ -100,25 +91,44 @@ class _Members:
 
     def soup_or_best(self) -> Trained:
         """Return the network with the mean weights if it is at least as good on val as the best member, else that."""
-        logits = []
-        for network in self._networks:
-            self._load(network)
-            logits.append(self._predict(self._execution, self._data.splits["val"]))
-        values, best = self._compare(logits)
+        each, out_of_fold = self._predict_each("val")
+        values, best = self._compare(each["val"])
         checkpoints = tuple(network.checkpoint for network in self._networks)
         hp, data = self._job.hp, self._data
         soup = exact_execution(hp, self._ranks, mean_network(hp, data.prepared, checkpoints), data=data)
         of_soup = self._predict(soup, data.splits["val"])
         values[SOUP] = self._on_val(of_soup)
-        if self._rank(values[SOUP]) <= self._rank(values[best.member.name]):
-            chosen = {"val": of_soup, "test": self._predict(soup, data.splits["test"])}
+        is_soup = self._rank(values[SOUP]) <= self._rank(values[best.member.name])
+        if is_soup:
+            logits = {"val": of_soup, "test": self._predict(soup, data.splits["test"])}
             weights = f"one network with the mean weights of {len(checkpoints)}"
-            return Trained(best.state, checkpoints, weights, chosen, is_soup=True, values=values)
-        self._load(best)
-        test = self._predict(self._execution, data.splits["test"])
-        weights = f"{best.member.name}, because the mean of the weights is worse on val: {best.weights}"
-        chosen = {"val": logits[self._networks.index(best)], "test": test}
-        return Trained(best.state, (best.checkpoint,), weights, chosen, values=values)
+        else:
+            self._load(best)
+            of_best = each["val"][self._networks.index(best)]
+            logits = {"val": of_best, "test": self._predict(self._execution, data.splits["test"])}
+            weights = f"{best.member.name}, because the mean of the weights is worse on val: {best.weights}"
+            checkpoints = (best.checkpoint,)
+        return Trained(
+            best.state, checkpoints, weights, logits, is_soup=is_soup, values=values, out_of_fold=out_of_fold
+        )
+
+    def _predict_each(self, *splits: str) -> tuple[dict[str, list[np.ndarray]], np.ndarray | None]:
+        """Return the logits of each member by split, and the probabilities of the rows of train that it left out.
+
+        Returns:
+            n x [N, K] for each split; [len(train), K], or None without cross_fit.
+        """
+        train = self._data.splits["train"]
+        logits: dict[str, list[np.ndarray]] = {name: [] for name in splits}
+        out_of_fold = np.zeros((len(train), self._job.hp.num_classes)) if self._job.hp.cross_fit else None
+        for network in self._networks:
+            self._load(network)
+            for name, predicted in logits.items():
+                predicted.append(self._predict(self._execution, self._data.splits[name]))
+            if out_of_fold is not None and network.member.fold is not None:
+                positions = positions_in_fold(train, network.member.fold)
+                out_of_fold[positions] = softmax(self._predict(self._execution, train.part(positions)))
+        return logits, out_of_fold
 
     def _load(self, network: _Network) -> None:
         network.store.load_weights(network.checkpoint, self._execution.module)

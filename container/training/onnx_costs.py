@@ -1,4 +1,4 @@
-"""Measure the size and the latency of an ensemble and of one of its networks, through ONNX Runtime."""
+"""Measure the size and the latency of the model of several networks, and of one of them, through ONNX Runtime."""
 
 import logging
 import tempfile
@@ -36,16 +36,15 @@ class OnnxCost:
         return f"{self.num_bytes / 1e6:.1f} MB, {self.seconds * 1e3:.2f} ms per record"
 
 
-def measure_costs(folder: Path, ensemble: Ensemble, hp: Hyperparameters, *, val: PreparedSplit) -> dict[str, OnnxCost]:
-    """Return the costs of model.onnx in `folder` and of the graph of one network, by name; log them."""
+def measure_costs(folder: Path, model: Network, hp: Hyperparameters, *, val: PreparedSplit) -> dict[str, OnnxCost]:
+    """Return the cost of model.onnx in `folder` and, of an ensemble, that of the graph of one network; log them."""
     positions = np.unique(np.linspace(0, len(val) - 1, _RECORDS).astype(np.int64))
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".one-network.") as temporary:
-        one = Path(temporary) / artifacts.MODEL_ONNX
-        export_onnx(ensemble.members[0], hp, one, samples=[val.pack(positions[:4])])
-        costs = {
-            "model.onnx": _cost(folder / artifacts.MODEL_ONNX, ensemble, hp, val, positions),
-            "model.onnx with one network": _cost(one, ensemble.members[0], hp, val, positions),
-        }
+    costs = {"model.onnx": _cost(folder / artifacts.MODEL_ONNX, model, hp, val, positions)}
+    if isinstance(model, Ensemble):
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".one-network.") as temporary:
+            one = Path(temporary) / artifacts.MODEL_ONNX
+            export_onnx(model.members[0], hp, one, samples=[val.pack(positions[:4])])
+            costs["model.onnx with one network"] = _cost(one, model.members[0], hp, val, positions)
     logger.info("%s", "; ".join(f"{name}: {cost}" for name, cost in costs.items()))
     return costs
 

@@ -48,7 +48,7 @@ class Trained:
         weights: which weights they are and why, for the log and the report.
         logits: of val and test. [N, K] each
         is_soup: the model is one network with the mean of the weights of `checkpoints`.
-        values: early_stop_metric on val of each member of an ensemble and of their combination, by name.
+        values: early_stop_metric on val of each member of an ensemble and of the model made of them, by name.
         out_of_fold: probabilities of the rows of train by the network that did not train on them. [len(train), K]
     """
 

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 _POLL = 0.1  # seconds
 SEEDS = 2**63
+SOUP = "soup"
 
 
 class MemberFailed(Exception):
@@ -35,11 +36,12 @@ class MemberFailed(Exception):
 
 @dataclass(frozen=True)
 class _Planned:
-    """A network to train: its folder, its settings, and the fold that it leaves out."""
+    """A network to train: its folder, its settings, and, as in `Job`, its fold and the seed of its initial weights."""
 
     folder: Path
     hp: Hyperparameters
     fold: Fold | None
+    initial_seed: int | None
 
     @property
     def checkpoints(self) -> Path:
@@ -98,9 +100,11 @@ def member_folder(paths: JobPaths, seed: int) -> Path:
 def member_settings(hp: Hyperparameters, i: int = 0) -> Hyperparameters:
     """Return the settings of network `i` of an ensemble: an ordinary run with a seed of its own.
 
-    Those of a cross-fitted network keep cross_fit, because its rows depend on it.
+    Those of a cross-fitted network keep cross_fit, because its rows depend on it. Those of a soup keep ensemble_model,
+    because the initial weights depend on it, except for the first network, whose seed is the job's.
     """
-    settings = hp.model_dump(mode="json", exclude_unset=True, exclude={"ensemble"})
+    exclude = {"ensemble"} if i and hp.ensemble_model == SOUP else {"ensemble", "ensemble_model"}
+    settings = hp.model_dump(mode="json", exclude_unset=True, exclude=exclude)
     # One checkpoint and the best one: the others are of no use after the training.
     own = {"seed": (hp.seed + i) % SEEDS, "keep_checkpoints": 1, "resume": True}
     return parse_hyperparameters({**settings, **own})
@@ -108,9 +112,11 @@ def member_settings(hp: Hyperparameters, i: int = 0) -> Hyperparameters:
 
 def _planned(paths: JobPaths, hp: Hyperparameters, i: int) -> _Planned:
     settings = member_settings(hp, i)
+    # Means of weights need networks that begin together (Wortsman et al. 2022, "Model soups").
+    initial_seed = hp.seed if hp.ensemble_model == SOUP else None
     if hp.cross_fit:
-        return _Planned(paths.ensemble / f"fold-{i}", settings, Fold(i, hp.cross_fit, hp.seed))
-    return _Planned(member_folder(paths, settings.seed), settings, None)
+        return _Planned(paths.ensemble / f"fold-{i}", settings, Fold(i, hp.cross_fit, hp.seed), initial_seed)
+    return _Planned(member_folder(paths, settings.seed), settings, None, initial_seed)
 
 
 def _check_same_inputs(planned: _Planned, prepared: PreparedData) -> None:
@@ -134,7 +140,10 @@ def _train(missing: list[_Planned], shares: Shares, prepared: PreparedData) -> N
                 if len(spares) < len(waiting):
                     spares[slot] = TrialRun(shares, slot, shown=shown)
                 logger.info("%s: training begins; its checkpoints are in %s", planned.folder.name, planned.checkpoints)
-                run.train(planned.folder, planned.hp, prepared=prepared.folder, fold=planned.fold)
+                run.train(
+                    planned.folder, planned.hp,
+                    prepared=prepared.folder, fold=planned.fold, initial_seed=planned.initial_seed,
+                )  # fmt: skip
             time.sleep(_POLL)
             for slot in [slot for slot, (run, _) in running.items() if run.ended]:
                 run, planned = running.pop(slot)

@@ -20,7 +20,7 @@ from container.preflight import check_settings
 from container.preprocessing.prepare import prepare_data
 from container.timeline import duration
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
-from container.tuning.ensemble import SEEDS, member_folder
+from container.tuning.ensemble import SEEDS, SOUP, member_folder
 from container.tuning.results import write_results
 from container.tuning.study import TuningStudy, check_metric
 from container.tuning.trial_workers import Running, Shares, TrialRun, install_run, remove_run, validations
@@ -206,10 +206,10 @@ class Search:
                 self._wait()
             self._start(
                 self._paths.tuning / folders[seed],
-                {**changes, "seed": seed},
+                {**changes, "seed": seed, **({"ensemble_model": kind} if kind == SOUP else {})},
                 data_of=None if kind == "best" else first,
                 # Means of weights need networks that begin together (Wortsman et al. 2022, "Model soups").
-                initial_seed=self._hp.seed if kind == "soup" else None,
+                initial_seed=self._hp.seed if kind == SOUP else None,
             )
         while self._running:
             self._wait()
@@ -218,7 +218,7 @@ class Search:
         seed = min(values, key=lambda each: self._study.rank(values[each]))
         trained = list(itertools.takewhile(lambda each: values[each] is not None, values))
         combined = {each: folders[each] for each in trained} if kind != "best" and len(trained) > 1 else {}
-        own = {"ensemble": len(combined)} if combined else {"seed": seed}
+        own = {"ensemble": len(combined), "ensemble_model": kind} if combined else {"seed": seed}
         return {
             "folder": folders[seed],
             "trial": best.number,

@@ -195,6 +195,7 @@ ELSEWHERE = {
     "tuning": "test_search.py",
     "ensemble": "test_ensemble.py",
     "cross_fit": "test_ensemble.py",
+    "ensemble_model": "test_ensemble.py",
     "process_group_timeout_minutes": "test_process_settings.py",
     "log_all_ranks": "test_process_settings.py",
     "profile": "test_profiling.py",

@@ -27,7 +27,7 @@ from container.training.state import EarlyStopping, TrainingState, is_finished
 from container.training.stop import StopFlag
 from container.training.train import build_model, train_only
 from container.tuning import ensemble
-from container.tuning.ensemble import MemberFailed, member_settings, train_members
+from container.tuning.ensemble import MemberFailed, train_members
 from container.tuning.trial_workers import Shares
 from container.workers import StoppedBeforeTraining
 from contracts.errors import ContractError
@@ -180,7 +180,8 @@ def test_the_seeds_of_the_best_settings_become_the_model_that_final_model_names(
     winner = json.loads((paths.output_data / "tuning" / "summary.json").read_text())["winner"]
     assert list(found["ensemble"]["values"]) == ["seed-42", "seed-43", final_model]
     assert found["ensemble"]["values"]["seed-43"] == pytest.approx(winner["seeds"]["43"], abs=1e-6)
-    assert (saved["lr"], saved["seed"], saved["ensemble"]) == (3e-3, 42, 2 if final_model == "average" else 1)
+    assert (saved["lr"], saved["seed"], saved["ensemble"]) == (3e-3, 42, 2)
+    assert saved.get("ensemble_model", "average") == final_model
     assert any(name.startswith("members.1.") for name in state_of(paths)) == (final_model == "average")
     assert log.count("Data prepared in") == 1, "the networks of one model share the prepared data"
     assert not list(paths.tuning.rglob("*.ckpt"))
@@ -198,17 +199,24 @@ def one_rank():
 
 
 def train_here(paths, **settings):
-    """Train two networks in this process; returns the job that combines them."""
-    hp = load_hyperparameters(paths)
+    """Train two networks in this process; returns the job that makes a model of them.
+
+    Args:
+        settings: hyperparameters of the job in addition to those of `paths`.
+    """
+    given = load_hyperparameters(paths).model_dump(exclude_unset=True)
+    hp = parse_hyperparameters({**given, **({} if "cross_fit" in settings else {"ensemble": 2}), **settings})
     prepared = prepare_data(paths, hp).folder
-    planned = []
-    for i in range(2):
-        folder = paths.ensemble / f"seed-{hp.seed + i}"
-        own = JobPaths(folder)
-        job = Job(own, member_settings(hp, i), Scratch(paths.root), prepared, kind="trial")
+    trained = []
+    for i in range(hp.num_members):
+        planned = ensemble._planned(paths, hp, i)
+        own, scratch = JobPaths(planned.folder), Scratch(paths.root)
+        job = Job(
+            own, planned.hp, scratch, prepared, kind="trial", fold=planned.fold, initial_seed=planned.initial_seed
+        )
         train_only(job, build_mesh(ParallelDegrees.resolve(hp, 1)), data=JobData.open(job), stop=StopFlag())
-        planned.append(Member(folder.name, own.checkpoints))
-    return Job(paths, hp, Scratch(paths.root), prepared, members=tuple(planned), **settings)
+        trained.append(Member(planned.folder.name, own.checkpoints, planned.fold))
+    return Job(paths, hp, Scratch(paths.root), prepared, members=tuple(trained))
 
 
 def predicted(job, world_size=1):
@@ -247,9 +255,9 @@ def test_networks_predict_the_same_on_two_processes_under_every_strategy(one_ran
 
 def test_a_soup_has_the_mean_weights_and_is_used_where_val_says_that_it_is_as_good(one_rank, tmp_path):
     paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1})
-    job = train_here(paths, combination="soup")
+    job = train_here(paths, ensemble_model="soup")
     first = job.members[0]
-    job = Job(job.paths, job.hp, job.scratch, job.prepared, members=(first, first), combination="soup")
+    job = Job(job.paths, job.hp, job.scratch, job.prepared, members=(first, first))
     trained = predicted(job)
     assert trained.is_soup
     assert trained.values["soup"] == trained.values[first.name]
@@ -262,7 +270,7 @@ def test_a_soup_has_the_mean_weights_and_is_used_where_val_says_that_it_is_as_go
 
 def test_the_best_network_is_used_where_the_soup_is_worse_on_val(one_rank, tmp_path, monkeypatch):
     paths = write_job(tmp_path, overrides={**JOB, "early_stop_metric": "val/loss"})
-    job = train_here(paths, combination="soup")
+    job = train_here(paths, ensemble_model="soup")
     real = members.mean_network
 
     def spoilt(*arguments):
@@ -281,7 +289,7 @@ def test_the_best_network_is_used_where_the_soup_is_worse_on_val(one_rank, tmp_p
     assert trained.weights.startswith(f"{best}, because the mean of the weights is worse on val")
     (checkpoint,) = trained.checkpoints
     assert best in str(checkpoint.folder)
-    reversed_job = Job(job.paths, job.hp, job.scratch, job.prepared, members=job.members[::-1], combination="soup")
+    reversed_job = Job(job.paths, job.hp, job.scratch, job.prepared, members=job.members[::-1])
     np.testing.assert_array_equal(predicted(reversed_job).logits["test"], trained.logits["test"])
 
 
@@ -296,6 +304,25 @@ def test_a_soup_is_the_mean_of_the_weights(one_rank, tmp_path):
     first, second = (network.state_dict() for network in networks)
     for name, value in members.mean_network(job.hp, prepared, checkpoints).state_dict().items():
         torch.testing.assert_close(value, (first[name] + second[name]) / 2)
+
+
+def test_the_model_of_cross_fitted_networks_leaves_their_out_of_fold_probabilities_as_they_are(one_rank, tmp_path):
+    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1})
+    job = train_here(paths, cross_fit=2)
+    average = predicted(job)
+    hp = parse_hyperparameters({**job.hp.model_dump(exclude_unset=True), "ensemble_model": "soup"})
+    soup = predicted(Job(job.paths, hp, job.scratch, job.prepared, members=job.members))
+    assert list(soup.values) == ["fold-0", "fold-1", "soup"]
+    np.testing.assert_array_equal(soup.out_of_fold, average.out_of_fold)
+    np.testing.assert_allclose(soup.out_of_fold.sum(axis=1), 1)
+
+
+def test_a_soup_of_networks_that_began_with_different_weights_is_refused(one_rank, tmp_path):
+    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1})
+    hp = train_here(paths).hp
+    changed = parse_hyperparameters({**hp.model_dump(exclude_unset=True), "ensemble_model": "soup"})
+    with pytest.raises(ContractError, match=r"ensemble_model: the checkpoint in .*seed-43.* 'average', this .* 'soup'"):
+        train_members(paths, changed, prepare_data(paths, changed), num_gpus=0)
 
 
 def test_networks_that_were_trained_with_other_settings_are_refused(one_rank, tmp_path):
@@ -343,6 +370,22 @@ def test_settings_that_contradict_an_ensemble_are_refused(settings, cause, fix):
     assert fix in refused.value.fix
 
 
+@pytest.mark.parametrize(
+    ("settings", "fix"),
+    [({}, "Set ensemble or cross_fit"), ({"tuning": {}}, "set final_model to soup in tuning")],
+)
+def test_a_model_of_several_networks_is_refused_where_the_job_trains_one(tmp_path, settings, fix):
+    given = read_settings(write_job(tmp_path, overrides={"ensemble_model": "soup", **settings}))
+    with pytest.raises(ContractError, match="ensemble_model: is soup, but the job trains one network") as refused:
+        choose_settings(given)
+    assert fix in refused.value.fix
+
+
+def test_a_preset_s_ensemble_becomes_the_model_that_ensemble_model_names(tmp_path):
+    given = read_settings(write_job(tmp_path, overrides={"ensemble_model": "soup", "preset": "best"}))
+    assert choose_settings(given).hp.num_members == 4
+
+
 def test_an_ensemble_on_several_hosts_is_refused(tmp_path):
     given = read_settings(write_job(tmp_path, overrides={"ensemble": 3}))
     with pytest.raises(ContractError, match="ensemble: is 3, and the job has 2 hosts"):
@@ -379,8 +422,8 @@ class Runs:
             self.closed, self.stopped, self.completed = False, False, False
             self.failure: Failure | None = None
 
-        def train(self, folder, hp, *, prepared, fold):
-            self.folder = folder
+        def train(self, folder, hp, *, prepared, fold, initial_seed):
+            self.folder, self.hp, self.initial_seed = folder, hp, initial_seed
             self.runs.most_at_once = max(self.runs.most_at_once, len(self.runs.training))
             assert len({run.slot for run in self.runs.training}) == len(self.runs.training)
 
@@ -429,6 +472,15 @@ def test_networks_train_side_by_side_on_gpus_of_their_own(monkeypatch, tmp_path)
     assert all(run.closed for run in runs.made)
 
 
+@pytest.mark.parametrize("kind", [{"ensemble": 3}, {"cross_fit": 3}])
+@pytest.mark.parametrize(("model", "seeds"), [("soup", [42, 42, 42]), ("average", [None, None, None])])
+def test_only_the_networks_of_a_soup_begin_with_the_same_weights(monkeypatch, tmp_path, kind, model, seeds):
+    runs = Runs()
+    trained_by(runs, monkeypatch, tmp_path, num_gpus=0, ensemble_model=model, **kind)
+    assert [run.initial_seed for run in runs.made] == seeds
+    assert [run.hp.seed for run in runs.made] == [42, 43, 44]
+
+
 def test_a_network_that_cannot_be_trained_ends_the_job_with_its_cause_and_stops_the_others(monkeypatch, tmp_path):
     runs = Runs(fails="fold-0")
     with pytest.raises(MemberFailed) as failed:
@@ -471,9 +523,9 @@ def test_a_job_carries_its_members_to_its_workers(tmp_path):
     hp = load_hyperparameters(write_job(tmp_path))
     fold = Fold(1, 3, 42)
     job = Job(
-        write_job(tmp_path), hp, scratch, tmp_path, members=(Member("fold-1", tmp_path, fold),), combination="soup",
-        fold=fold, initial_seed=7,
+        write_job(tmp_path), hp, scratch, tmp_path, members=(Member("fold-1", tmp_path, fold),), fold=fold,
+        initial_seed=7,
     )  # fmt: skip
     job.write()
     read = Job.read(scratch)
-    assert (read.members, read.combination, read.fold, read.initial_seed) == (job.members, "soup", fold, 7)
+    assert (read.members, read.fold, read.initial_seed) == (job.members, fold, 7)
