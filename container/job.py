@@ -144,7 +144,7 @@ class Job:
         timeline: the phases since `train` began; the workers continue it.
         kind: trial = trains and validates only, as a trial of a search or a member of an ensemble; winner = continues
             the best run of a search.
-        members: trained networks, of which hp.ensemble_model makes the model; the job itself does not train.
+        members: trained networks, of which hp.ensemble_model makes the model.
         fold: rows of train that are left out.
         initial_seed: the seed of the initial weights, if it is not hp.seed.
     """
@@ -158,6 +158,11 @@ class Job:
     members: tuple[Member, ...] = ()
     fold: Fold | None = None
     initial_seed: int | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Return whether the job trains the network that becomes the model, rather than using only its members."""
+        return not self.members or self.hp.ensemble_model == "distill"
 
     @property
     def splits(self) -> tuple[str, ...]:

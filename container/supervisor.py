@@ -227,8 +227,9 @@ def _verdict(job: Job, failure: Failure | None, stop: StopHandler) -> Verdict:
     result = json.loads(result_file.read_text()) if result_file.is_file() else {}
     if result.get("status") == "stopped" or (stop.requested and result.get("status") != "completed"):
         last = paths.checkpoints / LAST
-        where = f"checkpoint {last.read_text().strip()} is complete" if last.is_file() else "before a checkpoint"
-        where = "every network is trained" if job.members else where
+        where = "every network is trained" if job.members else "before a checkpoint"
+        if job.trains and last.is_file():
+            where = f"checkpoint {last.read_text().strip()} is complete"
         return Verdict(STOPPED, where=where)
     if failure is not None:
         return Verdict(FAILED, failure)

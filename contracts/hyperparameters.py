@@ -95,7 +95,7 @@ class Hyperparameters(DataAndModel):
     cross_fit: int = declare(0, group="control", scope="train", ge=0, le=100,
         about="Number of networks, each trained without one fold of train; 0 = off. ensemble_model makes one model of them. output/data/train_out_of_fold.parquet gets the probabilities of each training row by the network that did not train on it (docs/ensembles.md).")
     ensemble_model: EnsembleModel = declare("average", group="control", scope="train",
-        about="The model of the networks of ensemble or cross_fit: average = all of them in one graph, with the average of their probabilities; soup = one network with the mean of their weights, or the best of them on val if that is better. With soup, all begin with the same weights.")
+        about="The model of the networks of ensemble or cross_fit: average = all of them in one graph, with the average of their probabilities; soup = one network with the mean of their weights, or the best of them on val if that is better; distill = one more network, trained on the labels and on their probabilities of train. With soup, all begin with the same weights.")
     max_nonfinite_steps: int = declare(5, group="control", scope="run", ge=1, le=1_000_000,
         about="Consecutive optimizer steps with a non-finite loss or gradient before the job fails; such steps are skipped.")
 

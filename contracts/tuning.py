@@ -9,7 +9,7 @@ from contracts.numbers import LARGEST_INTEGER, LARGEST_NUMBER, Json, Number
 _WholeNumber = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER, strict=True)]
 Limit = _WholeNumber | Number
 Choices = Annotated[list[Json], Field(min_length=1, max_length=100)]
-EnsembleModel = Literal["average", "soup"]
+EnsembleModel = Literal["average", "soup", "distill"]
 FinalModel = Literal["best", EnsembleModel]
 
 
@@ -80,7 +80,8 @@ class Tuning(TuningSection):
     final_model: FinalModel = Field(
         "best",
         description="The model to save: that of the best seed on val (best); the average of the probabilities of all "
-        "seeds (average); or one network with the mean of their weights (soup), if it is as good on val as the best.",
+        "seeds (average); one network with the mean of their weights (soup), if it is as good on val as the best; or "
+        "one more network, trained on their probabilities (distill).",
     )
 
     @model_validator(mode="after")

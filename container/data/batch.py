@@ -63,6 +63,7 @@ class PackedBatch:
         labels: class ids, or UNLABELLED. [B] int64
         rows: row number in the split; -1 for a record that only fills an empty slot. [B] int64
         weights: 1, or 0 for a record that only fills an empty slot. [B] float32
+        targets: probabilities by other networks, to train on in addition to the labels; None without. [B, K] float32
     """
 
     texts: tuple[PackedText, ...]
@@ -70,6 +71,7 @@ class PackedBatch:
     labels: Tensor
     rows: Tensor
     weights: Tensor
+    targets: Tensor | None = None
 
     @property
     def num_records(self) -> int:
@@ -87,8 +89,8 @@ class PackedBatch:
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
         """Return a copy whose tensors are those that `change` returns."""
-        names = ("tabular", "labels", "rows", "weights")
-        changed = {name: change(getattr(self, name)) for name in names}
+        names = ("tabular", "labels", "rows", "weights", "targets")
+        changed = {name: change(tensor) for name in names if (tensor := getattr(self, name)) is not None}
         return replace(self, texts=tuple(text.each(change) for text in self.texts), **changed)
 
 

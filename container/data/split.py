@@ -3,6 +3,7 @@
 import copy
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -29,12 +30,19 @@ class PreparedSplit:
         self._starts: list[int] = np.load(batch_starts_path(path)).tolist()
         self._arrays: dict[int, RecordArrays] = {}
         self._chosen: np.ndarray | None = None  # positions in the file of the records of a part
+        self._targets: np.ndarray | None = None
 
     def part(self, positions: np.ndarray) -> "PreparedSplit":
         """Return the records at `positions` of a whole split as a split."""
         part = copy.copy(self)
         part._chosen = positions
         return part
+
+    def with_targets(self, targets: np.ndarray) -> "PreparedSplit":
+        """Return the records of a whole split with targets for the loss; see PackedBatch.targets. [len(self), K]"""
+        changed = copy.copy(self)
+        changed._targets = targets.astype(np.float32)
+        return changed
 
     def _in_file(self, positions: np.ndarray) -> np.ndarray:
         return positions if self._chosen is None else self._chosen[positions]
@@ -66,7 +74,10 @@ class PreparedSplit:
 
     def pack(self, positions: np.ndarray, *, filler: bool = False) -> PackedBatch:
         """Return the records at `positions` as a PackedBatch; `filler` gives them weight 0 and row -1."""
-        return pack_records(*self.locate(positions), filler=filler)
+        packed = pack_records(*self.locate(positions), filler=filler)
+        if self._targets is None:
+            return packed
+        return replace(packed, targets=torch.from_numpy(self._targets[self._in_file(positions)]))
 
     def locate(self, positions: np.ndarray) -> tuple[list[RecordArrays], list[int]]:
         """Return arrays and indices: the record at positions[i] is record indices[i] of arrays[i]."""

@@ -18,6 +18,7 @@ _MODELS = {
     "best": "The best seed on val",
     "average": "The average of the probabilities of all seeds",
     "soup": "The mean of their weights, or the best seed if it is better on val,",
+    "distill": "One more network, trained on the probabilities of all seeds,",
 }
 _STATES = {"pruned": "muted", "complete": "c1"}  # the later covers the earlier
 

@@ -1,6 +1,6 @@
 """Open the prepared data of a job for its workers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,6 +38,10 @@ class JobData:
             splits,
             resolve_class_weights(job.hp, prepared.fitted.class_labels, prepared.summary),
         )
+
+    def with_targets(self, targets: np.ndarray) -> "JobData":
+        """Return the data with targets for the loss of the rows of train; see PackedBatch.targets. [len(train), K]"""
+        return replace(self, splits={**self.splits, "train": self.splits["train"].with_targets(targets)})
 
     @property
     def tokens_per_record(self) -> dict[str, float]:

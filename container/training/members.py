@@ -28,17 +28,17 @@ from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
 
-SOUP, AVERAGE = "soup", "average"
+SOUP, AVERAGE, DISTILL = "soup", "average", "distill"
 
 
 def predict_members(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> Trained:
-    """Predict val with each member, then val and test with the model that is made of them, in float32 as serving does.
+    """Predict val with each member, then val and test with their average or soup, in float32 as serving does.
 
     Raises:
         StopAgreed: the ranks agreed to stop.
         ContractError: the checkpoint with the weights of a member is missing.
     """
-    members = _Members(job, ranks, data=data, stop=stop)
+    members = Members(job, ranks, data=data, stop=stop)
     trained = members.soup_or_best() if job.hp.ensemble_model == SOUP else members.average()
     logger.info("%s on val: %s; the model is %s", metric_of(job.hp), shown_values(trained.values), trained.weights)
     job.timeline.mark("evaluate")
@@ -66,7 +66,23 @@ class _Network:
         return cls(member, store, state, checkpoint, weights)
 
 
-class _Members:
+@dataclass(frozen=True)
+class Teacher:
+    """The predictions of several networks, for the network that learns from them.
+
+    Attributes:
+        targets: probabilities of the rows of train: of the networks that did not train on a row, or else their average.
+            [len(train), K]
+        values: early_stop_metric on val of each network and of their average, by name.
+        best: the name of the network that is best on val.
+    """
+
+    targets: np.ndarray
+    values: Mapping[str, float | None]
+    best: str
+
+
+class Members:
     """The members on this job's ranks; every method is collective."""
 
     def __init__(self, job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> None:
@@ -77,7 +93,7 @@ class _Members:
 
     def average(self) -> Trained:
         """Return the average of the members' probabilities, with those of the rows that a member left out."""
-        logits, out_of_fold = self._predict_each("val", "test")
+        logits, out_of_fold = self._predict_each("val", "test", train=False)
         combined = {name: log_mean_probabilities(each).astype(np.float32) for name, each in logits.items()}
         values, best = self._compare(logits["val"])
         return Trained(
@@ -91,7 +107,7 @@ class _Members:
 
     def soup_or_best(self) -> Trained:
         """Return the network with the mean weights if it is at least as good on val as the best member, else that."""
-        each, out_of_fold = self._predict_each("val")
+        each, out_of_fold = self._predict_each("val", train=False)
         values, best = self._compare(each["val"])
         checkpoints = tuple(network.checkpoint for network in self._networks)
         hp, data = self._job.hp, self._data
@@ -112,23 +128,39 @@ class _Members:
             best.state, checkpoints, weights, logits, is_soup=is_soup, values=values, out_of_fold=out_of_fold
         )
 
-    def _predict_each(self, *splits: str) -> tuple[dict[str, list[np.ndarray]], np.ndarray | None]:
-        """Return the logits of each member by split, and the probabilities of the rows of train that it left out.
+    def teacher(self) -> Teacher:
+        """Return the members' predictions of train, and the values on val."""
+        logits, of_train = self._predict_each("val", train=True)
+        assert of_train is not None
+        values, best = self._compare(logits["val"])
+        average = self._on_val(log_mean_probabilities(logits["val"]))
+        return Teacher(of_train, {**values, AVERAGE: average}, best.member.name)
+
+    def _predict_each(self, *splits: str, train: bool) -> tuple[dict[str, list[np.ndarray]], np.ndarray | None]:
+        """Return the logits of each member by split, and probabilities of train.
+
+        The probabilities of a row are those of the member that left it out, or the average if no member did.
+
+        Args:
+            train: return the probabilities also without cross_fit.
 
         Returns:
-            n x [N, K] for each split; [len(train), K], or None without cross_fit.
+            n x [N, K] for each split; [len(train), K] or None.
         """
-        train = self._data.splits["train"]
+        rows = self._data.splits["train"]
         logits: dict[str, list[np.ndarray]] = {name: [] for name in splits}
-        out_of_fold = np.zeros((len(train), self._job.hp.num_classes)) if self._job.hp.cross_fit else None
+        wanted = train or self._job.hp.cross_fit
+        of_train = np.zeros((len(rows), self._job.hp.num_classes)) if wanted else None
         for network in self._networks:
             self._load(network)
             for name, predicted in logits.items():
                 predicted.append(self._predict(self._execution, self._data.splits[name]))
-            if out_of_fold is not None and network.member.fold is not None:
-                positions = positions_in_fold(train, network.member.fold)
-                out_of_fold[positions] = softmax(self._predict(self._execution, train.part(positions)))
-        return logits, out_of_fold
+            if of_train is not None:
+                fold = network.member.fold
+                positions = np.arange(len(rows)) if fold is None else positions_in_fold(rows, fold)
+                share = 1 / len(self._networks) if fold is None else 1
+                of_train[positions] += share * softmax(self._predict(self._execution, rows.part(positions)))
+        return logits, of_train
 
     def _load(self, network: _Network) -> None:
         network.store.load_weights(network.checkpoint, self._execution.module)
@@ -142,16 +174,24 @@ class _Members:
         return values, min(self._networks, key=lambda network: self._rank(values[network.member.name]))
 
     def _on_val(self, logits: np.ndarray) -> float | None:
-        """Return early_stop_metric on val; None if it is undefined."""
-        labels, metric = self._data.splits["val"].column("label").to_numpy(), metric_of(self._job.hp)
-        if metric == "val/loss":
-            return weighted_log_loss(logits, labels, self._data.class_weights)
-        name = metric.removeprefix("val/")
-        return classification_metrics(labels, softmax(logits), [name]).values[name]
+        return value_on_val(self._job.hp, self._data, logits)
 
     def _rank(self, value: float | None) -> float:
-        """Return a key that orders values of the metric, the best first."""
-        return float("inf") if value is None else value if metric_of(self._job.hp) == "val/loss" else -value
+        return rank_of_value(self._job.hp, value)
+
+
+def value_on_val(hp: Hyperparameters, data: JobData, logits: np.ndarray) -> float | None:
+    """Return early_stop_metric on val; None if it is undefined. [N, K] -> scalar"""
+    labels, metric = data.splits["val"].column("label").to_numpy(), metric_of(hp)
+    if metric == "val/loss":
+        return weighted_log_loss(logits, labels, data.class_weights)
+    name = metric.removeprefix("val/")
+    return classification_metrics(labels, softmax(logits), [name]).values[name]
+
+
+def rank_of_value(hp: Hyperparameters, value: float | None) -> float:
+    """Return a key that orders values of early_stop_metric, the best first."""
+    return float("inf") if value is None else value if metric_of(hp) == "val/loss" else -value
 
 
 def trained_model(hp: Hyperparameters, data: PreparedData, trained: Trained) -> Network:

@@ -7,6 +7,8 @@ from torch import Tensor
 from container.data.batch import UNLABELLED, PackedBatch
 from container.models.classifier import Classifier
 
+_OF_LABEL = 0.5  # of the loss of a record with targets; the remainder is that of its targets
+
 
 class WeightedCrossEntropy:
     """Cross entropy with class weights, as sums: the caller divides by the global sum of weights.
@@ -14,6 +16,9 @@ class WeightedCrossEntropy:
     A record's loss is sum over classes c of q_c * w_c * (1 - p_c)^focal_gamma * -log(p_c), where q is the smoothed
     label: q_c = (1 - label_smoothing) * [c = y] + label_smoothing / K. Without smoothing that is the focal loss of Lin
     et al. 2017 (equation 4); with focal_gamma 0 it equals torch.nn.functional.cross_entropy.
+
+    In a batch with targets t, that is the loss of a record's label. The record's loss is the mean of it and w_y times
+    the cross entropy with t. The networks that gave t were trained with these options: t contains their effect.
 
     Args:
         class_weights: weight w of each class. [K]
@@ -31,6 +36,13 @@ class WeightedCrossEntropy:
 
     def __call__(self, logits: Tensor, batch: PackedBatch) -> Tensor:
         """Return the sum of the losses of the counted records. Scalar."""
+        of_labels = self._of_labels(logits, batch)
+        if batch.targets is None:
+            return of_labels
+        of_targets = -(batch.targets * F.log_softmax(logits, dim=1)).sum(1)  # [B]
+        return _OF_LABEL * of_labels + (1 - _OF_LABEL) * (of_targets * self.record_weights(batch)).sum()
+
+    def _of_labels(self, logits: Tensor, batch: PackedBatch) -> Tensor:
         if self._gamma or self._smoothing:
             return self._smoothed_focal(logits, batch)
         nll = F.cross_entropy(logits, batch.labels, reduction="none", ignore_index=UNLABELLED)  # [B]

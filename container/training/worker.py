@@ -15,6 +15,7 @@ from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh, init_distributed
 from container.processes import die_with_parent, set_up_logging
 from container.training.affinity import stay_near
+from container.training.distill import distill
 from container.training.job_data import JobData
 from container.training.members import predict_members
 from container.training.stop import StopAgreed, StopFlag
@@ -22,7 +23,7 @@ from container.training.train import train_and_predict, train_only
 
 
 def run(job: Job, stop: StopFlag) -> None:
-    """Train with the other ranks, or predict with trained networks; rank 0 then writes the artifacts and the result.
+    """Train with the other ranks, or use trained networks; rank 0 then writes the artifacts and the result.
 
     A trial writes no artifacts.
 
@@ -41,7 +42,8 @@ def run(job: Job, stop: StopFlag) -> None:
         if ranks.is_first:
             write_json(job.scratch.result_file, {"status": "completed"})
         return
-    trained = (predict_members if job.members else train_and_predict)(job, ranks, data=data, stop=stop)
+    train = train_and_predict if not job.members else distill if job.trains else predict_members
+    trained = train(job, ranks, data=data, stop=stop)
     dist.destroy_process_group()  # no other rank waits while rank 0 finishes the job
     if ranks.is_first:
         from container.training.finish import finish  # its imports take a second, which the first step need not wait

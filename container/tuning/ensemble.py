@@ -75,7 +75,9 @@ def train_members(paths: JobPaths, hp: Hyperparameters, prepared: PreparedData, 
     check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
     planned = [_planned(paths, hp, i) for i in range(hp.num_members)]
     for each in planned:
-        _check_same_inputs(each, prepared)
+        _check_same_inputs(each.checkpoints, each.hp, prepared)
+    if hp.ensemble_model == "distill" and hp.resume:
+        _check_same_inputs(paths.checkpoints, hp, prepared)  # before hours of training
     missing = [each for each in planned if not each.is_finished]
     shares = Shares.of_members(hp, num_gpus=num_gpus)
     if missing:
@@ -119,10 +121,10 @@ def _planned(paths: JobPaths, hp: Hyperparameters, i: int) -> _Planned:
     return _Planned(member_folder(paths, settings.seed), settings, None, initial_seed)
 
 
-def _check_same_inputs(planned: _Planned, prepared: PreparedData) -> None:
+def _check_same_inputs(checkpoints: Path, hp: Hyperparameters, prepared: PreparedData) -> None:
     """Raise ContractError if the newest checkpoint has other settings or data than the run would have."""
-    for checkpoint in complete_checkpoints(planned.checkpoints)[-1:]:
-        current = identity(planned.hp, prepared.fitted.fingerprint, prepared.digests)
+    for checkpoint in complete_checkpoints(checkpoints)[-1:]:
+        current = identity(hp, prepared.fitted.fingerprint, prepared.digests)
         check_identity(checkpoint.content["identity"], current, folder=str(checkpoint.folder))
 
 

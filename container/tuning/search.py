@@ -379,8 +379,9 @@ class Search:
         return self._seconds() + rounds * self._longest() <= hours * _HOUR
 
     def _rounds(self) -> int:
-        """Return the number of runs, one after the other, of one trial and the other seeds of the winner."""
-        return 1 - (1 - self._tuning.final_seeds) // self._shares.parallel
+        """Return the number of runs, one after the other, of one trial, the other seeds of the winner, and distill."""
+        distills = self._tuning.final_model == "distill"
+        return 1 - (1 - self._tuning.final_seeds) // self._shares.parallel + distills
 
     def _longest(self) -> float:
         complete = (trial for trial in self._study.trials if trial.state == TrialState.COMPLETE)

@@ -71,7 +71,7 @@ def test_a_search_may_be_json_in_a_string_as_sagemaker_passes_it():
         ({"metric": ""}, "tuning.metric: '' is unknown"),
         ({"trials": 0}, "trials: Input should be greater"),
         ({"trails": 3}, "trails: Extra inputs"),
-        ({"final_model": "mean"}, "final_model: Input should be 'best', 'average' or 'soup'"),
+        ({"final_model": "mean"}, "final_model: Input should be 'best', 'average', 'soup' or 'distill'"),
         ({"final_model": "soup", "final_seeds": 1}, "final_model soup combines several seeds, but final_seeds is 1"),
     ],
 )

@@ -1,5 +1,7 @@
 """The loss and its options, beside torch's cross entropy and the formulas of the papers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -85,6 +87,24 @@ def test_unlabelled_and_filling_records_weigh_nothing_with_any_option(logits, op
     padded = batch([1, -100, 0], [1.0, 1.0, 0.0])
     assert objective.record_weights(padded).tolist() == [2.0, 0.0, 0.0]
     torch.testing.assert_close(objective(logits[:3], padded), objective(logits[:1], batch([1])))
+
+
+@pytest.mark.parametrize("options", [{}, {"focal_gamma": 2.0}, {"label_smoothing": 0.1}])
+def test_targets_add_a_cross_entropy_in_which_a_class_has_its_weight_by_the_label_alone(logits, options):
+    targets = torch.randn(len(LABELS), 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).softmax(1)
+    objective = WeightedCrossEntropy(WEIGHTS, torch.device("cpu"), **options)
+    plain = batch(LABELS)
+    of_records = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+    expected = (objective(logits, plain) + (of_records * objective.record_weights(plain)).sum()) / 2
+    torch.testing.assert_close(objective(logits, replace(plain, targets=targets)), expected)
+
+
+def test_unlabelled_and_filling_records_weigh_nothing_with_targets(logits):
+    objective = WeightedCrossEntropy(WEIGHTS, torch.device("cpu"))
+    targets = torch.full((3, 3), 1 / 3, dtype=torch.float64)
+    padded = replace(batch([1, -100, 0], [1.0, 1.0, 0.0]), targets=targets)
+    alone = replace(batch([1]), targets=targets[:1])
+    torch.testing.assert_close(objective(logits[:3], padded), objective(logits[:1], alone))
 
 
 def test_the_reported_loss_equals_the_trained_one():

@@ -116,6 +116,19 @@ def test_networks_of_a_better_trial_replace_those_that_the_search_has_combined(t
     assert hp.ensemble == 2
 
 
+def test_the_best_settings_name_the_model_that_is_made_of_the_seeds(tmp_path, values):
+    values += [0.6, 0.7, 0.65]
+    paths, hp = searched(tmp_path, trials=2, final_model="distill")
+    assert (hp.ensemble, hp.ensemble_model) == (2, "distill")
+    assert members(paths).keys() == {"seed-42", "seed-43"}
+
+
+def test_the_time_of_a_distilled_network_is_part_of_the_hours(tmp_path, values):
+    values += [0.6, 0.7, 0.65]
+    paths, _ = searched(tmp_path, trials=3, max_hours=4.5, final_model="distill")
+    assert numbers(paths) == [0, 1]
+
+
 def test_another_final_model_after_the_end_is_refused(tmp_path, values):
     values += [0.6, 0.7, 0.65]
     searched(tmp_path, trials=2)

@@ -11,6 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from container.data.loader import step_batches
+from container.data.sampler import BatchPlan
 from container.failure import Failure
 from container.job import Fold, Job, Member, Scratch
 from container.parallel.degrees import ParallelDegrees
@@ -21,11 +23,12 @@ from container.preprocessing.risk_tables import fold_of
 from container.training import members
 from container.training.checkpoint import load_weights
 from container.training.checkpoint_files import complete_checkpoints
+from container.training.distill import distill
 from container.training.job_data import JobData
 from container.training.members import predict_members, trained_model
 from container.training.state import EarlyStopping, TrainingState, is_finished
-from container.training.stop import StopFlag
-from container.training.train import build_model, train_only
+from container.training.stop import StopAgreed, StopFlag
+from container.training.train import build_model, train_and_predict, train_only
 from container.tuning import ensemble
 from container.tuning.ensemble import MemberFailed, train_members
 from container.tuning.trial_workers import Shares
@@ -190,6 +193,30 @@ def test_the_seeds_of_the_best_settings_become_the_model_that_final_model_names(
     assert "seed-43 0." in (paths.output_data / "report.html").read_text()
 
 
+@pytest.mark.slow
+def test_a_distilled_job_that_is_killed_continues_and_its_model_is_one_network(tmp_path):
+    overrides = {**JOB, "cross_fit": 2, "ensemble_model": "distill", "max_epochs": 4, "explain": 0}
+    paths = write_job(tmp_path, overrides=overrides)
+    process = start_train(paths, warm=True)
+    deadline = time.monotonic() + 300
+    while not any(paths.checkpoints.glob("epoch*")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    log = run_train(paths)
+    assert log.count("fold-0: val/auroc=") == log.count("fold-1: val/auroc=") == 1
+    assert "resuming from epoch" in log
+    found = metrics(paths)
+    assert list(found["ensemble"]["values"]) == ["fold-0", "fold-1", "average", "distill"]
+    assert found["ensemble"]["values"]["distill"] == pytest.approx(found["val/auroc"])
+    assert list(found["ensemble"]["onnx"]) == ["model.onnx"]
+    assert not any(name.startswith("members.") for name in state_of(paths))
+    assert len(pd.read_parquet(paths.output_data / "train_out_of_fold.parquet")) == 60
+    np.testing.assert_allclose(Predictor.load(paths.model).predict(table(24, seed=2)), predictions(paths), atol=1e-4)
+
+
 @pytest.fixture
 def one_rank():
     store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
@@ -323,6 +350,132 @@ def test_a_soup_of_networks_that_began_with_different_weights_is_refused(one_ran
     changed = parse_hyperparameters({**hp.model_dump(exclude_unset=True), "ensemble_model": "soup"})
     with pytest.raises(ContractError, match=r"ensemble_model: the checkpoint in .*seed-43.* 'average', this .* 'soup'"):
         train_members(paths, changed, prepare_data(paths, changed), num_gpus=0)
+
+
+def distilled(job, world_size=1, *, stop=None, root=None):
+    """Train the network of a job that learns from its members, in a process group of `world_size` ranks."""
+    ranks = build_mesh(ParallelDegrees.resolve(job.hp, world_size))
+    if root is not None:
+        job = Job(JobPaths(root), job.hp, job.scratch, job.prepared, members=job.members)
+    return distill(job, ranks, data=JobData.open(job), stop=stop or StopFlag())
+
+
+def train_targets(job):
+    """The probabilities of train by each network. n x [N, K]"""
+    prepared, train = JobData.open(job).prepared, JobData.open(job).splits["train"]
+    for member in job.members:
+        checkpoints = complete_checkpoints(member.checkpoints)
+        best = checkpoints[-1].content["state"]["best_step"]
+        network = build_model(job.hp, prepared, pretrained=False)
+        load_weights(network, next(each for each in checkpoints if each.step == best))
+        with torch.no_grad():
+            yield network.eval()(train.pack(np.arange(len(train)))).softmax(-1).numpy()
+
+
+def teacher(job):
+    ranks = build_mesh(ParallelDegrees.resolve(job.hp, 1))
+    return members.Members(job, ranks, data=JobData.open(job), stop=StopFlag()).teacher()
+
+
+def test_the_targets_of_an_ensemble_are_the_mean_of_its_networks_probabilities(one_rank, tmp_path):
+    job = train_here(write_job(tmp_path, overrides={**JOB, "max_epochs": 1}), ensemble_model="distill")
+    first, second = train_targets(job)
+    assert not np.allclose(first, second, atol=1e-3)
+    np.testing.assert_allclose(teacher(job).targets, (first + second) / 2, atol=1e-5)
+
+
+def test_the_target_of_a_cross_fitted_row_is_of_the_network_that_did_not_train_on_it(one_rank, tmp_path):
+    job = train_here(write_job(tmp_path, overrides={**JOB, "max_epochs": 1}), cross_fit=2, ensemble_model="distill")
+    rows = JobData.open(job).splits["train"].column("row").to_numpy()
+    folds = fold_of(rows, seed=job.hp.seed, num_folds=2)
+    expected = np.stack(list(train_targets(job)))[folds, np.arange(len(rows))]
+    np.testing.assert_allclose(teacher(job).targets, expected, atol=1e-5)
+
+
+def test_each_record_of_a_batch_has_the_target_of_its_row(tmp_path):
+    paths = write_job(tmp_path)
+    hp = load_hyperparameters(paths)
+    data = JobData.open(Job(paths, hp, Scratch(tmp_path), prepare_data(paths, hp).folder))
+    rows = data.splits["train"].column("row").to_numpy()
+    train = data.with_targets(np.stack([rows, -rows], axis=1)).splits["train"]
+    for split in (train, train.part(np.arange(9, 50))):
+        order = np.random.default_rng(0).permutation(len(split))
+        plan = BatchPlan(microbatch_size=3, data_parallel_size=2, num_microbatches=2)
+        batches = [
+            batch
+            for rank in (0, 1)
+            for step in step_batches(split, order, batch_plan=plan, data_rank=rank)
+            for batch in step
+        ]
+        for batch in batches:
+            counted = batch.rows >= 0
+            assert batch.to("cpu").targets[counted, 0].tolist() == batch.rows[counted].tolist()
+        assert sum(batch.num_records for batch in batches) == len(split)
+    assert data.splits["train"].pack(order[:3]).targets is None
+
+
+class StopsAt(StopFlag):
+    """Requests a stop when it has been asked `count` times."""
+
+    def __init__(self, count):
+        self._left = count
+
+    @property
+    def requested(self):
+        self._left -= 1
+        return self._left < 0
+
+
+def test_a_distilled_network_that_was_stopped_has_the_same_weights_as_one_that_was_not(one_rank, tmp_path):
+    job = train_here(write_job(tmp_path, overrides={**JOB, "max_epochs": 1}), ensemble_model="distill")
+    expected = distilled(job, root=tmp_path / "whole")
+    counter = StopsAt(10**6)
+    distilled(job, root=tmp_path / "counted", stop=counter)
+    asked = 10**6 - counter._left
+    with pytest.raises(StopAgreed):
+        distilled(job, root=tmp_path / "stopped", stop=StopsAt(asked * 2 // 3))
+    assert complete_checkpoints(tmp_path / "stopped" / "checkpoints")[-1].content["state"]["step"] > 0
+    found = distilled(job, root=tmp_path / "stopped")
+    assert list(found.values) == ["seed-42", "seed-43", "average", "distill"]
+    for split in ("val", "test"):
+        np.testing.assert_array_equal(found.logits[split], expected.logits[split])
+
+
+def test_a_network_learns_from_the_members_of_its_ensemble(one_rank, tmp_path):
+    job = train_here(write_job(tmp_path, overrides={**JOB, "max_epochs": 1}), ensemble_model="distill")
+    found = distilled(job, root=tmp_path / "distilled")
+    alone = Job(JobPaths(tmp_path / "alone"), job.hp, job.scratch, job.prepared)
+    ranks = build_mesh(ParallelDegrees.resolve(job.hp, 1))
+    without = train_and_predict(alone, ranks, data=JobData.open(alone), stop=StopFlag())
+    assert not np.allclose(found.logits["val"], without.logits["val"], atol=1e-4)
+    assert found.weights.startswith("one network, trained on the probabilities of 2: ")
+
+
+def distilled_logits(job, root, world_size):
+    return distilled(job, world_size, root=root).logits
+
+
+@pytest.mark.slow
+def test_a_distilled_network_is_the_same_on_two_processes_under_every_strategy(one_rank, rank_pool, tmp_path):
+    overrides = {**JOB, **NO_DROPOUT, "max_epochs": 1, "batch_size": 8, "optimizer": "SGD", "lr": 0.1}
+    job = train_here(write_job(tmp_path, overrides=overrides), ensemble_model="distill")
+    expected = distilled(job, root=tmp_path / "one").logits
+    halves = {"batch_size": 4}  # of each of two data-parallel ranks
+    for i, strategy in enumerate([{**halves}, {"strategy": "fsdp", **halves}, *STRATEGIES[3:]]):
+        hp = parse_hyperparameters({**job.hp.model_dump(exclude_unset=True), **strategy})
+        changed = Job(job.paths, hp, job.scratch, job.prepared, members=job.members)
+        for found in rank_pool.run(distilled_logits, changed, tmp_path / str(i), 2, world_size=2):
+            for split in ("val", "test"):
+                np.testing.assert_allclose(found[split], expected[split], atol=1e-4, err_msg=str(strategy))
+
+
+def test_a_distilled_network_of_fewer_networks_is_refused_before_more_are_trained(one_rank, tmp_path):
+    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1})
+    job = train_here(paths, ensemble_model="distill")
+    distilled(job)
+    more = parse_hyperparameters({**job.hp.model_dump(exclude_unset=True), "ensemble": 3})
+    with pytest.raises(ContractError, match=r"ensemble: the checkpoint in .* was trained with 2, this run has 3"):
+        train_members(paths, more, prepare_data(paths, more), num_gpus=0)
 
 
 def test_networks_that_were_trained_with_other_settings_are_refused(one_rank, tmp_path):
