@@ -206,9 +206,8 @@ class Search:
                 self._wait()
             self._start(
                 self._paths.tuning / folders[seed],
-                {**changes, "seed": seed, **({"ensemble_model": kind} if kind == SOUP else {})},
+                {**changes, "seed": seed} | ({"ensemble_model": kind} if kind == SOUP else {}),
                 data_of=None if kind == "best" else first,
-                # Means of weights need networks that begin together (Wortsman et al. 2022, "Model soups").
                 initial_seed=self._hp.seed if kind == SOUP else None,
             )
         while self._running:
@@ -380,8 +379,8 @@ class Search:
 
     def _rounds(self) -> int:
         """Return the number of runs, one after the other, of one trial, the other seeds of the winner, and distill."""
-        distills = self._tuning.final_model == "distill"
-        return 1 - (1 - self._tuning.final_seeds) // self._shares.parallel + distills
+        seeds = (1 - self._tuning.final_seeds) // self._shares.parallel
+        return 1 - seeds + (self._tuning.final_model == "distill")
 
     def _longest(self) -> float:
         complete = (trial for trial in self._study.trials if trial.state == TrialState.COMPLETE)
