@@ -20,7 +20,7 @@ _MOST_TREES = 4000  # over all classes
 _MOST_ROUNDS, _FEWEST_ROUNDS = 500, 20
 _MOST_VALUES = 6_000_000_000  # rows * features * trees of a fit, which determine its time
 _SLOWEST, _FASTEST = 0.05, 0.2  # learning rates
-_USUAL_ROUNDS = 150  # at the slowest rate
+_USUAL_ROUNDS = 80  # with fewer, the rate rises
 _PATIENCE = 20  # rounds without a better loss on the held-out rows
 _MOST_BINS = 255  # of HistGradientBoostingClassifier
 
@@ -65,10 +65,7 @@ def _thresholds(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The number of rounds that the time of a fit allows, and a learning rate with which they are enough.
-
-    With fewer rows instead of fewer rounds, the log loss on val is higher after the same time.
-    """
+    """The number of rounds that the time of a fit allows, and the learning rate for them."""
 
     most_rounds: int
     learning_rate: float
