@@ -37,7 +37,7 @@ def write_results(out: Path, study: TuningStudy, hp: Hyperparameters, winner: Ma
     folder.mkdir(parents=True, exist_ok=True)
     with AtomicFile(folder / "trials.csv") as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        columns = ["number", "state", "value", "steps", "seconds", "reason"]
+        columns = ["number", "state", "value", "steps", "seconds"]
         writer.writerow([*columns, *names])
         for trial in trials:
             writer.writerow(

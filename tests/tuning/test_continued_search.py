@@ -1,6 +1,7 @@
 """A search that has ended goes on with more trials, seeds or hours, and keeps its winner until another is better."""
 
 import csv
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -205,11 +206,11 @@ def test_hours_that_are_too_few_for_one_trial_are_an_error_with_its_duration(tmp
     assert short.value.fix == "Set max_hours to at least 2, or lower max_epochs."
 
 
-def test_the_table_of_trials_has_the_reason_of_a_failure(tmp_path, values):
+def test_the_summary_of_a_search_has_the_reason_of_a_failure(tmp_path, values):
     values += [0.6, None]
     paths, _ = searched(tmp_path, trials=2, final_seeds=1)
-    with (paths.output_data / "tuning" / "trials.csv").open() as file:
-        assert [row["reason"] for row in csv.DictReader(file)] == ["", "it diverged"]
+    summary = json.loads((paths.output_data / "tuning" / "summary.json").read_text())
+    assert [trial["reason"] for trial in summary["trials"]] == ["", "it diverged"]
 
 
 def test_the_hours_that_the_error_asks_for_are_enough(tmp_path, values, monkeypatch):
