@@ -174,18 +174,19 @@ def test_cross_fit_writes_each_training_row_s_probabilities_by_the_network_that_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("final_model", ["average", "soup"])
+@pytest.mark.parametrize("final_model", ["soup", "distill"])
 def test_the_seeds_of_the_best_settings_become_the_model_that_final_model_names(tmp_path, final_model):
     tuning = {"trials": 1, "final_seeds": 2, "final_model": final_model, "space": {"lr": [3e-3]}}
     paths = write_job(tmp_path, overrides={**JOB, "tuning": tuning, "explain": 0})
     log = run_train(paths)
     found, saved = metrics(paths), json.loads((paths.model / "hyperparameters.json").read_text())
     winner = json.loads((paths.output_data / "tuning" / "summary.json").read_text())["winner"]
-    assert list(found["ensemble"]["values"]) == ["seed-42", "seed-43", final_model]
+    combined = ["average", "distill"] if final_model == "distill" else [final_model]
+    assert list(found["ensemble"]["values"]) == ["seed-42", "seed-43", *combined]
     assert found["ensemble"]["values"]["seed-43"] == pytest.approx(winner["seeds"]["43"], abs=1e-6)
     assert (saved["lr"], saved["seed"], saved["ensemble"]) == (3e-3, 42, 2)
-    assert saved.get("ensemble_model", "average") == final_model
-    assert any(name.startswith("members.1.") for name in state_of(paths)) == (final_model == "average")
+    assert saved["ensemble_model"] == final_model
+    assert not any(name.startswith("members.") for name in state_of(paths))
     assert log.count("Data prepared in") == 1, "the networks of one model share the prepared data"
     assert not list(paths.tuning.rglob("*.ckpt"))
     served = Predictor.load(paths.model).predict(table(24, seed=2))
