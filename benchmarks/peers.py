@@ -1,7 +1,8 @@
 """Compare whole jobs on the clothing reviews with Hugging Face Trainer and AutoGluon Multimodal.
 
 The jobs have the same rows, epochs, validations and cores, and take turns. Each runs from the start of its interpreter
-to a checked model.onnx. A peer joins two texts into one sequence; ours has an encoder for each text.
+to a checked model.onnx. A peer joins two texts into one sequence; ours has an encoder for each text, or one for both
+(share_encoder).
 """
 
 import argparse
@@ -48,6 +49,7 @@ AUTOGLUON = {
     "env.num_gpus": 0, "env.precision": 32, "env.inference_batch_size_ratio": 1,
     "env.batch_size": BATCH_SIZE, "env.per_gpu_batch_size": BATCH_SIZE,
 }  # fmt: skip
+OURS = {"ours": {}, "ours, share_encoder": {"share_encoder": True}}  # the second with two texts only
 STRATEGIES = {"Trainer, group_by_length": "group_by_length", "Trainer, random order": "random"}
 FROM_SCRATCH = Shape("from_scratch", layers=2, width=128, heads=2, batch_size=BATCH_SIZE)
 COLUMNS = ("training rows/s", "share of GEMM", "whole job", "ratio to ours", "test AUROC", "AP", "F1", "peak memory")
@@ -75,7 +77,9 @@ def main() -> int:
     columns = dict(TWO_TEXTS if arguments.texts == 2 else ONE_TEXT, tab_field_list=[], cat_field_list=[])
     texts = [columns[name] for name in ("text_name", "primary_text_name", "secondary_text_name") if name in columns]
     print(f"{' + '.join(texts)} of {_write_inputs(arguments, encoder)}; command: {' '.join(sys.argv)}")
-    systems = ["ours", *([] if arguments.from_scratch else STRATEGIES), *["AutoGluon"] * bool(arguments.autogluon)]
+    ours = list(OURS) if arguments.texts == 2 and not arguments.from_scratch else ["ours"]
+    systems = ours + ([] if arguments.from_scratch else list(STRATEGIES))
+    systems += ["AutoGluon"] * bool(arguments.autogluon)
     if not (arguments.autogluon or arguments.from_scratch):
         print(NO_AUTOGLUON)
     shape = FROM_SCRATCH if arguments.from_scratch else SMALL
@@ -83,11 +87,14 @@ def main() -> int:
     gemm, flops = [], {}
     for turn in range(arguments.rounds):
         for name in systems[turn % len(systems) :] + systems[: turn % len(systems)]:
-            job = _ours(arguments, columns, seed=turn) if name == "ours" else _peer(name, texts, arguments, seed=turn)
+            if name in ours:
+                job = _ours(arguments, {**columns, **OURS[name], "seed": turn})
+            else:
+                job = _peer(name, texts, arguments, seed=turn)
             results[name].append(job)
         lengths = _lengths(arguments.work, texts)
         flops = dict.fromkeys(systems, shape.flops(tuple(map(sum, lengths))) / len(lengths))
-        flops["ours"] = shape.flops(sum(lengths, ())) / len(lengths)
+        flops |= dict.fromkeys(ours, shape.flops(sum(lengths, ())) / len(lengths))
         gemm.append(shape.gemm_rate(BATCH_SIZE * sum(map(sum, lengths)) // len(lengths), threads=THREADS))
     _print(results, gemm, flops)
     return 0
@@ -119,8 +126,8 @@ def _write_inputs(arguments: argparse.Namespace, encoder: Path) -> str:
     return source
 
 
-def _ours(arguments: argparse.Namespace, columns: dict[str, Any], *, seed: int) -> Result:
-    values = {**columns, "batch_size": BATCH_SIZE, "lr": LR, "max_epochs": 1, "seed": seed, "log_every_n_steps": 5}
+def _ours(arguments: argparse.Namespace, settings: dict[str, Any]) -> Result:
+    values = {**settings, "batch_size": BATCH_SIZE, "lr": LR, "max_epochs": 1, "log_every_n_steps": 5}
     values |= {"early_stop_metric": "val/auroc", "tokenizer": "from_scratch"}
     if not arguments.from_scratch:
         values |= {"tokenizer": str(require_minilm()), "reinit_layers": 0, "reinit_pooler": False}

@@ -23,7 +23,7 @@ def stack_probabilities(
     """Return the probabilities of val and test."""
     labels = tables["train"][settings["label_name"]].map(list(classes).index).to_numpy()
     inputs = {split: _table(tables, split, settings) for split in tables}
-    texts = [settings[name] for name in ("primary_text_name", "secondary_text_name") if settings.get(name)]
+    texts = [settings[name] for name in ("text_name", "primary_text_name", "secondary_text_name") if settings.get(name)]
     for column in texts:
         model = make_pipeline(
             make_union(

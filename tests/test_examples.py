@@ -22,7 +22,7 @@ def test_the_aws_pipeline_has_a_definition_with_every_section_filled_in():
     assert config.aws.spot.enabled
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_notebook_leads_from_a_table_to_a_report_and_predictions(tmp_path, monkeypatch):
     monkeypatch.setenv("NOTEBOOK_JOB", str(tmp_path / "job"))
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))

@@ -51,7 +51,7 @@ def _cells() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("name", "classes"),
     long_except(
-        [("lstm", 2), ("multimodal_moe", 3)],
+        [("multimodal_moe", 3)],
         [(name, classes) for name in MODEL_CLASSES for classes in (2, 3)],
     ),
 )

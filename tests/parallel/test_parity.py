@@ -59,7 +59,6 @@ FIRST = (
     "tp 2",
     "pp 2, 1F1B",
     "branch 2",
-    "pp 2 x fsdp 2",
 )
 WITH_DROPOUT = ("ddp 2", "fsdp 2, FULL_SHARD", "tp 2", "pp 2, 1F1B", "branch 2")
 
@@ -101,12 +100,14 @@ def test_a_strategy_gives_the_losses_gradients_weights_and_predictions_of_one_pr
     assert found.holds, found
 
 
-@pytest.mark.parametrize("name", long_except(["ddp 2"], WITH_DROPOUT))
+@pytest.mark.long
+@pytest.mark.parametrize("name", WITH_DROPOUT)
 def test_with_dropout_the_loss_is_as_probable_and_copies_stay_together(dropout, name):
     found = dropout.compare(BY_NAME[name])
     assert found.holds, found
 
 
+@pytest.mark.long
 def test_dropout_left_off_would_be_noticed(dropout):
     assert not dropout.compare(ONE_PROCESS, DROPOUT_OFF).holds
 
@@ -118,6 +119,7 @@ def test_checkpointed_layers_drop_the_same_numbers_again(jobs):
     assert checkpointed.losses == plain.losses
 
 
+@pytest.mark.long
 def test_under_fsdp_a_rank_holds_its_share_of_parameters_gradients_and_optimizer_state(jobs):
     whole, *shared = (held_bytes(jobs, world_size) for world_size in (1, 2, 4))
     for own, world_size in zip(shared, (2, 4)):

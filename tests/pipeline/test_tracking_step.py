@@ -121,7 +121,7 @@ def trained(trained_job, tmp_path):
     return state
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_local_run_goes_on_when_the_tracker_is_down_and_sends_the_results_the_next_time(trained, tmp_path, capfd):
     server = MlflowServer(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -399,7 +399,7 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
         )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path, suffix: str) -> None:
     """The larger job reads 160 MB more, mostly blanks, which cost no tokenizing; both fill every read-ahead buffer, of

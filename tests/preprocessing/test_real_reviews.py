@@ -10,6 +10,7 @@ REVIEWS = REPOSITORY.parent / "shared" / "data" / "clothing-reviews"
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(not REVIEWS.is_dir(), reason=f"the reviews are no part of the project; put them into {REVIEWS}"),
 ]
 

@@ -277,7 +277,7 @@ def test_a_run_in_a_sagemaker_tracking_server_is_addressed_by_its_arn(job, serve
     assert resolve_request_headers()["x-mlflow-sm-tracking-server-arn"] == ARN
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_whose_tracker_is_killed_in_the_middle_is_completed_by_another_track(job, server, monkeypatch, capsys):
     import mlflow
 
@@ -311,7 +311,7 @@ def settings(**values):
     return parse_hyperparameters({**CONFIGURATION, **values})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_tracker_that_accepts_a_connection_and_never_answers_costs_the_limit_and_a_warning(job, tmp_path, caplog):
     paths = JobPaths(shutil.copytree(job.root, tmp_path / "job"))
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -128,7 +128,7 @@ def test_a_network_keeps_the_best_and_the_last_checkpoint_only(averaged):
         assert [path.name for path in folder.iterdir()] == ["checkpoints"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_ensemble_that_is_killed_again_and_again_has_the_same_weights_and_repeats_no_network(averaged, tmp_path):
     paths = write_job(tmp_path, overrides=AVERAGED)
 
@@ -173,7 +173,7 @@ def test_cross_fit_writes_each_training_row_s_probabilities_by_the_network_that_
         assert state["step"] == hp.max_epochs * -(-int((folds != number).sum()) // hp.batch_size)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("final_model", ["soup", "distill"])
 def test_the_seeds_of_the_best_settings_become_the_model_that_final_model_names(tmp_path, final_model):
     tuning = {"trials": 1, "final_seeds": 2, "final_model": final_model, "space": {"lr": [3e-3]}}
@@ -194,7 +194,7 @@ def test_the_seeds_of_the_best_settings_become_the_model_that_final_model_names(
     assert "seed-43 0." in (paths.output_data / "report.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_distilled_job_that_is_killed_continues_and_its_model_is_one_network(tmp_path):
     overrides = {**JOB, "cross_fit": 2, "ensemble_model": "distill", "max_epochs": 4, "explain": 0}
     paths = write_job(tmp_path, overrides=overrides)
@@ -456,7 +456,7 @@ def distilled_logits(job, root, world_size):
     return distilled(job, world_size, root=root).logits
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_distilled_network_is_the_same_on_two_processes_under_every_strategy(one_rank, rank_pool, tmp_path):
     overrides = {**JOB, **NO_DROPOUT, "max_epochs": 1, "batch_size": 8, "optimizer": "SGD", "lr": 0.1}
     job = train_here(write_job(tmp_path, overrides=overrides), ensemble_model="distill")

@@ -121,7 +121,7 @@ def test_the_report_of_the_winner_describes_the_search(searched):
     assert '<section id="tuning">' in (paths.output_data / "report.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_search_that_is_killed_again_and_again_ends_with_the_same_study(searched, tmp_path):
     paths = write_job(tmp_path, overrides={**JOB, "tuning": SEARCH})
     for wanted in ("Data prepared in", "trial 0 ", "trial 2 ", "trial 4 ", "seed-43"):
