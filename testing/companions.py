@@ -1,6 +1,7 @@
 """Prepared rows for the tests of the companion: token ids and numbers from which the label follows in part."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +55,11 @@ def rows(
         records.append([[2, *chunk, 3] for chunk in chunks])
     tabular = (rng.normal(size=(number, columns)) + np.arange(columns, 0, -1) * label[:, None] * 0.5).astype(np.float32)
     return RecordArrays(np.arange(number), label.astype(np.int64), tabular, (text(records),))
+
+
+def without_meaning(part: RecordArrays) -> RecordArrays:
+    """The rows with the texts of rows that have other labels."""
+    return replace(part, texts=rows(len(part.row), seed=99).texts)
 
 
 def fitted(train: RecordArrays, *, classes: int = 2, fields: Sequence[TextField] = (FIELD,), seed: int = 0) -> Fitted:

@@ -22,6 +22,7 @@ FEWEST_ROWS = 2 * FOLDS  # of a class
 _MOST_WEIGHTS = 400_000  # of a text, over all classes
 _MOST_TERMS = 30_000
 _HASHES = 2**31
+_TINY = 1e-12
 
 
 class StepsAside(Exception):
@@ -37,6 +38,7 @@ class Fitted:
         classes: ids of the classes that it was fitted on. [M]
         log_priors: the logarithm of the share of each other class; NaN for `classes`. [K]
         rows: positions in train of the rows that it was fitted on. [N]
+        uses_texts: whether its trees read the scores of the texts, or the table alone.
         rounds: of boosting.
         out_of_fold: probabilities of these rows, by companions of the other folds. [N, M]
         labels: index in `classes` of the label of each of these rows. [N]
@@ -47,6 +49,7 @@ class Fitted:
     classes: np.ndarray
     log_priors: np.ndarray
     rows: np.ndarray
+    uses_texts: bool
     rounds: int
     out_of_fold: np.ndarray
     labels: np.ndarray
@@ -60,7 +63,7 @@ class Fitted:
     def table_logits(self, tabular: np.ndarray) -> np.ndarray:
         """Return the logarithms of the probabilities by the table alone. [N, n] -> [N, K]"""
         assert self.table is not None
-        return self.all_classes(np.log(np.maximum(self.table.probabilities(tabular), 1e-12)))
+        return self.all_classes(np.log(np.maximum(self.table.probabilities(tabular), _TINY)))
 
     def all_classes(self, logits: np.ndarray) -> np.ndarray:
         """Add the classes that were left out. [N, M] -> [N, K]"""
@@ -73,6 +76,9 @@ def fit_companion(
     train: Sequence[RecordArrays], fields: Sequence[TextField], *, class_weights: Sequence[float], seed: int
 ) -> Fitted:
     """Fit the linear scores of the texts, then trees over the table and these scores.
+
+    The trees read the table alone unless the scores decrease the log loss of held-out rows by more than its standard
+    error: scores of texts that say nothing about the label are noise, which costs quality where rows are few.
 
     A class with fewer than FEWEST_ROWS rows gets its share of the rows as a constant probability.
 
@@ -104,13 +110,24 @@ def fit_companion(
     scores = out_of_fold(terms, codes, weights=weights, folds=folds).astype(np.float32)  # [N, S]
     tabular = np.concatenate([part.tabular for part in chosen])
     given = {"weights": weights, "folds": folds, "seed": seed}
-    trees = fit_trees(np.hstack([tabular, scores]), codes, held_out=FOLDS, **given)
-    table = fit_trees(tabular, codes, held_out=1, **given) if tabular.shape[1] else None
+    trees = fit_trees(np.hstack([tabular, scores]), codes, **given)
+    table = fit_trees(tabular, codes, **given) if tabular.shape[1] else None
+    uses_texts = table is None or _is_better(trees, table, codes, weights=weights)
+    if not uses_texts:
+        assert table is not None
+        trees = table
     shares = (counts + 0.5) * class_weights
     log_priors = np.log(shares / shares.sum())
     log_priors[classes] = np.nan
-    companion = build_companion(fields, bags, linear, trees, log_priors=log_priors)
-    return Fitted(companion, table, classes, log_priors, rows, trees.rounds, trees.out_of_fold, codes)
+    companion = build_companion(fields, bags, linear, trees, num_numbers=tabular.shape[1], log_priors=log_priors)
+    return Fitted(companion, table, classes, log_priors, rows, uses_texts, trees.rounds, trees.out_of_fold, codes)
+
+
+def _is_better(trees: FittedTrees, other: FittedTrees, labels: np.ndarray, *, weights: np.ndarray) -> bool:
+    """Return whether the log loss of held-out rows is lower by more than its standard error."""
+    likely, less = (each.out_of_fold[np.arange(len(labels)), labels] for each in (trees, other))
+    gains = weights * np.log(np.maximum(likely, _TINY) / np.maximum(less, _TINY))
+    return bool(gains.mean() > gains.std() / np.sqrt(len(gains)))
 
 
 def _chosen_rows(train: Sequence[RecordArrays], *, limit: int, seed: int) -> np.ndarray:

@@ -51,16 +51,19 @@ def build_companion(
     linear: LinearText,
     trees: FittedTrees,
     *,
+    num_numbers: int,
     log_priors: np.ndarray,
 ) -> Companion:
     """Return the companion that computes `linear` and `trees`.
 
     Args:
+        trees: read the table and the scores, or the table alone.
+        num_numbers: columns of the table.
         log_priors: the logit of each class that the trees were not fitted on; NaN for the others. [K]
     """
     graph = _Graph()
     _add_scores(graph, fields, bags, linear)
-    _add_trees(graph, trees, num_scores=linear.num_scores, log_priors=log_priors)
+    _add_trees(graph, trees, num_numbers=num_numbers, log_priors=log_priors)
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", None]) for name in (LOGITS, SCORES)]
     built = helper.make_graph(graph.nodes, "companion", graph.inputs, outputs, graph.constants)
     return Companion(helper.make_model(built, opset_imports=OPSETS, ir_version=_IR_VERSION))
@@ -133,12 +136,13 @@ def _terms(graph: _Graph, table: np.ndarray, index: str) -> str:
     return graph.add("Cast", graph.add("Gather", graph.constant(table, np.uint16), index), to=TensorProto.INT64)
 
 
-def _add_trees(graph: _Graph, fitted: FittedTrees, *, num_scores: int, log_priors: np.ndarray) -> None:
-    """Add the nodes from the table and the scores to logarithms of the probabilities of all K classes."""
+def _add_trees(graph: _Graph, fitted: FittedTrees, *, num_numbers: int, log_priors: np.ndarray) -> None:
+    """Add the nodes from the table and the scores to the logarithms of the probabilities of all K classes."""
     features = SCORES
-    if num_inputs := fitted.model.n_features_in_ - num_scores:
-        table = graph.input(ONNX_TABULAR, TensorProto.FLOAT, ["batch", num_inputs])
-        features = graph.add("Concat", table, SCORES, axis=1)
+    if num_numbers:
+        table = graph.input(ONNX_TABULAR, TensorProto.FLOAT, ["batch", num_numbers])
+        alone = fitted.model.n_features_in_ == num_numbers
+        features = table if alone else graph.add("Concat", table, SCORES, axis=1)
     raw, labels = f"{_PREFIX}raw", f"{_PREFIX}labels"
     ensemble = _ensemble(fitted)
     ensemble.input[:], ensemble.output[:], ensemble.name = [features], [labels, raw], f"{_PREFIX}trees"

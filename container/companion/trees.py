@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from container.companion.linear import num_columns
+from container.companion.linear import FOLDS, num_columns
 
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingClassifier
@@ -91,7 +91,7 @@ class FittedTrees:
         model: fitted on the bins of all rows.
         bins: of the features.
         rounds: the number with the lowest loss on held-out rows, mean over the folds.
-        out_of_fold: probabilities of each row, by trees of the other folds; NaN if its fold was not held out. [N, K]
+        out_of_fold: probabilities of each row, by trees of the other folds. [N, K]
     """
 
     model: "HistGradientBoostingClassifier"
@@ -105,24 +105,23 @@ class FittedTrees:
 
 
 def fit_trees(
-    features: np.ndarray, labels: np.ndarray, *, weights: np.ndarray, folds: np.ndarray, held_out: int, seed: int
+    features: np.ndarray, labels: np.ndarray, *, weights: np.ndarray, folds: np.ndarray, seed: int
 ) -> FittedTrees:
-    """Fit on N rows of K classes.
+    """Fit on N rows of K classes; each fold is held out once, to choose the number of rounds.
 
     Args:
         features: [N, F] float32
         labels: 0..K-1, each in the rows of every fold's complement. [N]
         weights: of the rows. [N]
         folds: fold of each row. [N]
-        held_out: number of folds that are held out, one after the other, to choose the number of rounds.
     """
     num_classes = int(labels.max()) + 1
     bins = Bins.fit(features)
     binned = bins(features)
     schedule = Schedule.of(len(labels), num_features=features.shape[1], num_classes=num_classes)
     most, rate = schedule.most_rounds, {"learning_rate": schedule.learning_rate}
-    predicted, rounds = np.full((len(labels), num_classes), np.nan), []
-    for fold in range(held_out):
+    predicted, rounds = np.empty((len(labels), num_classes)), []
+    for fold in range(FOLDS):
         val = folds == fold
         model = _boosting(seed, **rate, max_iter=most, early_stopping=True, n_iter_no_change=_PATIENCE)
         model.fit(

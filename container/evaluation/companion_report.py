@@ -15,6 +15,7 @@ class CompanionReport:
         reason: why it is not; empty if it is.
         factors: of the network's and of the companion's logits in the blend; None if none was fitted.
         improvement, standard_error: mean decrease of val's log loss by the blend, cross-fitted.
+        uses_texts: whether its trees read the scores of the texts, or the table alone.
         rounds: of boosting.
         rows: training rows that it was fitted on.
         num_bytes: of its graph.
@@ -27,6 +28,7 @@ class CompanionReport:
     factors: tuple[float, float] | None = None
     improvement: float | None = None
     standard_error: float | None = None
+    uses_texts: bool = True
     rounds: int = 0
     rows: int = 0
     num_bytes: int = 0
@@ -37,7 +39,10 @@ class CompanionReport:
         if self.factors is None:
             return f"companion: none, because {self.reason}"
         figures = f"val log loss improves by {self.improvement:.5f}, standard error {self.standard_error:.5f}"
-        fitted = f"{self.rounds} rounds on {self.rows} rows, {self.num_bytes / 1e6:.1f} MB, {self.seconds:.1f} s"
+        features = "" if self.uses_texts else " of the table alone"
+        fitted = (
+            f"{self.rounds} rounds on {self.rows} rows{features}, {self.num_bytes / 1e6:.1f} MB, {self.seconds:.1f} s"
+        )
         if not self.kept:
             return f"companion: not used, because {self.reason} ({figures}; {fitted})"
         network, companion = self.factors
@@ -70,8 +75,14 @@ def companion_section(report: CompanionReport, class_labels: Sequence[int | str]
         f"On val, the blend decreases the log loss by {report.improvement:.4f} (standard error "
         f"{report.standard_error:.4f}, cross-fitted, compared with a scaled network)"
     )
+    features = (
+        "the table and a linear score of each text"
+        if report.uses_texts
+        else "the table alone, because scores of the texts do not decrease the log loss of held-out training rows by "
+        "more than its standard error"
+    )
     fitted = (
-        f"The companion has {report.rounds:,} rounds of boosted trees over the table and a linear score of each text, "
+        f"The companion has {report.rounds:,} rounds of boosted trees over {features}. It was "
         f"fitted on {report.rows:,} training rows. Its graph has {report.num_bytes / 1e6:.1f} MB. It took "
         f"{report.seconds:.1f} s."
     )

@@ -251,12 +251,16 @@ def _write(
 def _insert(companion: onnx.ModelProto, path: Path) -> None:
     """Add the companion's nodes to the graph at `path`, in place of the input that has the name of their output."""
     model = onnx.load(str(path), load_external_data=False)
-    graph, nodes = model.graph, [*companion.graph.node, *model.graph.node]
+    graph, needed, nodes = model.graph, {LOGITS}, [*model.graph.node]
+    for node in reversed(companion.graph.node):
+        if needed.intersection(node.output):
+            needed.update(node.input)
+            nodes.insert(0, node)
     (replaced,) = (value for value in graph.input if value.name == LOGITS)
     graph.input.remove(replaced)
     del graph.node[:]
     graph.node.extend(nodes)
-    graph.initializer.extend(companion.graph.initializer)
+    graph.initializer.extend(each for each in companion.graph.initializer if each.name in needed)
     known = {each.domain for each in model.opset_import}
     model.opset_import.extend(each for each in companion.opset_import if each.domain not in known)
     onnx.save(model, str(path))

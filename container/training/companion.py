@@ -106,6 +106,7 @@ def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) 
         factors=(trial.blend.network, trial.blend.companion),
         improvement=trial.improvement,
         standard_error=trial.standard_error,
+        uses_texts=fitted.uses_texts,
         rounds=fitted.rounds,
         rows=len(fitted.rows),
         num_bytes=fitted.companion.graph.ByteSize(),

@@ -22,7 +22,7 @@ from container.models.build import build_classifier
 from container.training import companion as in_job
 from container.training.companion import add_companion
 from container.training.job_data import JobData
-from testing.companions import Split, fitted, rows
+from testing.companions import Split, fitted, rows, without_meaning
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 
 
@@ -69,14 +69,17 @@ def test_class_weights_count_in_the_blend_as_in_the_loss():
     assert weighted.companion / weighted.network > even.companion / even.network
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory):
-    """A network with a companion, and their model.onnx."""
+@pytest.fixture(scope="module", params=[True, False], ids=["texts", "table alone"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    """A network with a companion, whose trees read texts or not, and their model.onnx."""
     folder = tmp_path_factory.mktemp("made")
     hp = hyperparameters(model_class="multimodal_bert")
     files = [write_config(folder / "bert", "bert", num_hidden_layers=1)]
     model = build_classifier(hp, files, tabular_dim=4, numeric_transform=standard_transform(4)).eval()
-    companion = BlendedCompanion(fitted(rows(200, columns=4)).companion, Blend(0.7, 1.3))
+    train = rows(600, columns=4)
+    found = fitted(train if request.param else without_meaning(train))
+    assert found.uses_texts == request.param
+    companion = BlendedCompanion(found.companion, Blend(0.7, 1.3))
     batch = packed_batch([[5, 9], [12], [3]], tabular_dim=4)
     path = folder / "model.onnx"
     report = export_onnx(model, hp, path, samples=[batch], companion=companion)
@@ -96,6 +99,8 @@ def test_model_onnx_computes_the_blend(made):
     names = [value.name for value in onnx.load(path).graph.input]
     assert names == list(feed_of(model, hp, batch)), "the companion has no input of its own"
     assert {each.domain for each in onnx.load(path).opset_import} >= {"", "ai.onnx.ml"}
+    used = {name for node in onnx.load(path).graph.node for name in node.input}
+    assert {each.name for each in onnx.load(path).graph.initializer} <= used
     onnx.checker.check_model(str(path))
 
 

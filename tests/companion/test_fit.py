@@ -12,7 +12,7 @@ from container.companion.fit import FEWEST_ROWS, StepsAside
 from container.data.records import RecordArrays, onnx_inputs
 from container.decision.softmax import softmax
 from container.evaluation.metrics import classification_metrics
-from testing.companions import FIELD, fitted, rows, text
+from testing.companions import FIELD, fitted, rows, text, without_meaning
 
 
 def predict(found, part: RecordArrays, positions=None):
@@ -34,6 +34,14 @@ def test_the_companion_is_better_than_the_text_and_the_table_alone(classes):
     parts = found.text_logits(scores), found.table_logits(val.tabular)
     assert auroc(val, logits) > max(auroc(val, part) for part in parts) > min(auroc(val, part) for part in parts) > 0.6
     assert np.allclose(np.exp(logits).sum(axis=1), 1, atol=1e-5)
+
+
+def test_texts_that_say_nothing_about_the_label_are_left_out_of_the_trees():
+    train, val = without_meaning(rows(600)), without_meaning(rows(100, seed=1))
+    found = fitted(train)
+    assert not found.uses_texts
+    assert fitted(rows(600)).uses_texts
+    np.testing.assert_allclose(predict(found, val)[0], found.table_logits(val.tabular), atol=1e-5)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
