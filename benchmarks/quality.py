@@ -4,6 +4,10 @@ recommended     clothing reviews: whether a product is recommended, from both te
 rating          clothing reviews: the rating, 1 to 5, from both texts alone
 effectiveness   drug reviews: five classes, from two texts, a number and three categories
 side_effects    drug reviews: likewise
+fresh           movies: whether most critics liked a movie, from title, cast, 4 numbers and 6 categories
+genre           movies: nine classes, from title, cast, 4 numbers and 4 categories
+score           movies: the critics' score, five classes, from title, cast, 5 numbers and 8 categories; 1,200 rows
+survived        passengers: two classes, from the name, a number and 2 categories; 800 rows
 
 Standard errors are those of 200 bootstrap samples of the rows; with several seeds, figures are means over the seeds.
 """
@@ -16,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,56 +28,22 @@ import pyarrow.parquet as pq
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from benchmarks.printing import print_machine, print_table
-from benchmarks.review_data import REAL_REVIEWS, REPOSITORY, TWO_TEXTS, lay_out_job, minilm_folder
+from benchmarks.quality_tasks import REVIEWS, TASKS, Task
+from benchmarks.review_data import REPOSITORY, lay_out_job, minilm_folder
 from benchmarks.stack import stack_probabilities
 from contracts.paths import SPLITS
 
-DRUG_REVIEWS = REAL_REVIEWS.parent / "drug-reviews"
 SYSTEMS = ("documents", "recommended", "best", "stack", "autogluon")
 AUTOGLUON_EPOCHS = 4  # as preset recommended on the drug reviews
 SAMPLES = 200
 
 
-class Task(NamedTuple):
-    """A label to predict.
-
-    Attributes:
-        settings: hyperparameters: columns and model class.
-    """
-
-    data: Path
-    settings: Mapping[str, Any]
-
-
-def _drug_reviews(label: str, other: str) -> Task:
-    return Task(
-        DRUG_REVIEWS,
-        {
-            "id_name": "review_id",
-            "label_name": label,
-            "primary_text_name": "benefitsReview",
-            "secondary_text_name": "sideEffectsReview",
-            "tab_field_list": ["rating"],
-            "cat_field_list": [other, "urlDrugName", "condition"],
-            "model_class": "trimodal_bert",
-        },
-    )
-
-
-TASKS = {
-    "recommended": Task(REAL_REVIEWS, TWO_TEXTS),
-    "rating": Task(REAL_REVIEWS, {**TWO_TEXTS, "label_name": "Rating", "tab_field_list": [], "cat_field_list": []}),
-    "effectiveness": _drug_reviews("effectiveness", "sideEffects"),
-    "side_effects": _drug_reviews("sideEffects", "effectiveness"),
-}
-
-
 def main() -> int:
     arguments = _arguments()
     encoder = minilm_folder()
-    missing = [TASKS[name].data for name in arguments.tasks if not (TASKS[name].data / "train.parquet").is_file()]
+    missing = [text for text in (TASKS[name].missing() for name in arguments.tasks) if text is not None]
     if encoder is None or missing:
-        print(f"{missing[0]} has no data" if missing else "MiniLM is not installed: run make setup, then run again.")
+        print(missing[0] if missing else "MiniLM is not installed: run make setup, then run again.")
         return 1
     given = {"tokenizer": str(encoder), **json.loads(arguments.set)}
     print_machine()
@@ -146,7 +116,7 @@ def _autogluon(
     """Fit AutoGluon and return the probabilities of val and test."""
     root.mkdir(parents=True)
     kinds = {
-        "text": ["primary_text_name", "secondary_text_name"],
+        "text": ["text_name", "primary_text_name", "secondary_text_name"],
         "numerical": ["tab_field_list"],
         "categorical": ["cat_field_list"],
     }
@@ -154,6 +124,7 @@ def _autogluon(
         column: kind
         for kind, settings in kinds.items()
         for setting in settings
+        if setting in task.settings
         for column in np.atleast_1d(task.settings[setting]).tolist()
     }
     job = {"folder": str(root), "data": str(task.data), "label": task.settings["label_name"], "column_types": types}
@@ -193,7 +164,7 @@ _MULTICLASS = {
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", choices=TASKS, nargs="+", default=list(TASKS))
+    parser.add_argument("--tasks", choices=TASKS, nargs="+", default=list(REVIEWS))
     parser.add_argument("--systems", choices=SYSTEMS, nargs="+", default=["recommended", "best", "stack"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--autogluon", type=Path, help="interpreter of an environment with autogluon.multimodal")
