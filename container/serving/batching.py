@@ -5,6 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from itertools import count
 
 import numpy as np
 
@@ -38,6 +39,9 @@ class BatchingQueue:
         compute: class probabilities of record indices[i] of records[i]. [N, K]
         batch_size: the most records in a round.
         max_tokens: the most tokens in a round of several records, including padding; None = no limit.
+
+    Attributes:
+        current: number of the round that is computed; None between rounds.
     """
 
     def __init__(self, compute: ComputeRecords, *, batch_size: int, max_tokens: int | None = None) -> None:
@@ -47,6 +51,7 @@ class BatchingQueue:
         self._max_tokens = max_tokens
         self._waiting: deque[_Waiting] = deque()
         self._changed = threading.Condition()
+        self.current: int | None = None
         self._worker = threading.Thread(target=self._work, name="batching", daemon=True)
         self._worker.start()
 
@@ -76,13 +81,15 @@ class BatchingQueue:
             raise
 
     def _work(self) -> None:
-        while True:
+        for number in count():
             with self._changed:
                 while not self._waiting:
                     self._changed.wait()
                 shares = self._take()
             if shares:
+                self.current = number
                 self._answer(shares)
+                self.current = None
 
     def _take(self) -> list[tuple[_Waiting, range]]:
         """Return the records of the next round; requests with further records move to the end of the queue."""

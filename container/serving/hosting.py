@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 from types import ModuleType
@@ -26,9 +27,14 @@ Result = TypeVar("Result")
 
 
 class Turns:
-    """Run calls of several threads one at a time, in a thread of its own."""
+    """Run calls of several threads one at a time, in a thread of its own.
+
+    Attributes:
+        current: number of the call that runs; None between calls.
+    """
 
     def __init__(self) -> None:
+        self.current: int | None = None
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         threading.Thread(target=self._work, name="turns", daemon=True).start()
 
@@ -48,8 +54,11 @@ class Turns:
             raise
 
     def _work(self) -> None:
-        while True:
-            self._calls.get()()
+        for number in count():
+            call = self._calls.get()
+            self.current = number
+            call()
+            self.current = None
 
 
 def _answer(answer: Future[Result], call: Callable[[], Result]) -> None:
@@ -86,6 +95,10 @@ class ModelHost:
     @property
     def healthy(self) -> bool:
         return self._queue.alive
+
+    def current(self) -> tuple[int | None, ...]:
+        """Return the number of the call that each working thread runs; None between calls."""
+        return self._turns.current, self._queue.current
 
     def answer(self, body: bytes, content_type: str | None, accept: str | None) -> tuple[bytes, str]:
         """Return the response's body and its Content-Type; called from several threads.
@@ -124,6 +137,10 @@ class ScriptHost:
     """
 
     healthy = True
+
+    def current(self) -> tuple[int | None, ...]:
+        """Return the number of the script's call that runs; None between calls."""
+        return (self._turns.current,)
 
     def sample_lines(self) -> list[bytes]:
         """Return nothing: the format of the script's requests is unknown."""

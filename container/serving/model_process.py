@@ -1,6 +1,7 @@
 """Run a host in a process of its own, so that its work does not delay the process that answers /ping."""
 
 import atexit
+import faulthandler
 import io
 import json
 import logging
@@ -10,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -33,6 +35,7 @@ _SWITCH_SECONDS = 0.0005
 _NICE = 5  # the server's process gets a core at once; raising this value needs no privilege
 _BLOCK_BYTES = 1 << 18  # of a body that is copied
 _POLL_SECONDS = 0.1
+_MOST_TIMEOUTS = 10  # a call that runs longer than this many time limits hangs
 
 
 class ModelProcess:
@@ -146,6 +149,7 @@ def _run(folder: Path, control: socket.socket, timeout: float) -> NoReturn:
         os.nice(_NICE)
         sys.setswitchinterval(_SWITCH_SECONDS)
         host = _load(folder, control)
+        threading.Thread(target=_end_if_it_hangs, args=(host, timeout), daemon=True).start()
         while True:
             data, descriptors, *_ = socket.recv_fds(control, 1, 1)
             if not data:
@@ -157,6 +161,22 @@ def _run(folder: Path, control: socket.socket, timeout: float) -> NoReturn:
         logger.exception("the model's process failed")
     finally:
         end_process(_FAILED)
+
+
+def _end_if_it_hangs(host: "Host", timeout: float) -> NoReturn:
+    """End the process if a call runs for _MOST_TIMEOUTS times the time limit of a request.
+
+    Seconds are counted: those in which a service freezes the whole machine must not end it.
+    """
+    seen, seconds = host.current(), 0
+    while seconds <= _MOST_TIMEOUTS * timeout:
+        time.sleep(1)
+        current = host.current()
+        hangs = any(call is not None and call == before for call, before in zip(current, seen, strict=True))
+        seen, seconds = current, seconds + 1 if hangs else 0
+    logger.error("the model hangs: a call runs for more than %d s; the stack of each thread follows", seconds - 1)
+    faulthandler.dump_traceback()
+    end_process(_FAILED)
 
 
 def _load(folder: Path, control: socket.socket) -> "Host":

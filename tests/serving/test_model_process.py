@@ -173,6 +173,28 @@ def test_requests_get_503_in_time_and_leave_no_descriptors_while_the_models_proc
         wait_until(lambda: descriptors(server.process.pid) < 40)
 
 
+def test_a_server_whose_model_hangs_writes_where_it_hangs_and_ends_with_1(tmp_path):
+    script = "def predict_fn(data, model):\n    while data == 'hang': time.sleep(1)\n    return data"
+    with serving(package(tmp_path, f"{ECHO}\n{script}"), SERVING_TIMEOUT_SECONDS="0.3") as server:
+        assert server.ask("hi").status == 200
+        assert [server.ask("hang").status for _ in range(2)] == [503, 503]
+        assert server.process.wait(timeout=30) == 1
+        log = server.log.read_text()
+    assert "the model hangs: a call runs for more than 3 s" in log
+    assert 'inference.py", line 9 in predict_fn' in log
+
+
+def test_calls_that_follow_each_other_without_a_pause_are_no_hang(tmp_path):
+    script = "def predict_fn(data, model):\n    time.sleep(0.9)\n    return data"
+    with (
+        serving(package(tmp_path, f"{ECHO}\n{script}"), SERVING_TIMEOUT_SECONDS="0.25") as server,
+        ThreadPoolExecutor(4) as clients,
+    ):
+        end = time.monotonic() + 6
+        list(clients.map(lambda _: [server.ask("hi") for _ in iter(lambda: time.monotonic() < end, False)], range(4)))
+        assert server.process.poll() is None
+
+
 def test_requests_leave_no_descriptors_behind(tmp_path):
     script = "def predict_fn(data, model): return sys.exit(1) if data == 'exit' else data"
     with serving(package(tmp_path, f"{ECHO}\n{script}")) as server:
