@@ -41,7 +41,7 @@ SAMPLES = 200
 def main() -> int:
     arguments = _arguments()
     encoder = minilm_folder()
-    missing = [text for text in (TASKS[name].missing() for name in arguments.tasks) if text is not None]
+    missing = [text for text in (TASKS[name].write_missing() for name in arguments.tasks) if text is not None]
     if encoder is None or missing:
         print(missing[0] if missing else "MiniLM is not installed: run make setup, then run again.")
         return 1

@@ -16,7 +16,7 @@ from benchmarks.review_data import REAL_REVIEWS, REPOSITORY, TWO_TEXTS
 from contracts.paths import SPLITS
 
 DRUG_REVIEWS = REAL_REVIEWS.parent / "drug-reviews"
-UNSEEN = REPOSITORY / "build" / "unseen"  # parent of the folders that `write` makes
+UNSEEN = REPOSITORY / "build" / "unseen"  # parent of the folders that Task.write_missing makes
 _PACKAGE = "bokeh_sampledata"
 _GENRES = 8  # the most frequent ones; the others are one class
 
@@ -36,15 +36,15 @@ class Task(NamedTuple):
     table: Callable[[Path], pd.DataFrame] | None = None
     rows: tuple[int, int, int] = (0, 0, 0)
 
-    def missing(self) -> str | None:
-        """Write the folder if possible; return what to do otherwise."""
+    def write_missing(self) -> str | None:
+        """Write the folder if it is missing; return what the user must do if that is impossible, else None."""
         if (self.data / "train.parquet").is_file():
             return None
         package = find_spec(_PACKAGE)
         if self.table is None:
             return f"{self.data} has no data"
         if package is None or package.origin is None:
-            return "the movies are not installed: pip install bokeh-sampledata"
+            return "the movies and passengers are not installed: pip install bokeh-sampledata"
         self.data.mkdir(parents=True, exist_ok=True)
         table = self.table(Path(package.origin).parent / "_data")
         ends = np.cumsum(self.rows).tolist()

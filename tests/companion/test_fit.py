@@ -12,6 +12,7 @@ from container.companion.fit import FEWEST_ROWS, StepsAside
 from container.data.records import RecordArrays, onnx_inputs
 from container.decision.softmax import softmax
 from container.evaluation.metrics import classification_metrics
+from container.training.companion import out_of_fold
 from testing.companions import FIELD, fitted, rows, text, without_meaning
 
 
@@ -41,6 +42,8 @@ def test_texts_that_say_nothing_about_the_label_are_left_out_of_the_trees():
     found = fitted(train)
     assert not found.uses_texts
     assert fitted(rows(600)).uses_texts
+    assert "text" in out_of_fold(fitted(rows(600))).source
+    assert "text" not in out_of_fold(found).source
     np.testing.assert_allclose(predict(found, val)[0], found.table_logits(val.tabular), atol=1e-5)
 
 
