@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +43,28 @@ class PackedText:
         per_record = torch.bincount(chunk_record, weights=chunk_lengths.double()).long()
         return cls(
             tokens, positions, cu_seqlens.int(), chunk_record, tuple(chunk_lengths.tolist()), tuple(per_record.tolist())
+        )
+
+    @classmethod
+    def joined(cls, texts: Sequence["PackedText"]) -> "PackedText":
+        """Return the chunks of all `texts`, in order, as one text of the records of the first, then the next."""
+        first, *rest = texts
+        if not rest:
+            return first
+        tokens, records = sum(first.lengths), len(first.record_lengths)
+        boundaries, chunk_records = [first.cu_seqlens], [first.chunk_record]
+        for text in rest:
+            boundaries.append(text.cu_seqlens[1:] + tokens)
+            chunk_records.append(text.chunk_record + records)
+            tokens += sum(text.lengths)
+            records += len(text.record_lengths)
+        return cls(
+            torch.cat([text.tokens for text in texts]),
+            torch.cat([text.positions for text in texts]),
+            torch.cat(boundaries),
+            torch.cat(chunk_records),
+            tuple(chain.from_iterable(text.lengths for text in texts)),
+            tuple(chain.from_iterable(text.record_lengths for text in texts)),
         )
 
     def to(self, device: torch.device | str) -> "PackedText":

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from container.data.batch import PackedBatch, PackedText
 from container.models.backbone_parts import word_embeddings
 from container.models.classifier import Classifier
-from container.models.encoder import TextBranch, TextEncoder
+from container.models.encoder import TextBranch, TextEncoder, encode_texts
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -148,7 +148,7 @@ class _TextRun(nn.Module):
         text: PackedText = batch.texts[self.text]
         with self._incoming.holding(hidden, anchor):
             if self.ends:
-                return self.branch(text, num_records=len(batch.rows))
+                return self.branch(*encode_texts([self.branch], [text]), text, num_records=len(batch.rows))
             assert isinstance(self.branch.encoder, TextEncoder)
             return self.branch.encoder.token_states(text)
 

@@ -6,7 +6,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from container.data.batch import PackedBatch
-from container.models.encoder import TextBranch
+from container.models.encoder import TextBranch, encode_texts
 from container.models.fusion import FusionHead
 from container.models.modality_dropout import ModalityDropout
 from container.models.record_tokens import DenseTokens, PackedTokens
@@ -53,9 +53,10 @@ class Classifier(nn.Module):
 
     def encode(self, batch: PackedBatch) -> list[Tensor]:
         """Return the features of the texts that `branches` read, [B, H] or [N, H] each."""
+        branches, texts = list(self.branches.values()), [batch.texts[i] for i in self.text_indices]
         return [
-            branch(batch.texts[i], num_records=len(batch.rows))
-            for i, branch in zip(self.text_indices, self.branches.values(), strict=True)
+            branch(encoded, text, num_records=len(batch.rows))
+            for branch, encoded, text in zip(branches, encode_texts(branches, texts), texts, strict=True)
         ]
 
     def head(self, features: list[Tensor], batch: PackedBatch) -> Tensor:

@@ -1,5 +1,7 @@
 """Encode text: a Hugging Face backbone over packed chunks, and a pooler that returns one vector per chunk."""
 
+from collections.abc import Hashable, Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
@@ -156,13 +158,15 @@ class TextBranch(nn.Module):
         self.projection = projection
         self.per_token = per_token
 
-    def forward(self, text: PackedText, *, num_records: int) -> Tensor:
-        """Return features of each record [B, H] (or [B, d]), or of each token [N, H]."""
+    def forward(self, encoded: Tensor, text: PackedText, *, num_records: int) -> Tensor:
+        """Return features of each record [B, H] (or [B, d]), or of each token [N, H].
+
+        Args:
+            encoded: what `encode_texts` returns for `text`.
+        """
         if self.per_token:
-            assert isinstance(self.encoder, TextEncoder), "word encoders return no states of tokens"
-            return self.projection(self.encoder.token_states(text))
-        chunks = self.encoder(text)  # [S, d]
-        return self.projection(mean_over_groups(chunks, text.chunk_record, num_groups=num_records))
+            return self.projection(encoded)
+        return self.projection(mean_over_groups(encoded, text.chunk_record, num_groups=num_records))
 
     def forward_dense(self, input_ids: Tensor, mask: Tensor) -> Tensor:
         """Return the same from input_ids [B, C, T] and mask [B, C, T]; empty chunks are ignored.
@@ -178,6 +182,27 @@ class TextBranch(nn.Module):
         chunks = chunks.unflatten(0, mask.shape[:2])  # [B, C, d]
         real = mask.amax(-1, keepdim=True).to(chunks.dtype)  # [B, C, 1]
         return self.projection((chunks * real).sum(1) / real.sum(1).clamp(min=1))
+
+
+def encode_texts(branches: Sequence[TextBranch], texts: Sequence[PackedText]) -> list[Tensor]:
+    """Return for the text of each branch a vector per chunk [S, d], or the states of its tokens [N, d].
+
+    An encoder that branches share encodes their texts in one pass. One that needs padding takes a pass for each text,
+    because it would pad short texts to the longest chunk of a long one.
+    """
+    passes: dict[Hashable, list[int]] = {}
+    for index, branch in enumerate(branches):
+        passes.setdefault(branch.encoder if branch.encoder.packed else index, []).append(index)
+    encoded: dict[int, Tensor] = {}
+    for indices in passes.values():
+        branch, text = branches[indices[0]], PackedText.joined([texts[i] for i in indices])
+        if branch.per_token:
+            assert isinstance(branch.encoder, TextEncoder), "word encoders return no states of tokens"
+            states, sizes = branch.encoder.token_states(text), [sum(texts[i].lengths) for i in indices]
+        else:
+            states, sizes = branch.encoder(text), [len(texts[i].lengths) for i in indices]
+        encoded.update(zip(indices, states.split(sizes), strict=True))
+    return [encoded[index] for index in range(len(branches))]
 
 
 def mean_over_groups(vectors: Tensor, group: Tensor, *, num_groups: int) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from container.models.encoder import TextEncoder
+from container.models.encoder import TextBranch, TextEncoder
 from container.parallel.degrees import DATA_AXES
 from container.parallel.layer_wrapping import encoder_layers_of
 from container.parallel.mesh import RankMesh
@@ -95,7 +95,8 @@ def _large(module: nn.Module, min_params: int) -> Iterator[nn.Module]:
     yield from inner
     taken = {parameter for unit in inner for parameter in unit.parameters()}
     count = sum(parameter.numel() for parameter in module.parameters() if parameter not in taken)
-    if count >= min_params and not isinstance(module, nn.ModuleList | nn.ModuleDict):  # containers have no forward
+    # Containers have no forward, and a branch's encoder runs outside the branch's.
+    if count >= min_params and not isinstance(module, nn.ModuleList | nn.ModuleDict | TextBranch):
         yield module
 
 

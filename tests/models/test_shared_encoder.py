@@ -5,6 +5,7 @@ import torch
 
 from container.export.onnx import export_onnx
 from container.models.build import build_classifier
+from container.models.encoder import encode_texts
 from contracts.consistency import check_parallelism
 from contracts.errors import ContractError
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
@@ -13,9 +14,9 @@ from tests.models.pretrained_parity import PretrainedParity
 TWO_TEXTS = {"model_class": "trimodal_bert", "tokenizer": "pretrained", "encoder_config": {}, "reinit_layers": 0}
 
 
-def build(folder, *, share_encoder):
+def build(folder, *, share_encoder, family="bert"):
     hp = hyperparameters(**TWO_TEXTS, share_encoder=share_encoder)
-    files = [write_config(folder / "bert", "bert")] * 2
+    files = [write_config(folder / family, family)] * 2
     model = build_classifier(hp, files, tabular_dim=0, numeric_transform=standard_transform(0)).eval()
     return hp, model
 
@@ -40,6 +41,28 @@ def test_it_gives_the_gradients_of_two_encoders_that_are_equal_added_up(tmp_path
     first, second = (dict(branch.encoder.named_parameters()) for branch in apart.branches.values())
     for name, parameter in shared.branches["primary"].encoder.named_parameters():
         torch.testing.assert_close(parameter.grad, first[name].grad + second[name].grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("family", "passes"), [("bert", [(1, 31)]), ("deberta-v2", [(3, 9), (2, 6)])])
+def test_it_encodes_both_texts_in_one_pass_where_it_needs_no_padding(tmp_path, family, passes):
+    _, model = build(tmp_path, share_encoder=True, family=family)
+    shapes = []
+    backbone = model.branches["primary"].encoder.backbone
+    backbone.register_forward_pre_hook(
+        lambda _, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    model(packed_batch([[5, 7], [9]], [[4], [6]]))
+    assert shapes == passes
+
+
+def test_a_text_has_the_features_that_it_has_without_the_other(tmp_path):
+    _, model = build(tmp_path, share_encoder=True)
+    texts = [[5, 7], [9, 3]], [[4], [8, 8, 2]]
+    batch = packed_batch(*texts)
+    for index, (branch, features) in enumerate(zip(model.branches.values(), model.encode(batch), strict=True)):
+        text = batch.texts[index]
+        alone = branch(*encode_texts([branch], [text]), text, num_records=len(batch.rows))
+        torch.testing.assert_close(features, alone)
 
 
 @pytest.mark.long
