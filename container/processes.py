@@ -1,6 +1,7 @@
 """Set up a process of a job: its logging, and its end when its parent ends."""
 
 import ctypes
+import faulthandler
 import gc
 import io
 import logging
@@ -28,7 +29,11 @@ def die_with_parent() -> None:
 
 
 def set_up_logging(*, rank: int = 0, all_ranks: bool = False) -> None:
-    """Log lines to stdout; ranks above 0 add a prefix, and log warnings only unless `all_ranks`."""
+    """Log lines to stdout; ranks above 0 add a prefix, and log warnings only unless `all_ranks`.
+
+    If native code crashes, the stack of each Python thread goes to stderr.
+    """
+    faulthandler.enable(2)  # stderr, which a notebook may have replaced
     if isinstance(sys.stdout, io.TextIOWrapper):
         # As stderr: a file name may be in another encoding, and a process may be killed.
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)

@@ -119,7 +119,8 @@ def _collect(processes: list[Any], pipes: list[Connection], *, stacks: list[Path
             except EOFError:
                 processes[rank].join(10)
                 # It was the first to fail, even if the errors of its peers arrived earlier.
-                at, text, error = 0.0, f"ended with exit code {processes[rank].exitcode}", None
+                text = f"ended with exit code {processes[rank].exitcode}\n{_stacks(stacks[rank])}"
+                at, error = 0.0, None
             if text is None:
                 results[rank] = result
                 continue
@@ -135,9 +136,13 @@ def _collect(processes: list[Any], pipes: list[Connection], *, stacks: list[Path
         for rank in hung:
             os.kill(processes[rank].pid, signal.SIGUSR1)
         time.sleep(0.3)
-        where = "\n".join(f"rank {rank}:\n{stacks[rank].read_text()}" for rank in hung if stacks[rank].exists())
+        where = "\n".join(f"rank {rank}:\n{_stacks(stacks[rank])}" for rank in hung)
         raise RankFailed(f"not done after {timeout:g} s: ranks {hung} of {len(pipes)}\n{where}", ranks=hung)
     return [results[rank] for rank in range(len(pipes))]
+
+
+def _stacks(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
 
 
 def _rank_main(pipe: Connection, *, job: int, rank: int, world_size: int, port: int, call: bytes, stack: Path) -> None:
@@ -149,7 +154,9 @@ def _rank_main(pipe: Connection, *, job: int, rank: int, world_size: int, port: 
         {name: str(value) for name, value in environment.items()}, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1"
     )
     torch.set_num_threads(1)
-    faulthandler.register(signal.SIGUSR1, file=stack.open("w"))
+    file = stack.open("w")
+    faulthandler.enable(file)
+    faulthandler.register(signal.SIGUSR1, file)
     try:
         dist.init_process_group(
             "gloo",

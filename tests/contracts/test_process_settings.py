@@ -1,5 +1,6 @@
 """Settings of the processes' communication and log, and how a job reports its configuration."""
 
+import signal
 import subprocess
 import sys
 
@@ -37,6 +38,17 @@ def test_log_all_ranks_has_every_rank_log_its_progress(all_ranks, lines):
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert [line.split(" ", 1)[1] for line in done.stdout.splitlines()] == lines
+
+
+def test_a_crash_in_native_code_leaves_the_stack_of_the_python_code_that_called_it():
+    program = (
+        "import ctypes; from container.processes import set_up_logging\n"
+        "def read_nothing():\n    ctypes.string_at(0)\n"
+        "set_up_logging()\nread_nothing()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGSEGV
+    assert "in read_nothing" in done.stderr
 
 
 def test_the_log_has_what_differs_from_the_defaults_and_counts_the_rest():

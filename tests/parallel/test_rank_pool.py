@@ -30,6 +30,8 @@ def fail_on(rank, how):
     if dist.get_rank() == rank:
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if how == "crash":
+            os.abort()
         if how == "hang":
             time.sleep(600)
         raise ContractError("column chat: is missing", "Add it.")
@@ -63,6 +65,11 @@ def test_an_exception_names_its_rank_and_the_pool_stays_usable(rank_pool):
 def test_a_killed_rank_is_named_with_its_exit_code(rank_pool):
     with pytest.raises(RankFailed, match="rank 1 of 2: ended with exit code -9"):
         rank_pool.run(fail_on, 1, "kill", world_size=2)
+
+
+def test_a_rank_that_crashes_is_named_with_its_stack(rank_pool):
+    with pytest.raises(RankFailed, match=r"rank 1 of 2: ended with exit code -6\n(?s:.*)in fail_on"):
+        rank_pool.run(fail_on, 1, "crash", world_size=2)
 
 
 def test_ranks_that_hang_are_named_with_their_stack_and_are_ended(rank_pool):
