@@ -1,5 +1,6 @@
 """Declare the contracts of the pipeline's steps, which the step programs and the pipeline definition use."""
 
+from dataclasses import replace
 from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -345,7 +346,7 @@ PAYLOAD = StepContract(
     about="Write sample requests for the package, send them to it, and check the responses.",
     inputs=(
         StepFolder("model_input", f"{_IN}/model", (ARCHIVED_MODEL,), "The package."),
-        _PROCESSED_INPUT,
+        replace(_PROCESSED_INPUT, about="The splits; the first CHECK_ROWS rows of test, or val, go to the package."),
         StepFolder(
             "eval_output", f"{_IN}/eval_data", PREDICTION_FILES,
             "The training job's predictions, to compare the responses with.", required=False,

@@ -32,8 +32,9 @@ Generated from contracts/data_and_model.py and contracts/hyperparameters.py by `
 A job reads `code/hyperparams/hyperparameters.json`, `input/data/settings/settings.json`, then
 `input/config/hyperparameters.json`. A later file takes precedence.
 Values may be strings (`"[1, 2]"`, `"0.1"`, `"true"`). An unknown key is an error that names the nearest known one;
-`sagemaker_*`, `_tuning_objective_metric` and `_comments` are dropped. A value that equals its default counts as not
-set, so a file with the defaults filled in, such as `model/hyperparameters.json`, is the same configuration.
+`sagemaker_*`, `_tuning_objective_metric` and `_comments` are dropped. In checks and
+warnings, a value that equals its default counts as not set, so a file with the defaults filled in, such as
+`model/hyperparameters.json`, is the same configuration. Only a [preset](presets.md) replaces none of its values.
 
 The scope of a setting says what a change of it invalidates:
 
