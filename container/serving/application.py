@@ -1,5 +1,6 @@
 """The WSGI application: GET /ping, POST /invocations, GET /execution-parameters."""
 
+import io
 import json
 import threading
 import time
@@ -61,7 +62,9 @@ class Application:
             headers.append(("Retry-After", "1"))
         headers += [("Content-Type", media_type), ("Content-Length", str(len(body)))]
         start_response(f"{status.value} {status.phrase}", headers)
-        return [] if method == "HEAD" else [body]  # else the client takes the body for the next response
+        if method == "HEAD":
+            return []  # else the client takes the body for the next response
+        return environ["wsgi.file_wrapper"](io.BytesIO(body))  # waitress writes other long bodies to a temporary file
 
     def summary(self) -> str:
         """Return the number of responses and their latency, as a line for the log."""

@@ -107,8 +107,14 @@ class ModelProcess:
             with self._connection() as connection:
                 _send(connection, {"content_type": content_type, "accept": accept}, body)
                 header, answer = _receive(connection)
+        except TimeoutError:
+            raise
         except ConnectionError as error:
             cause = "the server stopped before the request was computed" if self._closed else "the server failed"
+            raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, cause, "Send the request again.") from error
+        except OSError as error:  # EMFILE, ENFILE
+            logger.warning("a request gets status 503: it cannot be sent to the model's process: %s", error)
+            cause = "the server has too few resources for the request"
             raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, cause, "Send the request again.") from error
         if "status" in header:
             raise RequestError(HTTPStatus(header["status"]), header["cause"], header["fix"])

@@ -16,7 +16,7 @@ from typing import Any
 from waitress import wasyncore
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError, TransferEncodingNotImplemented
-from waitress.server import BaseWSGIServer, create_server
+from waitress.server import TcpWSGIServer
 from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 from waitress.utilities import Error
 
@@ -37,6 +37,10 @@ _POLL_SECONDS = 0.1
 _REFUSE_SECONDS = 2.0  # to send responses 503 after the grace time
 _SPARE_THREADS = 4  # respond to requests beyond SERVING_CONCURRENCY, and to requests other than /invocations
 _LEAST_CONNECTIONS = 1000  # a health check must be able to connect while many clients wait
+_PER_CONNECTION = 2  # descriptors: the socket, and the temporary file of a body
+_PER_COMPUTATION = 2  # further descriptors of a request in progress: a socket pair, one end of which stays open
+_OTHER_DESCRIPTORS = 32  # the log, the listening socket, the control connection, and a reserve
+_WARNING_SECONDS = 60  # between two warnings of the same kind
 _READ_BYTES = 1 << 17  # from a socket at once
 _MEMORY_PER_BODY = 1 << 16  # bytes of a body in memory before its request is complete; the rest is in a temporary file
 _HINTS = {
@@ -93,6 +97,26 @@ class _Dispatcher(ThreadedTaskDispatcher):
     def answer_pings(self) -> None:
         while self._pings:
             self._pings.popleft().service()
+
+
+class _Server(TcpWSGIServer):
+    """Log why a connection cannot be accepted."""
+
+    _quiet_until = 0.0
+
+    def accept(self) -> Any:
+        try:
+            return super().accept()
+        except OSError as error:  # EMFILE, ENFILE: the connection stays in the kernel's backlog
+            self.warn("no connection can be accepted: %s\nRaise the limit on descriptors (`ulimit -n`).", error)
+            time.sleep(_POLL_SECONDS)  # poll() reports the backlog again at once
+            return None
+
+    def warn(self, message: str, *values: object) -> None:
+        """Log a warning, at most one a minute."""
+        if time.monotonic() > self._quiet_until:
+            self._quiet_until = time.monotonic() + _WARNING_SECONDS
+            logger.warning(message, *values)
 
 
 class _RefusalTask(ErrorTask):
@@ -187,19 +211,20 @@ def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
 
 def _open(
     application: Application, sockets: dict[int, Any], settings: ServingSettings, *, address: str, port: int
-) -> BaseWSGIServer:
+) -> _Server:
+    concurrency = settings.serving_concurrency
     if not 0 <= port < 1 << 16:  # the C library would take the rest of a division
         raise ContractError(f"port {port}: is not between 0 and 65535", f"Set --port, or {PORT_VARIABLE}, to a port.")
     dispatcher = _Dispatcher()
-    dispatcher.set_thread_count(settings.serving_concurrency + _SPARE_THREADS)
+    dispatcher.set_thread_count(concurrency + _SPARE_THREADS)
     try:
-        server = create_server(
+        server = _Server(
             application,
             sockets,
-            _dispatcher=dispatcher,
+            dispatcher=dispatcher,
             host=address,
             port=port,
-            connection_limit=max(_LEAST_CONNECTIONS, 4 * settings.serving_concurrency + 100),
+            connection_limit=_connection_limit(concurrency),
             backlog=2048,
             recv_bytes=_READ_BYTES,
             inbuf_overflow=_MEMORY_PER_BODY,
@@ -210,14 +235,30 @@ def _open(
         )
     except OSError as error:
         raise ContractError(f"port {port}: cannot be opened: {error}", "Set a --port that no process uses.") from error
-    assert isinstance(server, BaseWSGIServer)  # one socket: `address` is an address, not a name
     server.channel_class = _Channel
     return server
 
 
-def _serve_until_signal(
-    server: BaseWSGIServer, process: ModelProcess, sockets: dict[int, Any], most_seconds: float
-) -> None:
+def _connection_limit(concurrency: int) -> int:
+    """Return the most connections that may be open, so that the descriptors suffice for each and its request.
+
+    Raises:
+        ContractError: they do not suffice for `concurrency` requests in progress.
+    """
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    least = concurrency + _SPARE_THREADS
+    reserved = _OTHER_DESCRIPTORS + _PER_COMPUTATION * least
+    needed = reserved + _PER_CONNECTION * least
+    if needed > descriptors:
+        raise ContractError(
+            f"SERVING_CONCURRENCY is {concurrency}: it needs {needed} descriptors; the limit is {descriptors}",
+            f"Raise the limit (`ulimit -n {needed}`, `docker run --ulimit nofile={needed}`), or lower "
+            "SERVING_CONCURRENCY.",
+        )
+    return min(max(_LEAST_CONNECTIONS, 4 * concurrency + 100), (descriptors - reserved) // _PER_CONNECTION)
+
+
+def _serve_until_signal(server: _Server, process: ModelProcess, sockets: dict[int, Any], most_seconds: float) -> None:
     """Serve until a signal or the end of the model's process; refuse requests that take too long to arrive."""
     stop = threading.Event()
     checked = time.monotonic()
@@ -231,7 +272,7 @@ def _serve_until_signal(
                 channel.refuse_if_slow(most_seconds)
 
 
-def _poll(server: BaseWSGIServer, sockets: dict[int, Any]) -> None:
+def _poll(server: _Server, sockets: dict[int, Any]) -> None:
     """Read from the sockets and write to them, or wait for a moment; accept connections; answer /ping."""
     known = len(_channels(server))
     wasyncore.loop(_POLL_SECONDS, use_poll=True, map=sockets, count=1)
@@ -241,7 +282,7 @@ def _poll(server: BaseWSGIServer, sockets: dict[int, Any]) -> None:
     dispatcher.answer_pings()
 
 
-def _drain(server: BaseWSGIServer, process: ModelProcess, sockets: dict[int, Any], grace: float) -> None:
+def _drain(server: _Server, process: ModelProcess, sockets: dict[int, Any], grace: float) -> None:
     """Complete requests in progress for at most `grace` seconds; then answer the others with status 503."""
     _accept_backlog(server)
     wasyncore.dispatcher.close(server)  # the listening socket only; the threads' wake-up socket stays open
@@ -254,7 +295,7 @@ def _drain(server: BaseWSGIServer, process: ModelProcess, sockets: dict[int, Any
     wasyncore.close_all(sockets)
 
 
-def _wait_for_answers(server: BaseWSGIServer, sockets: dict[int, Any], seconds: float) -> int:
+def _wait_for_answers(server: _Server, sockets: dict[int, Any], seconds: float) -> int:
     """Return the number of requests that are not answered after `seconds` seconds at most."""
     deadline = time.monotonic() + seconds
     quiet = 0
@@ -265,7 +306,7 @@ def _wait_for_answers(server: BaseWSGIServer, sockets: dict[int, Any], seconds: 
     return sum(map(_busy, _channels(server)))
 
 
-def _accept_backlog(server: BaseWSGIServer) -> None:
+def _accept_backlog(server: _Server) -> None:
     """Accept the connections that are already in the kernel's backlog."""
     known = -1
     while known < len(_channels(server)) and server.readable():
@@ -273,7 +314,7 @@ def _accept_backlog(server: BaseWSGIServer) -> None:
         server.handle_accept()
 
 
-def _channels(server: BaseWSGIServer) -> list[_Channel]:
+def _channels(server: _Server) -> list[_Channel]:
     by_descriptor: Any = server.active_channels  # a dict; typeshed declares a channel
     return list(by_descriptor.values())
 

@@ -1,0 +1,97 @@
+"""A server on a machine with little of something: descriptors, connections, processes or disk space."""
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from testing.jobs import REPOSITORY
+from testing.serving import serving
+from tests.serving.test_model_process import ECHO, descriptors, package, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def limited(option, value):
+    """Return a command that runs its arguments with a hard limit of `ulimit`."""
+    return ["bash", "-c", f'ulimit {option} {value} && exec "$@"', "bash"]
+
+
+# Descriptors
+
+
+def test_a_concurrency_that_needs_more_descriptors_than_the_limit_is_an_error_that_names_both(tmp_path):
+    command = [sys.executable, "-m", "container", "serve", "--root", str(package(tmp_path, ECHO)), "--port", "0"]
+    done = subprocess.run(
+        [*limited("-n", 200), *command],
+        cwd=REPOSITORY,
+        env={**os.environ, "SERVING_CONCURRENCY": "39"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "SERVING_CONCURRENCY is 39: it needs 204 descriptors; the limit is 200" in done.stdout
+    assert "`ulimit -n 204`, `docker run --ulimit nofile=204`" in done.stdout
+
+
+@pytest.mark.parametrize("bytes_of_a_body", [10, 100_000])
+def test_clients_that_need_more_descriptors_than_the_limit_all_get_an_answer(tmp_path, bytes_of_a_body):
+    script = "def predict_fn(data, model):\n    time.sleep(0.01)\n    return data"
+    root, together = package(tmp_path, f"{ECHO}\n{script}"), threading.Barrier(150)
+    body = "x" * bytes_of_a_body
+
+    def client(_):
+        together.wait()
+        return server.ask(body)
+
+    with (
+        serving(root, wrapper=limited("-n", 120), SERVING_CONCURRENCY="16") as server,
+        ThreadPoolExecutor(150) as clients,
+    ):
+        statuses = Counter(answer.status for answer in clients.map(client, range(150)))
+        assert statuses.keys() <= {200, 503}
+        assert statuses[200] >= 16
+        assert "Traceback" not in server.log.read_text()
+
+
+def test_a_request_that_gets_no_descriptor_for_its_connection_to_the_model_gets_503_and_the_next_is_answered(tmp_path):
+    with serving(package(tmp_path, ECHO)) as server:
+        process = server.process.pid
+        limits = resource.prlimit(process, resource.RLIMIT_NOFILE)
+        # One descriptor is free: the accepted socket takes it.
+        resource.prlimit(process, resource.RLIMIT_NOFILE, (descriptors(process) + 1, limits[1]))
+        answer = server.ask("hi")
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        assert "Too many open files" in server.log.read_text()
+        resource.prlimit(process, resource.RLIMIT_NOFILE, limits)
+        assert server.ask("hi").status == 200
+
+
+def test_a_server_that_cannot_accept_a_connection_logs_it_once_waits_and_accepts_it_later(tmp_path):
+    with serving(package(tmp_path, ECHO)) as server, ThreadPoolExecutor(1) as clients:
+        process = server.process.pid
+        limits = resource.prlimit(process, resource.RLIMIT_NOFILE)
+        resource.prlimit(process, resource.RLIMIT_NOFILE, (descriptors(process), limits[1]))
+        answer = clients.submit(server.ask, "hi")
+        wait_until(lambda: "no connection can be accepted: [Errno 24]" in server.log.read_text())
+        before = processor_seconds(process)
+        time.sleep(1)
+        assert processor_seconds(process) - before < 0.5
+        resource.prlimit(process, resource.RLIMIT_NOFILE, limits)
+        assert answer.result().status == 200
+        assert server.log.read_text().count("no connection can be accepted") == 1
+
+
+def processor_seconds(process):
+    """Return the processor time that a process has taken."""
+    with open(f"/proc/{process}/stat") as stat:
+        user, system = stat.read().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
