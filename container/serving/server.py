@@ -40,7 +40,10 @@ _LEAST_CONNECTIONS = 1000  # a health check must be able to connect while many c
 _PER_CONNECTION = 2  # descriptors: the socket, and the temporary file of a body
 _PER_COMPUTATION = 2  # further descriptors of a request in progress: a socket pair, one end of which stays open
 _OTHER_DESCRIPTORS = 32  # the log, the listening socket, the control connection, and a reserve
-_WARNING_SECONDS = 60  # between two warnings of the same kind
+_CROWDED = 0.9  # of the most connections; with more, the server closes connections that it could keep
+_IDLE_SECONDS = 1.0  # without a request, until a crowded server may close a connection
+_CHECK_SECONDS = 0.5  # between two looks at all connections
+_WARNING_SECONDS = 60  # between two warnings
 _READ_BYTES = 1 << 17  # from a socket at once
 _MEMORY_PER_BODY = 1 << 16  # bytes of a body in memory before its request is complete; the rest is in a temporary file
 _HINTS = {
@@ -71,11 +74,11 @@ class _TooSlow(Error):
 
 
 class _AnswerTask(WSGITask):
-    """Close the connection after a response if the server is stopping."""
+    """Close the connection after a response if the server is stopping or crowded."""
 
     def build_response_header(self) -> bytes:
-        application: Any = self.channel.server.application  # an Application
-        if application.draining:
+        server: Any = self.channel.server  # a _Server
+        if server.application.draining or server.crowded:
             self.set_close_on_finish()
         return super().build_response_header()
 
@@ -100,9 +103,30 @@ class _Dispatcher(ThreadedTaskDispatcher):
 
 
 class _Server(TcpWSGIServer):
-    """Log why a connection cannot be accepted."""
+    """Keep room for new connections, such as of a health check; log why one cannot be accepted."""
 
+    _map: dict[int, Any]  # the open sockets; typeshed omits it
     _quiet_until = 0.0
+
+    @property
+    def crowded(self) -> bool:
+        """Return whether few further connections can be accepted."""
+        return len(self._map) > _CROWDED * self.adj.connection_limit  # as waitress counts
+
+    def close_idle(self) -> None:
+        """Close the connections that have no request for longest, until half of the most connections are open."""
+        channels, most = _channels(self), self.adj.connection_limit
+        self.warn(
+            "%d sockets are open, of at most %d: closing idle connections\n"
+            "Have the clients close connections that they do not use, or add instances.",
+            len(self._map),
+            most,
+        )
+        latest = time.time() - _IDLE_SECONDS
+        idle = [channel for channel in channels if not _busy(channel) and channel.last_activity < latest]
+        idle.sort(key=lambda channel: channel.last_activity)
+        for channel in idle[: len(channels) - most // 2]:
+            channel.handle_close()
 
     def accept(self) -> Any:
         try:
@@ -266,10 +290,12 @@ def _serve_until_signal(server: _Server, process: ModelProcess, sockets: dict[in
         signal.signal(number, lambda *_: stop.set())
     while not stop.is_set() and process.healthy:
         _poll(server, sockets)
-        if time.monotonic() - checked > 1:
+        if time.monotonic() - checked > _CHECK_SECONDS:
             checked = time.monotonic()
             for channel in _channels(server):
                 channel.refuse_if_slow(most_seconds)
+            if server.crowded:
+                server.close_idle()
 
 
 def _poll(server: _Server, sockets: dict[int, Any]) -> None:

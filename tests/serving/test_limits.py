@@ -1,18 +1,22 @@
 """A server on a machine with little of something: descriptors, connections, processes or disk space."""
 
+import contextlib
 import os
 import resource
+import select
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 
 import pytest
 
 from testing.jobs import REPOSITORY
-from testing.serving import serving
+from testing.serving import ask, serving
 from tests.serving.test_model_process import ECHO, descriptors, package, wait_until
 
 pytestmark = pytest.mark.slow
@@ -21,6 +25,13 @@ pytestmark = pytest.mark.slow
 def limited(option, value):
     """Return a command that runs its arguments with a hard limit of `ulimit`."""
     return ["bash", "-c", f'ulimit {option} {value} && exec "$@"', "bash"]
+
+
+def processor_seconds(process):
+    """Return the processor time that a process has taken."""
+    with open(f"/proc/{process}/stat") as stat:
+        user, system = stat.read().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 # Descriptors
@@ -90,8 +101,59 @@ def test_a_server_that_cannot_accept_a_connection_logs_it_once_waits_and_accepts
         assert server.log.read_text().count("no connection can be accepted") == 1
 
 
-def processor_seconds(process):
-    """Return the processor time that a process has taken."""
-    with open(f"/proc/{process}/stat") as stat:
-        user, system = stat.read().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+# Connections
+
+
+@contextlib.contextmanager
+def crowded(tmp_path, script=""):
+    """Run a server that accepts at most 22 connections."""
+    root = package(tmp_path, f"{ECHO}\n{script}")
+    with serving(root, wrapper=limited("-n", 96), SERVING_CONCURRENCY="4") as server, contextlib.ExitStack() as stack:
+
+        def connect():
+            return stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+
+        yield server, connect
+
+
+def test_ping_is_answered_in_time_while_clients_hold_more_idle_connections_than_the_server_accepts(tmp_path):
+    with crowded(tmp_path) as (server, connect):
+        for _ in range(40):
+            connect()
+        began = time.monotonic()
+        assert server.ask(content_type=None, method="GET", path="/ping").status == 200
+        assert time.monotonic() - began < 10  # waitress closes an idle connection after 120 s
+        assert server.log.read_text().count("of at most 24: closing idle connections") == 1
+
+
+def test_the_connection_that_was_used_last_stays_open_when_idle_ones_are_closed(tmp_path):
+    with crowded(tmp_path) as (server, connect):
+        used = HTTPConnection("127.0.0.1", server.port, timeout=30)
+        used.connect()
+        idle = [connect() for _ in range(18)]
+        time.sleep(0.5)
+        assert ask(used, "hi", None).status == 200
+        time.sleep(1.5)
+        idle += [connect() for _ in range(3)]
+        assert idle[0].recv(1) == b""
+        assert ask(used, "hi", None).status == 200
+        assert select.select(idle[18:], [], [], 0)[0] == []
+
+
+def test_a_request_in_progress_is_answered_when_idle_connections_are_closed(tmp_path):
+    script = "def predict_fn(data, model):\n    time.sleep(4)\n    return data"
+    with crowded(tmp_path, script) as (server, connect), ThreadPoolExecutor(1) as clients:
+        answer = clients.submit(server.ask, "hi")
+        time.sleep(0.5)
+        idle = [connect() for _ in range(21)]
+        assert idle[0].recv(1) == b""
+        assert not answer.done()
+        assert answer.result().status == 200
+
+
+def test_a_crowded_server_closes_a_connection_after_its_response(tmp_path):
+    with crowded(tmp_path) as (server, connect):
+        assert "connection" not in server.ask("hi").headers
+        for _ in range(20):
+            connect()
+        assert server.ask("hi").headers["connection"] == "close"
