@@ -35,6 +35,7 @@ _SWITCH_SECONDS = 0.0005
 _NICE = 5  # the server's process gets a core at once; raising this value needs no privilege
 _BLOCK_BYTES = 1 << 18  # of a body that is copied
 _POLL_SECONDS = 0.1
+MORE_THREADS = "Raise the limit on processes (`ulimit -u`, `docker run --pids-limit`), or lower SERVING_CONCURRENCY."
 _MOST_TIMEOUTS = 10  # a call that runs longer than this many time limits hangs
 
 
@@ -162,7 +163,11 @@ def _run(folder: Path, control: socket.socket, timeout: float) -> NoReturn:
                 break
             if descriptors:  # else this process has too many; the server's process gets ConnectionError
                 connection = socket.socket(fileno=descriptors[0])
-                threading.Thread(target=_respond, args=(host, connection, timeout), daemon=True).start()
+                try:
+                    threading.Thread(target=_respond, args=(host, connection, timeout), daemon=True).start()
+                except RuntimeError as error:  # the limit on processes
+                    logger.warning("a request gets status 503: %s\n%s", error, MORE_THREADS)
+                    connection.close()
     except Exception:
         logger.exception("the model's process failed")
     finally:

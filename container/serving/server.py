@@ -23,7 +23,7 @@ from waitress.utilities import Error
 from container.processes import available_cores, set_up_logging
 from container.serving.application import PING, Application
 from container.serving.errors import error_body
-from container.serving.model_process import STOP_SIGNALS, ModelProcess
+from container.serving.model_process import MORE_THREADS, STOP_SIGNALS, ModelProcess
 from contracts.errors import ContractError
 from contracts.serving import JSON, PORT_VARIABLE, ServingSettings
 
@@ -240,7 +240,11 @@ def _open(
     if not 0 <= port < 1 << 16:  # the C library would take the rest of a division
         raise ContractError(f"port {port}: is not between 0 and 65535", f"Set --port, or {PORT_VARIABLE}, to a port.")
     dispatcher = _Dispatcher()
-    dispatcher.set_thread_count(concurrency + _SPARE_THREADS)
+    try:
+        dispatcher.set_thread_count(concurrency + _SPARE_THREADS)
+    except RuntimeError as error:  # the limit on processes
+        thread = f"thread {len(dispatcher.threads)} of {concurrency + _SPARE_THREADS}"
+        raise ContractError(f"SERVING_CONCURRENCY is {concurrency}: {thread}: {error}", MORE_THREADS) from error
     try:
         server = _Server(
             application,

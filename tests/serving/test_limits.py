@@ -12,9 +12,14 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
+from unittest.mock import Mock
 
 import pytest
 
+from container.serving.application import Application
+from container.serving.server import _open
+from contracts.errors import ContractError
+from contracts.serving import ServingSettings
 from testing.jobs import REPOSITORY
 from testing.serving import ask, serving
 from tests.serving.test_model_process import ECHO, descriptors, package, wait_until
@@ -99,6 +104,35 @@ def test_a_server_that_cannot_accept_a_connection_logs_it_once_waits_and_accepts
         resource.prlimit(process, resource.RLIMIT_NOFILE, limits)
         assert answer.result().status == 200
         assert server.log.read_text().count("no connection can be accepted") == 1
+
+
+# Threads
+
+
+def test_only_the_request_for_which_the_models_process_can_start_no_thread_gets_503(tmp_path):
+    # Linux limits no processes of root, but no machine has memory for such a stack.
+    script = (
+        "from threading import stack_size\ndef predict_fn(data, model):\n    if data == 'full':\n"
+        "        stack_size(1 << 60)\n        time.sleep(2)\n        stack_size(0)\n    return data"
+    )
+    with serving(package(tmp_path, f"{ECHO}\n{script}")) as server, ThreadPoolExecutor(1) as clients:
+        first = clients.submit(server.ask, "full")
+        time.sleep(1)
+        assert server.ask("hi").status == 503
+        assert first.result().status == 200
+        assert server.ask("hi").status == 200
+        assert "can't start new thread\nRaise the limit on processes" in server.log.read_text()
+
+
+def test_a_server_that_cannot_start_its_threads_names_the_setting_and_the_limit():
+    limits = ServingSettings(serving_concurrency=1)
+    threading.stack_size(1 << 60)
+    try:
+        with pytest.raises(ContractError, match="SERVING_CONCURRENCY is 1: thread 1 of 5: can't start") as caught:
+            _open(Application(Mock(), limits), {}, limits, address="127.0.0.1", port=0)
+    finally:
+        threading.stack_size(0)
+    assert "`docker run --pids-limit`" in caught.value.fix
 
 
 # Connections
