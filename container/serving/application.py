@@ -19,6 +19,7 @@ from contracts.serving import JSON, ServingSettings
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 Response = tuple[HTTPStatus, bytes, str]  # status, body, Content-Type
 PING = "/ping"
+RETRY = ("Retry-After", "1")  # a header of each response 503
 _REMEMBERED = 100_000  # latencies kept for the log
 
 
@@ -59,7 +60,7 @@ class Application:
         else:
             status, body, media_type = self._routes[path][1](environ)
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
-            headers.append(("Retry-After", "1"))
+            headers.append(RETRY)
         headers += [("Content-Type", media_type), ("Content-Length", str(len(body)))]
         start_response(f"{status.value} {status.phrase}", headers)
         if method == "HEAD":

@@ -5,15 +5,18 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from waitress import wasyncore
+from waitress.buffers import OverflowableBuffer
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError, TransferEncodingNotImplemented
 from waitress.server import TcpWSGIServer
@@ -21,7 +24,7 @@ from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 from waitress.utilities import Error
 
 from container.processes import available_cores, set_up_logging
-from container.serving.application import PING, Application
+from container.serving.application import PING, RETRY, Application
 from container.serving.errors import error_body
 from container.serving.model_process import MORE_THREADS, STOP_SIGNALS, ModelProcess
 from contracts.errors import ContractError
@@ -51,11 +54,52 @@ _HINTS = {
     HTTPStatus.REQUEST_TIMEOUT: "Send the request faster, or in several requests.",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "Send the records in several requests.",
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "Send fewer or shorter headers.",
+    HTTPStatus.SERVICE_UNAVAILABLE: "Send the request again, or in several smaller requests.",
 }
 
 
+class _Body(OverflowableBuffer):
+    """Drop a body for which the temporary folder has no room, so that the client can send it and read the response.
+
+    Attributes:
+        error: why the body is lost, or None.
+    """
+
+    error: OSError | None = None
+
+    def append(self, s: bytes) -> None:
+        if self.error is None:
+            try:
+                super().append(s)
+            except OSError as error:
+                self.error = error
+                with suppress(OSError):  # the file's buffer still has bytes, which have no room
+                    self.close()
+
+
+class _NoRoom(Error):
+    code, reason = HTTPStatus.SERVICE_UNAVAILABLE.value, HTTPStatus.SERVICE_UNAVAILABLE.phrase
+
+
 class _Parser(HTTPRequestParser):
-    """Respond with status 400 also where waitress raises an exception of Python, or responds with 501."""
+    """Respond with status 400 also where waitress raises an exception of Python, or responds with 501.
+
+    Respond with status 503 to a request whose body cannot be written to a temporary file.
+    """
+
+    def received(self, data: bytes) -> int:
+        consumed = super().received(data)
+        if self.completed and self.error is None and self.body_rcv is not None:
+            body: Any = self.body_rcv.getbuf()  # a _Body
+            if body.error is not None:
+                logger.warning(
+                    "a request gets status 503: its body cannot be written to %s: %s\n"
+                    "Free space there, set TMPDIR to another folder, or lower SERVING_MAX_BYTES.",
+                    tempfile.gettempdir(),
+                    body.error,
+                )
+                self.error = _NoRoom("the server has no room for the body")
+        return consumed
 
     def parse_header(self, header_plus: bytes) -> None:
         try:
@@ -67,6 +111,8 @@ class _Parser(HTTPRequestParser):
         # Proxies disagree about where such a request ends (RFC 9112, 6.1 and 6.3).
         if "TRANSFER_ENCODING" in self.headers or (self.chunked and "CONTENT_LENGTH" in self.headers):
             raise ParsingError("Transfer-Encoding together with Content-Length, or in another version than HTTP/1.1")
+        if self.body_rcv is not None:
+            self.body_rcv.buf = _Body(self.adj.inbuf_overflow)
 
 
 class _TooSlow(Error):
@@ -151,7 +197,7 @@ class _RefusalTask(ErrorTask):
         status = HTTPStatus(error.code)
         body = error_body(status, str(error.body), _HINTS.get(status, ""))
         self.status = f"{status.value} {status.phrase}"
-        self.response_headers = [("Content-Type", JSON)]
+        self.response_headers = [("Content-Type", JSON), *([RETRY] if status == _NoRoom.code else [])]
         self.set_close_on_finish()
         self.content_length = len(body)
         self.write(body)

@@ -135,6 +135,40 @@ def test_a_server_that_cannot_start_its_threads_names_the_setting_and_the_limit(
     assert "`docker run --pids-limit`" in caught.value.fix
 
 
+# Disk space
+
+
+@pytest.mark.parametrize("headers", [{}, {"transfer_encoding": "chunked"}])
+def test_a_body_for_which_the_disk_has_no_room_gets_503_and_the_next_request_is_answered(full_disk, headers):
+    server = full_disk
+    body = "x" * (3 << 20)
+    answer = server.ask(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body.encode()) if headers else body, **headers)
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert "no room for the body" in answer.json["error"]["message"]
+    log = server.log.read_text()
+    assert f"its body cannot be written to {server.log.parent / 'tmp'}: [Errno 28] No space left" in log
+    assert "set TMPDIR to another folder, or lower SERVING_MAX_BYTES." in log
+    assert server.ask("x" * 100_000).status == 200
+
+
+def test_a_long_answer_needs_no_disk_space(full_disk):
+    assert full_disk.ask("long").body == b"y" * (3 << 20)
+
+
+@pytest.fixture
+def full_disk(tmp_path):
+    """Run a server whose temporary folder has room for 1 MiB."""
+    if subprocess.run(["unshare", "--map-root-user", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine allows no mount namespaces")
+    script = "def predict_fn(data, model): return 'y' * (3 << 20) if data == 'long' else data"
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    mount = ["unshare", "--map-root-user", "--mount", "bash", "-ec"]
+    mount += [f'mount -t tmpfs -o size=1m tmpfs "{folder}"; exec "$@"', "bash"]
+    with serving(package(tmp_path, f"{ECHO}\n{script}"), wrapper=mount, TMPDIR=str(folder)) as server:
+        yield server
+
+
 # Connections
 
 
