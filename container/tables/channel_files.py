@@ -217,7 +217,7 @@ def _grouped(group: Sequence[tuple[pa.Table, Origin]], first_row: int) -> TableS
         return TableSlice(table, first_row, origin)
     later, position = [*origin.later_files], table.num_rows
     for other, where in others:
-        if where.file != origin.file and where.first_row == 0:
+        if where.file is not None and where.file != origin.file and where.first_row == 0:
             later.append((position, where.file))
         later += [(position + start, file) for start, file in where.later_files]
         position += other.num_rows
