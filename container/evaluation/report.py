@@ -219,7 +219,7 @@ def _heat_map(analysis: SplitAnalysis, labels: Sequence[int | str]) -> Markup:
         note += f" Only the {len(shown)} of {len(labels)} classes with the most errors are shown."
     return charts.heat_map(
         matrix[np.ix_(shown, shown)],
-        [labels[k] for k in shown],
+        [labels[int(k)] for k in shown],
         supports=supports[shown],
         title=f"Confusion matrix{rule}, {analysis.split}",
         note=note,

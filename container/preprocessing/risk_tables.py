@@ -107,7 +107,7 @@ class CategoryCounts:
     def __init__(self, *, num_folds: int, num_labels: int) -> None:
         self.index: dict[str, int] = {}
         self.missing = 0
-        self._counts = np.zeros((64, num_folds, num_labels), np.int64)
+        self._counts = np.zeros((64, num_folds, num_labels), np.int32)
 
     def add(self, column: pa.Array | pa.ChunkedArray, folds: np.ndarray, label_index: np.ndarray) -> None:
         """Count the rows of a batch whose label index is not negative. [R] each"""
@@ -144,7 +144,7 @@ class CategoryCounts:
         for name in names:
             self.index.setdefault(name, len(self.index))
         if len(self.index) > len(self._counts):
-            more = np.zeros((2 * len(self.index) - len(self._counts), *self._counts.shape[1:]), np.int64)
+            more = np.zeros((2 * len(self.index) - len(self._counts), *self._counts.shape[1:]), np.int32)
             self._counts = np.concatenate([self._counts, more])
         return np.array([self.index[name] for name in names], np.int64)
 

@@ -95,6 +95,12 @@ def test_a_rows_own_label_does_not_reach_its_risk(tmp_path: Path) -> None:
     np.testing.assert_array_equal(risks[1], np.float32(label.mean()))
 
 
+def test_a_column_of_too_many_categories_for_its_classes_is_named(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("container.preprocessing.fit.MOST_RISKS", 60)
+    with pytest.raises(ContractError, match="column 'c': 40 categories and 2 classes are more than 60 risk values"):
+        fit(tmp_path, table(40, c=[f"only {i}" for i in range(40)]))
+
+
 @pytest.mark.parametrize("folds", [0, 1])
 def test_without_folds_train_gets_the_full_table(tmp_path: Path, folds: int) -> None:
     assert fit(tmp_path, table(), settings(risk_table_folds=folds))[1] is None
