@@ -28,6 +28,9 @@ _LIST_BEGIN = re.compile(
 )
 _SEPARATOR = re.compile(rf"{_BLANK}(?:,|(?P<end>\])){_BLANK}")
 _LIST_END = re.compile(rf"{_BLANK}(?P<brace>\}})?{_BLANK}")
+_JSON_FIX = (
+    'Send an object {column: value}, an array of them, or {"instances": [...]}; JSON Lines: one object per line.'
+)
 
 
 @dataclass(frozen=True)
@@ -88,21 +91,22 @@ def _json_parts(values: Iterable[tuple[Any, int]], columns: Sequence[str]) -> It
     """Group records, each with its size; a record that cannot be read is an error as a value."""
 
     def read(records: Sequence[Any], first: int) -> pa.Table:
-        for record in records:
-            if isinstance(record, RequestError):
-                raise record
+        refused = {i: record for i, record in enumerate(records) if isinstance(record, RequestError)}
+        if refused:
+            raise ContractError.of_rows({i: error.cause for i, error in refused.items()}, _JSON_FIX)
         return records_to_table(records, columns, first=first)
 
+    blank = dict.fromkeys(columns)
     rows: list[Any] = []
     first = size = 0
     for value, length in values:
         if rows and (len(rows) == PART_RECORDS or size + length > PART_BYTES):
-            yield Part(rows, first, read)
+            yield Part(rows, first, read, blank=blank)
             rows, first, size = [], first + len(rows), 0
         rows.append(value)
         size += length
     if rows:
-        yield Part(rows, first, read)
+        yield Part(rows, first, read, blank=blank)
 
 
 def _lines(body: bytes) -> Iterator[tuple[Any, int]]:
@@ -176,7 +180,4 @@ def _decoded(body: bytes) -> str:
 
 
 def _not_json(cause: str) -> RequestError:
-    return bad_request(
-        cause,
-        'Send an object {column: value}, an array of them, or {"instances": [...]}; JSON Lines: one object per line.',
-    )
+    return bad_request(cause, _JSON_FIX)
