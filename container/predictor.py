@@ -161,9 +161,9 @@ class Predictor:
         transformed = self._preprocessor.transform(inputs, origin=Origin(first_row=first), max_tokens=self._max_tokens)
         records = RecordArrays.from_batch(transformed.batch, [field.role for field in fields])
         if (limit := self._max_tokens) is not None:
-            for i in range(len(records.row)):
-                if records.padded_tokens(i) > limit:
-                    raise _too_long(records, i, [field.column for field in fields], limit, first=first)
+            long = [i for i in range(len(records.row)) if records.padded_tokens(i) > limit]
+            if long:
+                raise _too_long(records, long, [field.column for field in fields], limit, first=first)
         return records
 
     def compute(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
@@ -227,15 +227,18 @@ class Predictor:
 
 
 def _too_long(
-    records: RecordArrays, index: int, columns: Sequence[str], limit: int, *, first: int
+    records: RecordArrays, indices: Sequence[int], columns: Sequence[str], limit: int, *, first: int
 ) -> RecordTooLongError:
-    shapes = zip(columns, records.padded_shapes(index))
-    parts = [f"column {name!r} has {chunks} chunks of up to {longest} tokens" for name, (chunks, longest) in shapes]
-    return RecordTooLongError(
-        f"record {first + index + 1}: has at least {records.padded_tokens(index)} tokens, with chunks padded to one "
-        f"length; at most {limit} are accepted ({', '.join(parts)})",
-        "Send a shorter text, serve with a larger SERVING_MAX_TOKENS, or train with chunk_trancate=true.",
-    )
+    causes = {}
+    for index in indices:
+        shapes = zip(columns, records.padded_shapes(index))
+        parts = [f"column {name!r} has {chunks} chunks of up to {longest} tokens" for name, (chunks, longest) in shapes]
+        causes[index] = (
+            f"record {first + index + 1}: has at least {records.padded_tokens(index)} tokens, with chunks padded to "
+            f"one length; at most {limit} are accepted ({', '.join(parts)})"
+        )
+    fix = "Send a shorter text, serve with a larger SERVING_MAX_TOKENS, or train with chunk_trancate=true."
+    return RecordTooLongError.of_rows(causes, fix)
 
 
 class OnnxBackend:

@@ -89,8 +89,8 @@ RANDOM_TRANSFORMER = Case(
 ONE_ENCODER = Case("both texts have the same pretrained encoder", lambda hp: _is_pretrained(hp) and _can_share(hp))
 TABLE = Case("the model reads a table", lambda hp: hp.has_table)
 CATEGORIES = Case("categories enter the model", lambda hp: bool(hp.encoded_categories))
-BINARY = Case("there are two classes", lambda hp: hp.is_binary)
-MULTICLASS = Case("there are more than two classes", lambda hp: not hp.is_binary)
+BINARY = Case("there are two classes", lambda hp: hp.num_classes == 2)
+MULTICLASS = Case("there are more than two classes", lambda hp: hp.num_classes > 2)
 
 _SMALL = {
     "hidden_size": 64,
@@ -114,11 +114,11 @@ def _calibration(facts: DataFacts) -> tuple[str, str] | None:
 
 
 def _weights_of_rare_classes(facts: DataFacts) -> tuple[list[float], str] | None:
-    fair = facts.rows / len(facts.class_rows)
-    rarest = min(facts.class_rows)
-    if not 0 < rarest < _RARE * fair:
+    present = [rows for rows in facts.class_rows if rows]
+    fair, rarest = facts.rows / len(present), min(present)
+    if rarest >= _RARE * fair:
         return None
-    weights = [round(math.sqrt(fair / rows), 3) for rows in facts.class_rows]
+    weights = [round(math.sqrt(fair / rows), 3) if rows else 1.0 for rows in facts.class_rows]
     return weights, f"the rarest class has {rarest} of {facts.rows} rows"
 
 

@@ -13,10 +13,11 @@ def serving_settings(config: PipelineConfig, contract: StepContract) -> dict[str
     """Return the settings of the model that a step hosts or registers, without those at their default."""
     deploy = config.aws and config.aws.deploy
     if contract is BATCH_SCORE and config.batch_score is not None:
-        payload = config.batch_score.max_payload_mb
+        batch = config.batch_score
+        payload = (batch.max_payload_mb or 0) << 20  # of lines of the file: a filter writes JSON with more blanks
         return {
-            "serving_timeout_seconds": config.batch_score.timeout_seconds - _SECONDS_TO_ANSWER,
-            **({"serving_max_bytes": payload << 20} if payload else {}),
+            "serving_timeout_seconds": batch.timeout_seconds - _SECONDS_TO_ANSWER,
+            **({"serving_max_bytes": payload * (2 if batch.input_filter else 1)} if payload else {}),
         }
     if contract is REGISTRATION and deploy:
         if deploy.serverless is not None:

@@ -36,7 +36,7 @@ class Fitted:
     Attributes:
         table: trees over the table alone; None without a table.
         classes: ids of the classes that it was fitted on. [M]
-        log_priors: the logarithm of the share of each other class; NaN for `classes`. [K]
+        log_shares: of each other class, the logarithm of its share; of `classes`, that of the share left for them. [K]
         rows: positions in train of the rows that it was fitted on. [N]
         uses_texts: whether its trees read the scores of the texts, or the table alone.
         rounds: of boosting.
@@ -47,7 +47,7 @@ class Fitted:
     companion: Companion
     table: FittedTrees | None
     classes: np.ndarray
-    log_priors: np.ndarray
+    log_shares: np.ndarray
     rows: np.ndarray
     uses_texts: bool
     rounds: int
@@ -67,8 +67,8 @@ class Fitted:
 
     def all_classes(self, logits: np.ndarray) -> np.ndarray:
         """Add the classes that were left out. [N, M] -> [N, K]"""
-        placed = np.tile(self.log_priors, (len(logits), 1))
-        placed[:, self.classes] = logits
+        placed = np.tile(self.log_shares, (len(logits), 1))
+        placed[:, self.classes] += logits
         return placed
 
 
@@ -117,10 +117,13 @@ def fit_companion(
         assert table is not None
         trees = table
     shares = (counts + 0.5) * class_weights
-    log_priors = np.log(shares / shares.sum())
-    log_priors[classes] = np.nan
-    companion = build_companion(fields, bags, linear, trees, num_numbers=tabular.shape[1], log_priors=log_priors)
-    return Fitted(companion, table, classes, log_priors, rows, uses_texts, trees.rounds, trees.out_of_fold, codes)
+    shares /= shares.sum()
+    shares[classes] = shares[classes].sum()
+    log_shares = np.log(shares)
+    companion = build_companion(
+        fields, bags, linear, trees, num_numbers=tabular.shape[1], classes=classes, log_shares=log_shares
+    )
+    return Fitted(companion, table, classes, log_shares, rows, uses_texts, trees.rounds, trees.out_of_fold, codes)
 
 
 def _is_better(trees: FittedTrees, other: FittedTrees, labels: np.ndarray, *, weights: np.ndarray) -> bool:

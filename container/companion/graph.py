@@ -52,18 +52,20 @@ def build_companion(
     trees: FittedTrees,
     *,
     num_numbers: int,
-    log_priors: np.ndarray,
+    classes: np.ndarray,
+    log_shares: np.ndarray,
 ) -> Companion:
     """Return the companion that computes `linear` and `trees`.
 
     Args:
         trees: read the table and the scores, or the table alone.
         num_numbers: columns of the table.
-        log_priors: the logit of each class that the trees were not fitted on; NaN for the others. [K]
+        classes: the M classes that the trees were fitted on. [M]
+        log_shares: of each other class, the logarithm of its share; of `classes`, that of the share left for them. [K]
     """
     graph = _Graph()
     _add_scores(graph, fields, bags, linear)
-    _add_trees(graph, trees, num_numbers=num_numbers, log_priors=log_priors)
+    _add_trees(graph, trees, num_numbers=num_numbers, classes=classes, log_shares=log_shares)
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", None]) for name in (LOGITS, SCORES)]
     built = helper.make_graph(graph.nodes, "companion", graph.inputs, outputs, graph.constants)
     return Companion(helper.make_model(built, opset_imports=OPSETS, ir_version=_IR_VERSION))
@@ -136,7 +138,9 @@ def _terms(graph: _Graph, table: np.ndarray, index: str) -> str:
     return graph.add("Cast", graph.add("Gather", graph.constant(table, np.uint16), index), to=TensorProto.INT64)
 
 
-def _add_trees(graph: _Graph, fitted: FittedTrees, *, num_numbers: int, log_priors: np.ndarray) -> None:
+def _add_trees(
+    graph: _Graph, fitted: FittedTrees, *, num_numbers: int, classes: np.ndarray, log_shares: np.ndarray
+) -> None:
     """Add the nodes from the table and the scores to the logarithms of the probabilities of all K classes."""
     features = SCORES
     if num_numbers:
@@ -149,14 +153,14 @@ def _add_trees(graph: _Graph, fitted: FittedTrees, *, num_numbers: int, log_prio
     graph.nodes.append(ensemble)
     if fitted.out_of_fold.shape[1] == 2:  # only the second column is the score: the first has two meanings
         raw = graph.add("Mul", graph.slice(raw, 1, 2, axis=1), graph.constant([[-0.5, 0.5]], np.float32))
-    fitted_on = np.isnan(log_priors)
+    fitted_on = np.isin(np.arange(len(log_shares)), classes)
     if fitted_on.all():
         graph.add("LogSoftmax", raw, output=LOGITS, axis=1)
         return
     column = np.where(fitted_on, np.cumsum(fitted_on) - 1, 0)
     placed = graph.add("Gather", graph.add("LogSoftmax", raw, axis=1), graph.constant(column, np.int64), axis=1)
     kept = graph.add("Mul", placed, graph.constant(fitted_on, np.float32))
-    graph.add("Add", kept, graph.constant(np.nan_to_num(log_priors), np.float32), output=LOGITS)
+    graph.add("Add", kept, graph.constant(log_shares, np.float32), output=LOGITS)
 
 
 def _ensemble(fitted: FittedTrees) -> onnx.NodeProto:

@@ -90,7 +90,14 @@ class Isotonic:
 def log_odds(logits: np.ndarray) -> np.ndarray:
     """Return log(p / (1 - p)) of each class's softmax p: its logit against all others. [N, K] -> [N, K] float64"""
     logits = logits.astype(np.float64)
-    num_classes = logits.shape[1]
-    others = np.where(np.eye(num_classes, dtype=bool), -np.inf, logits[:, None, :])  # [N, K, K]
-    largest = others.max(axis=2, keepdims=True)
-    return logits - (largest + np.log(np.exp(others - largest).sum(axis=2, keepdims=True)))[..., 0]
+    rows, first = np.arange(len(logits)), logits.argmax(axis=1)
+    # Of the others of all classes but the largest, the largest one is among them: the difference is at least 1.
+    relative = np.exp(logits - logits[rows, first][:, None])
+    rest = relative.sum(axis=1, keepdims=True) - relative
+    rest[rows, first] = 1  # replaced
+    others = logits[rows, first][:, None] + np.log(np.maximum(rest, 1))
+    below = logits.copy()
+    below[rows, first] = -np.inf
+    second = below.max(axis=1)
+    others[rows, first] = second + np.log(np.exp(below - second[:, None]).sum(axis=1))
+    return logits - others

@@ -203,8 +203,12 @@ def bar_chart(
     return _figure(title, parts, legend=blocks, note=note, size=(_WIDTH, height))
 
 
-def heat_map(matrix: np.ndarray, labels: Sequence[int | str], *, title: str, note: str) -> Markup:
-    """Draw a confusion matrix: rows are labels, columns predictions, shades the shares of the row. [K, K]"""
+def heat_map(matrix: np.ndarray, labels: Sequence[int | str], *, supports: np.ndarray, title: str, note: str) -> Markup:
+    """Draw a confusion matrix: rows are labels, columns predictions, shades the shares of the row. [K, K]
+
+    Args:
+        supports: records of each label; more than in its row if the matrix has some of the classes only. [K]
+    """
     num_classes = len(labels)
     cell = min(100.0, max(13.0, 420 / num_classes))
     names = [shorten(str(label), 22) for label in labels]
@@ -223,7 +227,7 @@ def heat_map(matrix: np.ndarray, labels: Sequence[int | str], *, title: str, not
             above = {"x": at, "y": edge, "text_anchor": "middle"}
         parts.append(_tag("text", name, style="tick", x=edge, y=at, text_anchor="end", dy="0.35em", title=labels[i]))
         parts.append(_tag("text", name, style="tick", title=labels[i], **above))
-        support = int(matrix[i].sum())
+        support = int(supports[i])
         for j in range(num_classes):
             count = int(matrix[i, j])
             share = count / support if support else 0.0

@@ -29,6 +29,7 @@ from container.evaluation.plots import NAMED_CLASSES, area, hardest_first
 from container.evaluation.tuning_report import shown_setting, tuning_section
 
 SHOWN_COLUMNS = 20
+_MOST_CELLS_A_SIDE = 50
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,19 @@ def _sweep(analysis: SplitAnalysis) -> Markup | None:
 def _heat_map(analysis: SplitAnalysis, labels: Sequence[int | str]) -> Markup:
     rule = f" at threshold {analysis.threshold:.4g}" if len(labels) == 2 else ""
     note = "Shades show each cell's share of its row. Hover over a cell for its count." if len(labels) > 2 else ""
-    return charts.heat_map(analysis.confusion, labels, title=f"Confusion matrix{rule}, {analysis.split}", note=note)
+    matrix, supports = analysis.confusion, analysis.confusion.sum(axis=1)
+    shown = np.arange(len(labels))
+    if len(labels) > _MOST_CELLS_A_SIDE:
+        errors = supports + matrix.sum(axis=0) - 2 * matrix.diagonal()
+        shown = np.sort(np.argsort(-errors, kind="stable")[:_MOST_CELLS_A_SIDE])
+        note += f" Only the {len(shown)} of {len(labels)} classes with the most errors are shown."
+    return charts.heat_map(
+        matrix[np.ix_(shown, shown)],
+        [labels[int(k)] for k in shown],
+        supports=supports[shown],
+        title=f"Confusion matrix{rule}, {analysis.split}",
+        note=note,
+    )
 
 
 def _histogram(analysis: SplitAnalysis, labels: Sequence[int | str]) -> Markup:

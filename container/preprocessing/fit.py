@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 SCAN_ROWS = 16384
 NAMED_ROWS = 5
+MOST_RISKS = 20_000_000  # of a column, which take about 4 GB
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ class SplitStatistics:
             summary.add(values[labelled] if self.labelled_only else values)
         for name, counts in self.categories.items():
             counts.add(table[name], folds, label_index)
+            self._check_size(name, counts)
         self.ids.add(table[self.columns.id_name])
 
     def merge(self, other: "SplitStatistics") -> None:
@@ -138,7 +140,17 @@ class SplitStatistics:
             summary.merge(other.numeric[name])
         for name, counts in self.categories.items():
             counts.merge(other.categories[name], label_index)
+            self._check_size(name, counts)
         self.ids.merge(other.ids)
+
+    def _check_size(self, name: str, counts: CategoryCounts) -> None:
+        categories, classes = len(counts.index), self.totals.shape[1]
+        if categories * classes > MOST_RISKS:
+            raise ContractError(
+                f"column {name!r}: {categories:,} categories and {classes} classes are more than {MOST_RISKS:,} risk "
+                "values",
+                "Leave the column out of cat_field_list, or write fewer categories, e.g. the first letters of a code.",
+            )
 
 
 def scan_train(files: Sequence[Path], hp: Hyperparameters, columns: TableColumns) -> SplitStatistics:

@@ -107,7 +107,7 @@ class CategoryCounts:
     def __init__(self, *, num_folds: int, num_labels: int) -> None:
         self.index: dict[str, int] = {}
         self.missing = 0
-        self._counts = np.zeros((64, num_folds, num_labels), np.int64)
+        self._counts = np.zeros((64, num_folds, num_labels), np.int32)
 
     def add(self, column: pa.Array | pa.ChunkedArray, folds: np.ndarray, label_index: np.ndarray) -> None:
         """Count the rows of a batch whose label index is not negative. [R] each"""
@@ -144,7 +144,7 @@ class CategoryCounts:
         for name in names:
             self.index.setdefault(name, len(self.index))
         if len(self.index) > len(self._counts):
-            more = np.zeros((2 * len(self.index) - len(self._counts), *self._counts.shape[1:]), np.int64)
+            more = np.zeros((2 * len(self.index) - len(self._counts), *self._counts.shape[1:]), np.int32)
             self._counts = np.concatenate([self._counts, more])
         return np.array([self.index[name] for name in names], np.int64)
 
@@ -175,21 +175,22 @@ def fold_of(rows: np.ndarray, *, seed: int, num_folds: int) -> np.ndarray:
     return (mixed % np.uint64(num_folds)).astype(np.int64)
 
 
-def smoothed_risk(counts: np.ndarray, totals: np.ndarray, *, smooth_factor: float, count_threshold: int) -> np.ndarray:
+def smoothed_risk(
+    counts: np.ndarray, num_rows: int, prior: np.ndarray, *, smooth_factor: float, count_threshold: int
+) -> np.ndarray:
     """Return class frequencies, smoothed towards the prior.
 
-    With n rows of a category, n_k of them of class k, N rows in all and prior p_k = N_k / N:
+    With n rows of a category, n_k of them of class k, N rows in all and prior p_k:
     (n_k + s p_k) / (n + s), s = smooth_factor * N; p_k where n < count_threshold or n + s = 0.
 
     Args:
         counts: rows by category and class. [C, K]
-        totals: all rows by class. [K]
+        prior: share of each class. [K]
 
     Returns:
         [C + 1, K] float64, the last row the prior.
     """
-    prior = totals / totals.sum()
-    strength = smooth_factor * totals.sum()
+    strength = smooth_factor * num_rows
     rows = counts.sum(1, keepdims=True)  # [C, 1]
     weight = rows + strength
     risk = np.divide(
@@ -210,6 +211,9 @@ def fit_risk_table(
 ) -> tuple[RiskTable, np.ndarray | None]:
     """Fit the table on all training rows, and the values of each fold on the rows of the others.
 
+    The prior is that of all rows in every fold. That of the other folds would be lower where a class is frequent in the
+    fold, so the value of rare categories would tell something about the label.
+
     Args:
         counts: [C, F, K]. totals: rows of all categories by fold and class. [F, K]
 
@@ -218,7 +222,9 @@ def fit_risk_table(
     """
     kept = slice(1, 2) if binary else slice(None)
     settings = {"smooth_factor": smooth_factor, "count_threshold": count_threshold}
-    whole = smoothed_risk(counts.sum(1), totals.sum(0), **settings)[:, kept]
+    num_rows = totals.sum()
+    prior = totals.sum(0) / num_rows
+    whole = smoothed_risk(counts.sum(1), num_rows, prior, **settings)[:, kept]
     table = RiskTable(
         default=tuple(whole[-1].tolist()),
         risk={name: tuple(row) for name, row in zip(categories, whole.tolist())},
@@ -228,10 +234,8 @@ def fit_risk_table(
         return table, None
     folds = []
     for fold in range(counts.shape[1]):
-        others = totals.sum(0) - totals[fold]
-        # A few rows can all be in one fold, which leaves no others.
-        usable = others.sum() > 0
-        folds.append(smoothed_risk(counts.sum(1) - counts[:, fold], others, **settings)[:, kept] if usable else whole)
+        others = num_rows - totals[fold].sum()
+        folds.append(smoothed_risk(counts.sum(1) - counts[:, fold], others, prior, **settings)[:, kept])
     return table, np.stack(folds)
 
 

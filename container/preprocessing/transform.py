@@ -19,7 +19,7 @@ from container.text.chunk_tokenizer import ChunkTokenizer
 from container.text.encoder_config import check_positions, read_config
 from container.text.tokenization import TextCounts, TextProcessor
 from contracts.artifacts import PREPROCESSING, tokenizer_folder
-from contracts.errors import ContractError
+from contracts.errors import ContractError, RowErrors
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,13 @@ class Preprocessor:
         """
         origin = origin or Origin()
         fitted = self.fitted
+        errors = RowErrors()
         for name in fitted.feature_inputs:
             if name not in table.column_names:
                 raise missing_column(name, table.column_names, str(origin.file or "records"))
-            check_single_values(table[name], name, origin=origin)
+            with errors:
+                check_single_values(table[name], name, origin=origin)
+        errors.raise_first()
         rows = np.arange(first_row, first_row + table.num_rows, dtype=np.int64)
         has_label = fitted.label_name in table.column_names
         label = np.full(len(rows), UNLABELLED, np.int64)
@@ -158,10 +161,13 @@ class Preprocessor:
         tabular = np.empty((len(rows), len(fitted.feature_columns)), np.float32)
         imputed: Counter[str] = Counter()
         unseen: Counter[str] = Counter()
+        errors = RowErrors()
         for position, name in enumerate(fitted.numeric_columns):
-            values = numbers(table[name], name, origin=origin)
-            tabular[:, position], missing = impute(values, fitted.imputation[name])
-            imputed[name] = int(np.count_nonzero(missing & kept))
+            with errors:
+                values = numbers(table[name], name, origin=origin)
+                tabular[:, position], missing = impute(values, fitted.imputation[name])
+                imputed[name] = int(np.count_nonzero(missing & kept))
+        errors.raise_first()
         position = len(fitted.numeric_columns)
         row_folds = folds.folds(rows) if folds is not None else None
         for name in fitted.categorical_columns:

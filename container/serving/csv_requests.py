@@ -12,7 +12,7 @@ from container.serving.parts import MAX_COLUMNS, PART_BYTES, PART_RECORDS, Part,
 from container.tables.channel_files import check_names
 from container.tables.csv_blocks import Block, CsvText, first_cells
 from container.tables.csv_files import text_start
-from contracts.errors import ContractError, shown
+from contracts.errors import ContractError, invalid_rows, shown
 from contracts.serving import ServingSettings
 
 _HEADER_BYTES = 1 << 16
@@ -53,7 +53,7 @@ def csv_parts(body: bytes, columns: Sequence[str], *, header: bool | None, limit
     lines = (found[1] for found in _LINE.finditer(body, start) if found.start() < len(body))
     filled = lines if len(names) == 1 else filter(None, lines)
     while rows := list(islice(filled, PART_RECORDS)):
-        yield Part(rows, first, read)
+        yield Part(rows, first, read, blank=b"," * (len(names) - 1))
         first += len(rows)
 
 
@@ -143,8 +143,27 @@ def _records(data: np.ndarray, text: CsvText, columns: Sequence[str]) -> Iterato
 def _read_lines(lines: Sequence[bytes], text: CsvText, columns: Sequence[str], *, first: int) -> pa.Table:
     block = Block(np.frombuffer(b"\n".join(lines) + b"\n", np.uint8), text)
     block.first = first + bool(text.has_header)
-    _check(block)
-    table = block.parse(columns)
-    if table.num_rows != len(lines):
-        raise bad_request(f"{text.row(block.first)}: has a line break in quotes", _BY_LINES)
+    try:
+        block.check()
+        table = block.parse(columns)
+    except ContractError:
+        _check_lines(lines, text, first=block.first)
+        raise  # each line is a row of the block
+    if table.num_rows != len(lines):  # a line break in quotes
+        _check_lines(lines, text, first=block.first)
     return table
+
+
+def _check_lines(lines: Sequence[bytes], text: CsvText, *, first: int) -> None:
+    """Raise ContractError if lines have misplaced or unclosed quotes, or NUL bytes."""
+
+    def check(line: tuple[int, bytes]) -> None:
+        block = Block(np.frombuffer(line[1] + b"\n", np.uint8), text)
+        block.first = first + line[0]
+        block.check()
+        if b"\0" in line[1]:
+            block.parse()
+
+    causes = invalid_rows(enumerate(lines), check)
+    if causes:
+        raise ContractError.of_rows(causes, _BY_LINES)

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Self
@@ -38,25 +38,25 @@ class Prediction:
     errors: Mapping[int, str] | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Prepared:
-    """Consecutive records of a request, preprocessed in one or several pieces.
+    """Consecutive records of a request, preprocessed.
 
     Attributes:
-        records: the piece of each valid record. [V]
-        indices: the position of each valid record in its piece. [V]
+        records: the prepared records that contain each valid record. [V]
+        indices: the position of each valid record among them. [V]
         valid: whether each record is valid. [N]
         errors: the errors of the invalid records, in order. [N - V]
     """
 
-    records: list[RecordArrays] = field(default_factory=list)
-    indices: list[int] = field(default_factory=list)
-    valid: list[bool] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
+    records: Sequence[RecordArrays]
+    indices: Sequence[int]
+    valid: np.ndarray
+    errors: Sequence[str]
 
     def scored(self, probabilities: np.ndarray) -> "Scored":
         """Return the result for the probabilities of the valid records. [V, K]"""
-        return Scored(probabilities, np.array(self.valid, bool), self.errors)
+        return Scored(probabilities, self.valid, self.errors)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Scored:
 
     probabilities: np.ndarray
     valid: np.ndarray
-    errors: list[str]
+    errors: Sequence[str]
 
 
 class ServedModel:
@@ -138,37 +138,32 @@ class ServedModel:
         return self.decide([part.scored(self.compute(part.records, part.indices)) for part in self.prepare(request)])
 
     def prepare(self, request: Request) -> Iterator[Prepared]:
-        """Yield the records of a request, preprocessed in parts.
+        """Return the records of a request, preprocessed in parts.
 
         Raises:
             RequestError: 400, a column or every record is missing, or a record is invalid, for example because a value
                 of a numeric column is not a number; 413, a record has too many tokens.
         """
-        for part in request.parts(self.feature_inputs):
-            prepared = Prepared()
-            self._add(part, prepared)
-            yield prepared
+        return map(self._prepare, request.parts(self.feature_inputs))
 
-    def _add(self, part: Part, prepared: Prepared) -> None:
-        try:
-            records = self._predictor.prepare(part.table(), first=part.first)
-        except ContractError as error:
-            if not self._report_invalid:
-                status = HTTPStatus.BAD_REQUEST
-                if isinstance(error, RecordTooLongError):
-                    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-                raise RequestError(status, error.cause, error.fix) from error
-            if len(part) > 1:  # find the invalid records
-                for half in part.halves():
-                    self._add(half, prepared)
-                return
-            prepared.valid.append(False)
-            prepared.errors.append(one_line(error.cause))
-            return
-        count = len(records.row)
-        prepared.records += [records] * count
-        prepared.indices += range(count)
-        prepared.valid += [True] * count
+    def _prepare(self, part: Part) -> Prepared:
+        errors: dict[int, str] = {}  # by position
+        records: list[RecordArrays] = []
+        while not records and len(errors) < len(part):
+            try:
+                records = [self._predictor.prepare(part.table(), first=part.first)]
+            except ContractError as error:
+                found = {row: cause for row, cause in error.row_causes.items() if row not in errors}
+                if not (found and self._report_invalid):
+                    status = HTTPStatus.BAD_REQUEST
+                    if isinstance(error, RecordTooLongError):
+                        status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+                    raise RequestError(status, error.cause, error.fix) from error
+                errors |= found
+                part = part.blanked(found)
+        valid = np.array([row not in errors for row in range(len(part))])
+        indices = np.flatnonzero(valid).tolist()
+        return Prepared(records * len(indices), indices, valid, [one_line(errors[row]) for row in sorted(errors)])
 
     def compute(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
         """Return the probabilities of record indices[i] of records[i], before the package's calibration. [N, K]"""

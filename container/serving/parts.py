@@ -1,6 +1,6 @@
 """Define a part of a request: consecutive records that are read and prepared together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from container.serving.errors import bad_request
 from container.tables.channel_files import missing_column
+from container.tables.column_types import unpacked
 
 # A part takes up to 30 times its bytes in memory; fewer records would fill the model's batches less well.
 PART_RECORDS, PART_BYTES = 1000, 1 << 18
@@ -21,12 +22,14 @@ class Part:
     Attributes:
         rows: a table, or what `read` converts to one. [N]
         first: number of the request's records before them.
-        read: returns the table of `rows`, which begin with record `first`; raises ContractError for an invalid record.
+        read: returns the table of `rows`, which begin with record `first`; raises ContractError for invalid records.
+        blank: a record without values, if `rows` is not a table.
     """
 
     rows: pa.Table | Sequence[Any]
     first: int
     read: Callable[[Any, int], pa.Table] = lambda rows, _first: rows
+    blank: Any = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -35,14 +38,18 @@ class Part:
         """Return the records as raw columns.
 
         Raises:
-            ContractError: a record is invalid.
+            ContractError: records are invalid; its `row_causes` are by their positions in the part.
         """
         return self.read(self.rows, self.first)
 
-    def halves(self) -> tuple[Self, Self]:
-        middle = len(self) // 2
-        later = replace(self, rows=self.rows[middle:], first=self.first + middle)
-        return replace(self, rows=self.rows[:middle]), later
+    def blanked(self, records: Container[int]) -> Self:
+        """Return the part with records without values at some positions."""
+        rows = self.rows
+        if isinstance(rows, Sequence):
+            return replace(self, rows=[self.blank if i in records else row for i, row in enumerate(rows)])
+        kept = pa.array([None if i in records else i for i in range(len(rows))], pa.int64())
+        columns = [unpacked(column).take(kept) for column in rows.columns]
+        return replace(self, rows=pa.table(columns, rows.column_names))
 
 
 def check_columns(columns: Sequence[str], present: Sequence[str]) -> None:

@@ -9,17 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from container.serving.csv_requests import csv_parts
 from container.serving.errors import RequestError, bad_request, check_limit
 from container.serving.media_types import MediaType, request_type
-from container.serving.parts import MAX_COLUMNS, PART_BYTES, PART_RECORDS, Part, check_columns
-from container.tables.channel_files import check_names
+from container.serving.parquet_requests import parquet_parts
+from container.serving.parts import PART_BYTES, PART_RECORDS, Part
 from container.tables.json_files import REQUEST_DECODER
 from container.tables.records import records_to_table
-from contracts.errors import ContractError, first_line
+from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, ServingSettings
 
 _LISTED = ("instances", "records")  # {"instances": [...]}
@@ -30,7 +28,9 @@ _LIST_BEGIN = re.compile(
 )
 _SEPARATOR = re.compile(rf"{_BLANK}(?:,|(?P<end>\])){_BLANK}")
 _LIST_END = re.compile(rf"{_BLANK}(?P<brace>\}})?{_BLANK}")
-_DECOMPRESSED = "bytes after it is decompressed"
+_JSON_FIX = (
+    'Send an object {column: value}, an array of them, or {"instances": [...]}; JSON Lines: one object per line.'
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Request:
         if self.media_type.name in (JSON, JSON_LINES):
             values = _json_values(self.body) if self.media_type.name == JSON else _lines(self.body)
             return _json_parts(values, columns)
-        return _parquet_parts(self.body, columns, self.limits)
+        return parquet_parts(self.body, columns, self.limits)
 
 
 def read_request(body: bytes, content_type: str | None, limits: ServingSettings) -> Request:
@@ -91,21 +91,22 @@ def _json_parts(values: Iterable[tuple[Any, int]], columns: Sequence[str]) -> It
     """Group records, each with its size; a record that cannot be read is an error as a value."""
 
     def read(records: Sequence[Any], first: int) -> pa.Table:
-        for record in records:
-            if isinstance(record, RequestError):
-                raise record
+        refused = {i: record for i, record in enumerate(records) if isinstance(record, RequestError)}
+        if refused:
+            raise ContractError.of_rows({i: error.cause for i, error in refused.items()}, _JSON_FIX)
         return records_to_table(records, columns, first=first)
 
+    blank = dict.fromkeys(columns)
     rows: list[Any] = []
     first = size = 0
     for value, length in values:
         if rows and (len(rows) == PART_RECORDS or size + length > PART_BYTES):
-            yield Part(rows, first, read)
+            yield Part(rows, first, read, blank=blank)
             rows, first, size = [], first + len(rows), 0
         rows.append(value)
         size += length
     if rows:
-        yield Part(rows, first, read)
+        yield Part(rows, first, read, blank=blank)
 
 
 def _lines(body: bytes) -> Iterator[tuple[Any, int]]:
@@ -179,37 +180,4 @@ def _decoded(body: bytes) -> str:
 
 
 def _not_json(cause: str) -> RequestError:
-    return bad_request(
-        cause,
-        'Send an object {column: value}, an array of them, or {"instances": [...]}; JSON Lines: one object per line.',
-    )
-
-
-def _parquet_parts(body: bytes, columns: Sequence[str], limits: ServingSettings) -> Iterator[Part]:
-    try:
-        with pq.ParquetFile(pa.BufferReader(body)) as file:
-            schema, metadata = file.schema_arrow, file.metadata
-            check_limit(metadata.num_columns, "columns", MAX_COLUMNS)
-            check_names(schema.names, "the request")
-            sizes = (metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-            check_limit(sum(sizes), _DECOMPRESSED, limits.serving_max_decoded_bytes)
-        if metadata.num_rows:
-            check_columns(columns, schema.names)
-        texts = [field.name for field in schema if pa.types.is_string(field.type)]
-        first = 0
-        # Dictionaries, because every row may contain the same long text.
-        with pq.ParquetFile(pa.BufferReader(body), read_dictionary=texts) as file:
-            for batch in file.iter_batches(PART_RECORDS, columns=list(columns), use_threads=False):
-                num_bytes = sum(map(_decoded_bytes, batch.columns))
-                check_limit(num_bytes, _DECOMPRESSED, limits.serving_max_decoded_bytes)
-                yield Part(pa.Table.from_batches([batch]), first, lambda rows, _first: records_to_table(rows))
-                first += batch.num_rows
-    except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise bad_request(f"the request is not Parquet: {first_line(error)}", "Write the table again.") from error
-
-
-def _decoded_bytes(column: pa.Array) -> int:
-    if not (pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)):
-        return column.nbytes
-    lengths = pc.call_function("binary_length", [column.dictionary]).take(column.indices)
-    return pc.call_function("sum", [pc.cast(lengths, pa.int64())]).as_py() or 0
+    return bad_request(cause, _JSON_FIX)

@@ -57,7 +57,7 @@ def main() -> None:
     task = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     try:
         result = _ask(task)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         result = {"error": f"{type(error).__name__}: {error}", "detail": traceback.format_exc()}
     Path(task["answers"]).write_text(json.dumps(result), "utf-8")
 

@@ -23,7 +23,7 @@ from container.serving.calibration import CalibrationMap
 from container.steps import ask_package
 from container.steps.program import StepRun
 from container.steps.sample_requests import Record, request_body, sample_name
-from container.tables.channel_files import Origin, iter_tables
+from container.tables.channel_files import Origin, read_head
 from container.tables.data_files import find_data_files
 from container.tables.values import keys, numbers, texts
 from contracts import artifacts
@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 _SPLITS = ("test", "val")  # the first of them that exists is compared
 _SUM_TOLERANCE = 1e-3
+_LONGEST = 1_800.0  # seconds in which a package is loaded and answers
 
 
 @dataclass(frozen=True)
@@ -236,33 +237,29 @@ def _predictions_folder(step: StepRun) -> Path | None:
 def _first_rows(split: str, data: Path, predictions: Sequence[Path], package: Package, count: int) -> Expected:
     fitted = package.fitted
     columns = [fitted.id_name, *fitted.feature_inputs]
-    rows, origin = _head(find_data_files(data), columns, count)
-    ids = keys(rows[fitted.id_name]).to_pylist()
-    records = _records(rows, fitted, origin)
+    rows = read_head(find_data_files(data), columns, count)
+    ids = keys(rows.table[fitted.id_name]).to_pylist()
+    records = _records(rows.table, fitted, rows.origin)
     if not predictions:
         return Expected(split, ids, records, None)
     names = [*map(artifacts.probability_column, range(len(fitted.class_labels)))]
-    predicted, scored = _head(predictions[:1], [fitted.id_name, *names], count)
+    predicted = read_head(predictions[:1], [fitted.id_name, *names], count)
     fix = "Provide the records that the predictions belong to."
-    for row, (here, there) in enumerate(zip(ids, keys(predicted[fitted.id_name]).to_pylist())):
+    for row, (here, there) in enumerate(zip(ids, keys(predicted.table[fitted.id_name]).to_pylist())):
         if here != there:
-            problem = f"has the {fitted.id_name} {there!r}, but {origin.row(row)} has {here!r}"
-            raise ContractError(f"{scored.row(row)} {problem}", fix)
-    if predicted.num_rows != rows.num_rows:
-        raise ContractError(f"{scored.file}: has fewer rows than {origin.file}", fix)
-    probabilities = np.stack([numbers(predicted[name], name, origin=scored) for name in names], axis=1)  # [N, K]
+            problem = f"has the {fitted.id_name} {there!r}, but {rows.origin.row(row)} has {here!r}"
+            raise ContractError(f"{predicted.origin.row(row)} {problem}", fix)
+    found = predicted.table.num_rows
+    if found != len(ids):
+        comparison = f"has {'fewer' if found < len(ids) else 'more'} rows than the table that begins with"
+        raise ContractError(f"{predicted.origin.file}: {comparison} {rows.origin.file}", fix)
+    probabilities = np.stack(
+        [numbers(predicted.table[name], name, origin=predicted.origin) for name in names], axis=1
+    )  # [N, K]
     calibration = package.folder / CALIBRATION
     if calibration.is_file():
         probabilities = CalibrationMap.read(calibration).apply(probabilities)
     return Expected(split, ids, records, probabilities)
-
-
-def _head(files: Sequence[Path], columns: Sequence[str], count: int) -> tuple[pa.Table, Origin]:
-    """Return at most `count` first rows, and their origin."""
-    for part in iter_tables(files, columns, rows_per_batch=count):
-        if part.table.num_rows:
-            return part.table, part.origin
-    raise ContractError(f"{files[0]}: has no row", "Provide a table with rows.")
 
 
 def _records(table: pa.Table, fitted: FittedPreprocessing, origin: Origin) -> list[Record]:
@@ -292,7 +289,16 @@ def _ask(package: Package, questions: Sequence[Question], scratch: Path) -> None
     task.write_text(json.dumps(content), "utf-8")
     without_limits = {name: value for name, value in os.environ.items() if name not in ServingSettings.variables()}
     command = [sys.executable, "-I", ask_package.__file__, str(task)]
-    done = subprocess.run(command, cwd=scratch, env=without_limits, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(
+            command, cwd=scratch, env=without_limits, capture_output=True, text=True, check=False, timeout=_LONGEST
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ContractError(
+            f"{package.archive}: the process that loads it and answers {len(questions)} requests did not end within "
+            f"{_LONGEST:.0f} s",
+            "Look in the scripts of the package for a call that waits, such as one of the network or of input().",
+        ) from error
     if done.returncode != 0 or not answers.is_file():
         last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
         raise ContractError(

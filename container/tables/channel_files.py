@@ -166,6 +166,24 @@ def iter_tables(files: Sequence[Path], columns: Sequence[str], *, rows_per_batch
     yield from number_slices(files, tables, rows_per_batch=rows_per_batch)
 
 
+def read_head(files: Sequence[Path], columns: Sequence[str], count: int) -> TableSlice:
+    """Return the first `count` rows of `files`, or all if they have fewer; see iter_tables.
+
+    Raises:
+        ContractError: also if there is no row.
+    """
+    group: list[tuple[pa.Table, Origin]] = []
+    wanted = count
+    for part in iter_tables(files, columns, rows_per_batch=count):
+        group.append((part.table.slice(0, wanted), part.origin))
+        wanted -= part.table.num_rows
+        if wanted <= 0:
+            break
+    if wanted == count:
+        raise ContractError(f"{files[0]}: has no row", "Provide a table with rows.")
+    return _grouped(group, 0)
+
+
 def number_slices(
     files: Iterable[Path], tables: Callable[[Path], Iterable[pa.Table]], *, rows_per_batch: int
 ) -> Iterator[TableSlice]:
@@ -197,10 +215,11 @@ def _grouped(group: Sequence[tuple[pa.Table, Origin]], first_row: int) -> TableS
     (table, origin), *others = group
     if not others:
         return TableSlice(table, first_row, origin)
-    later, position = [], table.num_rows
+    later, position = [*origin.later_files], table.num_rows
     for other, where in others:
-        if where.file != origin.file and where.first_row == 0:
+        if where.file is not None and where.file != origin.file and where.first_row == 0:
             later.append((position, where.file))
+        later += [(position + start, file) for start, file in where.later_files]
         position += other.num_rows
     together = pa.concat_tables([table for table, _ in group]).combine_chunks()
     return TableSlice(together, first_row, replace(origin, later_files=tuple(later)))

@@ -1,13 +1,19 @@
 """Convert columns of any Arrow type to the types that cells have, and texts to those that UTF-8 can encode."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
+
+from contracts.errors import first_line
 
 _SINGLE_VALUES = (
     pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal,
     pa.types.is_string, pa.types.is_large_string, pa.types.is_date, pa.types.is_time,
     pa.types.is_timestamp, pa.types.is_duration,
 )  # fmt: skip
+# The type of a column in which caller's records have lists or dicts: the name of the kind, null for a single value.
+NESTED_CELLS = pa.struct([("kind", pa.string())])
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType | None:
@@ -41,6 +47,29 @@ def decode(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
         return decode(column.dictionary).take(column.indices)
     return column.cast(kind)
+
+
+def unpacked(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return a column without dictionaries, which its rows share, and views, of which Arrow 25 cannot take rows."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return unpacked(column.cast(kind.value_type))
+    if pa.types.is_string_view(kind):
+        return column.cast(pa.string())
+    return column.cast(pa.binary()) if pa.types.is_binary_view(kind) else column
+
+
+def invalid_values(
+    column: pa.Array | pa.ChunkedArray, check: Callable[[pa.Array | pa.ChunkedArray], object]
+) -> dict[int, str]:
+    """Return the message of each row for which `check` raises ArrowInvalid, by position."""
+    column, messages = unpacked(column), {}
+    for row in range(len(column)):
+        try:
+            check(column.slice(row, 1))
+        except pa.ArrowInvalid as error:
+            messages[row] = first_line(error)
+    return messages
 
 
 def widen_floats(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -159,30 +159,33 @@ class Block:
         self._read(readable, columns, pa.binary(), remember)
         if not invalid:
             return None
-        row, columns = invalid[0], self.text.columns
+        columns = self.text.columns
         names = ", ".join(map(repr, columns[:_LISTED_COLUMNS]))
         more = ", ..." if len(columns) > _LISTED_COLUMNS else ""
-        return ContractError(
-            f"{self.text.row(self.first + row.number - 1)}: has {row.actual_columns} columns instead of "
-            f"{row.expected_columns}: {row.text[:_SHOWN_CHARACTERS]!r}",
+        return ContractError.of_rows(
+            {
+                row.number - 1: f"{self.text.row(self.first + row.number - 1)}: has {row.actual_columns} columns "
+                f"instead of {row.expected_columns}: {row.text[:_SHOWN_CHARACTERS]!r}"
+                for row in invalid
+            },
             f"Give every row these cells: {names}{more}. Enclose a cell that contains a "
             "delimiter or a line break in quotes.",
         )
 
     def _not_utf8(self, data: np.ndarray, columns: Sequence[str]) -> ContractError:
         table = self._read(data, columns, pa.binary())
-        for row, cells in enumerate(zip(*table.to_pydict().values())):
-            for name, cell in zip(columns, cells):
+        causes: dict[int, str] = {}
+        for name in reversed(columns):  # the first column's cause is kept
+            for row, cell in enumerate(table[name].to_pylist()):
                 try:
                     cell.decode()
                 except UnicodeDecodeError as error:
-                    return ContractError(
+                    causes[row] = (
                         f"{self.text.cell(self.first + row, self.text.columns.index(name))}: byte "
                         f"0x{cell[error.start]:02X} after {cell[: error.start].decode()[-_SHOWN_CHARACTERS:]!r} is "
-                        "not UTF-8",
-                        to_utf8("WINDOWS-1252"),
+                        "not UTF-8"
                     )
-        raise AssertionError("Arrow rejects a cell that is not UTF-8, and nothing else")
+        return ContractError.of_rows(dict(sorted(causes.items())), to_utf8("WINDOWS-1252"))
 
     def _last_end(self) -> int:
         for size in (_TAIL_BYTES, len(self.data)):

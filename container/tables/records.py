@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from container.tables.channel_files import check_names
-from container.tables.column_types import replace_surrogates
+from container.tables.column_types import NESTED_CELLS, invalid_values, replace_surrogates
 from container.tables.values import texts
-from contracts.errors import ContractError, first_line, shown
+from contracts.errors import ContractError, RowErrors, first_line, invalid_rows, shown
 
 _FIX = "Pass a list of dicts, a DataFrame or an Arrow table."
 _TEXT_OR_BYTES = (str, bytes, bytearray, memoryview)
@@ -24,7 +24,7 @@ def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 
 
     A key that a dict lacks is null, whatever the other dicts have. A column of mixed types (1, "1") is read as strings,
     as from a CSV file. Lone surrogates, which JSON can represent and UTF-8 cannot, become U+FFFD in values. A column
-    with lists, arrays or dicts becomes a column of empty ones, so that only code that needs the column rejects it.
+    with lists, arrays or dicts becomes one of NESTED_CELLS, so that only code that needs the column rejects it.
 
     Args:
         columns: the columns to take from dicts, if not all; a dict without any of them is an error.
@@ -38,12 +38,11 @@ def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 
         records = pa.Table.from_batches([records])
     if isinstance(records, pa.Table):
         check_names(records.column_names, "records")
+        errors = RowErrors()
         for name, column in zip(records.column_names, records.columns):
-            try:
-                column.validate(full=True)
-            except pa.ArrowInvalid as error:
-                cause = f"records: column {name!r} has an invalid value: {first_line(error)}"
-                raise ContractError(cause, "Write texts as UTF-8, and the table again.") from error
+            with errors:
+                _check_values(column, name)
+        errors.raise_first()
         return records
     if hasattr(records, "columns") and hasattr(records, "iloc"):
         names = [str(name) for name in records.columns]
@@ -58,24 +57,45 @@ def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 
     except TypeError:
         raise ContractError(f"records: {shown(records)} is of type {type(records).__name__}", _FIX) from None
     rows = list(rows)
-    for index, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise ContractError(f"record {first + index + 1}: {shown(row)} is not a dict of columns", _FIX)
+    wrong = {index: row for index, row in enumerate(rows) if not isinstance(row, Mapping)}
+    if wrong:
+        causes = {
+            index: f"record {first + index + 1}: {shown(row)} is not a dict of columns" for index, row in wrong.items()
+        }
+        raise ContractError.of_rows(causes, _FIX)
     names = dict.fromkeys(name for row in rows for name in row)
     if not all(isinstance(name, str) for name in names):
         for index, row in enumerate(rows):
             check_names(list(map(str, row)), f"record {first + index + 1}")
         rows = [{str(name): value for name, value in row.items()} for row in rows]
         names = dict.fromkeys(map(str, names))
-    check_names(list(names), "records")
+    try:
+        check_names(list(names), "records")
+    except ContractError as error:
+        error.row_causes = invalid_rows(rows, lambda row: check_names(list(row), "records"))
+        raise
     names = dict.fromkeys(columns) or names
-    for index, row in enumerate(rows if columns else ()):
-        if row.keys().isdisjoint(columns):
-            raise ContractError(
-                f"record {first + index + 1}: has no column of the model",
-                f"Pass a value, or null, for at least one of {', '.join(map(repr, columns))}.",
-            )
+    empty = [index for index, row in enumerate(rows if columns else ()) if row.keys().isdisjoint(columns)]
+    if empty:
+        raise ContractError.of_rows(
+            {index: f"record {first + index + 1}: has no column of the model" for index in empty},
+            f"Pass a value, or null, for at least one of {', '.join(map(repr, columns))}.",
+        )
     return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+
+
+def _check_values(column: pa.ChunkedArray, name: str) -> None:
+    """Raise ContractError where values are not of the column's type, for example texts that are not UTF-8."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        invalid = invalid_values(column, lambda value: value.validate(full=True))
+        if not invalid:  # a dictionary may have values that no row has
+            return
+        cause = f"records: column {name!r} has an invalid value: "
+        refused = ContractError(cause + first_line(error), "Write texts as UTF-8, and the table again.")
+        refused.row_causes = {row: cause + message for row, message in invalid.items()}
+        raise refused from error
 
 
 def _series(column: Any) -> pa.Array | pa.ChunkedArray:
@@ -95,9 +115,9 @@ def _column(values: list[Any]) -> pa.Array:
     values = [None if _is_missing(value) else value for value in values]
     nested = tuple(kind for kind in set(map(type, values)) if _is_nested(kind))
     if nested:
-        first = next(value for value in values if isinstance(value, nested))
-        kind, empty = (pa.struct([]), {}) if isinstance(first, Mapping) else (pa.list_(pa.null()), [])
-        return pa.array([empty if isinstance(value, nested) else None for value in values], kind)
+        kinds = ("dict" if isinstance(value, Mapping) else "list" for value in values)
+        cells = [{"kind": kind} if isinstance(value, nested) else None for kind, value in zip(kinds, values)]
+        return pa.array(cells, NESTED_CELLS)
     try:
         return _alike(values)
     except (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError):

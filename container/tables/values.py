@@ -7,14 +7,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from container.tables.channel_files import Origin
-from container.tables.column_types import decode, exact_integers, is_binary, is_text, plain_type, widen_floats
-from contracts.errors import ContractError, shown
+from container.tables.column_types import (
+    NESTED_CELLS,
+    decode,
+    exact_integers,
+    invalid_values,
+    is_binary,
+    is_text,
+    plain_type,
+    widen_floats,
+)
+from contracts.errors import ContractError, RowErrors, shown
 from contracts.numbers import LARGEST_NUMBER
 
 MISSING_NUMBERS = ("", "na", "n/a", "null", "none", "nan")
 _UNSIGNED = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _NUMBER = f"^[+-]?{_UNSIGNED}"
 _INTEGRAL = r"^(-?(?:0|[1-9][0-9]*))\.0*$"
+_NUMBER_FIX = (
+    "Write a number such as 12.5, or leave the cell empty. If the column is a category, move it from tab_field_list to "
+    "cat_field_list."
+)
+_FINITE_FIX = "Write a finite number, or leave the cell empty for imputation."
 _ZONE = r"(Z|[+-][0-9]{2}:?[0-9]{2})?$"
 _FRACTION = r"(\.[0-9]*?)0+" + _ZONE
 
@@ -30,21 +44,28 @@ def check_single_values(column: pa.Array | pa.ChunkedArray, name: str, *, origin
     """Raise ContractError where a column's type is not one of single values, or bytes are not UTF-8 text."""
     kind = column.type
     if plain_type(kind) is None:
-        index = pc.index(column.is_valid(), True).as_py()
-        held = "dict" if pa.types.is_struct(kind) or pa.types.is_map(kind) else "list"
-        held = f"a {held}" if pa.types.is_nested(kind) else f"the type {kind}"
-        raise ContractError(
-            f"{origin.row(max(index, 0))}: column {name!r} contains {held}, not a single value",
-            "Give each column one text or number per record.",
-        )
+        causes = {
+            row: f"{origin.row(row)}: column {name!r} contains {held}, not a single value"
+            for row, held in _held(column).items()
+        }
+        raise ContractError.of_rows(causes, "Give each column one text or number per record.")
     try:
         if is_binary(kind):
             decode(column)
     except pa.ArrowInvalid as error:
-        raise ContractError(
-            f"{origin.file or 'records'}: column {name!r} is of type {kind} and is not UTF-8 text",
-            "Write the column as strings.",
-        ) from error
+        cause = f"{origin.file or 'records'}: column {name!r} is of type {kind} and is not UTF-8 text"
+        rows = invalid_values(column, decode) or range(len(column))  # a dictionary may have values that no row has
+        raise ContractError.of_rows(dict.fromkeys(rows, cause), "Write the column as strings.") from error
+
+
+def _held(column: pa.Array | pa.ChunkedArray) -> dict[int, str]:
+    """Return the description of each row that is not a single value, by position; rows with a value are first."""
+    kind = column.type
+    if kind == NESTED_CELLS:
+        return {row: f"a {cell['kind']}" for row, cell in enumerate(column.to_pylist()) if cell}
+    held = "a dict" if pa.types.is_struct(kind) or pa.types.is_map(kind) else "a list"
+    held = held if pa.types.is_nested(kind) else f"the type {kind}"
+    return dict.fromkeys(np.argsort(column.is_null(), kind="stable").tolist(), held)
 
 
 def keys(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -75,8 +96,9 @@ def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) ->
     kind = column.type
     if pa.types.is_null(kind):
         return np.full(len(column), np.nan)
+    wrong = np.zeros(len(column), bool)
     if is_text(kind):
-        parsed = _parse(column, name, origin)
+        parsed, wrong = _parse(column)
     elif (
         pa.types.is_boolean(kind)
         or pa.types.is_integer(kind)
@@ -85,19 +107,17 @@ def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) ->
     ):
         parsed = pc.cast(column, pa.float64(), safe=False)
     else:
-        raise ContractError(
-            f"{origin.file or 'records'}: column {name!r} is of type {kind}, which is not numeric",
-            "Take it out of tab_field_list, or write it as numbers.",
-        )
+        cause = f"{origin.file or 'records'}: column {name!r} is of type {kind}, which is not numeric"
+        fix = "Take it out of tab_field_list, or write it as numbers."
+        raise ContractError.of_rows(dict.fromkeys(range(len(column)), cause), fix)
     values = parsed.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
-    wrong = np.flatnonzero(np.abs(values) > LARGEST_NUMBER)  # inf too; NaN compares false
-    if len(wrong):
-        index = int(wrong[0])
-        value = shown(column[index].as_py())
-        raise ContractError(
-            f"{origin.row(index)}, column {name!r}: {value} is not a finite 32-bit number",
-            "Write a finite number, or leave the cell empty for imputation.",
-        )
+    infinite = np.abs(values) > LARGEST_NUMBER  # inf too; NaN compares false
+    errors = RowErrors()
+    with errors:
+        _refuse(column, wrong, name, "a number", _NUMBER_FIX, origin=origin)
+    with errors:
+        _refuse(column, infinite, name, "a finite 32-bit number", _FINITE_FIX, origin=origin)
+    errors.raise_first()
     return values
 
 
@@ -135,20 +155,22 @@ def _canonical(values: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
 
 
-def _parse(column: pa.Array, name: str, origin: Origin) -> pa.Array:
+def _refuse(column: pa.Array, wrong: np.ndarray, name: str, expected: str, fix: str, *, origin: Origin) -> None:
+    if wrong.any():
+        cells = zip(np.flatnonzero(wrong).tolist(), column.filter(pa.array(wrong)).to_pylist())
+        causes = {row: f"{origin.row(row)}, column {name!r}: {shown(cell)} is not {expected}" for row, cell in cells}
+        raise ContractError.of_rows(causes, fix)
+
+
+def _parse(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Return texts as float64, and which of them are neither numbers nor missing; these are null. [R], [R] bool"""
     text = pc.utf8_trim_whitespace(pc.cast(column, pa.string()))
     if pc.all(pc.match_substring_regex(text, pattern=f"^-?{_UNSIGNED}")).as_py():  # usual, and needs one pass
-        return pc.cast(text, pa.float64())
+        return pc.cast(text, pa.float64()), np.zeros(len(column), bool)
     missing = pc.is_in(pc.utf8_lower(text), value_set=pa.array(MISSING_NUMBERS))
     text = pc.if_else(missing, pa.scalar(None, pa.string()), text)
     for pattern, number in ((r"(?i)^true$", "1"), (r"(?i)^false$", "0")):
         text = pc.replace_substring_regex(text, pattern=pattern, replacement=number)
     wrong = pc.fill_null(pc.invert(pc.match_substring_regex(text, pattern=_NUMBER)), False)
-    if pc.any(wrong).as_py():
-        index = pc.index(wrong, True).as_py()
-        raise ContractError(
-            f"{origin.row(index)}, column {name!r}: {shown(column[index].as_py())} is not a number",
-            "Write a number such as 12.5, or leave the cell empty. If the column is a category, move it from "
-            "tab_field_list to cat_field_list.",
-        )
-    return pc.cast(pc.utf8_ltrim(text, characters="+"), pa.float64())  # Arrow parses no plus sign
+    text = pc.if_else(wrong, pa.scalar(None, pa.string()), pc.utf8_ltrim(text, characters="+"))  # Arrow parses no plus
+    return pc.cast(text, pa.float64()), wrong.to_numpy(zero_copy_only=False)

@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: StopFlag) -> None:
     """Write every artifact of the job, then the result file."""
     hp, val = job.hp, data.splits["val"]
+    for optional in (artifacts.LABEL_ISSUES, artifacts.OUT_OF_FOLD):  # of an earlier run with other settings
+        (job.paths.output_data / optional).unlink(missing_ok=True)
     combined = Combined(None, trained.logits)
     if hp.companion or hp.label_issues:
         combined = add_companion(hp, data, trained.logits)

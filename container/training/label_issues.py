@@ -27,7 +27,6 @@ def report_label_issues(folder: Path, data: JobData, *sources: OutOfFold | None)
     """
     known = [each for each in sources if each is not None]
     path = folder / LABEL_ISSUES
-    path.unlink(missing_ok=True)  # of an earlier run
     if not known:
         logger.warning("label_issues: none, because there are no out-of-fold probabilities")
         return None

@@ -103,7 +103,7 @@ def search(
         remove_run(folder)
     write_results(paths.output_data, study, hp, best)
     logger.info("winner: %s of %s=%.6g: %s", best["folder"], metric_of(hp), best["value"], json.dumps(best["changes"]))
-    return parse_hyperparameters(best["settings"])
+    return parse_hyperparameters(running.settings(best["changes"]))  # of this job: it may have another calibration
 
 
 def _order(study: TuningStudy, winner: Mapping[str, Any]) -> tuple[Any, int]:
@@ -223,21 +223,21 @@ class Search:
             "trial": best.number,
             "value": values[seed],
             "changes": {**changes, **own},
-            "settings": self._settings({**changes, **own}),
             "seeds": values,
             "combined": combined,
             "final_model": kind if combined else "best",
             "asked": kind,
         }
 
-    def _settings(self, changes: dict[str, Any]) -> dict[str, Any]:
+    def settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the job's settings with those of a run."""
         # The winner must have the global batch of its trial, also on a machine with more GPUs than a trial uses.
         fixed = {"nproc_per_node": self._shares.num_workers, "resume": True}
         return trial_settings(self._hp, {**changes, **fixed})
 
     def _checked(self, changes: dict[str, Any]) -> Hyperparameters:
         """Return the hyperparameters of a run; raise ContractError for a combination that is invalid."""
-        hp = parse_hyperparameters(self._settings(changes))
+        hp = parse_hyperparameters(self.settings(changes))
         check_settings(self._paths, hp, hosts=1, per_host=self._shares.num_workers)
         return hp
 

@@ -64,7 +64,8 @@ class Filters:
         return cls(config.content_type == CSV, sent, config.join_input, written)
 
     def request_line(self, record: bytes) -> bytes:
-        return record if self.sent is None else self._text(self.sent(self._value(record)))
+        """Return the part of a record to send; its JSON has no blanks, so that it is not longer than the record."""
+        return record if self.sent is None else self._text(self.sent(self._value(record)), (",", ":"))
 
     def result_line(self, record: bytes, answer: bytes) -> bytes:
         if not self.joined and self.written is None:
@@ -82,9 +83,9 @@ class Filters:
         text = line.decode()
         return next(csv.reader([text])) if self.is_csv else json.loads(text)
 
-    def _text(self, value: Any) -> bytes:
+    def _text(self, value: Any, separators: tuple[str, str] = (", ", ": ")) -> bytes:
         if not self.is_csv:
-            return json.dumps(value, ensure_ascii=False).encode()
+            return json.dumps(value, ensure_ascii=False, separators=separators).encode()
         line = io.StringIO()
         csv.writer(line, lineterminator="").writerow(value if isinstance(value, list) else [value])
         return line.getvalue().encode()

@@ -150,6 +150,15 @@ def test_constant_columns_and_empty_texts_are_no_error():
     np.testing.assert_allclose(np.exp(logits), np.tile(shares, (100, 1)), atol=0.01)
 
 
+def test_classes_of_few_rows_have_their_shares_and_the_others_what_is_left():
+    labels = np.concatenate([np.repeat([0, 1], 100), np.repeat(np.arange(2, 22), FEWEST_ROWS - 1)])  # half of the rows
+    found, val = fitted(rows(len(labels), labels=labels), classes=22), rows(50, seed=1)
+    logits, scores = predict(found, val)
+    for probabilities in map(np.exp, (logits, found.text_logits(scores), found.table_logits(val.tabular))):
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+        np.testing.assert_allclose(probabilities[:, 2:], (FEWEST_ROWS - 1) / len(labels), rtol=0.05)
+
+
 def test_numbers_at_the_limit_of_32_bits_are_no_error():
     train = rows(100)
     train.tabular[::7] = np.float32(3.4028235e38)

@@ -154,6 +154,14 @@ def test_rare_classes_weigh_more_by_the_square_root_of_their_share():
 
 def test_a_class_without_rows_needs_no_weight():
     assert choose(DataFacts(900, (900, 0, 0), (9, 0, 0)), **MULTICLASS).hp.class_weights is None
+    weights = choose(DataFacts(1_000, (900, 100, 0), (9, 1, 0)), **MULTICLASS).hp.class_weights
+    assert weights == pytest.approx([0.745, 2.236, 1.0], abs=1e-3)
+
+
+def test_two_classes_by_name_are_treated_as_two_classes():
+    two = {**MULTICLASS, "num_classes": 2, "multiclass_categories": ["a", "b"]}
+    hp, _ = choose(DataFacts(1_000, (980, 20), (90, 2)), **two)
+    assert (hp.class_weights, hp.early_stop_metric) == (None, "val/auroc")
 
 
 def test_probabilities_are_calibrated_if_val_has_two_classes():

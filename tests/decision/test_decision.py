@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn import metrics as sk
 
+from container.decision.calibrators import log_odds
 from container.decision.decision import Decision, PriorShift, Threshold
 from container.decision.val_labels import check_val_labels
 from container.evaluation.choose_threshold import choose_threshold, decisions_at
@@ -30,6 +31,15 @@ def sample(rows: int, *, classes: int = 2, factor: float = 1.0, seed: int = 0) -
     logits = rng.normal(scale=1.5, size=(rows, classes))
     labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     return (factor * logits).astype(np.float32), labels
+
+
+@pytest.mark.parametrize("classes", [2, 3, 40])
+def test_log_odds_are_those_of_the_softmax(classes: int) -> None:
+    logits = np.vstack([sample(50, classes=classes)[0], np.zeros((1, classes)), np.eye(classes)[:1] * 900]).astype(
+        "float64"
+    )
+    others = np.array([[np.logaddexp.reduce(np.delete(row, k)) for k in range(classes)] for row in logits])
+    np.testing.assert_allclose(log_odds(logits), logits - others, rtol=1e-12, atol=1e-12)
 
 
 def settings(**given: Any) -> Hyperparameters:

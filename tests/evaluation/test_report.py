@@ -213,6 +213,15 @@ def test_fifty_classes_make_a_heat_map_of_bounded_size(tmp_path):
     assert len(markup) < 3_000_000
 
 
+def test_of_many_classes_the_heat_map_has_those_with_the_most_errors(tmp_path):
+    labels = [f"reason {k:03d}" for k in range(120)]
+    splits = {name: split(name, 600, labels=labels) for name in ("val", "test")}
+    markup = report(tmp_path, evaluation(splits, labels=labels))
+    cells = [element for chart in charts(markup) for element in chart.iter("rect") if "cell" in element.get("class")]
+    assert len(cells) == 2 * 50 * 50
+    assert "Only the 50 of 120 classes with the most errors are shown." in markup
+
+
 def test_many_records_do_not_make_a_bigger_page(tmp_path):
     few, many = (len(report(tmp_path, two_splits(rows))) for rows in (2_000, 100_000))
     assert many < 1.5 * few

@@ -130,8 +130,8 @@ def test_filters_of_json_lines_select_keys():
     filters = Filters.of(
         BatchScore(input_filter="$.features", join_input=True, output_filter="$['id','SageMakerOutput']")
     )
-    record = b'{"id": 7, "features": {"chat": "\xc3\xa9"}}'
-    assert filters.request_line(record) == b'{"chat": "\xc3\xa9"}'
+    record = b'{"id":7,"features":{"chat":"\xc3\xa9"}}'
+    assert filters.request_line(record) == b'{"chat":"\xc3\xa9"}', "no longer than in the record"
     assert filters.result_line(record, b'{"p": 1}') == b'{"id": 7, "SageMakerOutput": {"p": 1}}'
 
 

@@ -78,23 +78,27 @@ def test_a_training_row_gets_the_table_of_the_other_folds() -> None:
         others = [i for i in range(8) if folds[i] != fold]
         expected, _ = fit_risk_table(*counted([CATEGORIES[i] for i in others], [LABELS[i] for i in others]), **RULE)
         for code, name in enumerate(risk.risk):
-            assert values[fold, code, 0] == expected.risk.get(name, expected.default)[0]
-        assert values[fold, -1, 0] == expected.default[0]
+            assert values[fold, code, 0] == expected.risk.get(name, risk.default)[0]
+        assert values[fold, -1, 0] == risk.default[0]
 
 
 def test_a_rows_own_label_does_not_reach_its_risk(tmp_path: Path) -> None:
-    """Each row its own category: in-sample the risk is the label, out of fold it is the others' prior."""
+    """Each row its own category: in-sample the risk is the label, out of fold every row has the same."""
     found = table(40, c=[f"only {i}" for i in range(40)])
     preprocessor, folds = fit(tmp_path, found)
+    assert folds is not None
     in_sample = preprocessor.transform(found).batch
     label = in_sample.column("label").to_numpy()
     risks = [batch.column("tabular").flatten().to_numpy().reshape(40, 3)[:, 2] for batch in
              (in_sample, preprocessor.transform(found, folds=folds).batch)]  # fmt: skip
     np.testing.assert_array_equal(risks[0], label)
-    row_folds = folds.folds(np.arange(40))
-    for fold in range(5):
-        others = np.float32(label[row_folds != fold].mean())
-        np.testing.assert_array_equal(risks[1][row_folds == fold], others)
+    np.testing.assert_array_equal(risks[1], np.float32(label.mean()))
+
+
+def test_a_column_of_too_many_categories_for_its_classes_is_named(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("container.preprocessing.fit.MOST_RISKS", 60)
+    with pytest.raises(ContractError, match="column 'c': 40 categories and 2 classes are more than 60 risk values"):
+        fit(tmp_path, table(40, c=[f"only {i}" for i in range(40)]))
 
 
 @pytest.mark.parametrize("folds", [0, 1])
@@ -131,7 +135,9 @@ def test_counts_in_parts_are_those_of_the_whole(rows: list[tuple[str | None, int
 def test_risks_of_a_category_sum_to_one(counts: list[list[int]], smooth: float, threshold: int) -> None:
     found = np.array(counts)
     if found.sum():
-        risk = smoothed_risk(found, found.sum(0), smooth_factor=smooth, count_threshold=threshold)
+        risk = smoothed_risk(
+            found, found.sum(), found.sum(0) / found.sum(), smooth_factor=smooth, count_threshold=threshold
+        )
         np.testing.assert_allclose(risk.sum(1), 1)
         assert (risk >= 0).all()
 

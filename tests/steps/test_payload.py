@@ -9,7 +9,9 @@ import pandas as pd
 import pytest
 
 from container.archives import extract_archive, write_archive
+from container.steps import payload
 from container.steps.sample_requests import request_body
+from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET
 from contracts.steps import ARCHIVED_MODEL, PACKAGE, PAYLOAD, PAYLOAD_ARCHIVE, PAYLOAD_CHECK
 from testing.jobs import TWO_TEXTS, run_train, table, write_job
@@ -87,6 +89,15 @@ def test_answers_in_every_format_are_held_against_the_training_jobs_predictions(
     for entry in check(root)["compared"]:
         assert (entry["split"], entry["records"]) == ("test", 20)
         assert entry["max_difference"] < 1e-6
+
+
+def test_a_split_of_several_files_is_held_against_the_one_file_of_predictions(package, trained_job, tmp_path):
+    parts = {
+        f"test/part-{i}.csv": TEST.iloc[rows].to_csv(index=False) for i, rows in enumerate((slice(13), slice(13, None)))
+    }
+    root = give(tmp_path, PAYLOAD, model_input=package, processed_data=parts, eval_output=trained_job.output_data)
+    run_step(root, "payload", CHECK_ROWS="20")
+    assert check(root)["compared"][0]["records"] == 20
 
 
 @pytest.mark.long
@@ -174,6 +185,22 @@ def test_a_package_that_uses_the_network_is_refused(package, tmp_path):
     script = "import socket\nsocket.create_connection(('127.0.0.1', 9))\n"
     root = give(tmp_path / "root", PAYLOAD, model_input=changed_package(package, tmp_path, code__emoji__py=script))
     assert "uses the network" in failure_of(root, "payload")
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("import time\ntime.sleep(60)\n", "did not end within 1 s"),
+        ("import sys\nsys.exit(0)\n", "failed to answer: SystemExit: 0"),
+    ],
+)
+def test_a_script_that_waits_or_exits_is_refused(tmp_path, monkeypatch, script, message):
+    monkeypatch.setattr(payload, "_LONGEST", 1.0)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "inference.py").write_text(script)
+    package = payload.Package(Path(ARCHIVED_MODEL), tmp_path, None, is_ours=False)
+    with pytest.raises(ContractError, match=f"model.tar.gz: .*{message}"):
+        payload._ask(package, [], tmp_path)
 
 
 def test_a_package_that_lacks_a_module_is_refused(package, tmp_path):

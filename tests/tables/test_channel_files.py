@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.tables.channel_files import Origin, check_names, column_names, input_format, iter_tables
+from container.tables.channel_files import Origin, check_names, column_names, input_format, iter_tables, read_head
 from container.tables.data_files import find_data_files
 from container.tables.records import records_to_table
 from container.tables.values import check_single_values, keys, numbers, texts
@@ -76,6 +76,23 @@ def test_short_files_share_a_slice_and_their_rows_keep_the_names_of_their_files(
         f"{files[0]}: row 1", f"{files[0]}: row 3", f"{files[2]}: row 1", f"{files[2]}: row 2",
     ]  # fmt: skip
     assert second.origin.row(5) == f"{files[3]}: row 6"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count"), [((40, 40), 64), ((3, 500), 64), ((70, 3), 64), ((2, 3, 200), 4), ((5, 2), 64)]
+)
+def test_the_head_has_the_first_rows_of_all_files_and_their_names(tmp_path: Path, sizes: tuple, count: int) -> None:
+    files = [write_table(tmp_path / f"{i}.csv", table(rows, start=1000 * i)) for i, rows in enumerate(sizes)]
+    head = read_head(files, ["id"], count)
+    rows = [(file, i, row) for i, (file, size) in enumerate(zip(files, sizes)) for row in range(size)][:count]
+    assert head.table["id"].to_pylist() == [f"{1000 * i + row:05d}" for _, i, row in rows]
+    assert [head.origin.row(i) for i in range(len(rows))] == [f"{file}: row {row + 1}" for file, _, row in rows]
+
+
+def test_the_head_of_long_rows_is_as_long_as_that_of_short_ones(tmp_path: Path) -> None:
+    long = pa.table({"id": ["x" * (1 << 18)] * 40})
+    files = [write_table(tmp_path / f"{i}.parquet", long) for i in range(2)]
+    assert read_head(files, ["id"], 64).table.num_rows == 64
 
 
 def test_long_rows_do_not_share_a_slice(tmp_path: Path) -> None:

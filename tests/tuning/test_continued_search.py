@@ -42,10 +42,10 @@ def values(monkeypatch):
     return left
 
 
-def searched(root, **tuning):
+def searched(root, *, settings=None, **tuning):
     """Search, and return the job's paths and the hyperparameters of the winner."""
     section = {"metric": "val/auroc", "final_seeds": 2, "space": {"lr": [1e-3, 2e-3, 3e-3]}, **tuning}
-    paths = write_job(root, overrides={"tuning": section})
+    paths = write_job(root, overrides={"tuning": section, **(settings or {})})
     hp = load_hyperparameters(paths)
     return paths, search(paths, hp, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
 
@@ -174,6 +174,14 @@ def test_the_same_command_again_runs_nothing(tmp_path, values):
     searched(tmp_path, trials=3)
     paths, hp = searched(tmp_path, trials=3)
     assert (installed(paths), hp.seed) == ("trial-0002", 42)
+
+
+def test_the_winner_has_what_is_changed_after_the_search(tmp_path, values):
+    values += [0.6, 0.7, 0.75]
+    _, first = searched(tmp_path, trials=2, settings={"calibration": "temperature"})
+    _, hp = searched(tmp_path, trials=2, settings={"calibration": "isotonic", "label_issues": True})
+    assert (hp.lr, hp.seed) == (first.lr, 43)
+    assert (hp.calibration, hp.label_issues) == ("isotonic", True)
 
 
 def test_a_move_of_the_winner_that_was_interrupted_goes_on_with_more_trials(tmp_path, values):

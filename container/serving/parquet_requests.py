@@ -1,0 +1,132 @@
+"""Read a Parquet body in parts: a small body may contain large values many times."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from container.serving.errors import bad_request, check_limit
+from container.serving.parts import MAX_COLUMNS, PART_BYTES, PART_RECORDS, Part, check_columns
+from container.tables.channel_files import check_names
+from container.tables.column_types import is_text, plain_type
+from container.tables.records import records_to_table
+from contracts.errors import first_line
+from contracts.serving import ServingSettings
+
+_BATCH_BYTES = 16 << 20  # with a smaller limit, more bodies are read one record at a time, at about 30 µs per record
+_FIXED_BYTES = 16  # of a number, time or decimal, or of a text's offset
+_DECOMPRESSED = "bytes after it is decompressed"
+
+
+def parquet_parts(body: bytes, columns: Sequence[str], limits: ServingSettings) -> Iterator[Part]:
+    """Yield the records of a Parquet body.
+
+    Args:
+        columns: the columns that the model needs.
+
+    Raises:
+        RequestError: 400, the body is not Parquet, or a column is missing; 413, too many columns or decoded bytes.
+        ContractError: a column name that occurs twice.
+    """
+    max_bytes = limits.serving_max_decoded_bytes
+    try:
+        with pq.ParquetFile(pa.BufferReader(body)) as file:
+            schema, metadata = file.schema_arrow, file.metadata
+            check_limit(metadata.num_columns, "columns", MAX_COLUMNS)
+            check_names(schema.names, "the request")
+            sizes = (metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+            check_limit(sum(sizes), _DECOMPRESSED, max_bytes)
+            if metadata.num_rows:
+                check_columns(columns, schema.names)
+                yield from _join(_pieces(file, columns, max_bytes))
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise bad_request(f"the request is not Parquet: {first_line(error)}", "Write the table again.") from error
+
+
+def _join(pieces: Iterator[tuple[pa.Table, int]]) -> Iterator[Part]:
+    """Join pieces, each with its bytes, to parts."""
+    joined: list[pa.Table] = []
+    first = records = size = 0
+    for piece, num_bytes in pieces:
+        if joined and (records + len(piece) > PART_RECORDS or size + num_bytes > PART_BYTES):
+            yield _part(joined, first)
+            joined, first, records, size = [], first + records, 0, 0
+        joined.append(piece)
+        records += len(piece)
+        size += num_bytes
+    if joined:
+        yield _part(joined, first)
+
+
+def _part(pieces: Sequence[pa.Table], first: int) -> Part:
+    return Part(pa.concat_tables(pieces), first, lambda rows, _first: records_to_table(rows))
+
+
+def _pieces(file: pq.ParquetFile, columns: Sequence[str], max_bytes: int) -> Iterator[tuple[pa.Table, int]]:
+    """Yield decoded tables of at most PART_BYTES or of one record, each with the bytes that reading it takes."""
+    schema = file.schema_arrow  # each access builds it
+    kinds = {name: schema.field(name).type for name in columns}
+    # A column without single values is an error for its type. Its values are not read, because one may have any size.
+    readable = {name: kind for name, kind in kinds.items() if plain_type(kind) is not None}
+    rows_at_once = _rows_at_once(file, readable, max_bytes)
+    decoded = 0
+    for batch in file.iter_batches(rows_at_once, columns=list(readable), use_threads=False):
+        ends = np.cumsum(_row_bytes(batch))  # [N]
+        decoded += int(ends[-1])
+        check_limit(decoded, _DECOMPRESSED, max_bytes)
+        start = before = 0
+        while start < len(ends):
+            stop = max(start + 1, int(np.searchsorted(ends, before + PART_BYTES, side="right")))
+            rows = batch.slice(start, stop - start)
+            arrays = [_decoded(rows[name]) if name in readable else _empty(kinds[name], len(rows)) for name in columns]
+            # Arrow copies a dictionary for each batch, so that few records may take much time.
+            yield pa.Table.from_arrays(arrays, list(columns)), max(int(ends[stop - 1]) - before, batch.nbytes)
+            start, before = stop, int(ends[stop - 1])
+
+
+def _rows_at_once(file: pq.ParquetFile, kinds: Mapping[str, pa.DataType], max_bytes: int) -> int:
+    """Return how many records take at most _BATCH_BYTES when they are decoded; 1 if one may take more.
+
+    In each encoding, a text has at most the bytes of its column chunk, and every record may contain the same text.
+    Dictionaries take the bytes of their chunks only, because Arrow does not decode them.
+    """
+    schema = file.schema
+    leaves = [(i, leaf) for i in range(len(schema)) if (leaf := schema.column(i)).path in kinds]
+    texts = [
+        i for i, leaf in leaves
+        if leaf.physical_type == "BYTE_ARRAY" and not pa.types.is_dictionary(kinds[leaf.path])
+    ]  # fmt: skip
+    widths = sum(leaf.length for _, leaf in leaves)  # of fixed_size_binary; 0 for other types
+    check_limit(widths, _DECOMPRESSED, max_bytes)
+    groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+    largest = max((sum(group.column(i).total_uncompressed_size for i in texts) for group in groups), default=0)
+    row_bytes = max(largest + widths + _FIXED_BYTES * len(leaves), 1)
+    return max(1, min(PART_RECORDS, _BATCH_BYTES // row_bytes))
+
+
+def _row_bytes(batch: pa.RecordBatch) -> np.ndarray:
+    """Return the decoded bytes of each record. [N]"""
+    sizes = np.zeros(len(batch))
+    for column in batch.columns:
+        is_read_as_text = is_text(plain_type(column.type))
+        sizes += pc.fill_null(_lengths(column), 0).to_numpy() if is_read_as_text else column.nbytes / len(batch)
+    return sizes
+
+
+def _lengths(column: pa.Array) -> pa.Array:
+    """Return the bytes of each text."""
+    if isinstance(column, pa.DictionaryArray):
+        return _lengths(column.dictionary).take(column.indices)
+    return pc.call_function("binary_length", [column.cast(pa.large_binary())])
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
+
+
+def _empty(kind: pa.DataType, count: int) -> pa.Array:
+    """Return a column of empty dicts or lists, as records_to_table does."""
+    is_dict = pa.types.is_struct(kind) or pa.types.is_map(kind)
+    return pa.array([{} if is_dict else []] * count, pa.struct([]) if is_dict else pa.list_(pa.null()))
