@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from container.processes import die_with_parent, end_process
-from container.serving.errors import RequestError, as_request_error
+from container.serving.errors import DeadlineError, RequestError, as_request_error
 from contracts.errors import ContractError, first_line
 
 if TYPE_CHECKING:
@@ -102,14 +102,14 @@ class ModelProcess:
 
         Raises:
             RequestError: the client's error, an error of the model, or 503 after `close`.
-            TimeoutError: the process did not answer in time.
+            DeadlineError: the process did not answer in time.
         """
         try:
             with self._connection() as connection:
                 _send(connection, {"content_type": content_type, "accept": accept}, body)
                 header, answer = _receive(connection)
-        except TimeoutError:
-            raise
+        except TimeoutError as error:  # of the connection
+            raise DeadlineError from error
         except ConnectionError as error:
             cause = "the server stopped before the request was computed" if self._closed else "the server failed"
             raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, cause, "Send the request again.") from error
