@@ -62,7 +62,7 @@ class ServingSettings(StepSettings):
         default=None, ge=1, le=1_024, description="Threads of ONNX Runtime. Default: one per core."
     )
     serving_concurrency: int = Field(
-        default=256,
+        default=240,  # a hard limit of 1,024 descriptors suffices
         ge=1,
         le=10_000,
         description="Maximum number of requests in progress, one thread each; others get status 503.",

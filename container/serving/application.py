@@ -1,5 +1,6 @@
 """The WSGI application: GET /ping, POST /invocations, GET /execution-parameters."""
 
+import io
 import json
 import threading
 import time
@@ -18,6 +19,7 @@ from contracts.serving import JSON, ServingSettings
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 Response = tuple[HTTPStatus, bytes, str]  # status, body, Content-Type
 PING = "/ping"
+RETRY = ("Retry-After", "1")  # a header of each response 503
 _REMEMBERED = 100_000  # latencies kept for the log
 
 
@@ -58,10 +60,12 @@ class Application:
         else:
             status, body, media_type = self._routes[path][1](environ)
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
-            headers.append(("Retry-After", "1"))
+            headers.append(RETRY)
         headers += [("Content-Type", media_type), ("Content-Length", str(len(body)))]
         start_response(f"{status.value} {status.phrase}", headers)
-        return [] if method == "HEAD" else [body]  # else the client takes the body for the next response
+        if method == "HEAD":
+            return []  # else the client takes the body for the next response
+        return environ["wsgi.file_wrapper"](io.BytesIO(body))  # waitress writes other long bodies to a temporary file
 
     def summary(self) -> str:
         """Return the number of responses and their latency, as a line for the log."""

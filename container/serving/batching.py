@@ -4,16 +4,32 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from itertools import count
+from typing import TypeVar
 
 import numpy as np
 
 from container.data.records import RecordArrays
+from container.serving.errors import DeadlineError
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
 ComputeRecords = Callable[[Sequence[RecordArrays], Sequence[int]], np.ndarray]
+
+
+def result_within(answer: Future[Result], timeout: float | None) -> Result:
+    """Return the result of a future; cancel it if it has none after `timeout` seconds.
+
+    Raises:
+        DeadlineError: it had no result in time.
+        Exception: the error that the computation raised.
+    """
+    if wait([answer], timeout).not_done:
+        answer.cancel()
+        raise DeadlineError
+    return answer.result()
 
 
 class _Waiting:
@@ -65,7 +81,7 @@ class BatchingQueue:
         """Return the class probabilities of record indices[i] of records[i], i = 0..N-1. [N, K]
 
         Raises:
-            TimeoutError: `timeout` seconds passed; the remaining records are dropped.
+            DeadlineError: `timeout` seconds passed; the remaining records are dropped.
             Exception: the error that `compute` raised for these records.
         """
         if not indices:
@@ -74,11 +90,7 @@ class BatchingQueue:
         with self._changed:
             self._waiting.append(request)
             self._changed.notify()
-        try:
-            return request.answer.result(timeout)
-        except TimeoutError:
-            request.answer.cancel()
-            raise
+        return result_within(request.answer, timeout)
 
     def _work(self) -> None:
         for number in count():

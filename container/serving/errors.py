@@ -29,6 +29,10 @@ class RequestError(ContractError, _ToolkitError):  # pyright: ignore[reportGener
         self.status_code, self.message, self.phrase = status.value, cause, status.phrase  # the toolkit's names
 
 
+class DeadlineError(Exception):
+    """SERVING_TIMEOUT_SECONDS passed. Not a TimeoutError: a package's own inference.py may raise that."""
+
+
 def bad_request(cause: str, fix: str) -> RequestError:
     return RequestError(HTTPStatus.BAD_REQUEST, cause, fix)
 
@@ -39,7 +43,7 @@ def as_request_error(error: BaseException, timeout: float) -> RequestError:
         return error
     if isinstance(error, ContractError):
         return bad_request(error.cause, error.fix)
-    if isinstance(error, TimeoutError):
+    if isinstance(error, DeadlineError):
         cause, fix = f"not computed within {timeout:g} s", "Send fewer records at once, or add instances."
         return RequestError(HTTPStatus.SERVICE_UNAVAILABLE, cause, fix)
     number = uuid.uuid4().hex[:12]

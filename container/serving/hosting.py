@@ -14,7 +14,8 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from container.serving import handler, inference
-from container.serving.batching import BatchingQueue
+from container.serving.batching import BatchingQueue, result_within
+from container.serving.errors import DeadlineError
 from container.serving.media_types import request_type, response_type
 from container.serving.model import Scored
 from contracts.errors import ContractError
@@ -42,16 +43,12 @@ class Turns:
         """Return the result of `call`, after the calls that came before it.
 
         Raises:
-            TimeoutError: `timeout` seconds passed; a call that has begun is not interrupted.
+            DeadlineError: `timeout` seconds passed; a call that has begun is not interrupted.
             Exception: the error that `call` raised.
         """
         answer: Future[Result] = Future()
         self._calls.put(partial(_answer, answer, call))
-        try:
-            return answer.result(timeout)
-        except TimeoutError:
-            answer.cancel()
-            raise
+        return result_within(answer, timeout)
 
     def _work(self) -> None:
         for number in count():
@@ -105,7 +102,7 @@ class ModelHost:
 
         Raises:
             RequestError, ContractError: the client's error.
-            TimeoutError: the computation took too long.
+            DeadlineError: the computation took too long.
         """
         response_type(accept)  # refuse an unsupported format before computing anything
         deadline = time.monotonic() + self._timeout
@@ -123,7 +120,7 @@ class ModelHost:
 
     def _run_small(self, call: Callable[[], Result], timeout: float) -> Result:
         if not self._small.acquire(timeout=timeout):
-            raise TimeoutError
+            raise DeadlineError
         try:
             return call()
         finally:
@@ -160,8 +157,10 @@ class ScriptHost:
         wanted = accept or JSON
         answer = self._turns.run(partial(self._compute, body, content_type, wanted), self._timeout)
         text, media_type = answer if isinstance(answer, tuple) else (answer, JSON if wanted == "*/*" else wanted)
-        if not isinstance(media_type, str):
+        if not (isinstance(media_type, str) and media_type.isascii() and media_type.isprintable()):
             raise TypeError(f"output_fn returned {media_type!r} as the Content-Type")
+        if not isinstance(text, str | bytes | bytearray | memoryview):
+            raise TypeError(f"output_fn returned {type(text).__name__} as the body; return str or bytes")
         return text.encode() if isinstance(text, str) else bytes(text), media_type
 
     def _compute(self, body: bytes, content_type: str | None, wanted: str) -> Any:

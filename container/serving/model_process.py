@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from container.processes import die_with_parent, end_process
-from container.serving.errors import RequestError, as_request_error
+from container.serving.errors import DeadlineError, RequestError, as_request_error
 from contracts.errors import ContractError, first_line
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ _SWITCH_SECONDS = 0.0005
 _NICE = 5  # the server's process gets a core at once; raising this value needs no privilege
 _BLOCK_BYTES = 1 << 18  # of a body that is copied
 _POLL_SECONDS = 0.1
+MORE_THREADS = "Raise the limit on processes (`ulimit -u`, `docker run --pids-limit`), or lower SERVING_CONCURRENCY."
 _MOST_TIMEOUTS = 10  # a call that runs longer than this many time limits hangs
 
 
@@ -101,14 +102,20 @@ class ModelProcess:
 
         Raises:
             RequestError: the client's error, an error of the model, or 503 after `close`.
-            TimeoutError: the process did not answer in time.
+            DeadlineError: the process did not answer in time.
         """
         try:
             with self._connection() as connection:
                 _send(connection, {"content_type": content_type, "accept": accept}, body)
                 header, answer = _receive(connection)
+        except TimeoutError as error:  # of the connection
+            raise DeadlineError from error
         except ConnectionError as error:
             cause = "the server stopped before the request was computed" if self._closed else "the server failed"
+            raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, cause, "Send the request again.") from error
+        except OSError as error:  # EMFILE, ENFILE
+            logger.warning("a request gets status 503: it cannot be sent to the model's process: %s", error)
+            cause = "the server has too few resources for the request"
             raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, cause, "Send the request again.") from error
         if "status" in header:
             raise RequestError(HTTPStatus(header["status"]), header["cause"], header["fix"])
@@ -156,7 +163,11 @@ def _run(folder: Path, control: socket.socket, timeout: float) -> NoReturn:
                 break
             if descriptors:  # else this process has too many; the server's process gets ConnectionError
                 connection = socket.socket(fileno=descriptors[0])
-                threading.Thread(target=_respond, args=(host, connection, timeout), daemon=True).start()
+                try:
+                    threading.Thread(target=_respond, args=(host, connection, timeout), daemon=True).start()
+                except RuntimeError as error:  # the limit on processes
+                    logger.warning("a request gets status 503: %s\n%s", error, MORE_THREADS)
+                    connection.close()
     except Exception:
         logger.exception("the model's process failed")
     finally:

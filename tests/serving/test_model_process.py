@@ -138,15 +138,31 @@ def test_a_request_whose_inference_py_exits_gets_500_and_the_next_request_is_ans
         assert server.log.read_text().count("SystemExit: why") == 1
 
 
-@pytest.mark.parametrize("content_type", ["b'text/csv'", "None"])
-def test_a_content_type_that_is_no_text_is_an_error_with_a_number_and_a_cause_in_the_log(tmp_path, content_type):
-    script = f"def output_fn(prediction, accept): return prediction, {content_type}"
+@pytest.mark.parametrize(
+    ("returned", "cause"),
+    [
+        ("'', None", "output_fn returned None as the Content-Type"),
+        ("'', b'text/csv'", "output_fn returned b'text/csv' as the Content-Type"),
+        ("'', 'a\\r\\nSet-Cookie: b'", "output_fn returned 'a\\r\\nSet-Cookie: b' as the Content-Type"),
+        ("'', 'é'", "output_fn returned 'é' as the Content-Type"),
+        ("5", "output_fn returned int as the body; return str or bytes"),
+    ],
+)
+def test_a_result_that_is_no_response_is_an_error_with_a_number_and_a_cause_in_the_log(tmp_path, returned, cause):
+    script = f"def output_fn(prediction, accept): return {returned}"
     with serving(package(tmp_path, f"{ECHO}\n{script}")) as server:
         answer = server.ask("hi")
         number = answer.json["error"]["message"].split()[-1]
         assert answer.status == 500
         assert f"request {number} failed" in server.log.read_text()
-        assert f"output_fn returned {content_type} as the Content-Type" in server.log.read_text()
+        assert cause in server.log.read_text()
+
+
+def test_a_timeout_in_inference_py_is_an_error_with_its_traceback_in_the_log(tmp_path):
+    script = "def predict_fn(data, model): raise TimeoutError('the database')"
+    with serving(package(tmp_path, f"{ECHO}\n{script}")) as server:
+        assert server.ask("hi").status == 500
+        assert "TimeoutError: the database" in server.log.read_text()
 
 
 def test_the_log_has_each_line_that_an_inference_py_prints_once_after_a_stop(tmp_path):

@@ -28,7 +28,7 @@ from container.decision.decision import Decision, Threshold
 from container.serving.answers import write_answer
 from container.serving.batching import BatchingQueue
 from container.serving.calibration import CalibrationMap
-from container.serving.errors import RequestError
+from container.serving.errors import DeadlineError, RequestError
 from container.serving.hosting import Turns
 from container.serving.media_types import MediaType, request_type, response_type
 from container.serving.model import Prediction, ServedModel
@@ -517,7 +517,7 @@ def test_a_request_that_waits_too_long_is_dropped(slow):
     with ThreadPoolExecutor(1) as clients:
         first = clients.submit(compute_all, queue, numbered([0]))
         assert slow.started.acquire(timeout=10)
-        with pytest.raises(TimeoutError):
+        with pytest.raises(DeadlineError):
             queue.compute([numbered([1])], [0], timeout=0.01)
         slow.go_on.release(10)
         first.result()
@@ -670,7 +670,7 @@ def test_sigterm_answers_what_is_under_way_then_ends_with_0(trained_job):
 
 def test_a_call_that_takes_too_long_ends_its_wait_and_the_next_call_runs():
     turns, release = Turns(), threading.Event()
-    with pytest.raises(TimeoutError):
+    with pytest.raises(DeadlineError):
         turns.run(lambda: release.wait(60), 0.01)
     release.set()
     assert turns.run(lambda: 3, 60) == 3
