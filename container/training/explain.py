@@ -12,6 +12,7 @@ from torch import Tensor
 from container.companion.blend import BlendedCompanion
 from container.data.batch import PackedBatch
 from container.data.records import RecordArrays
+from container.data.sampler import BatchPlan, split_batch
 from container.data.split import PreparedSplit, pack_records
 from container.decision.softmax import softmax
 from container.evaluation.explanation import (
@@ -65,6 +66,7 @@ def explain(
 
     Args:
         hp: its `explain` is the most val records to use; fewer if they would take longer than about a minute.
+            max_tokens_per_batch limits a pass of the encoders.
         companion: the part of the model beside the network.
         stopped: called between batches; if it returns True, nothing is measured.
     """
@@ -155,9 +157,9 @@ class _Measured:
         if not len(sample):
             return 0
         self._seconds_per_record(sample[:1])  # a device's first pass is slow
-        seconds = self._seconds_per_record(sample[: min(size, _TIMED)])
+        seconds = self._seconds_per_record(self._parts(sample[: min(size, _TIMED)], size)[0])
         if seconds * _FEWEST < LONGEST:  # a record costs less in a full batch
-            seconds = self._seconds_per_record(sample[:size])
+            seconds = self._seconds_per_record(self._parts(sample[:size], size)[0])
         records = min(len(sample), max(_FEWEST, int(SECONDS / seconds)))
         expected = seconds * records
         if expected > LONGEST:
@@ -184,11 +186,13 @@ class _Measured:
         """Encode the sample's texts, and return the metric without a change, or the reason why it is undefined."""
         if not len(sample):
             return None, "no val record has a label"
-        self._sample = sample
+        parts = self._parts(sample, size)
+        self._sample = sample = np.concatenate(parts)
         self._labels = self._val.column("label").to_numpy()[sample]
+        ends = np.cumsum([len(part) for part in parts])
         self._batches = [
-            (part, self._val.pack(sample[part]).to(self._device))
-            for part in np.array_split(np.arange(len(sample)), -(-len(sample) // size))
+            (np.arange(end - len(part), end), self._val.pack(part).to(self._device))
+            for part, end in zip(parts, ends, strict=True)
         ]
         self._tabular = torch.cat([batch.tabular for _, batch in self._batches])
         self._features: list[list[Tensor]] = [[] for _ in self._text_index]  # of each text and record; last the empty
@@ -198,6 +202,16 @@ class _Measured:
             for index, (branch, features, text) in enumerate(encoded):
                 self._features[index] += features.split(text.record_lengths if branch.per_token else 1)
         return self._score({}, self._tabular)
+
+    def _parts(self, sample: np.ndarray, size: int) -> list[np.ndarray]:
+        """Divide the sample into parts of at most `size` records, and of max_tokens_per_batch tokens."""
+        plan = BatchPlan(size, data_parallel_size=1, max_tokens=self._hp.max_tokens_per_batch)
+        return [
+            records[indices]
+            for records in np.array_split(sample, -(-len(sample) // size))
+            for indices in split_batch(self._val.token_counts(records), plan)
+            if len(indices)
+        ]
 
     def _check_stopped(self) -> None:
         if self._stopped():

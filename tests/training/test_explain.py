@@ -199,13 +199,29 @@ def test_the_same_seed_gives_the_same_and_the_model_is_left_as_it_was(by_price: 
     assert by_price.explain(seed=1).columns != first.columns
 
 
-def test_each_text_is_encoded_once(by_price: Made) -> None:
+def tokens_of_passes(made: Made) -> tuple[Explanation, list[int]]:
     tokens = []
-    hook = by_price.model.branches["text"].encoder.register_forward_hook(
+    hook = made.model.branches["text"].encoder.register_forward_hook(
         lambda _, given, __: tokens.append(len(given[0].tokens))
     )
-    by_price.explain()
+    explanation = made.explain()
     hook.remove()
+    return explanation, tokens
+
+
+def test_max_tokens_per_batch_limits_a_pass_of_the_encoders_and_changes_no_score(by_price: Made) -> None:
+    most = int(by_price.val.token_counts(np.arange(100)).max())
+    limited = replace(by_price, hp=by_price.hp.model_copy(update={"max_tokens_per_batch": most}))
+    explanation, tokens = tokens_of_passes(limited)
+    whole = by_price.explain()
+    assert max(tokens) <= most
+    assert (explanation.base, explanation.records) == (pytest.approx(whole.base), whole.records)
+    drops = [each.drop for each in whole.modalities]
+    assert [each.drop for each in explanation.modalities] == pytest.approx(drops, abs=1e-3)  # ranks of equal scores
+
+
+def test_each_text_is_encoded_once(by_price: Made) -> None:
+    _, tokens = tokens_of_passes(by_price)
     once = sum(by_price.val.token_counts(np.arange(100)))
     first = once * 0.37  # one warms up; how long they take is measured on the first 4, then on the first 32
     empty = 2
