@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
 
 import numpy as np
 import pyarrow as pa
 
 from container.serving.errors import bad_request, check_limit
-from container.serving.parts import MAX_COLUMNS, PART_BYTES, PART_RECORDS, Part, check_columns
+from container.serving.parts import MAX_COLUMNS, PART_BYTES, PART_RECORDS, Part, check_columns, grouped
 from container.tables.channel_files import check_names
 from container.tables.csv_blocks import Block, CsvText, first_cells
 from container.tables.csv_files import text_start
@@ -49,12 +48,10 @@ def csv_parts(body: bytes, columns: Sequence[str], *, header: bool | None, limit
     def read(lines: Sequence[bytes], first: int) -> pa.Table:
         return _read_lines(lines, text, columns, first=first)
 
-    first = 0
     lines = (found[1] for found in _LINE.finditer(body, start) if found.start() < len(body))
     filled = lines if len(names) == 1 else filter(None, lines)
-    while rows := list(islice(filled, PART_RECORDS)):
+    for rows, first in grouped((line, len(line)) for line in filled):
         yield Part(rows, first, read, blank=b"," * (len(names) - 1))
-        first += len(rows)
 
 
 def _columns(

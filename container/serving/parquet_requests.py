@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from container.serving.errors import bad_request, check_limit
-from container.serving.parts import MAX_COLUMNS, PART_BYTES, PART_RECORDS, Part, check_columns
+from container.serving.parts import MAX_COLUMNS, PART_BYTES, PART_RECORDS, Part, check_columns, grouped
 from container.tables.channel_files import check_names
 from container.tables.column_types import is_text, plain_type
 from container.tables.records import records_to_table
@@ -40,28 +40,10 @@ def parquet_parts(body: bytes, columns: Sequence[str], limits: ServingSettings) 
             check_limit(sum(sizes), _DECOMPRESSED, max_bytes)
             if metadata.num_rows:
                 check_columns(columns, schema.names)
-                yield from _join(_pieces(file, columns, max_bytes))
+                for pieces, first in grouped(_pieces(file, columns, max_bytes), len):
+                    yield Part(pa.concat_tables(pieces), first, lambda rows, _first: records_to_table(rows))
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise bad_request(f"the request is not Parquet: {first_line(error)}", "Write the table again.") from error
-
-
-def _join(pieces: Iterator[tuple[pa.Table, int]]) -> Iterator[Part]:
-    """Join pieces, each with its bytes, to parts."""
-    joined: list[pa.Table] = []
-    first = records = size = 0
-    for piece, num_bytes in pieces:
-        if joined and (records + len(piece) > PART_RECORDS or size + num_bytes > PART_BYTES):
-            yield _part(joined, first)
-            joined, first, records, size = [], first + records, 0, 0
-        joined.append(piece)
-        records += len(piece)
-        size += num_bytes
-    if joined:
-        yield _part(joined, first)
-
-
-def _part(pieces: Sequence[pa.Table], first: int) -> Part:
-    return Part(pa.concat_tables(pieces), first, lambda rows, _first: records_to_table(rows))
 
 
 def _pieces(file: pq.ParquetFile, columns: Sequence[str], max_bytes: int) -> Iterator[tuple[pa.Table, int]]:

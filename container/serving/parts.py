@@ -1,8 +1,8 @@
 """Define a part of a request: consecutive records that are read and prepared together."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -13,6 +13,8 @@ from container.tables.column_types import unpacked
 # A part takes up to 30 times its bytes in memory; fewer records would fill the model's batches less well.
 PART_RECORDS, PART_BYTES = 1000, 1 << 18
 MAX_COLUMNS = 10_000  # Arrow takes 10 kB of memory per column
+
+Piece = TypeVar("Piece")
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,31 @@ class Part:
         kept = pa.array([None if i in records else i for i in range(len(rows))], pa.int64())
         columns = [unpacked(column).take(kept) for column in rows.columns]
         return replace(self, rows=pa.table(columns, rows.column_names))
+
+
+def grouped(
+    pieces: Iterable[tuple[Piece, int]], records: Callable[[Piece], int] = lambda _: 1
+) -> Iterator[tuple[list[Piece], int]]:
+    """Group consecutive pieces of at most PART_RECORDS records and PART_BYTES bytes together, at least one.
+
+    Args:
+        pieces: each with its bytes.
+        records: returns the number of records of a piece.
+
+    Yields:
+        The pieces of a group, and the number of records before them.
+    """
+    group: list[Piece] = []
+    first = count = size = 0
+    for piece, num_bytes in pieces:
+        if group and (count + records(piece) > PART_RECORDS or size + num_bytes > PART_BYTES):
+            yield group, first
+            group, first, count, size = [], first + count, 0, 0
+        group.append(piece)
+        count += records(piece)
+        size += num_bytes
+    if group:
+        yield group, first
 
 
 def check_columns(columns: Sequence[str], present: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from container.serving.csv_requests import csv_parts
 from container.serving.errors import RequestError, bad_request, check_limit
 from container.serving.media_types import MediaType, request_type
 from container.serving.parquet_requests import parquet_parts
-from container.serving.parts import PART_BYTES, PART_RECORDS, Part
+from container.serving.parts import Part, grouped
 from container.tables.json_files import REQUEST_DECODER
 from container.tables.records import records_to_table
 from contracts.errors import ContractError
@@ -97,15 +97,7 @@ def _json_parts(values: Iterable[tuple[Any, int]], columns: Sequence[str]) -> It
         return records_to_table(records, columns, first=first)
 
     blank = dict.fromkeys(columns)
-    rows: list[Any] = []
-    first = size = 0
-    for value, length in values:
-        if rows and (len(rows) == PART_RECORDS or size + length > PART_BYTES):
-            yield Part(rows, first, read, blank=blank)
-            rows, first, size = [], first + len(rows), 0
-        rows.append(value)
-        size += length
-    if rows:
+    for rows, first in grouped(values):
         yield Part(rows, first, read, blank=blank)
 
 

@@ -242,3 +242,11 @@ def test_an_unused_value_of_a_dictionary_does_not_make_records_invalid(predictor
     count = len(texts)
     records = pa.table({"text": texts, "x": [1.0] * count, "y": [2] * count, "c": ["a"] * count})
     assert list(reported(predictor, request(PARQUET, records))) == [PART_RECORDS]
+
+
+def test_a_part_of_csv_lines_has_at_most_its_bytes():
+    lines = [f"{i},{'y' * 1000}" for i in range(600)]
+    settings = LIMITS.model_copy(update={"serving_csv_columns": ("price", "chat")})
+    found = list(read_request("\n".join(lines).encode(), CSV, settings).parts(["price", "chat"]))
+    assert [part.first for part in found] == [0, 261, 522]
+    assert [row for part in found for row in part.table()["price"].to_pylist()] == [str(i) for i in range(600)]
