@@ -5,11 +5,12 @@ import json
 import json.scanner
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 _MOST_LEVELS = 100
 _SHOWN = 40
-_QUICK_CHARACTERS = 1 << 16
+_QUICK_CHARACTERS = (1 << 10, 1 << 16)  # the second copies more than a short record needs
 
 
 class JsonDecoder(json.JSONDecoder):
@@ -53,14 +54,13 @@ class InterruptibleDecoder(JsonDecoder):
         self.scan_once = json.scanner.py_make_scanner(self)  # pyright: ignore[reportAttributeAccessIssue] - no stub
 
     def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
-        begin = s[idx : idx + _QUICK_CHARACTERS]
-        try:
-            value, length = self._quick.raw_decode(begin)
-            # A number may continue after the last characters, as in 1|5, 1.|5 and 1e-|5.
-            if len(begin) < _QUICK_CHARACTERS or length < len(begin) - 2:
-                return value, idx + length
-        except ValueError:
-            pass
+        for most in _QUICK_CHARACTERS:
+            begin = s[idx : idx + most]
+            with suppress(ValueError):
+                value, length = self._quick.raw_decode(begin)
+                # A number may continue after the last characters, as in 1|5, 1.|5 and 1e-|5.
+                if len(begin) < most or length < len(begin) - 2:
+                    return value, idx + length
         return super().raw_decode(s, idx)
 
 

@@ -70,11 +70,11 @@ def _columns(
         _check(Block(line, text))
         cells = first_cells(line, text)
     except ContractError:
-        if header or not by_lines:
+        damaged = [cell.strip('"') for cell in line.tobytes().decode(errors="replace").split(",")]
+        if header or not by_lines or (header is None and _is_header(damaged, columns)):
             raise
         cells = []
-    known = {*cells, *(cell.strip() for cell in cells)}  # a header with blanks around a name is no record
-    if header or (header is None and 2 * sum(name in known for name in columns) > len(columns)):
+    if header or (header is None and _is_header(cells, columns)):
         check_names(cells, "the request")
         if declared is not None and tuple(cells) != declared:
             listed = ", ".join(map(repr, declared))
@@ -87,6 +87,11 @@ def _columns(
         raise _wrong_number(cells, names)
     # With one column, empty lines are records.
     return names, text_start(data, text, skip_empty=len(names) > 1), False
+
+
+def _is_header(cells: Sequence[str], columns: Sequence[str]) -> bool:
+    known = {*cells, *(cell.strip() for cell in cells)}  # a header with blanks around a name is no record
+    return 2 * sum(name in known for name in columns) > len(columns)
 
 
 def _first_line(data: np.ndarray, text: CsvText, *, by_lines: bool) -> np.ndarray:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from http import HTTPStatus
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import count
 from pathlib import Path
@@ -13,9 +14,12 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, TypeVar
 
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
 from container.serving import handler, inference
 from container.serving.batching import BatchingQueue, result_within
-from container.serving.errors import DeadlineError
+from container.serving.errors import DeadlineError, RequestError
 from container.serving.media_types import request_type, response_type
 from container.serving.model import Scored
 from contracts.errors import ContractError
@@ -154,10 +158,12 @@ class ScriptHost:
         self._timeout = handler.settings().serving_timeout_seconds
 
     def answer(self, body: bytes, content_type: str | None, accept: str | None) -> tuple[bytes, str]:
-        wanted = accept or JSON
+        wanted = (accept or JSON).replace("\t", " ")
+        if not _is_header_value(wanted):
+            raise RequestError(HTTPStatus.NOT_ACCEPTABLE, f"Accept is malformed: {wanted!r}", "Send ASCII.")
         answer = self._turns.run(partial(self._compute, body, content_type, wanted), self._timeout)
         text, media_type = answer if isinstance(answer, tuple) else (answer, JSON if wanted == "*/*" else wanted)
-        if not (isinstance(media_type, str) and media_type.isascii() and media_type.isprintable()):
+        if not (isinstance(media_type, str) and _is_header_value(media_type)):
             raise TypeError(f"output_fn returned {media_type!r} as the Content-Type")
         if not isinstance(text, str | bytes | bytearray | memoryview):
             raise TypeError(f"output_fn returned {type(text).__name__} as the body; return str or bytes")
@@ -170,6 +176,10 @@ class ScriptHost:
 Host = ModelHost | ScriptHost
 
 
+def _is_header_value(text: str) -> bool:
+    return text.isascii() and text.isprintable()
+
+
 def _until(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
@@ -180,10 +190,17 @@ def load_host(folder: Path) -> Host:
     Raises:
         ContractError: a missing or damaged artifact, a refused setting, or a script that cannot be loaded.
     """
+    start_arrow()
     script = folder / CODE_FOLDER / ENTRY_POINT
     if not script.is_file() or script.read_bytes() == Path(inference.__file__).read_bytes():
         return ModelHost(folder)
     return ScriptHost(folder, script)
+
+
+def start_arrow() -> None:
+    """Start the one thread with which Arrow reads CSV: if it cannot be started later, Arrow ends the process."""
+    pa.set_io_thread_count(1)
+    pa_csv.open_csv(pa.BufferReader(b"column\n")).read_all()
 
 
 def _load(script: Path) -> ModuleType:

@@ -64,7 +64,10 @@ class ModelProcess:
         self._closed = False
         self._idle: deque[socket.socket] = deque()
         self._control, control = socket.socketpair()
-        self._process_id = os.fork()
+        try:
+            self._process_id = os.fork()
+        except OSError as error:
+            raise ContractError(f"the model's process cannot be started: {error}", MORE_THREADS) from error
         if not self._process_id:
             self._control.close()
             _run(folder, control, timeout)

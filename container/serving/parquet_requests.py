@@ -54,7 +54,8 @@ def _pieces(file: pq.ParquetFile, columns: Sequence[str], max_bytes: int) -> Ite
     readable = {name: kind for name, kind in kinds.items() if plain_type(kind) is not None}
     rows_at_once = _rows_at_once(file, readable, max_bytes)
     decoded = 0
-    for batch in file.iter_batches(rows_at_once, columns=list(readable), use_threads=False):
+    for selected in file.iter_batches(rows_at_once, columns=list(readable), use_threads=False):
+        batch = selected.select(list(readable))  # for the column a.b, Arrow also reads the field b of a column a
         ends = np.cumsum(_row_bytes(batch))  # [N]
         decoded += int(ends[-1])
         check_limit(decoded, _DECOMPRESSED, max_bytes)

@@ -130,7 +130,10 @@ class _AnswerTask(WSGITask):
 
 
 class _Dispatcher(ThreadedTaskDispatcher):
-    """Keep requests of /ping for the thread that reads from the sockets, because all other threads may be busy."""
+    """Keep requests of /ping for the thread that reads from the sockets, because all other threads may be busy.
+
+    Only the one request of a connection that has taken all earlier responses: that thread must not wait for a client.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +141,8 @@ class _Dispatcher(ThreadedTaskDispatcher):
 
     def add_task(self, task: Any) -> None:  # an HTTPChannel, whose first request is complete
         request = task.requests[0]
-        if request.error is None and request.path == PING:
+        is_alone = len(task.requests) == 1 and not task.total_outbufs_len
+        if request.error is None and request.path == PING and is_alone:
             self._pings.append(task)
         else:
             super().add_task(task)

@@ -130,7 +130,7 @@ class Block:
     ) -> pa.Table:
         if data[: len(BOM_UTF8)].tobytes() == BOM_UTF8:  # part of a cell; Arrow removes one
             data = np.concatenate([np.frombuffer(BOM_UTF8, np.uint8), data])
-        return pa_csv.read_csv(
+        reader = pa_csv.open_csv(  # read_csv starts a thread for each call
             pa.BufferReader(pa.py_buffer(data)),
             read_options=pa_csv.ReadOptions(
                 use_threads=False, block_size=len(data) + 1, column_names=list(self.text.columns)
@@ -147,6 +147,7 @@ class Block:
                 strings_can_be_null=False,
             ),
         )
+        return reader.read_all()
 
     def _wrong_length(self, data: np.ndarray, columns: Sequence[str]) -> ContractError | None:
         invalid: list[pa_csv.InvalidRow] = []

@@ -17,7 +17,7 @@ from container.tables.column_types import (
     plain_type,
     widen_floats,
 )
-from contracts.errors import ContractError, RowErrors, shown
+from contracts.errors import ContractError, RowErrors, first_line, shown
 from contracts.numbers import LARGEST_NUMBER
 
 MISSING_NUMBERS = ("", "na", "n/a", "null", "none", "nan")
@@ -41,9 +41,11 @@ def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def check_single_values(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> None:
-    """Raise ContractError where a column's type is not one of single values, or bytes are not UTF-8 text."""
-    kind = column.type
-    if plain_type(kind) is None:
+    """Raise ContractError where a column is not of single values, bytes are not UTF-8, or a time zone is unknown."""
+    kind, plain = column.type, plain_type(column.type)
+    if not len(column):
+        return
+    if plain is None:
         causes = {
             row: f"{origin.row(row)}: column {name!r} contains {held}, not a single value"
             for row, held in _held(column).items()
@@ -56,6 +58,13 @@ def check_single_values(column: pa.Array | pa.ChunkedArray, name: str, *, origin
         cause = f"{origin.file or 'records'}: column {name!r} is of type {kind} and is not UTF-8 text"
         rows = invalid_values(column, decode) or range(len(column))  # a dictionary may have values that no row has
         raise ContractError.of_rows(dict.fromkeys(rows, cause), "Write the column as strings.") from error
+    try:
+        if pa.types.is_timestamp(plain):
+            pa.array([0], plain).cast(pa.string())
+    except pa.ArrowInvalid as error:
+        cause = f"{origin.file or 'records'}: column {name!r} is of type {kind}: {first_line(error)}"
+        rows = range(len(column))
+        raise ContractError.of_rows(dict.fromkeys(rows, cause), "Write the times in UTC.") from error
 
 
 def _held(column: pa.Array | pa.ChunkedArray) -> dict[int, str]:
@@ -94,7 +103,7 @@ def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) ->
     """
     column = plain_array(column)
     kind = column.type
-    if pa.types.is_null(kind):
+    if pa.types.is_null(kind) or not len(column):
         return np.full(len(column), np.nan)
     wrong = np.zeros(len(column), bool)
     if is_text(kind):

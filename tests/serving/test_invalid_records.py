@@ -250,3 +250,17 @@ def test_a_part_of_csv_lines_has_at_most_its_bytes():
     found = list(read_request("\n".join(lines).encode(), CSV, settings).parts(["price", "chat"]))
     assert [part.first for part in found] == [0, 261, 522]
     assert [row for part in found for row in part.table()["price"].to_pylist()] == [str(i) for i in range(600)]
+
+
+@pytest.mark.parametrize(
+    ("header", "cause"),
+    [
+        (b'y,x,text,c"', "row 1, column 4: the cell does not begin with a quote"),
+        (b"text,x,y,c,caf\xe9", "row 1, column '5': byte 0xE9 after 'caf' is not UTF-8"),
+    ],
+)
+def test_a_damaged_header_is_an_error_of_the_request(predictor, header, cause):
+    found = read_request(header + b"\n2,1.5,7,a\n", CSV, LIMITS)
+    with pytest.raises(ContractError) as caught:
+        reported(predictor, found)
+    assert cause in caught.value.cause

@@ -17,6 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 from container.serving.application import Application
+from container.serving.model_process import ModelProcess
 from container.serving.server import _open
 from contracts.errors import ContractError
 from contracts.serving import ServingSettings
@@ -135,6 +136,33 @@ def test_a_server_that_cannot_start_its_threads_names_the_setting_and_the_limit(
     assert "`docker run --pids-limit`" in caught.value.fix
 
 
+ONE_PROCESS = r"""
+import os, resource, sys
+from container.serving.hosting import start_arrow
+from container.serving.requests import read_request
+from contracts.serving import ServingSettings
+start_arrow()
+if not os.getuid():
+    os.setuid(65534)  # Linux limits no processes of root
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+print([part.table().to_pydict() for part in read_request(b"a,b\nx,1\n", "text/csv", ServingSettings()).parts(["a"])])
+"""
+
+
+def test_csv_is_read_where_no_thread_can_be_started():
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_PROCESS], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[{'a': ['x']}]\n"
+
+
+def test_a_model_process_that_cannot_be_started_is_an_error_that_names_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fork", Mock(side_effect=BlockingIOError(11, "Resource temporarily unavailable")))
+    with pytest.raises(ContractError, match="the model's process cannot be started: .*temporarily") as caught:
+        ModelProcess(tmp_path, timeout=1)
+    assert "`docker run --pids-limit`" in caught.value.fix
+
+
 # Disk space
 
 
@@ -170,6 +198,21 @@ def full_disk(tmp_path):
 
 
 # Connections
+
+
+def test_clients_that_read_no_response_block_no_health_check(tmp_path):
+    # One of the answers leaves less to be sent than waitress keeps (16 MiB), and the pings behind it exceed this.
+    script = "def predict_fn(data, model): return 'y' * int(data)"
+    with serving(package(tmp_path, f"{ECHO}\n{script}")) as server, contextlib.ExitStack() as clients:
+        for size in range(17_000_000, 24_000_000, 500_000):
+            client = clients.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            request = b"POST /invocations HTTP/1.1\r\nContent-Length: 8\r\n\r\n%d" % size
+            client.sendall(request + b"GET /ping HTTP/1.1\r\n\r\n" * 5000)
+            wait_until(lambda: select.select([client], [], [], 0)[0])  # noqa: B023
+            assert server.ask(method="GET", path="/ping").status == 200
+        clients.close()
+        assert server.ask("1").status == 200
+        assert server.stop() == 0
 
 
 @contextlib.contextmanager

@@ -158,6 +158,12 @@ def test_a_result_that_is_no_response_is_an_error_with_a_number_and_a_cause_in_t
         assert cause in server.log.read_text()
 
 
+@pytest.mark.parametrize(("accept", "status"), [("text/pl\xe4in", 406), ("text/plain,\ttext/csv", 200)])
+def test_an_accept_header_that_cannot_be_a_content_type_is_the_clients_error(tmp_path, accept, status):
+    with serving(package(tmp_path, ECHO)) as server:
+        assert server.ask("hi", accept=accept).status == status
+
+
 def test_a_timeout_in_inference_py_is_an_error_with_its_traceback_in_the_log(tmp_path):
     script = "def predict_fn(data, model): raise TimeoutError('the database')"
     with serving(package(tmp_path, f"{ECHO}\n{script}")) as server:

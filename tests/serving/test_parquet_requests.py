@@ -169,3 +169,10 @@ def test_columns_are_read_in_linear_time():
         return processor_seconds(lambda: read_records(sink.getvalue(), PARQUET, columns))
 
     assert seconds(2000) < 25 * max(seconds(200), 0.001)
+
+
+def test_a_column_with_a_dot_in_its_name_is_not_a_field_of_another_column():
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"a": [{"b": "other"}], "a.b": ["text"]}), sink)
+    (part,) = read_request(sink.getvalue(), PARQUET, ServingSettings()).parts(["a.b"])
+    assert part.table().to_pydict() == {"a.b": ["text"]}

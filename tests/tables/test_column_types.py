@@ -168,3 +168,21 @@ def test_a_value_of_several_lines_is_one_line_of_a_message() -> None:
     with pytest.raises(ContractError) as caught:
         records_to_table([pd.Series({"c": 1, "d": 2})])
     assert "\n" not in caught.value.cause
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_an_unknown_time_zone_is_an_error_that_names_it(dictionary):
+    column = pa.array([0, None], pa.timestamp("us", tz="Foo/Bar"))
+    column = column.dictionary_encode() if dictionary else column
+    with pytest.raises(ContractError, match=r"column 'c' is of type .*tz=Foo/Bar.*: .*'Foo/Bar'") as caught:
+        check_single_values(column, "c", origin=Origin())
+    assert list(caught.value.row_causes) == [0, 1]
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.date32(), pa.timestamp("us", tz="Foo/Bar")])
+def test_a_column_without_rows_has_no_invalid_values(kind):
+    check_single_values(pa.array([], kind), "c", origin=Origin())
+
+
+def test_a_column_of_dates_without_rows_has_no_invalid_numbers():
+    assert numbers(pa.array([], pa.date32()), "c", origin=Origin()).size == 0
