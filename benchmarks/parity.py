@@ -18,6 +18,7 @@ from testing.parity import ONE_PROCESS, STEPS, TOLERANCE, ParityCheck, ParityJob
 from testing.parity_strategies import STRATEGIES, ready_configurations
 from testing.rank_pool import RankFailed, RankPool
 
+_SHOWN = 15  # lines of an error
 COLUMNS = (
     "strategy", "processes", "losses", "gradients", "weights", "predictions", "dropout: z", "copies", "seconds", "",
 )  # fmt: skip
@@ -82,9 +83,9 @@ def _is_chosen(name: str, arguments: argparse.Namespace) -> bool:
 
 
 def _end(text: str) -> str:
-    """Return the first and the last five lines of a traceback."""
-    first, *rest = text.strip().splitlines()
-    return "\n".join([first, *rest[-5:]])
+    """Return the beginning of a message, which has the innermost calls of a crash, and the end, which has errors."""
+    lines = text.strip().splitlines()
+    return "\n".join([*lines[:_SHOWN], *lines[_SHOWN:][-5:]])
 
 
 def _arguments() -> argparse.Namespace:

@@ -134,6 +134,11 @@ def check_tuning(hp: Hyperparameters) -> None:
     if tuning is None:
         return
     _check_metric(hp, tuning)
+    if metric_of(hp) == "val/loss" and "class_weights" in (tuning.space or {}):
+        raise ContractError(
+            "tuning.space: class_weights change val/loss, the search's metric: its trials would not be comparable",
+            "Set tuning.metric to another metric, for example val/auroc, or remove class_weights from the space.",
+        )
     for name, values in (tuning.space or {}).items():
         _check_name(name)
         if isinstance(values, Range):

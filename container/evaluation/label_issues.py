@@ -2,10 +2,11 @@
 
 import csv
 import functools
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,15 @@ class OutOfFold:
     labels: np.ndarray
     probabilities: np.ndarray
 
+    def without_weights(self, class_weights: np.ndarray) -> Self:
+        """Return the probabilities of models that were fitted without weights of the classes. [K]
+
+        With a weighted loss, a probability has its class's weight as a factor, and too many rows of rare classes would
+        be flagged.
+        """
+        unweighted = self.probabilities / class_weights[self.classes]
+        return replace(self, probabilities=unweighted / unweighted.sum(axis=1, keepdims=True))
+
     def log_loss(self, rows: np.ndarray, classes: np.ndarray) -> float:
         """Return the mean negative logarithm of the probabilities of the given labels of `rows`, among `classes`."""
         chosen = np.isin(self.rows, rows)
@@ -46,7 +56,7 @@ def best_source(sources: Sequence[OutOfFold]) -> OutOfFold:
     """Return the source with the lowest log loss on the rows and among the classes that all of them have."""
     rows = functools.reduce(np.intersect1d, (each.rows for each in sources))
     classes = functools.reduce(np.intersect1d, (each.classes for each in sources))
-    return min(sources, key=lambda each: each.log_loss(rows, classes))
+    return min(sources, key=lambda each: np.nan_to_num(each.log_loss(rows, classes), nan=np.inf))
 
 
 @dataclass(frozen=True)
@@ -128,5 +138,10 @@ def write_label_issues(
         writer = csv.writer(file)
         writer.writerow(_COLUMNS)
         writer.writerows(rows)
-    shown: list[dict[str, Any]] = [dict(zip(_COLUMNS, values)) for values in rows[:SHOWN]]
+    shown = [dict(zip(_COLUMNS, map(_for_json, values))) for values in rows[:SHOWN]]
     return LabelIssuesReport(issues.source, issues.examined, len(rows), shown)
+
+
+def _for_json(value: Any) -> Any:
+    is_finite = isinstance(value, float) and math.isfinite(value)
+    return value if value is None or is_finite or isinstance(value, int | str) else str(value)

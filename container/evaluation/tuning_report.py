@@ -68,8 +68,8 @@ def _sentences(summary: Mapping[str, Any], intervals: Mapping[str, tuple[float, 
     sentences = [
         f"{len(trials)} trials were compared by {metric}: {len(complete)} complete, "
         f"{sum(trial['state'] == 'pruned' for trial in trials)} pruned, "
-        f"{sum(trial['state'] == 'fail' for trial in trials)} failed. Trial {winner['trial']} is the best. "
-        f"Its settings, trained with each seed: {values}. {_MODELS[winner['final_model']]} became the model; "
+        f"{sum(trial['state'] == 'fail' for trial in trials)} failed. The model has the settings of trial "
+        f"{winner['trial']}, trained with each seed: {values}. {_MODELS[winner['final_model']]} became the model; "
         "test had no part in the choice."
     ]
     planned = sum(trial["planned_steps"] or 0 for trial in trials)

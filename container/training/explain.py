@@ -12,7 +12,6 @@ from torch import Tensor
 from container.companion.blend import BlendedCompanion
 from container.data.batch import PackedBatch
 from container.data.records import RecordArrays
-from container.data.sampler import BatchPlan, split_batch
 from container.data.split import PreparedSplit, pack_records
 from container.decision.softmax import softmax
 from container.evaluation.explanation import (
@@ -157,9 +156,9 @@ class _Measured:
         if not len(sample):
             return 0
         self._seconds_per_record(sample[:1])  # a device's first pass is slow
-        seconds = self._seconds_per_record(self._parts(sample[: min(size, _TIMED)], size)[0])
+        seconds = self._seconds_per_record(sample[: min(size, _TIMED)])
         if seconds * _FEWEST < LONGEST:  # a record costs less in a full batch
-            seconds = self._seconds_per_record(self._parts(sample[:size], size)[0])
+            seconds = self._seconds_per_record(sample[:size])
         records = min(len(sample), max(_FEWEST, int(SECONDS / seconds)))
         expected = seconds * records
         if expected > LONGEST:
@@ -172,27 +171,26 @@ class _Measured:
     @torch.inference_mode()
     def _seconds_per_record(self, rows: np.ndarray) -> float:
         """Time the encoders once, and the head for every change."""
-        batch = self._val.pack(rows).to(self._device)
-        began = time.perf_counter()
-        features = self._model.encode(batch)
-        features[0].cpu()
-        encoded = time.perf_counter()
-        self._model.head(features, batch).cpu()
-        passes = 1 + SHUFFLES * len(self.columns) + len(self.modalities)
-        return (encoded - began + passes * (time.perf_counter() - encoded)) / len(rows)
+        passes, seconds = 1 + SHUFFLES * len(self.columns) + len(self.modalities), 0.0
+        for part in self._parts(rows, size=len(rows)):
+            batch = self._val.pack(rows[part]).to(self._device)
+            began = time.perf_counter()
+            features = self._model.encode(batch)
+            features[0].cpu()
+            encoded = time.perf_counter()
+            self._model.head(features, batch).cpu()
+            seconds += encoded - began + passes * (time.perf_counter() - encoded)
+        return seconds / len(rows)
 
     @torch.inference_mode()
     def encode(self, sample: np.ndarray, *, size: int) -> tuple[float | None, str | None]:
         """Encode the sample's texts, and return the metric without a change, or the reason why it is undefined."""
         if not len(sample):
             return None, "no val record has a label"
-        parts = self._parts(sample, size)
-        self._sample = sample = np.concatenate(parts)
+        self._sample = sample
         self._labels = self._val.column("label").to_numpy()[sample]
-        ends = np.cumsum([len(part) for part in parts])
         self._batches = [
-            (np.arange(end - len(part), end), self._val.pack(part).to(self._device))
-            for part, end in zip(parts, ends, strict=True)
+            (part, self._val.pack(sample[part]).to(self._device)) for part in self._parts(sample, size=size)
         ]
         self._tabular = torch.cat([batch.tabular for _, batch in self._batches])
         self._features: list[list[Tensor]] = [[] for _ in self._text_index]  # of each text and record; last the empty
@@ -203,15 +201,18 @@ class _Measured:
                 self._features[index] += features.split(text.record_lengths if branch.per_token else 1)
         return self._score({}, self._tabular)
 
-    def _parts(self, sample: np.ndarray, size: int) -> list[np.ndarray]:
-        """Divide the sample into parts of at most `size` records, and of max_tokens_per_batch tokens."""
-        plan = BatchPlan(size, data_parallel_size=1, max_tokens=self._hp.max_tokens_per_batch)
-        return [
-            records[indices]
-            for records in np.array_split(sample, -(-len(sample) // size))
-            for indices in split_batch(self._val.token_counts(records), plan)
-            if len(indices)
-        ]
+    def _parts(self, sample: np.ndarray, *, size: int) -> list[np.ndarray]:
+        """Divide the positions 0..len(sample)-1 in order, by `size` records and by max_tokens_per_batch."""
+        counts = self._val.token_counts(sample)
+        ends = np.cumsum(counts)
+        most = self._hp.max_tokens_per_batch or ends[-1]
+        parts, start = [], 0
+        while start < len(sample):
+            stop = int(np.searchsorted(ends, ends[start] - counts[start] + most, side="right"))
+            stop = min(max(stop, start + 1), start + size)
+            parts.append(np.arange(start, min(stop, len(sample))))
+            start = stop
+        return parts
 
     def _check_stopped(self) -> None:
         if self._stopped():

@@ -25,7 +25,8 @@ def report_label_issues(folder: Path, data: JobData, *sources: OutOfFold | None)
     Args:
         sources: the one with the lowest log loss on their common rows is used.
     """
-    known = [each for each in sources if each is not None]
+    weights = np.asarray(data.class_weights)
+    known = [each.without_weights(weights) for each in sources if each is not None]
     path = folder / LABEL_ISSUES
     if not known:
         logger.warning("label_issues: none, because there are no out-of-fold probabilities")

@@ -138,7 +138,7 @@ class Search:
         self._spares: dict[int, TrialRun] = {}
         self._spent = float(study.notes.get("seconds", 0.0))  # by earlier processes of this search
         self._began = time.monotonic()
-        self._has_data = False  # prepared for a trial by this process
+        self._has_data = known is not None  # prepared for a trial
         self._bar = tqdm(total=self._tuning.trials, unit="trial", file=sys.stderr, disable=not sys.stderr.isatty())
 
     def __enter__(self) -> "Search":
@@ -270,10 +270,10 @@ class Search:
         if not self._has_data:
             facts = DataFacts.read(prepared.summary)
             self._hp = self._with_facts(facts)
+            check_metric(self._hp, prepared.summary["splits"]["val"]["classes"])
             self._study.note(_FACTS, asdict(facts))
         hp = self._checked(changes)
         check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
-        check_metric(self._hp, prepared.summary["splits"]["val"]["classes"])
         self._has_data = True
         run = self._spares.pop(slot)
         run.train(folder, hp, prepared=prepared.folder, initial_seed=initial_seed)

@@ -68,6 +68,10 @@ def test_a_search_may_be_json_in_a_string_as_sagemaker_passes_it():
         ),
         ({"space": {}}, "space"),
         ({"metric": "val/aurok"}, "tuning.metric: 'val/aurok' is unknown"),
+        (
+            {"metric": "val/loss", "space": {"class_weights": [[1, 1], [1, 9]]}},
+            "class_weights change val/loss, the search's metric",
+        ),
         ({"metric": ""}, "tuning.metric: '' is unknown"),
         ({"trials": 0}, "trials: Input should be greater"),
         ({"trails": 3}, "trails: Extra inputs"),

@@ -1,8 +1,11 @@
 """Label issues: found from out-of-fold probabilities, written as a table, and shown."""
 
 import csv
+import json
 import logging
 from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import cast
 
@@ -90,20 +93,54 @@ def test_without_probabilities_or_after_an_error_the_job_goes_on_without_the_fil
         raise MemoryError("too large")
 
     monkeypatch.setattr(in_job, "find_label_issues", fail)
-    data = cast(JobData, SimpleNamespace(splits={"train": None}))
+    data = cast(JobData, SimpleNamespace(splits={"train": None}, class_weights=[1.0] * 5))
     assert report_label_issues(tmp_path, data, probabilities) is None
     assert not (tmp_path / "label_issues.csv").exists()
     assert sum("label_issues: none" in r.getMessage() and r.levelno >= logging.WARNING for r in caplog.records) == 1
 
 
+def job_data(class_weights=(1.0,) * 5) -> JobData:
+    ids = pa.chunked_array([pa.array(range(2010))])
+    split = SimpleNamespace(column=lambda _: ids)
+    prepared = SimpleNamespace(fitted=SimpleNamespace(class_labels=list("abcde")))
+    return cast(JobData, SimpleNamespace(splits={"train": split}, prepared=prepared, class_weights=class_weights))
+
+
+def test_weights_of_the_classes_change_no_issue(tmp_path):
+    found, _ = flipped()
+    weights = np.array([1.0, 7.0, 9.0, 7.0, 0.5])
+    weighted = found.probabilities * weights[found.classes]
+    weighted /= weighted.sum(axis=1, keepdims=True)
+    plain = report_label_issues(tmp_path, job_data(), found)
+    assert plain is not None
+    assert report_label_issues(tmp_path, job_data(weights), replace(found, probabilities=weighted)) == plain
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(datetime(2026, 1, 2), "2026-01-02 00:00:00"), (Decimal("1.50"), "1.50"), (float("nan"), "nan"), (2.5, 2.5)],
+)
+def test_ids_of_any_type_can_be_shown(tmp_path, value, shown):
+    issues = replace(
+        find_label_issues(flipped()[0]), positions=np.array([0]), suggested=np.array([1]), scores=np.zeros(1)
+    )
+    ids = pa.chunked_array([[value]])
+    report = write_label_issues(
+        tmp_path / "a.csv", issues, row=np.arange(1), ids=ids, given=ids, class_labels=["bad", "good"]
+    )
+    assert json.loads(json.dumps(report.rows, allow_nan=False))[0]["id"] == shown
+
+
+def test_a_source_without_a_log_loss_is_not_used():
+    good, _ = flipped()
+    broken = replace(good, probabilities=np.full_like(good.probabilities, np.nan))
+    assert best_source([broken, good]) is good
+
+
 def test_the_source_that_predicts_the_given_labels_best_is_used(tmp_path):
     good, _ = flipped()
     bad = replace(good, source="a worse model", probabilities=np.roll(good.probabilities, 1, axis=1))
-    ids = pa.chunked_array([pa.array(range(2010))])
-    split = SimpleNamespace(column=lambda _: ids)
-    fitted = SimpleNamespace(class_labels=list("abcde"))
-    data = SimpleNamespace(splits={"train": split}, prepared=SimpleNamespace(fitted=fitted))
-    report = report_label_issues(tmp_path, cast(JobData, data), bad, good, None)
+    report = report_label_issues(tmp_path, job_data(), bad, good, None)
     assert report is not None
     assert report.source == "a model"
 

@@ -216,8 +216,9 @@ def test_max_tokens_per_batch_limits_a_pass_of_the_encoders_and_changes_no_score
     whole = by_price.explain()
     assert max(tokens) <= most
     assert (explanation.base, explanation.records) == (pytest.approx(whole.base), whole.records)
-    drops = [each.drop for each in whole.modalities]
-    assert [each.drop for each in explanation.modalities] == pytest.approx(drops, abs=1e-3)  # ranks of equal scores
+    for found, expected in ((explanation.columns, whole.columns), (explanation.modalities, whole.modalities)):
+        drops = {each.name: each.drop for each in expected}
+        assert {each.name: each.drop for each in found} == pytest.approx(drops, abs=1e-3)  # ranks of equal scores
 
 
 def test_each_text_is_encoded_once(by_price: Made) -> None:

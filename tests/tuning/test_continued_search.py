@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from container.tuning.trial_workers import Shares
 from container.workers import StopHandler, StoppedBeforeTraining
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
+from contracts.presets import DataFacts
 from testing.jobs import write_job
 
 CHECKPOINT = "epoch=0-step=1.ckpt"
@@ -22,11 +24,14 @@ HOUR = 3600.0  # of each run
 
 @pytest.fixture
 def values(monkeypatch):
-    """Replace the runs by values of the metric, in order; None is a failed run."""
+    """Replace the runs by values of the metric, in order; None is a failed run, an exception is raised."""
     left = []
 
     def start(self, folder, hp, *, trial=None, **_):
         value = left.pop(0)
+        if isinstance(value, Exception):
+            raise value
+        self._study.note("facts", asdict(DataFacts(10, (5, 5), (2, 2))))
         self._spent += HOUR
         checkpoint = folder / "checkpoints" / CHECKPOINT
         checkpoint.mkdir(parents=True, exist_ok=True)
@@ -68,6 +73,15 @@ def test_more_trials_continue_the_study_and_a_better_one_is_the_winner(tmp_path,
     assert installed(paths) == "trial-0003"
     assert (hp.seed, numbers(paths)) == (42, [0, 1, 2, 3])
     assert not values
+
+
+def test_a_further_trial_whose_settings_do_not_fit_the_data_is_pruned(tmp_path, values):
+    values += [0.6, 0.7, 0.65]
+    searched(tmp_path, trials=2)
+    values += [ContractError("'blue' is not a category"), 0.5]
+    paths, _ = searched(tmp_path, trials=4)
+    with (paths.output_data / "tuning" / "trials.csv").open() as file:
+        assert [row["state"] for row in csv.DictReader(file)] == ["complete", "complete", "pruned", "complete"]
 
 
 def test_more_trials_that_are_worse_leave_the_winner(tmp_path, values):
