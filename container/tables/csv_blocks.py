@@ -130,8 +130,11 @@ class Block:
     ) -> pa.Table:
         if data[: len(BOM_UTF8)].tobytes() == BOM_UTF8:  # part of a cell; Arrow removes one
             data = np.concatenate([np.frombuffer(BOM_UTF8, np.uint8), data])
+        # Memory of Arrow: a thread of Arrow frees it, which aborts the process if it has to wait for an ending Python.
+        buffer = pa.allocate_buffer(len(data))
+        np.frombuffer(buffer, np.uint8)[:] = data
         reader = pa_csv.open_csv(  # read_csv starts a thread for each call
-            pa.BufferReader(pa.py_buffer(data)),
+            pa.BufferReader(buffer),
             read_options=pa_csv.ReadOptions(
                 use_threads=False, block_size=len(data) + 1, column_names=list(self.text.columns)
             ),

@@ -6,14 +6,15 @@ import io
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from container.serving.errors import RequestError
-from container.tables import csv_files
+from container.tables import csv_blocks, csv_files
 from container.tables.channel_files import column_names, iter_tables
-from container.tables.csv_blocks import CsvText
+from container.tables.csv_blocks import Block, CsvText
 from container.tables.csv_files import csv_batches
 from container.tables.part_files import find_part_files
 from contracts.errors import ContractError
@@ -264,3 +265,13 @@ def test_a_byte_order_mark_in_the_first_cell_of_a_block_is_part_of_the_cell(tmp_
     path.write_text("\ufeffa,b\n" + "".join(f"{a},{b}\n" for a, b in rows), encoding="utf-8")
     with mock.patch.object(csv_files, "BLOCK_BYTES", BLOCK_BYTES):
         assert read(path) == rows
+
+
+def test_no_thread_of_arrow_frees_memory_of_python() -> None:
+    """While the interpreter ends, such a thread cannot free it, and the process aborts."""
+    data = np.frombuffer(b"a,1\nb,2\n", np.uint8)
+    with mock.patch.object(csv_blocks.pa_csv, "open_csv", wraps=csv_blocks.pa_csv.open_csv) as opened:
+        Block(data, CsvText("x", ",", has_header=False, columns=("a", "b"))).parse()
+    (source,) = opened.call_args.args
+    source.seek(0)
+    assert not np.shares_memory(np.frombuffer(source.read_buffer(), np.uint8), data)
