@@ -12,6 +12,7 @@ from container.data.records import TextArrays
 BUCKETS = 65_521
 MULTIPLIER = 1_000_003
 _FEWEST_RECORDS = 2  # a term in fewer training records is left out
+_IDF_UNITS = 1024  # of an inverse document frequency of 1
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,14 @@ class TokenBag:
     """The terms of one text: frequent tokens, and frequent pairs of neighbouring tokens of a chunk.
 
     The value of a term in a record is count * idf / norm. The norm is the square root of the sum of idf^2 over all
-    occurrences, which needs no list of the record's distinct terms.
+    occurrences, which needs no list of the record's distinct terms. Inverse document frequencies (idf) are integers,
+    so that a graph with integers computes the same norm, also of a record whose terms are in nearly all records. The
+    unit has no influence, because the norm has the same.
 
     Attributes:
         terms_of_tokens: term of each token id, 0 for none; the last entry is that of all larger ids. [V + 1]
         terms_of_pairs: term of each bucket, 0 for none. [BUCKETS]
-        idf: logarithm of records / records with the term; 0 for term 0. [R]
+        idf: logarithm of records / records with the term, in units of 1/1024, at least 1; 0 for term 0. [R] int64
     """
 
     terms_of_tokens: np.ndarray
@@ -49,7 +52,7 @@ class TokenBag:
         return cls(
             np.append(terms[:vocabulary], 0),
             terms[vocabulary:],
-            np.append(0.0, np.log(num_records / found[chosen])),
+            np.append(0, np.maximum(np.rint(_IDF_UNITS * np.log(num_records / found[chosen])), 1).astype(np.int64)),
         )
 
     def transform(self, text: TextArrays) -> sparse.csr_matrix:
@@ -60,7 +63,7 @@ class TokenBag:
         idf = self.idf[terms]
         num_records = len(text.token_offsets) - 1
         norms = np.sqrt(np.bincount(records, idf**2, minlength=num_records))
-        values = np.divide(idf, norms[records], out=np.zeros_like(idf), where=norms[records] > 0)
+        values = idf / np.maximum(norms, 1)[records]  # a norm below 1 is that of a record without terms
         return sparse.csr_matrix((values, (records, terms)), shape=(num_records, len(self.idf)))
 
 

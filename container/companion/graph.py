@@ -96,12 +96,20 @@ class _Graph:
     def slice(self, value: str, start: int, end: int, *, axis: int) -> str:
         return self.add("Slice", value, *(self.constant([each], np.int64) for each in (start, end, axis)))
 
+    def take(self, table: np.ndarray, dtype: type[np.generic], *, at: str) -> str:
+        """Add the rows of an integer table at these positions, as int64."""
+        return self.add("Cast", self.add("Gather", self.constant(table, dtype), at), to=TensorProto.INT64)
+
+    def sum_of_chunks(self, value: str) -> str:
+        """[B, chunks, terms, C] -> [B, C]"""
+        return self.add("ReduceSum", value, self.constant([1, 2], np.int64), keepdims=0)
+
 
 def _add_scores(graph: _Graph, fields: Sequence[TextField], bags: Sequence[TokenBag], linear: LinearText) -> None:
     """Add the nodes of `LinearText.scores`.
 
-    Weights are 16-bit integers, so that their sums are exact. In floating point, a sum depends on the padding of the
-    batch, and the smallest difference can cross a threshold of a tree.
+    Weights and inverse document frequencies are 16-bit integers, so that sums of their products are exact. In floating
+    point, a sum depends on the padding of the batch, and the smallest difference can cross a threshold of a tree.
     """
     scores = [_text_score(graph, *text) for text in zip(fields, bags, linear.weights, strict=True)]
     if len(scores) > 1:
@@ -116,26 +124,22 @@ def _text_score(graph: _Graph, field: TextField, bag: TokenBag, weights: np.ndar
     ids, mask = (graph.input(key, TensorProto.INT64, shape) for key in (field.input_ids_key, field.attention_mask_key))
     whole = np.iinfo(np.int64).max
     known = graph.add("Min", ids, graph.constant(len(bag.terms_of_tokens) - 1, np.int64))
-    tokens = graph.add("Mul", _terms(graph, bag.terms_of_tokens, known), mask)  # padding has term 0
+    tokens = graph.add("Mul", graph.take(bag.terms_of_tokens, np.uint16, at=known), mask)  # padding has term 0
     left, right = graph.slice(ids, 0, -1, axis=2), graph.slice(ids, 1, whole, axis=2)
     mixed = graph.add("Add", graph.add("Mul", left, graph.constant(MULTIPLIER, np.int64)), right)
     bucket = graph.add("Mod", mixed, graph.constant(BUCKETS, np.int64))
-    pairs = graph.add("Mul", _terms(graph, bag.terms_of_pairs, bucket), graph.slice(mask, 1, whole, axis=2))
+    both = graph.slice(mask, 1, whole, axis=2)
+    pairs = graph.add("Mul", graph.take(bag.terms_of_pairs, np.uint16, at=bucket), both)
     terms = graph.add("Concat", tokens, pairs, axis=2)  # [B, C, 2 T - 1]
-    columns = np.column_stack([bag.idf[:, None] * weights, bag.idf**2])  # [R, C + 1]
-    scale = np.abs(columns).max(axis=0) / _LARGEST_WEIGHT
+    scale = np.abs(weights).max(axis=0) / _LARGEST_WEIGHT  # [C]
     scale[scale == 0] = 1
-    table = graph.constant(np.rint(columns / scale), np.int16)
-    rows = graph.add("Cast", graph.add("Gather", table, terms), to=TensorProto.INT64)
-    sums = graph.add("ReduceSum", rows, graph.constant([1, 2], np.int64), keepdims=0)  # [B, C + 1]
-    scaled = graph.add("Mul", graph.add("Cast", sums, to=TensorProto.FLOAT), graph.constant(scale, np.float32))
-    squares = graph.slice(scaled, -1, whole, axis=1)
-    norm = graph.add("Sqrt", graph.add("Max", squares, graph.constant(1e-30, np.float32)))
-    return graph.add("Div", graph.slice(scaled, 0, -1, axis=1), norm)
-
-
-def _terms(graph: _Graph, table: np.ndarray, index: str) -> str:
-    return graph.add("Cast", graph.add("Gather", graph.constant(table, np.uint16), index), to=TensorProto.INT64)
+    idf = graph.take(bag.idf[:, None], np.int16, at=terms)  # [B, C, 2 T - 1, 1]
+    products = graph.add("Mul", graph.take(np.rint(weights / scale), np.int16, at=terms), idf)
+    numerators = graph.sum_of_chunks(products)  # [B, C]
+    squares = graph.add("Max", graph.sum_of_chunks(graph.add("Mul", idf, idf)), graph.constant(1, np.int64))  # [B, 1]
+    norm = graph.add("Sqrt", graph.add("Cast", squares, to=TensorProto.FLOAT))
+    ratio = graph.add("Div", graph.add("Cast", numerators, to=TensorProto.FLOAT), norm)
+    return graph.add("Mul", ratio, graph.constant(scale, np.float32))
 
 
 def _add_trees(

@@ -57,22 +57,41 @@ def test_a_record_has_the_same_bits_alone_and_beside_longer_records(classes):
         np.testing.assert_allclose(alone[0], together[i], atol=1e-6)  # a sum over trees, after the last threshold
 
 
-@pytest.mark.parametrize("number", [200, 600])  # 600 values are more than the trees have bins
-def test_the_graph_computes_the_linear_scores_and_the_trees_that_were_fitted(number, monkeypatch):
-    kept = {}
-    build = module.build_companion
+@pytest.fixture
+def built(monkeypatch):
+    """What the companion that is fitted next is built from, by the parameter of build_companion."""
+    kept, build = {}, module.build_companion
 
     def keep(fields, bags, linear, boosted, **rest):
         kept.update(bags=bags, linear=linear, trees=boosted)
         return build(fields, bags, linear, boosted, **rest)
 
     monkeypatch.setattr(module, "build_companion", keep)
+    return kept
+
+
+def linear_scores(built, part: RecordArrays) -> np.ndarray:
+    return built["linear"].scores([built["bags"][0].transform(part.texts[0])])
+
+
+@pytest.mark.parametrize("number", [200, 600])  # 600 values are more than the trees have bins
+def test_the_graph_computes_the_linear_scores_and_the_trees_that_were_fitted(number, built):
     found, val = fitted(rows(number, classes=3), classes=3), rows(60, classes=3, seed=1)
     logits, scores = predict(found, val)
-    expected = kept["linear"].scores([kept["bags"][0].transform(val.texts[0])])
-    np.testing.assert_allclose(scores, expected, atol=2e-3)  # 16-bit weights
-    computed = kept["trees"].probabilities(np.hstack([val.tabular, scores]))
+    np.testing.assert_allclose(scores, linear_scores(built, val), atol=2e-3)  # 16-bit weights
+    computed = built["trees"].probabilities(np.hstack([val.tabular, scores]))
     np.testing.assert_allclose(np.exp(logits), computed, atol=1e-5)
+
+
+def test_records_whose_terms_are_in_nearly_all_records_or_in_none_have_the_scores_of_the_linear_model(built):
+    placeholder, varied = [[2, 30, 31, 3]], [[2, 40, 41, 42, 3]]
+    records = [placeholder if i % 60 else [[2, 40 + i // 120, 3]] for i in range(600)]  # a varied text occurs twice
+    train = replace(rows(600), texts=(text(records),))
+    found, val = fitted(train), replace(rows(3), texts=(text([placeholder, varied, [[99]]]),))
+    scores = predict(found, val)[1]
+    np.testing.assert_allclose(scores, linear_scores(built, val), atol=2e-3)
+    assert scores[2] == pytest.approx(built["linear"].bias)
+    assert np.ptp(scores) > 0.01
 
 
 @pytest.mark.parametrize(
