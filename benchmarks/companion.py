@@ -21,12 +21,13 @@ from benchmarks.printing import print_machine, print_table
 from benchmarks.review_data import lay_out_job, minilm_folder
 from benchmarks.review_jobs import configuration
 from container.companion.fit import Fitted, fit_companion
+from container.companion.predict import predict
 from container.data.split import PreparedSplit
 from container.decision.softmax import log_softmax
 from container.evaluation.bootstrap import estimate_metrics
 from container.evaluation.label_issues import find_label_issues
 from container.preprocessing.prepare import prepare_data
-from container.training.companion import out_of_fold, predict
+from container.training.companion import out_of_fold
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.paths import SPLITS
 
@@ -104,7 +105,7 @@ def _measure(task: str, folder: Path, tables: Mapping[str, pa.Table], values: Ma
     seconds, size = f"{time.process_time() - began:.1f}", f"{fitted.companion.graph.ByteSize() / 1e6:.2f}"
     rows = []
     for split in ("val", "test"):
-        logits, scores = predict(fitted.companion, splits[split], hp.text_fields)
+        logits, scores = predict(fitted.companion, splits[split].arrays(), hp.text_fields)
         table = np.concatenate([part.tabular for part in splits[split].arrays()])
         parts = {
             "companion": logits,

@@ -8,7 +8,8 @@ from scipy import sparse
 
 from container.companion.bag import TokenBag
 from container.companion.graph import Companion, build_companion
-from container.companion.linear import FOLDS, count_scores, fit_linear, num_columns, out_of_fold
+from container.companion.linear import FOLDS, LinearText, count_scores, fit_linear, num_columns, out_of_fold
+from container.companion.predict import predict
 from container.companion.trees import FittedTrees, fit_trees, most_rows
 from container.data.records import RecordArrays
 from container.decision.softmax import log_softmax
@@ -23,6 +24,9 @@ _MOST_WEIGHTS = 400_000  # of a text, over all classes
 _MOST_TERMS = 30_000
 _HASHES = 2**31
 _TINY = 1e-12
+_CHECKED_ROWS = 256
+_FEWEST_EQUAL = 0.95  # of the checked rows
+_TOLERANCE = 0.01
 
 
 class StepsAside(Exception):
@@ -86,7 +90,7 @@ def fit_companion(
         class_weights: of the network's loss, so that both assume the same shares of the classes. [K]
 
     Raises:
-        StepsAside: too few rows or too many classes.
+        StepsAside: too few rows, too many classes, or a graph that computes something else than the fitted models.
     """
     num_classes = min(len(class_weights), MOST_CLASSES)
     features = train[0].tabular.shape[1] + count_scores(len(fields), columns=num_columns(num_classes))
@@ -123,7 +127,48 @@ def fit_companion(
     companion = build_companion(
         fields, bags, linear, trees, num_numbers=tabular.shape[1], classes=classes, log_shares=log_shares
     )
-    return Fitted(companion, table, classes, log_shares, rows, uses_texts, trees.rounds, trees.out_of_fold, codes)
+    fitted = Fitted(companion, table, classes, log_shares, rows, uses_texts, trees.rounds, trees.out_of_fold, codes)
+    checked = np.unique(np.linspace(0, len(rows) - 1, _CHECKED_ROWS).astype(np.int64))
+    _check_graph(
+        fitted, _take(chosen, checked), fields,
+        linear=linear, trees=trees, scores=linear.scores([matrix[checked] for matrix in terms]),
+    )  # fmt: skip
+    return fitted
+
+
+def _check_graph(
+    fitted: Fitted,
+    records: Sequence[RecordArrays],
+    fields: Sequence[TextField],
+    *,
+    linear: LinearText,
+    trees: FittedTrees,
+    scores: np.ndarray,
+) -> None:
+    """Raise StepsAside if the graph computes something else than `linear` and `trees` for these training rows.
+
+    The trees get the graph's own scores, so both sides compare equal numbers with equal thresholds, and only the sum of
+    the leaves is rounded differently. The error of a 16-bit weight is at most 1/65534 of the largest one, so that of a
+    score is within the tolerance for records of up to 100,000 tokens. A few other rows are allowed: a graph that is
+    wrong because a library changed is wrong for most rows.
+
+    Args:
+        scores: of `linear`. [R, S]
+    """
+    logits, found = predict(fitted.companion, records, fields)
+    largest = max(1.0, *(float(np.abs(weights).max()) for weights in linear.weights))
+    tabular = np.concatenate([part.tabular for part in records])
+    features = np.hstack([tabular, found]) if fitted.uses_texts else tabular
+    expected = np.exp(fitted.all_classes(np.log(np.maximum(trees.probabilities(features), _TINY))))
+    for what, difference, tolerance in (
+        ("text scores", np.abs(found - scores), _TOLERANCE * largest),
+        ("probabilities", np.abs(np.exp(logits) - expected), _TOLERANCE),
+    ):
+        equal = float((difference <= tolerance).all(axis=1).mean())
+        if equal < _FEWEST_EQUAL:
+            raise StepsAside(
+                f"its graph computes other {what} than the fitted model for {1 - equal:.0%} of {len(difference)} rows"
+            )
 
 
 def _is_better(trees: FittedTrees, other: FittedTrees, labels: np.ndarray, *, weights: np.ndarray) -> bool:

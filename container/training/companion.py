@@ -2,15 +2,14 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from container.companion.blend import BlendedCompanion, try_blend
 from container.companion.fit import MOST_ROWS, Fitted, StepsAside, fit_companion, hash_order
-from container.companion.graph import Companion
-from container.data.records import onnx_inputs_of_all
+from container.companion.predict import predict
 from container.data.split import PreparedSplit
 from container.evaluation.bootstrap import estimate_metrics
 from container.evaluation.companion_report import CompanionReport
@@ -18,12 +17,10 @@ from container.evaluation.label_issues import OutOfFold
 from container.training.job_data import JobData
 from contracts.errors import first_line
 from contracts.hyperparameters import Hyperparameters
-from contracts.text_fields import TextField
 
 logger = logging.getLogger(__name__)
 
 _FEWEST_VAL_ROWS = 20
-_MOST_TOKENS = 65_536  # of the companion's inputs, with padding
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) 
         reason = "the labelled val records have fewer than two classes"
     if reason:
         return replace(alone, report=CompanionReport(False, reason))
-    predicted = {name: predict(fitted.companion, data.splits[name], hp.text_fields) for name in network}
+    predicted = {name: predict(fitted.companion, data.splits[name].arrays(), hp.text_fields) for name in network}
     companion = {name: logits for name, (logits, _) in predicted.items()}
     rows = data.splits["val"].column("row").to_numpy()
     known = known[hash_order(rows[known], seed=hp.seed)[:MOST_ROWS]]
@@ -129,30 +126,3 @@ def out_of_fold(fitted: Fitted) -> OutOfFold:
 
 def _tabular(split: PreparedSplit) -> np.ndarray:
     return np.concatenate([part.tabular for part in split.arrays()])
-
-
-def predict(companion: Companion, split: PreparedSplit, fields: tuple[TextField, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the logits [N, K] and the scores [N, S] of the records of `split`, computed as in serving."""
-    logits, scores = [], []
-    for part in split.arrays():
-        shapes = np.concatenate([text.shapes() for text in part.texts], axis=1)
-        order = np.lexsort(shapes.T[::-1])  # similar shapes need little padding
-        found = [companion(onnx_inputs_of_all(fields, part.take(some))) for some in _batches(shapes, order)]
-        back = np.argsort(order)
-        for kept, columns in zip((logits, scores), zip(*found), strict=True):
-            kept.append(np.concatenate(columns)[back])
-    return np.concatenate(logits), np.concatenate(scores)
-
-
-def _batches(shapes: np.ndarray, records: np.ndarray) -> Iterator[np.ndarray]:
-    """Divide `records` into parts of at most _MOST_TOKENS padded tokens, or one record.
-
-    Args:
-        shapes: chunks and longest chunk of each text of all records. [R, 2 n]
-    """
-    largest = shapes[records].max(axis=0).reshape(-1, 2)
-    if len(records) == 1 or len(records) * largest.prod(axis=1).sum() <= _MOST_TOKENS:
-        yield records
-        return
-    for half in np.array_split(records, 2):
-        yield from _batches(shapes, half)

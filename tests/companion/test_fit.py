@@ -7,7 +7,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from container.companion import fit as module
-from container.companion import trees
+from container.companion import graph, trees
 from container.companion.fit import FEWEST_ROWS, StepsAside
 from container.data.records import RecordArrays, onnx_inputs
 from container.decision.softmax import softmax
@@ -92,6 +92,28 @@ def test_records_whose_terms_are_in_nearly_all_records_or_in_none_have_the_score
     np.testing.assert_allclose(scores, linear_scores(built, val), atol=2e-3)
     assert scores[2] == pytest.approx(built["linear"].bias)
     assert np.ptp(scores) > 0.01
+
+
+def with_double_leaves(fitted_trees, ensemble=graph._ensemble):
+    node = ensemble(fitted_trees)
+    leaves = next(part.floats for part in node.attribute if part.name == "class_weights")
+    leaves[:] = [2 * value for value in leaves]
+    return node
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "what"),
+    [("MULTIPLIER", 7, "text scores"), ("_ensemble", with_double_leaves, "probabilities")],
+)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_graph_that_computes_something_else_than_the_fitted_models_is_not_used(
+    name, wrong, what, classes, monkeypatch
+):
+    monkeypatch.setattr(graph, name, wrong)
+    with pytest.raises(
+        StepsAside, match=rf"its graph computes other {what} than the fitted model for \d+% of 256 rows"
+    ):
+        fitted(rows(400, classes=classes), classes=classes)
 
 
 @pytest.mark.parametrize(

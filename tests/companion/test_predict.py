@@ -6,12 +6,13 @@ from typing import cast
 import numpy as np
 import pytest
 
+from container.companion import predict as prediction
 from container.companion.blend import try_blend
 from container.companion.graph import Companion
+from container.companion.predict import predict
 from container.data.records import onnx_inputs, onnx_inputs_of_all
-from container.data.split import PreparedSplit
 from container.training import companion as module
-from container.training.companion import Combined, predict
+from container.training.companion import Combined
 from container.training.job_data import JobData
 from testing.companions import FIELD, Split, fitted, rows
 from testing.encoder_families import hyperparameters
@@ -29,7 +30,7 @@ def test_inputs_of_all_records_are_those_of_each():
 
 @pytest.mark.parametrize("most_tokens", [1, 300, 10**6])
 def test_predictions_have_the_order_of_the_split_for_any_size_of_batches(most_tokens, monkeypatch):
-    monkeypatch.setattr(module, "_MOST_TOKENS", most_tokens)
+    monkeypatch.setattr(prediction, "_MOST_TOKENS", most_tokens)
     companion, parts = fitted(rows(200)).companion, (rows(60, seed=1), rows(1, seed=2), rows(33, seed=3))
     sizes = []
 
@@ -38,7 +39,7 @@ def test_predictions_have_the_order_of_the_split_for_any_size_of_batches(most_to
         assert sizes[-1] <= most_tokens or len(inputs[FIELD.input_ids_key]) == 1
         return companion(inputs)
 
-    logits, scores = predict(cast(Companion, counted), cast(PreparedSplit, Split(*parts)), (FIELD,))
+    logits, scores = predict(cast(Companion, counted), parts, [FIELD])
     assert (len(sizes) == 94) == (most_tokens == 1)
     assert (len(sizes) == 3) == (most_tokens == 10**6)
     expected = [companion(onnx_inputs([FIELD], [part], [i])) for part in parts for i in range(len(part.row))]
