@@ -176,16 +176,17 @@ def fold_of(rows: np.ndarray, *, seed: int, num_folds: int) -> np.ndarray:
 
 
 def smoothed_risk(
-    counts: np.ndarray, num_rows: int, prior: np.ndarray, *, smooth_factor: float, count_threshold: int
+    counts: np.ndarray, num_rows: int, prior: np.ndarray, *, smooth_factor: float, rare: np.ndarray
 ) -> np.ndarray:
     """Return class frequencies, smoothed towards the prior.
 
     With n rows of a category, n_k of them of class k, N rows in all and prior p_k:
-    (n_k + s p_k) / (n + s), s = smooth_factor * N; p_k where n < count_threshold or n + s = 0.
+    (n_k + s p_k) / (n + s), s = smooth_factor * N; p_k if the category is rare or n + s = 0.
 
     Args:
         counts: rows by category and class. [C, K]
         prior: share of each class. [K]
+        rare: whether a category gets the prior. [C]
 
     Returns:
         [C + 1, K] float64, the last row the prior.
@@ -196,7 +197,7 @@ def smoothed_risk(
     risk = np.divide(
         counts + strength * prior, weight, out=np.broadcast_to(prior, counts.shape).copy(), where=weight > 0
     )
-    risk = np.where(rows < count_threshold, prior, risk)
+    risk[rare] = prior
     return np.concatenate([risk, prior[None]])
 
 
@@ -212,7 +213,9 @@ def fit_risk_table(
     """Fit the table on all training rows, and the values of each fold on the rows of the others.
 
     The prior is that of all rows in every fold. That of the other folds would be lower where a class is frequent in the
-    fold, so the value of rare categories would tell something about the label.
+    fold, so the value of rare categories would tell something about the label. Categories with fewer than
+    `count_threshold` rows in all folds are rare in every fold: otherwise, a category with just enough rows would have
+    the prior in training and its own frequencies in serving.
 
     Args:
         counts: [C, F, K]. totals: rows of all categories by fold and class. [F, K]
@@ -221,14 +224,15 @@ def fit_risk_table(
         The table, and [F, C + 1, V] float64 (None with one fold).
     """
     kept = slice(1, 2) if binary else slice(None)
-    settings = {"smooth_factor": smooth_factor, "count_threshold": count_threshold}
+    in_all = counts.sum((1, 2))  # [C]
+    settings = {"smooth_factor": smooth_factor, "rare": in_all < count_threshold}
     num_rows = totals.sum()
     prior = totals.sum(0) / num_rows
     whole = smoothed_risk(counts.sum(1), num_rows, prior, **settings)[:, kept]
     table = RiskTable(
         default=tuple(whole[-1].tolist()),
         risk={name: tuple(row) for name, row in zip(categories, whole.tolist())},
-        counts={name: int(number) for name, number in zip(categories, counts.sum((1, 2)))},
+        counts={name: int(number) for name, number in zip(categories, in_all)},
     )
     if counts.shape[1] == 1:
         return table, None

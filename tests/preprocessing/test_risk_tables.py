@@ -82,6 +82,20 @@ def test_a_training_row_gets_the_table_of_the_other_folds() -> None:
         assert values[fold, -1, 0] == risk.default[0]
 
 
+@pytest.mark.parametrize("labels", [[1] * 7 + [0] * 3, [0] * 7 + [1] * 3])
+def test_the_threshold_counts_the_rows_of_all_folds_in_training_as_in_serving(labels) -> None:
+    """10 rows of a category: 8 in the other folds. 9 rows of another one: rare everywhere."""
+    categories, folds = ["ten"] * 10 + ["nine"] * 9 + ["many"] * 22, [i % 5 for i in range(41)]
+    given_rows = counted(categories, labels + [1] * 9 + [0, *[0, 1, 1] * 7], folds)
+    risk, values = fit_risk_table(*given_rows, **{**RULE, "count_threshold": 10})
+    nine, ten = (list(risk.risk).index(name) for name in ("nine", "ten"))
+    assert risk.risk["nine"] == risk.default
+    assert (values[:, nine, 0] == risk.default[0]).all()
+    for fold in range(5):
+        others = [label for label, its_fold in zip(labels, folds) if its_fold != fold]
+        assert values[fold, ten, 0] == np.mean(others) != risk.default[0]
+
+
 def test_a_rows_own_label_does_not_reach_its_risk(tmp_path: Path) -> None:
     """Each row its own category: in-sample the risk is the label, out of fold every row has the same."""
     found = table(40, c=[f"only {i}" for i in range(40)])
@@ -135,9 +149,8 @@ def test_counts_in_parts_are_those_of_the_whole(rows: list[tuple[str | None, int
 def test_risks_of_a_category_sum_to_one(counts: list[list[int]], smooth: float, threshold: int) -> None:
     found = np.array(counts)
     if found.sum():
-        risk = smoothed_risk(
-            found, found.sum(), found.sum(0) / found.sum(), smooth_factor=smooth, count_threshold=threshold
-        )
+        rare = found.sum(1) < threshold
+        risk = smoothed_risk(found, found.sum(), found.sum(0) / found.sum(), smooth_factor=smooth, rare=rare)
         np.testing.assert_allclose(risk.sum(1), 1)
         assert (risk >= 0).all()
 
