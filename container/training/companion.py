@@ -31,7 +31,7 @@ class Combined:
         companion: None if it does not help on val.
         logits: of val and test, blended if there is a companion. [N, K] each
         report: None without `hp.companion`.
-        out_of_fold: probabilities of the training rows by companions that did not see them; None without a companion.
+        out_of_fold: probabilities of the training rows by companions that did not see them; None if the fit failed.
     """
 
     companion: BlendedCompanion | None
@@ -46,26 +46,24 @@ def add_companion(hp: Hyperparameters, data: JobData, network: Mapping[str, np.n
     Args:
         network: its logits of val and test. [N, K] each
     """
-    began = time.perf_counter()
+    began, combined = time.perf_counter(), Combined(None, network)
     try:
-        combined = _fit_and_blend(hp, data, network)
+        train = data.splits["train"].arrays()
+        fitted = fit_companion(train, hp.text_fields, class_weights=data.class_weights, seed=hp.seed)
+        combined = replace(combined, out_of_fold=out_of_fold(fitted))  # label_issues needs them, whatever _blend does
+        if hp.companion:
+            combined = _blend(hp, data, fitted, combined)
     except StepsAside as reason:
-        combined = Combined(None, network, CompanionReport(False, str(reason)))
+        combined = replace(combined, report=CompanionReport(False, str(reason)))
     except Exception as error:  # of any type, e.g. out of memory: the network is complete
         logger.exception("companion: failed; the job continues without it")
-        combined = Combined(None, network, CompanionReport(False, f"{type(error).__name__}: {first_line(error)}"))
+        cause = f"{type(error).__name__}: {first_line(error)}"
+        combined = replace(combined, report=CompanionReport(False, cause))
     if combined.report is None:
         return combined
     report = replace(combined.report, seconds=time.perf_counter() - began)
     logger.log(logging.WARNING if report.factors is None else logging.INFO, "%s", report)
     return replace(combined, report=report if hp.companion else None)
-
-
-def _fit_and_blend(hp: Hyperparameters, data: JobData, network: Mapping[str, np.ndarray]) -> Combined:
-    train = data.splits["train"].arrays()
-    fitted = fit_companion(train, hp.text_fields, class_weights=data.class_weights, seed=hp.seed)
-    combined = Combined(None, network, out_of_fold=out_of_fold(fitted))
-    return _blend(hp, data, fitted, combined) if hp.companion else combined
 
 
 def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) -> Combined:

@@ -133,18 +133,34 @@ def test_the_companion_of_an_earlier_run_is_removed(tmp_path):
 
 @pytest.mark.parametrize("error", [StepsAside("there is a reason"), MemoryError("too large")])
 def test_a_companion_that_cannot_be_fitted_is_one_warning_and_leaves_the_network(error, monkeypatch, caplog):
-    def fail(*_):
+    def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(in_job, "_fit_and_blend", fail)
+    monkeypatch.setattr(in_job, "fit_companion", fail)
     network = {"val": np.zeros((2, 2)), "test": np.zeros((2, 2))}
-    found = add_companion(hyperparameters(companion=True), cast(JobData, None), network)
+    data = SimpleNamespace(splits={"train": Split(rows(2))}, class_weights=[1.0, 1.0])
+    found = add_companion(hyperparameters(companion=True), cast(JobData, data), network)
     assert found.companion is None
     assert found.logits is network
     assert found.report is not None
     assert str(error) in found.report.reason
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert [record.getMessage() for record in warnings] == [f"companion: none, because {found.report.reason}"]
+
+
+def test_an_error_after_the_fit_leaves_the_probabilities_of_train(monkeypatch):
+    def fail(*_):
+        raise MemoryError("too large")
+
+    monkeypatch.setattr(in_job, "predict", fail)
+    splits = {"train": Split(rows(100)), "val": Split(rows(40, seed=1))}
+    data = SimpleNamespace(splits=splits, class_weights=[1.0, 1.0])
+    found = add_companion(hyperparameters(companion=True), cast(JobData, data), {"val": np.zeros((40, 2))})
+    assert found.companion is None
+    assert found.report is not None
+    assert found.report.reason == "MemoryError: too large"
+    assert found.out_of_fold is not None
+    assert found.out_of_fold.probabilities.shape == (100, 2)
 
 
 def test_standard_errors_are_those_of_many_samples():
