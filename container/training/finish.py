@@ -26,7 +26,7 @@ from container.parallel.mesh import RankMesh
 from container.training.companion import Combined, add_companion
 from container.training.explain import explain
 from container.training.job_data import JobData
-from container.training.label_issues import of_networks, report_label_issues
+from container.training.label_issues import report_label_issues
 from container.training.loop import merge_history
 from container.training.members import metric_of, shown_values, trained_model
 from container.training.onnx_costs import OnnxCost, measure_costs
@@ -53,8 +53,8 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         job.timeline.mark("companion")
     companion, issues = combined.companion, None
     if hp.label_issues:
-        networks = None if trained.out_of_fold is None else of_networks(data, trained.out_of_fold)
-        issues = report_label_issues(job.paths.output_data, data, networks, combined.out_of_fold)
+        folder, networks = job.paths.output_data, trained.out_of_fold
+        issues = report_label_issues(folder, data, combined.out_of_fold, networks=networks)
         job.timeline.mark("label issues")
     decision = _fit_decision(job, trained, data)
     model = trained_model(hp, data.prepared, trained)

@@ -23,7 +23,7 @@ from container.evaluation.label_issues import (
 )
 from container.training import label_issues as in_job
 from container.training.job_data import JobData
-from container.training.label_issues import of_networks, report_label_issues
+from container.training.label_issues import report_label_issues
 from testing.evaluations import two_splits
 
 
@@ -85,18 +85,26 @@ def test_the_report_and_the_metrics_have_the_issues(tmp_path):
     assert '<td class="text">&lt;b&gt;</td>' in page
 
 
-@pytest.mark.parametrize("probabilities", [None, flipped()[0]])
-def test_without_probabilities_or_after_an_error_the_job_goes_on_without_the_file(
-    probabilities, tmp_path, caplog, monkeypatch
-):
-    def fail(_):
+@pytest.mark.parametrize("failing", ["_of_networks", "find_label_issues", "write_label_issues"])
+def test_after_an_error_the_job_goes_on_without_the_file(failing, tmp_path, caplog, monkeypatch):
+    def fail(*_, **__):
         raise MemoryError("too large")
 
-    monkeypatch.setattr(in_job, "find_label_issues", fail)
-    data = cast(JobData, SimpleNamespace(splits={"train": None}, class_weights=[1.0] * 5))
-    assert report_label_issues(tmp_path, data, probabilities) is None
+    monkeypatch.setattr(in_job, failing, fail)
+    networks = np.full((2010, 5), 0.2) if failing == "_of_networks" else None
+    assert report_label_issues(tmp_path, job_data(), flipped()[0], networks=networks) is None
     assert not (tmp_path / "label_issues.csv").exists()
-    assert sum("label_issues: none" in r.getMessage() and r.levelno >= logging.WARNING for r in caplog.records) == 1
+    assert warnings_of(caplog) == ["label_issues: none, because of MemoryError: too large"]
+
+
+def test_without_probabilities_there_is_no_file_but_a_warning(tmp_path, caplog):
+    assert report_label_issues(tmp_path, job_data(), None) is None
+    assert not (tmp_path / "label_issues.csv").exists()
+    assert warnings_of(caplog) == ["label_issues: none, because there are no out-of-fold probabilities"]
+
+
+def warnings_of(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def job_data(class_weights=(1.0,) * 5) -> JobData:
@@ -165,7 +173,7 @@ def test_sources_are_compared_on_the_rows_and_classes_that_both_have():
 def test_probabilities_of_networks_are_those_of_labelled_rows_over_the_classes_of_train():
     split = SimpleNamespace(column=lambda _: pa.chunked_array([[2, -100, 0, 2]]))
     given = np.tile([0.25, 0.5, 0.25], (4, 1))
-    found = of_networks(cast(JobData, SimpleNamespace(splits={"train": split})), given)
+    found = in_job._of_networks(cast(JobData, SimpleNamespace(splits={"train": split})), given)
     assert (found.rows.tolist(), found.classes.tolist(), found.labels.tolist()) == ([0, 2, 3], [0, 2], [1, 0, 1])
     np.testing.assert_array_equal(found.probabilities, np.full((3, 2), 0.5))
     assert (given[:, 1] == 0.5).all(), "the file of out-of-fold probabilities needs them"

@@ -153,8 +153,8 @@ def test_an_ensemble_that_is_killed_again_and_again_has_the_same_weights_and_rep
 
 @pytest.mark.slow
 def test_cross_fit_writes_each_training_row_s_probabilities_by_the_network_that_did_not_train_on_it(tmp_path):
-    paths = write_job(tmp_path, overrides={**JOB, "cross_fit": 3, "explain": 0})
-    run_train(paths)
+    paths = write_job(tmp_path, overrides={**JOB, "cross_fit": 3, "explain": 0, "label_issues": True})
+    assert re.search(r"label_issues: \d+ of 60 training rows", run_train(paths))
     networks, prepared = members_of(paths)
     hp = load_hyperparameters(paths)
     train = JobData.open(Job(paths, hp, Scratch(paths.root), prepared.folder)).splits["train"]
