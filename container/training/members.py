@@ -106,7 +106,10 @@ class Members:
         )
 
     def soup_or_best(self) -> Trained:
-        """Return the network with the mean weights if it is at least as good on val as the best member, else that."""
+        """Return the network with the mean weights if it is at least as good on val as the best member, else that.
+
+        If the metric is undefined on val, nothing shows that the mean of the weights is good.
+        """
         each, out_of_fold = self._predict_each("val", train=False)
         values, best = self._compare(each["val"])
         checkpoints = tuple(network.checkpoint for network in self._networks)
@@ -114,7 +117,8 @@ class Members:
         soup = exact_execution(hp, self._ranks, mean_network(hp, data.prepared, checkpoints), data=data)
         of_soup = self._predict(soup, data.splits["val"])
         values[SOUP] = self._on_val(of_soup)
-        is_soup = self._rank(values[SOUP]) <= self._rank(values[best.member.name])
+        is_defined = values[SOUP] is not None
+        is_soup = is_defined and self._rank(values[SOUP]) <= self._rank(values[best.member.name])
         if is_soup:
             logits = {"val": of_soup, "test": self._predict(soup, data.splits["test"])}
             weights = f"one network with the mean weights of {len(checkpoints)}"
@@ -122,7 +126,8 @@ class Members:
             self._load(best)
             of_best = each["val"][self._networks.index(best)]
             logits = {"val": of_best, "test": self._predict(self._execution, data.splits["test"])}
-            weights = f"{best.member.name}, because the mean of the weights is worse on val: {best.weights}"
+            fault = "is worse" if is_defined else f"has no {metric_of(hp)}"
+            weights = f"{best.member.name}, because the mean of the weights {fault} on val: {best.weights}"
             checkpoints = (best.checkpoint,)
         return Trained(
             best.state, checkpoints, weights, logits, is_soup=is_soup, values=values, out_of_fold=out_of_fold

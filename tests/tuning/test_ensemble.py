@@ -321,6 +321,18 @@ def test_the_best_network_is_used_where_the_soup_is_worse_on_val(one_rank, tmp_p
     np.testing.assert_array_equal(predicted(reversed_job).logits["test"], trained.logits["test"])
 
 
+def test_the_first_network_is_used_where_val_cannot_compare_it_with_the_soup(one_rank, tmp_path):
+    frames = {"val": table(24, seed=1).assign(label=1)}
+    job = train_here(write_job(tmp_path, overrides={**JOB, "max_epochs": 1}, frames=frames), ensemble_model="soup")
+    trained = predicted(job)
+    assert set(trained.values.values()) == {None}
+    assert not trained.is_soup
+    first = job.members[0].name
+    assert trained.weights.startswith(f"{first}, because the mean of the weights has no val/auroc on val: ")
+    (checkpoint,) = trained.checkpoints
+    assert first in str(checkpoint.folder)
+
+
 def test_a_soup_is_the_mean_of_the_weights(one_rank, tmp_path):
     paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1})
     job = train_here(paths)
