@@ -84,7 +84,8 @@ def fit_companion(
     The trees read the table alone unless the scores decrease the log loss of held-out rows by more than its standard
     error: scores of texts that say nothing about the label are noise, which costs quality where rows are few.
 
-    A class with fewer than FEWEST_ROWS rows gets its share of the rows as a constant probability.
+    A class with fewer than FEWEST_ROWS rows gets its share of the rows as a constant probability. In a sample, a row
+    has the weight of the rows that it stands for, so the probabilities assume the shares of all rows.
 
     Args:
         class_weights: of the network's loss, so that both assume the same shares of the classes. [K]
@@ -96,18 +97,21 @@ def fit_companion(
     features = train[0].tabular.shape[1] + count_scores(len(fields), columns=num_columns(num_classes))
     limit = min(MOST_ROWS, most_rows(num_features=features, num_classes=num_classes))
     rows = _chosen_rows(train, limit=limit, seed=seed)
-    labels = np.concatenate([part.label for part in train])[rows]
-    counts = np.bincount(labels, minlength=len(class_weights))  # [K]
-    classes = np.flatnonzero(counts >= FEWEST_ROWS)
+    labels = np.concatenate([part.label for part in train])
+    counts = np.bincount(labels[labels >= 0], minlength=len(class_weights))  # [K]
+    sampled = np.bincount(labels[rows], minlength=len(class_weights))  # [K]
+    classes = np.flatnonzero(sampled >= FEWEST_ROWS)
     if len(classes) < 2:
         raise StepsAside(f"fewer than two classes have {FEWEST_ROWS} training rows")
     if len(classes) > MOST_CLASSES:
         raise StepsAside(f"{len(classes)} classes are more than {MOST_CLASSES}")
-    rows = rows[np.isin(labels, classes)]
+    rows = rows[np.isin(labels[rows], classes)]
     chosen = _take(train, rows)
     numbers, labels = (np.concatenate(each) for each in zip(*((part.row, part.label) for part in chosen)))
     codes = np.searchsorted(classes, labels)
-    weights = np.asarray(class_weights)[labels]
+    stands_for = counts[classes] / sampled[classes]  # rows of train for each row of a class
+    stands_for *= sampled[classes].sum() / counts[classes].sum()  # their mean is 1, which regularization assumes
+    weights = np.asarray(class_weights)[labels] * stands_for[codes]
     folds = _even_folds(numbers, codes, seed=seed)
     bags, terms = _terms(chosen, len(fields), columns=num_columns(len(classes)))
     linear = fit_linear(terms, codes, weights=weights)
@@ -181,13 +185,26 @@ def _is_better(trees: FittedTrees, other: FittedTrees, labels: np.ndarray, *, we
 def _chosen_rows(train: Sequence[RecordArrays], *, limit: int, seed: int) -> np.ndarray:
     """Return the positions of the labelled rows: all, or a sample that a hash of the row's number orders.
 
-    The sample has at most `limit` rows and MOST_TOKENS tokens, so that the terms fit into memory.
+    The sample has at most `limit` rows and MOST_TOKENS tokens, so that the terms fit into memory. One half of it has
+    equally many rows of each class, as far as train has them, so that it contains enough rows of rare classes.
     """
-    usable = np.flatnonzero(np.concatenate([part.label for part in train]) >= 0)
+    labels = np.concatenate([part.label for part in train])
+    usable = np.flatnonzero(labels >= 0)
+    labels = labels[usable]
     tokens = np.concatenate([sum(np.diff(text.token_offsets) for text in part.texts) for part in train])[usable]
-    numbers = np.concatenate([part.row for part in train])[usable]
-    order = hash_order(numbers, seed=seed)[:limit]
+    half = min(limit, int(MOST_TOKENS / max(1.0, tokens.mean()))) // 2
+    of_each = half // len(np.unique(labels))
+    order = hash_order(np.concatenate([part.row for part in train])[usable], seed=seed)
+    order = order[np.argsort(np.minimum(_place_in_class(labels[order]), of_each), kind="stable")][:limit]
     return np.sort(usable[order[np.cumsum(tokens[order], dtype=np.int64) <= MOST_TOKENS]])
+
+
+def _place_in_class(labels: np.ndarray) -> np.ndarray:
+    """Return the number of earlier rows with the same label. [N]"""
+    by_class, counts = np.argsort(labels, kind="stable"), np.bincount(labels)
+    place = np.empty_like(by_class)
+    place[by_class] = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return place
 
 
 def hash_order(numbers: np.ndarray, *, seed: int) -> np.ndarray:

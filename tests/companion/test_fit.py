@@ -228,6 +228,19 @@ def test_a_large_train_is_sampled_by_a_hash_of_the_row(monkeypatch):
     assert np.ptp(first) > 150
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_sample_has_the_rows_of_rare_classes_and_gives_each_class_the_probability_of_its_share(classes, monkeypatch):
+    monkeypatch.setattr(module, "MOST_ROWS", 800)
+    numbers = np.arange(4000)
+    labels = np.where(numbers % 100 == 0, classes - 1, numbers % (classes - 1))  # the last class has 40 rows
+    train = rows(4000, classes=classes, labels=labels)
+    found = fitted(train, classes=classes)
+    assert len(found.rows) == 800
+    assert (labels[found.rows] == classes - 1).sum() == 40
+    probabilities = np.exp(predict(found, train)[0]).mean(axis=0)
+    np.testing.assert_allclose(probabilities, np.bincount(labels) / 4000, rtol=0.5)  # 5 % of the sample are of it
+
+
 def test_many_classes_take_fewer_rounds_with_a_higher_learning_rate():
     usual = trees.Schedule.of(100_000, num_features=13, num_classes=5)
     assert usual == trees.Schedule(500, 0.05)
