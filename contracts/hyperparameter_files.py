@@ -111,7 +111,7 @@ def choose_settings(given: GivenSettings, facts: DataFacts | None = None, *, hos
         for name, choice in wanted.items():
             about = f"preset {hp.preset}: {name}={json.dumps(choice.value)}, because {choice.reason}"
             if name in given.values:
-                if getattr(hp, name) != choice.value:
+                if choice.is_final and getattr(hp, name) != choice.value:
                     own = hp.model_dump(mode="json", include={name})[name]
                     lines.append(f"{about}; not chosen, because you set it to {json.dumps(own)}")
                 continue

@@ -62,11 +62,16 @@ class Rule(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A value that a preset wants for a setting, and why."""
+    """A value that a preset wants for a setting, and why.
+
+    Attributes:
+        is_final: whether no rule that needs the data will replace it.
+    """
 
     setting: str
     value: Any
     reason: str
+    is_final: bool = True
 
 
 def _is_pretrained(hp: Hyperparameters) -> bool:
@@ -159,6 +164,6 @@ def choices(hp: Hyperparameters, facts: DataFacts | None = None) -> Iterator[Cho
         if not applies or rule.needs_data != (facts is not None):
             continue
         if facts is None:
-            yield Choice(rule.setting, rule.value, rule.case.words)
+            yield Choice(rule.setting, rule.value, rule.case.words, rule.case is not UNKNOWN_SIZE)
         elif (found := rule.value(facts)) is not None:
             yield Choice(rule.setting, *found)

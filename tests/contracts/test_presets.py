@@ -145,6 +145,15 @@ def test_the_number_of_epochs_follows_from_the_rows(rows, epochs):
     assert choose(DataFacts(rows, (rows // 2, rows // 2), (9, 9))).hp.max_epochs == epochs
 
 
+def test_the_log_compares_the_users_number_of_epochs_with_one_value_only():
+    facts = DataFacts(900, (450, 450), (9, 9))
+    before, after = (choose(known, max_epochs=7).lines for known in (None, facts))
+    assert not any("max_epochs" in line for line in before)
+    assert [line for line in after if "max_epochs" in line] == [
+        "preset recommended: max_epochs=4, because train has 900 rows; not chosen, because you set it to 7"
+    ]
+
+
 def test_rare_classes_weigh_more_by_the_square_root_of_their_share():
     hp, lines = choose(FACTS, **MULTICLASS)
     assert hp.class_weights == pytest.approx([0.609, 2.041, 4.082], abs=1e-3)
