@@ -1,15 +1,18 @@
 """A job with `companion`; tests/decision/test_outcome.py compares its predictions with those that are served."""
 
 import json
+from pathlib import Path
 
+import numpy as np
 import onnx
+import pandas as pd
 import pytest
 
 from container.predictor import Predictor
 from container.steps.packaging import served_files
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
-from testing.jobs import metrics, table
+from testing.jobs import ONE_LAYER, metrics, run_train, table, write_job
 
 pytestmark = pytest.mark.slow
 
@@ -64,3 +67,36 @@ def test_a_damaged_companion_is_named(calibrated_job: JobPaths, tmp_path) -> Non
     Predictor.load(tmp_path).predict(table(1, seed=0))  # model.onnx needs no other file
     with pytest.raises(ContractError, match=r"companion\.onnx: cannot be loaded"):
         Predictor.load(tmp_path, backend="torch")
+
+
+def run_job(root: Path, frames: dict[str, pd.DataFrame], **settings) -> tuple[JobPaths, str]:
+    """Run a job with a companion; return its paths and the only line of its log about the companion.
+
+    Its predictions are those of model.onnx.
+    """
+    job = {"companion": True, "encoder_config": ONE_LAYER, "max_epochs": 1, **settings}
+    paths = write_job(root, overrides=job, frames=frames)
+    (line,) = (line for line in run_train(paths).splitlines() if "companion: " in line)
+    written = pd.read_csv(paths.output_data / "test_predictions.csv").filter(like="prob_class_").to_numpy()
+    np.testing.assert_allclose(Predictor.load(paths.model).predict(frames["test"]), written, atol=1e-4)
+    return paths, line
+
+
+def test_a_job_with_a_constant_column_and_19_rows_of_val_has_no_companion_and_says_why(tmp_path: Path) -> None:
+    rows = {"train": 60, "val": 19, "test": 24}
+    frames = {split: table(number, seed=number).assign(quantity=1) for split, number in rows.items()}
+    paths, line = run_job(tmp_path, frames)
+    assert line.endswith("companion: none, because 19 labelled val records are fewer than 20")
+    assert metrics(paths)["companion"]["kept"] is False
+    assert not (paths.model / "companion.onnx").exists()
+
+
+def test_a_job_without_a_table_and_with_a_class_of_3_rows_has_a_companion(tmp_path: Path) -> None:
+    frames = {split: table(number, seed=number) for split, number in {"train": 80, "val": 60, "test": 24}.items()}
+    frames["train"].loc[77:, "label"] = 2
+    three = {"is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2]}
+    no_table = {"model_class": "bert", "tab_field_list": None, "cat_field_list": None, "hidden_common_dim": None}
+    paths, line = run_job(tmp_path, frames, **three, **no_table)
+    assert "companion: logits = " in line
+    assert set(metrics(paths)["companion"]["parts"]) == PARTS - {"table"}
+    assert metrics(paths)["companion"]["rows"] == 77
