@@ -167,7 +167,7 @@ class Asynchronous(Hosts):
 
 
 class Deploy(Section):
-    """Create or update an endpoint with the new model, if its approval status is Approved."""
+    """Create or update an endpoint with the new model; registration.approval must be Approved."""
 
     endpoint: Name | None = Field(default=None, description="Name of the endpoint. Default: the pipeline's name.")
     real_time: RealTime | None = Field(default=None, description="Give one of the three kinds.")

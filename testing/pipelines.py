@@ -57,6 +57,7 @@ EVERYTHING: dict[str, Any] = {
     "encrypt_traffic": True,
     "tags": {"team": "risk", "cost-center": "7"},
 }
+APPROVED = {"approval": "Approved"}  # what aws.deploy needs
 BATCH_SCORE: dict[str, Any] = {
     "content_type": "text/csv",
     "strategy": "MultiRecord",
@@ -107,7 +108,14 @@ def configuration(**changes: Any) -> PipelineConfig:
 def everything() -> PipelineConfig:
     """Return a configuration with every key of the section aws, a model to beat, records to score, and a tracker."""
     condition = {"metric": "test/auroc", "minimum": 0.8, "beat": "approved", "margin": 0.01}
-    return configuration(aws=EVERYTHING, settings={}, condition=condition, batch_score=BATCH_SCORE, mlflow=MLFLOW)
+    return configuration(
+        aws=EVERYTHING,
+        settings={},
+        condition=condition,
+        registration=APPROVED,
+        batch_score=BATCH_SCORE,
+        mlflow=MLFLOW,
+    )
 
 
 def alternative() -> PipelineConfig:
@@ -116,7 +124,14 @@ def alternative() -> PipelineConfig:
     topics = {f"{kind}_topic": f"arn:aws:sns:eu-west-1:123456789012:{kind}" for kind in ("success", "error")}
     deploy = {"asynchronous": {"output": "s3://answers/claims", "concurrency": 4, **topics}}
     training = {"instance_groups": groups, "training_group": "gpu"}
-    return configuration(aws={**AWS, "training": training, "deploy": deploy, "kms_key": EVERYTHING["kms_key"]})
+    aws = {**AWS, "training": training, "deploy": deploy, "kms_key": EVERYTHING["kms_key"]}
+    return configuration(aws=aws, registration=APPROVED)
+
+
+def serverless() -> PipelineConfig:
+    """Return a configuration with a serverless endpoint."""
+    aws = {**EVERYTHING, "deploy": {"serverless": {"memory_mb": 2048, "concurrency": 7}}}
+    return configuration(aws=aws, registration=APPROVED, batch_score=BATCH_SCORE, settings={})
 
 
 SEARCH: dict[str, Any] = {
@@ -145,7 +160,10 @@ def tuned(*, aws: Mapping[str, Any] = EVERYTHING, **search: Any) -> PipelineConf
     steps = {name: machine for name, machine in aws.get("steps", {}).items() if name != "BatchScore"}
     settings = {} if inputs else CONFIG["settings"]
     return configuration(
-        aws={**aws, "training": training, "inputs": inputs, "steps": steps}, settings=settings, tuning=section
+        aws={**aws, "training": training, "inputs": inputs, "steps": steps},
+        settings=settings,
+        registration=APPROVED,
+        tuning=section,
     )
 
 
@@ -158,6 +176,7 @@ def wide() -> PipelineConfig:
     classes = {"is_binary": False, "num_classes": len(CLASSES), "multiclass_categories": list(range(len(CLASSES)))}
     return configuration(
         aws=EVERYTHING,
+        registration=APPROVED,
         batch_score=BATCH_SCORE,
         mlflow={**MLFLOW, "tags": {name[:40]: "x" for name in COLUMNS[:50]}},
         hyperparameters={**CONFIG["hyperparameters"], **classes, "tab_field_list": COLUMNS},

@@ -27,7 +27,7 @@ def autoscale(config: PipelineConfig) -> str:
             raise
         raise ContractError(
             f"endpoint {name!r}: does not exist in {aws.region}",
-            "Start an execution with the approval status Approved, and wait for its end.",
+            "Start an execution of the pipeline, and wait for its end.",
         ) from None
     target = {
         "ServiceNamespace": "sagemaker",

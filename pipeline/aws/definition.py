@@ -7,7 +7,7 @@ from typing import Any
 
 from contracts.errors import ContractError
 from contracts.steps import BATCH_SCORE, MODEL_METRICS, PYTORCH_TRAINING, REGISTRATION, TRACKING
-from pipeline.aws.hosting import APPROVED, deploy_step, transform_step
+from pipeline.aws.hosting import deploy_steps, transform_step
 from pipeline.aws.jobs import DECISION_FILE, Build, processing_step
 from pipeline.aws.limits import check_limits
 from pipeline.aws.parameters import (
@@ -152,7 +152,7 @@ def _build(config: PipelineConfig, plan: Plan, session: Any, *, local: bool) -> 
         if not (local and step.contract in _NOT_LOCAL):
             build.steps[step.contract.name] = _STEPS[step.contract.kind](build, step)
     if build.aws.deploy is not None and not local:
-        build.steps[APPROVED] = deploy_step(build, build.aws.deploy)
+        build.steps.update(deploy_steps(build, build.aws.deploy))
     before = [step.name for step in plan.before_condition if step.name in build.steps]
     decide = ConditionStep(
         name=CONDITION,

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES
 from contracts.steps import ARCHIVED_MODEL, PACKAGE, REGISTRATION
 from pipeline.aws.jobs import Build, input_uris, job_retries, output_uri, service_retries
-from pipeline.aws.parameters import APPROVAL, instance_type_parameter, machine_of
+from pipeline.aws.parameters import instance_type_parameter, machine_of
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Asynchronous, Deploy, Hosts
 from pipeline.plan import StepPlan
 
 VARIANT = "AllTraffic"
-APPROVED = "ApprovalCondition"
 TRANSFORM_MODEL, ENDPOINT_MODEL = "BatchScoreModel", "EndpointModel"
 ENDPOINT_CONFIG, ENDPOINT = "EndpointConfig", "Endpoint"
 _LONGEST_PREFIX = 40  # of 63 characters, with a hyphen and the identifier of an execution
@@ -74,15 +74,24 @@ def transform_step(build: Build, plan: StepPlan) -> Any:
     )
 
 
-def deploy_step(build: Build, deploy: Deploy) -> Any:
-    """Return the step that creates or updates the endpoint if the approval status is Approved."""
-    from sagemaker.core.workflow.conditions import ConditionEquals
+def deploy_steps(build: Build, deploy: Deploy) -> dict[str, Any]:
+    """Return the steps that create or update the endpoint, by name.
+
+    Pipelines support no condition in the branch of a condition, so the approval is checked here.
+
+    Raises:
+        ContractError: packages are not registered as approved.
+    """
     from sagemaker.core.workflow.execution_variables import ExecutionVariables
     from sagemaker.core.workflow.functions import Join
-    from sagemaker.mlops.workflow.condition_step import ConditionStep
     from sagemaker.mlops.workflow.endpoint_step import EndpointConfigStep, EndpointStep
 
-    aws = build.aws
+    aws, approval = build.aws, build.config.registration.approval
+    if approval != "Approved":
+        raise ContractError(
+            f"aws.deploy: is set, but registration.approval is {approval}",
+            "Set registration.approval to Approved, or remove aws.deploy until the model is approved.",
+        )
     # SageMaker's serverless endpoints refuse models with network isolation or a VPC.
     isolated = aws.network_isolation and deploy.serverless is None
     variables = build.plan.step(REGISTRATION).environment
@@ -112,14 +121,7 @@ def deploy_step(build: Build, deploy: Deploy) -> Any:
             tags=_tags(build),
         ),
     )
-    return ConditionStep(
-        name=APPROVED,
-        description="Whether the model is deployed.",
-        depends_on=[REGISTRATION.name],
-        conditions=[ConditionEquals(left=build.parameters[APPROVAL], right="Approved")],
-        if_steps=[model, config, endpoint],
-        else_steps=[],
-    )
+    return {step.name: step for step in (model, config, endpoint)}
 
 
 def endpoint_name(config: PipelineConfig, deploy: Deploy) -> str:

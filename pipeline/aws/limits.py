@@ -49,6 +49,7 @@ _KEYS = {  # the configuration's key of an argument in which no parameter occurs
     **dict.fromkeys(("KmsKeyId", "VolumeKmsKeyId"), "aws.kms_key"),
     "MaxRuntimeInSeconds": "aws.steps.{step}.max_runtime_seconds",
     "MaxWaitTimeInSeconds": "aws.spot.max_wait_seconds",
+    "ModelApprovalStatus": "registration.approval",
     "ModelCardContent": "registration",
     "ModelPackageGroupName": "registration.group",
     "MaximumRetryAttempts": "aws.retries.max_attempts",

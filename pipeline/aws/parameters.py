@@ -77,8 +77,9 @@ def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) 
     if condition.beat != "nothing":
         about = f"And {condition.word} this: the {condition.beat} registered model's, which `start` looks up."
         add(TO_BEAT, float(condition.threshold), about)
-    about = "Approval status of a new package."
-    add(APPROVAL, config.registration.approval, about, key="registration.approval", choices=get_args(Approval))
+    if config.aws.deploy is None:  # an execution deploys approved packages only
+        about = "Approval status of a new package."
+        add(APPROVAL, config.registration.approval, about, key="registration.approval", choices=get_args(Approval))
     about = "Folder of the checkpoints, one for each training, so that a job resumes only from its own checkpoints."
     add(CHECKPOINT_KEY, checkpoint_key, about)
     about = (

@@ -40,7 +40,7 @@ def registration_step(build: Build, plan: StepPlan) -> Any:
             transform_instances=list(build.config.registration.transform_instances),
             model_package_group_name=build.config.group,
             model_metrics=ModelMetrics(model_statistics=evaluation),
-            approval_status=build.parameters[APPROVAL],
+            approval_status=build.parameters.get(APPROVAL, build.config.registration.approval),
             customer_metadata_properties={"condition_metric": build.config.condition.metric},
             domain=DOMAIN,
             task=TASK,

@@ -329,8 +329,9 @@ def test_a_maximum_reverses_the_condition(other):
 
 def test_nothing_is_packaged_or_registered_unless_the_condition_holds(full):
     decide = arguments(full, "MetricCondition")
-    afterwards = ["Package", "Payload", "Registration", "BatchScoreModel", "BatchScore", "ApprovalCondition"]
-    assert [step["Name"] for step in decide["IfSteps"]] == afterwards
+    afterwards = ["Package", "Payload", "Registration", "BatchScoreModel", "BatchScore"]
+    endpoint = ["EndpointModel", "EndpointConfig", "Endpoint"]
+    assert [step["Name"] for step in decide["IfSteps"]] == [*afterwards, *endpoint]
     assert [step["Type"] for step in decide["ElseSteps"]] == ["Fail"]
     assert [step["Name"] for step in full["Steps"]][-1] == "MetricCondition"
 

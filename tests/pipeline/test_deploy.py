@@ -12,6 +12,7 @@ from pipeline.aws.definition import aws_plan, build_pipeline, specs_of
 from pipeline.aws.deploy import parse_overrides, registered_metric, start, upsert
 from pipeline.aws.jobs import upload_settings
 from pipeline.aws.session import offline_session, sagemaker_sdk
+from pipeline.config_aws import Aws
 from pipeline.local.docker import local_config
 from testing.pipelines import EVERYTHING, all_steps, configuration, everything, wide, write_config
 
@@ -111,7 +112,8 @@ def test_start_sends_parameters_and_a_folder_for_checkpoints(client, deployed):
     ("name", "value"), [("PyTorchTrainingInstanceType", "ml.g5.12xlarge"), ("ApprovalStatus", "Approved")]
 )
 def test_a_training_resumes_where_only_instances_or_the_approval_change(client, deployed, name, value):
-    first, other = (sent_parameters(client, start(everything(), given)) for given in ({}, {name: value}))
+    config = everything().model_copy(update={"aws": Aws.model_validate({**EVERYTHING, "deploy": None})})
+    first, other = (sent_parameters(client, start(config, given)) for given in ({}, {name: value}))
     assert other["CheckpointKey"] == first["CheckpointKey"]
 
 

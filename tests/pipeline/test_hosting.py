@@ -12,30 +12,30 @@ from contracts.serving import ServingSettings
 from pipeline.__main__ import main
 from pipeline.aws.autoscaling import autoscale
 from pipeline.aws.definition import definition, specs_of
+from pipeline.aws.deploy import parse_overrides
 from pipeline.aws.limits import _OPERATIONS, value_of
 from testing.pipelines import (
+    APPROVED,
     AWS,
-    BATCH_SCORE,
     EVERYTHING,
     all_steps,
     alternative,
     configuration,
     everything,
     loopback_only,
+    serverless,
     write_config,
 )
 
 KEY = EVERYTHING["kms_key"]
-SERVERLESS = {**EVERYTHING, "deploy": {"serverless": {"memory_mb": 2048, "concurrency": 7}}}
-KINDS = ("real_time", "serverless", "asynchronous")
+KINDS = {"real_time": everything, "serverless": serverless, "asynchronous": alternative}
 
 
 @pytest.fixture(scope="module")
 def hosted():
     """The steps of a definition with each kind of endpoint, by kind and name."""
-    configs = (everything(), configuration(aws=SERVERLESS, batch_score=BATCH_SCORE, settings={}), alternative())
     with loopback_only():
-        return {kind: all_steps(json.loads(definition(config))) for kind, config in zip(KINDS, configs, strict=True)}
+        return {kind: all_steps(json.loads(definition(config()))) for kind, config in KINDS.items()}
 
 
 def sent(hosted, kind, step):
@@ -90,14 +90,30 @@ def test_neither_scores_nor_endpoints_are_made_by_default():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_endpoint_is_made_only_of_an_approved_model_and_after_its_registration(hosted, kind):
-    decide = hosted[kind]["ApprovalCondition"]
-    assert decide["DependsOn"] == ["Registration"]
-    assert decide["Arguments"]["Conditions"] == [
-        {"Type": "Equals", "LeftValue": {"Get": "Parameters.ApprovalStatus"}, "RightValue": "Approved"}
-    ]
-    assert [step["Name"] for step in decide["Arguments"]["IfSteps"]] == ["EndpointModel", "EndpointConfig", "Endpoint"]
-    assert decide["Arguments"]["ElseSteps"] == []
+def test_an_endpoint_is_made_if_the_metric_suffices_and_after_the_registration(hosted, kind):
+    decide = sent(hosted, kind, "MetricCondition")
+    endpoint = ["EndpointModel", "EndpointConfig", "Endpoint"]
+    assert [step["Name"] for step in decide["IfSteps"]][-3:] == endpoint
+    assert hosted[kind]["EndpointModel"]["DependsOn"] == ["Registration"]
+    (variant,) = sent(hosted, kind, "EndpointConfig")["ProductionVariants"]
+    assert variant["ModelName"] == {"Get": "Steps.EndpointModel.ModelName"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_package_that_is_deployed_is_approved_and_no_execution_changes_this(hosted, kind):
+    assert sent(hosted, kind, "Registration")["ModelApprovalStatus"] == "Approved"
+    config = KINDS[kind]()
+    with pytest.raises(ContractError, match="parameter ApprovalStatus: unknown"):
+        parse_overrides(config, specs_of(config), {"ApprovalStatus": "PendingManualApproval"})
+
+
+@pytest.mark.parametrize("approval", ["PendingManualApproval", "Rejected"])
+def test_an_endpoint_of_packages_that_are_not_approved_is_refused(approval):
+    config = configuration(aws={**AWS, "deploy": {"real_time": {}}}, registration={"approval": approval})
+    with loopback_only(), pytest.raises(ContractError) as error:
+        definition(config)
+    assert error.value.cause == f"aws.deploy: is set, but registration.approval is {approval}"
+    assert error.value.fix.startswith("Set registration.approval to Approved")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -158,6 +174,7 @@ def test_models_are_isolated_in_the_vpc_except_on_serverless_endpoints_which_ref
 def test_settings_of_the_registered_model_take_precedence_over_those_of_its_kind():
     config = configuration(
         aws={**AWS, "deploy": {"asynchronous": {}}, "inputs": {"input_data": "s3://raw/table"}},
+        registration=APPROVED,
         settings={"Registration": {"serving_max_bytes": 1 << 20, "serving_threads": 2}},
     )
     with loopback_only():
@@ -217,10 +234,7 @@ def executed(steps, client, parameters):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_service_makes_the_endpoint_and_the_scores_of_a_definition(hosted, kind, local_aws):
     client = boto3.client("sagemaker")
-    config = {"real_time": everything(), "asynchronous": alternative()}.get(
-        kind, configuration(aws=SERVERLESS, batch_score=BATCH_SCORE, settings={})
-    )
-    parameters = {name: spec.default for name, spec in specs_of(config).items()}
+    parameters = {name: spec.default for name, spec in specs_of(KINDS[kind]()).items()}
     name = {"real_time": "claims"}.get(kind, "demo")
     executed(hosted[kind], client, parameters)
     try:

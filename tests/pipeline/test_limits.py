@@ -30,6 +30,7 @@ from testing.pipelines import (
     configuration,
     everything,
     loopback_only,
+    serverless,
     tuned,
     wide,
 )
@@ -54,7 +55,8 @@ def service():
 @pytest.fixture(scope="module")
 def pipelines():
     with loopback_only():
-        configs = (everything(), named("wide", wide()), named("alternative", alternative()), named("tuned", tuned()))
+        made = {"wide": wide, "alternative": alternative, "tuned": tuned, "serverless": serverless}
+        configs = (everything(), *(named(name, config()) for name, config in made.items()))
         return {config.name: json.loads(definition(config)) for config in configs}
 
 
@@ -134,9 +136,18 @@ def test_an_expression_is_checked_as_far_as_it_is_known(service):
     assert list(found_in(service, {image: {"Std:Join": {"On": "", "Values": ["x" * 256, output]}}})) == [image]
 
 
-@pytest.mark.parametrize(("which", "steps"), [("demo", 16), ("wide", 16), ("alternative", 13), ("tuned", 13)])
+@pytest.mark.parametrize(
+    ("which", "steps"), [("demo", 15), ("wide", 15), ("alternative", 12), ("tuned", 12), ("serverless", 14)]
+)
 def test_the_service_allows_a_definition_with_everything_switched_on(which, steps, pipelines):
     assert len(all_steps(pipelines[which])) == steps
+
+
+def test_no_condition_is_in_the_branch_of_another_one_which_the_service_does_not_support(pipelines):
+    for pipeline in pipelines.values():
+        for step in all_steps(pipeline).values():
+            branches = [step["Arguments"].get(name, []) for name in ("IfSteps", "ElseSteps")]
+            assert "Condition" not in [inner["Type"] for branch in branches for inner in branch]
 
 
 @pytest.mark.parametrize(
