@@ -218,7 +218,8 @@ class Aws(Section):
         default=None,
         pattern=r"^[a-zA-Z0-9:/_-]+$",
         max_length=2048,
-        description="KMS key of volumes and outputs. Default: AWS managed keys.",
+        description="KMS key of outputs, and of volumes on instance types without local storage. Default: AWS managed "
+        "keys.",
     )
     subnets: tuple[NetworkId, ...] = Field(default=(), max_length=16, description="VPC subnets; with security_groups.")
     security_groups: tuple[NetworkId, ...] = Field(

@@ -9,12 +9,13 @@ from contracts.errors import ContractError, shown
 from contracts.spelling import did_you_mean
 from contracts.steps import BATCH_SCORE, PYTORCH_TRAINING
 from pipeline.aws.definition import aws_plan, checked_pipeline, checkpoint_key, specs_of
-from pipeline.aws.jobs import upload_settings
+from pipeline.aws.jobs import has_volume, upload_settings
 from pipeline.aws.parameters import (
     CHECKPOINT_KEY,
     DATA_KEY,
     HYPERPARAMETER_PREFIX,
     INPUT_PREFIX,
+    INSTANCE_TYPE,
     TO_BEAT,
     ParameterSpec,
     instance_count_parameter,
@@ -52,6 +53,7 @@ def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
     values = parse_overrides(config, specs, overrides)
     if values:
         checked_pipeline(config, values)
+        _check_storage(config, specs, values)
     session = aws_session(aws.region, aws.bucket)
     client, s3 = session.sagemaker_client, session.boto_session.client("s3")
     if TO_BEAT in specs and TO_BEAT not in values:
@@ -108,6 +110,23 @@ def parse_overrides(
     changed = config.model_copy(update={"hyperparameters": {**config.hyperparameters, **hyperparameters}})
     make_plan(changed, config.aws.inputs, hosts=hosts)
     return values
+
+
+def _check_storage(config: PipelineConfig, specs: Mapping[str, ParameterSpec], values: Mapping[str, Any]) -> None:
+    """Raise ContractError for an instance type whose storage differs from the default's.
+
+    The definition has a KMS key of volumes or not; SageMaker refuses one with local storage.
+    """
+    assert config.aws is not None
+    for name, given in values.items():
+        default = specs[name].default
+        if name.endswith(INSTANCE_TYPE) and config.aws.kms_key and has_volume(given) != has_volume(str(default)):
+            with_storage, without = (default, given) if has_volume(given) else (given, default)
+            raise ContractError(
+                f"parameter {name}: {given} cannot replace {default}: {with_storage} has local storage, with which "
+                f"SageMaker refuses aws.kms_key, and {without} has a volume",
+                "Change the instance type in the configuration, and run upsert.",
+            )
 
 
 def registered_metric(config: PipelineConfig, sagemaker: Any, s3: Any) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES
 from contracts.steps import ARCHIVED_MODEL, PACKAGE, REGISTRATION
-from pipeline.aws.jobs import Build, input_uris, job_retries, output_uri, service_retries
+from pipeline.aws.jobs import Build, input_uris, job_retries, output_uri, service_retries, volume_key
 from pipeline.aws.parameters import instance_type_parameter, machine_of
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Asynchronous, Deploy, Hosts
@@ -37,13 +37,14 @@ def transform_step(build: Build, plan: StepPlan) -> Any:
 
     aws, section, contract = build.aws, build.config.batch_score, plan.contract
     assert section is not None
+    machine = machine_of(build.config, contract.name)
     model = _model_step(build, TRANSFORM_MODEL, plan.environment, isolated=aws.network_isolation)
     build.steps[TRANSFORM_MODEL] = model
     (output,) = contract.outputs
     transformer = Transformer(
         model_name=model.properties.ModelName,
         instance_type=build.parameters[instance_type_parameter(contract.name)],
-        instance_count=machine_of(build.config, contract.name).instance_count,  # the SDK takes no parameter here
+        instance_count=machine.instance_count,  # the SDK takes no parameter here
         strategy=section.strategy,
         assemble_with="Line",
         accept=section.content_type,
@@ -51,7 +52,7 @@ def transform_step(build: Build, plan: StepPlan) -> Any:
             on="/", values=[build.home, ExecutionVariables.PIPELINE_EXECUTION_ID, contract.name, output.name]
         ),
         output_kms_key=aws.kms_key,
-        volume_kms_key=aws.kms_key,
+        volume_kms_key=volume_key(aws, machine.instance_type),
         max_concurrent_transforms=section.concurrency,
         max_payload=section.max_payload_mb,
         base_transform_job_name=build.config.name,

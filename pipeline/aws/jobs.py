@@ -91,7 +91,7 @@ def processing_step(build: Build, plan: StepPlan) -> Any:
         instance_count=build.parameters.get(instance_count_parameter(contract.name), 1),
         instance_type=build.parameters[instance_type_parameter(contract.name)],
         volume_size_in_gb=machine.volume_gb,
-        volume_kms_key=aws.kms_key,
+        volume_kms_key=volume_key(aws, machine.instance_type),
         output_kms_key=aws.kms_key,
         max_runtime_in_seconds=min(machine.max_runtime_seconds, 432_000),
         sagemaker_session=build.session,
@@ -116,6 +116,21 @@ def processing_step(build: Build, plan: StepPlan) -> Any:
         cache_config=cache(aws) if mlflow is None else None,  # it completes also where the server has not the results
         retry_policies=job_retries(aws),
     )
+
+
+def volume_key(aws: Aws, *instance_types: str) -> str | None:
+    """Return the KMS key for the volumes of a job's instances; None if the service accepts none.
+
+    Instance types with local storage encrypt it with a key of the hardware. A job's request must then have no key.
+    """
+    return aws.kms_key if all(map(has_volume, instance_types)) else None
+
+
+def has_volume(instance_type: str) -> bool:
+    """Return whether instances of this type have a volume with a KMS key, and no local storage."""
+    from sagemaker.core.common_utils import instance_supports_kms
+
+    return instance_supports_kms(instance_type)
 
 
 def output_uri(build: Build, contract: StepContract, output: str) -> Any:

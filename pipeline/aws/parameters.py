@@ -13,6 +13,7 @@ from pipeline.plan import Plan
 
 HYPERPARAMETER_PREFIX = "Hp_"
 INPUT_PREFIX = "Input_"
+INSTANCE_TYPE = "InstanceType"  # end of the name of a parameter
 THRESHOLD = "Threshold"
 TO_BEAT = "ToBeat"
 APPROVAL = "ApprovalStatus"
@@ -41,7 +42,7 @@ class ParameterSpec:
 
 def instance_type_parameter(step: str) -> str:
     """Return the name of the parameter with a step's instance type."""
-    return f"{step}InstanceType"
+    return f"{step}{INSTANCE_TYPE}"
 
 
 def instance_count_parameter(step: str) -> str:

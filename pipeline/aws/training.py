@@ -2,9 +2,19 @@
 
 from typing import Any
 
+from contracts.errors import ContractError
 from contracts.hyperparameters import METRICS
 from contracts.steps import PYTORCH_TRAINING
-from pipeline.aws.jobs import Build, cache, environment, input_uris, job_retries, output_path
+from pipeline.aws.jobs import (
+    Build,
+    cache,
+    environment,
+    has_volume,
+    input_uris,
+    job_retries,
+    output_path,
+    volume_key,
+)
 from pipeline.aws.parameters import (
     CHECKPOINT_KEY,
     HYPERPARAMETER_PREFIX,
@@ -92,6 +102,15 @@ def _compute(build: Build) -> Any:
     from sagemaker.core.training.configs import Compute
 
     aws, name = build.aws, PYTORCH_TRAINING.name
+    machine = machine_of(build.config, name)
+    types = [each.instance_type for each in aws.training.instance_groups.values()] or [machine.instance_type]
+    key, trains = volume_key(aws, *types), aws.training.training_group
+    if aws.kms_key and key is None and trains and has_volume(aws.training.instance_groups[trains].instance_type):
+        raise ContractError(
+            f"aws.kms_key: is for the volumes of the group {trains!r}, but another group has local storage, with which "
+            "SageMaker refuses the key",
+            "Use instance types with local storage in all groups of aws.training.instance_groups, or in none.",
+        )
     groups = [
         InstanceGroup(instance_group_name=group, instance_type=each.instance_type, instance_count=each.instance_count)
         for group, each in aws.training.instance_groups.items()
@@ -103,9 +122,9 @@ def _compute(build: Build) -> Any:
     keep_alive = aws.training.keep_alive_seconds
     return Compute(
         **instances,
-        volume_size_in_gb=machine_of(build.config, name).volume_gb,
+        volume_size_in_gb=machine.volume_gb,
         enable_managed_spot_training=aws.spot.enabled,
-        **({"volume_kms_key_id": aws.kms_key} if aws.kms_key else {}),
+        **({"volume_kms_key_id": key} if key else {}),
         **({"keep_alive_period_in_seconds": keep_alive} if keep_alive else {}),
     )
 

@@ -233,7 +233,7 @@ def test_all_of_the_section_aws_reaches_the_jobs(full):
     assert training["EnableNetworkIsolation"] is True
     assert training["EnableInterContainerTrafficEncryption"] is True
     assert training["StoppingCondition"] == {"MaxRuntimeInSeconds": 7200, "MaxWaitTimeInSeconds": 10_000}
-    assert training["OutputDataConfig"]["KmsKeyId"] == training["ResourceConfig"]["VolumeKmsKeyId"] == key
+    assert training["OutputDataConfig"]["KmsKeyId"] == key
     assert training["VpcConfig"] == vpc
     assert training["Tags"] == tags
     assert training["AlgorithmSpecification"]["TrainingImage"] == IMAGE

@@ -7,11 +7,12 @@ from pydantic import ValidationError
 
 from contracts.errors import ContractError
 from pipeline.aws.definition import definition, specs_of
-from pipeline.aws.deploy import parse_overrides
-from testing.pipelines import AWS, all_steps, alternative, configuration, everything, loopback_only
+from pipeline.aws.deploy import parse_overrides, start
+from testing.pipelines import AWS, EVERYTHING, all_steps, alternative, configuration, everything, loopback_only
 
 GROUPS = alternative().aws.training.model_dump()["instance_groups"]
 SHARDED = {"distribution": "ShardedByS3Key"}
+KEY = EVERYTHING["kms_key"]
 EXPRESS = "s3://encoders--euw1-az1--x-s3/"
 
 
@@ -99,6 +100,39 @@ def test_a_warm_pool_is_kept_and_an_express_bucket_keeps_its_slash():
 def test_a_contradiction_about_the_training_job_is_refused(changes, cause):
     with pytest.raises(ValidationError, match=cause):
         configuration(aws={**AWS, **changes})
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "volume_key"),
+    [("ml.m5.xlarge", KEY), ("ml.g5.2xlarge", None), ("ml.g4dn.xlarge", None), ("ml.g6.xlarge", None)],
+)
+def test_volumes_have_the_key_unless_instances_have_local_storage_and_outputs_always_have_it(instance_type, volume_key):
+    names = ("PyTorchTraining", "TabularPreprocessing", "BatchScore")
+    steps = {name: {"instance_type": instance_type} for name in names}
+    inputs = {"batch_input": "s3://raw/records"}
+    with loopback_only():
+        config = configuration(aws={**AWS, "kms_key": KEY, "steps": steps, "inputs": inputs}, batch_score={})
+        made = all_steps(json.loads(definition(config)))
+    training, processing, transform = (made[name]["Arguments"] for name in names)
+    volumes = (training["ResourceConfig"], processing["ProcessingResources"]["ClusterConfig"])
+    assert [each.get("VolumeKmsKeyId") for each in (*volumes, transform["TransformResources"])] == [volume_key] * 3
+    outputs = (training["OutputDataConfig"], processing["ProcessingOutputConfig"], transform["TransformOutput"])
+    assert [each["KmsKeyId"] for each in outputs] == [KEY] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "given"), [("PyTorchTrainingInstanceType", "ml.m5.xlarge"), ("PackageInstanceType", "ml.g5.xlarge")]
+)
+def test_an_execution_cannot_change_to_instances_with_other_storage_while_volumes_have_a_key(name, given):
+    with loopback_only(), pytest.raises(ContractError, match=f"parameter {name}: {given} cannot replace"):
+        start(everything(), {name: given})
+
+
+def test_a_key_of_volumes_is_refused_if_only_other_instance_groups_have_local_storage(grouped):
+    assert "VolumeKmsKeyId" not in grouped["ResourceConfig"]
+    training = {"instance_groups": GROUPS, "training_group": "cpu"}
+    with pytest.raises(ContractError, match="aws.kms_key: is for the volumes of the group 'cpu'"):
+        definition(configuration(aws={**AWS, "training": training, "kms_key": KEY}))
 
 
 def test_settings_of_a_channel_that_the_job_does_not_have_are_refused():

@@ -59,7 +59,7 @@ def job(sent):
 @pytest.fixture(scope="module")
 def plain():
     """A tuner with few settings, and a warm pool instead of spot instances."""
-    aws = {**AWS, "training": {"keep_alive_seconds": 900}}
+    aws = {**AWS, "training": {"keep_alive_seconds": 900}, "kms_key": EVERYTHING["kms_key"]}
     return step_of(tuned(aws=aws, metric="val_loss", max_hours=None, parallel=None, warm_start=None, trials=3))
 
 
@@ -152,7 +152,8 @@ def test_a_trial_has_everything_that_the_section_aws_gives_a_training_job(job):
     assert job["VpcConfig"] == {"Subnets": ["subnet-1", "subnet-2"], "SecurityGroupIds": ["sg-1"]}
     assert job["StoppingCondition"] == {"MaxRuntimeInSeconds": 7200, "MaxWaitTimeInSeconds": 10_000}
     assert job["RetryStrategy"] == {"MaximumRetryAttempts": 5}
-    assert job["OutputDataConfig"]["KmsKeyId"] == job["ResourceConfig"]["VolumeKmsKeyId"] == key
+    assert job["OutputDataConfig"]["KmsKeyId"] == key
+    assert "VolumeKmsKeyId" not in job["ResourceConfig"], "g5 has local storage"
     assert job["ResourceConfig"]["InstanceCount"] == {"Get": f"Parameters.{STEP}InstanceCount"}
     assert job["ResourceConfig"]["InstanceType"] == {"Get": f"Parameters.{STEP}InstanceType"}
     assert job["AlgorithmSpecification"]["TrainingInputMode"] == "FastFile"
@@ -169,7 +170,8 @@ def test_a_trial_has_instance_groups_and_a_warm_pool(grouped, plain):
     resources = grouped["TrainingJobDefinition"]["ResourceConfig"]
     assert [each["InstanceGroupName"] for each in resources["InstanceGroups"]] == ["gpu", "cpu"]
     assert grouped["TrainingJobDefinition"]["Environment"]["INSTANCE_GROUP"] == "gpu"
-    assert plain["TrainingJobDefinition"]["ResourceConfig"]["KeepAlivePeriodInSeconds"] == 900
+    resources = plain["TrainingJobDefinition"]["ResourceConfig"]
+    assert (resources["KeepAlivePeriodInSeconds"], resources["VolumeKmsKeyId"]) == (900, EVERYTHING["kms_key"])
 
 
 def test_the_step_has_tags_retries_and_the_cache(pipeline, sent):
