@@ -25,6 +25,11 @@ MEDIA_TYPES = {
 REQUEST_TYPES = (CSV, JSON, JSON_LINES, PARQUET)
 RESPONSE_TYPES = (JSON, CSV, JSON_LINES)
 
+BODIES = 4  # requests of SERVING_MAX_BYTES that may be in progress
+# A batch transform: the service's limit of MaxPayloadInMB x MaxConcurrentTransforms, its default of the former, and
+# enough requests to keep a model busy.
+MOST_TRANSFORM_MIB, PAYLOAD_MIB, TRANSFORM_REQUESTS = 100, 6, 8
+
 CODE_FOLDER = "code"
 ENTRY_POINT = "inference.py"
 CALIBRATION = "calibration.json"  # in the package: a calibration of class 1's probability, fitted after training

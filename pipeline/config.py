@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from contracts.numbers import LARGEST_NUMBER, Json, Number
+from contracts.serving import MOST_TRANSFORM_MIB, PAYLOAD_MIB, TRANSFORM_REQUESTS
 from contracts.value_types import Tags, TrackingName, TrackingUri
 from pipeline.config_aws import Aws
 from pipeline.config_types import Approval, CardText, Image, InstanceType, JsonPath, Name, Section
@@ -93,14 +94,17 @@ class BatchScore(Section):
         default="MultiRecord", description="Records in a request: as many as max_payload_mb allows, or one."
     )
     max_payload_mb: int | None = Field(
-        default=None, ge=1, le=100, description="Size of a request, in MiB. Default: the server decides."
+        default=None,
+        ge=1,
+        le=100,
+        description=f"Size of a request, in MiB. Default: the server decides; with concurrency, {PAYLOAD_MIB} or less.",
     )
     concurrency: int | None = Field(
         default=None,
         ge=1,
         le=100,
-        description="Requests at a time, for each instance; times max_payload_mb at most 100. Default: the server "
-        "decides.",
+        description="Requests at a time, for each instance; times max_payload_mb at most "
+        f"{MOST_TRANSFORM_MIB}. Default: the server decides; with max_payload_mb, {TRANSFORM_REQUESTS} or less.",
     )
     timeout_seconds: int = Field(default=600, ge=30, le=3_600, description="Time for the answer to a request.")
     input_filter: JsonPath | None = Field(
@@ -115,9 +119,17 @@ class BatchScore(Section):
 
     @model_validator(mode="after")
     def _within_the_service_limit(self) -> Self:
-        if (self.max_payload_mb or 1) * (self.concurrency or 1) > 100:
-            raise ValueError("max_payload_mb times concurrency must be at most 100")
+        if (self.max_payload_mb or 1) * (self.concurrency or 1) > MOST_TRANSFORM_MIB:
+            raise ValueError(f"max_payload_mb times concurrency must be at most {MOST_TRANSFORM_MIB}")
         return self
+
+    @property
+    def payloads(self) -> tuple[int, int] | None:
+        """Return the size of a request in MiB and the requests at a time; None if the server decides."""
+        if self.max_payload_mb is None and self.concurrency is None:
+            return None
+        size = self.max_payload_mb or min(PAYLOAD_MIB, MOST_TRANSFORM_MIB // (self.concurrency or 1))
+        return size, self.concurrency or min(TRANSFORM_REQUESTS, MOST_TRANSFORM_MIB // size)
 
 
 class Mlflow(Section):

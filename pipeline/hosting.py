@@ -1,9 +1,12 @@
 """Derive the served model's settings from the kind of hosting: what a request may contain, and how long it may take."""
 
+import math
+
 from contracts.numbers import Json
+from contracts.serving import BODIES
 from contracts.step_contract import StepContract
 from contracts.steps import BATCH_SCORE, REGISTRATION
-from pipeline.config import PipelineConfig
+from pipeline.config import BatchScore, PipelineConfig
 
 _SECONDS_TO_ANSWER = 5  # the server's timeout ends before the service's, so that the answer gives the cause
 _ASYNCHRONOUS_SECONDS = 3_600
@@ -14,11 +17,7 @@ def serving_settings(config: PipelineConfig, contract: StepContract) -> dict[str
     deploy = config.aws and config.aws.deploy
     if contract is BATCH_SCORE and config.batch_score is not None:
         batch = config.batch_score
-        payload = (batch.max_payload_mb or 0) << 20  # of lines of the file: a filter writes JSON with more blanks
-        return {
-            "serving_timeout_seconds": batch.timeout_seconds - _SECONDS_TO_ANSWER,
-            **({"serving_max_bytes": payload * (2 if batch.input_filter else 1)} if payload else {}),
-        }
+        return {"serving_timeout_seconds": batch.timeout_seconds - _SECONDS_TO_ANSWER, **_admitted(batch)}
     if contract is REGISTRATION and deploy:
         if deploy.serverless is not None:
             return {"serving_max_bytes": 4 << 20}
@@ -28,3 +27,13 @@ def serving_settings(config: PipelineConfig, contract: StepContract) -> dict[str
                 "serving_max_bytes": 1 << 30,
             }
     return {}  # the defaults are those of a real-time endpoint
+
+
+def _admitted(batch: BatchScore) -> dict[str, Json]:
+    """Return the setting with which the server accepts a payload, and all payloads that are sent at a time."""
+    if batch.payloads is None:
+        return {}  # the server answers GET /execution-parameters with payloads that it accepts
+    size, requests = batch.payloads
+    # A payload is of lines of the file; a filter writes them again, with more blanks.
+    growth = 2 if batch.input_filter else 1
+    return {"serving_max_bytes": growth * max(size, math.ceil(size * requests / BODIES)) << 20}

@@ -11,10 +11,10 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from container.serving.capacity import BODIES, execution_parameters, measure
+from container.serving.capacity import execution_parameters, measure
 from container.serving.errors import RequestError, as_request_error, check_limit, error_body
 from container.serving.model_process import ModelProcess
-from contracts.serving import JSON, ServingSettings
+from contracts.serving import BODIES, JSON, ServingSettings
 
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 Response = tuple[HTTPStatus, bytes, str]  # status, body, Content-Type

@@ -7,15 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
-from contracts.serving import JSON_LINES, ServingSettings
+from contracts.serving import BODIES, JSON_LINES, MOST_TRANSFORM_MIB, PAYLOAD_MIB, TRANSFORM_REQUESTS, ServingSettings
 
 logger = logging.getLogger(__name__)
 
 _MIB = 1 << 20
-_MOST_MIB = 100  # the service's limit of MaxConcurrentTransforms x MaxPayloadInMB
-_PAYLOAD_MIB, _CONCURRENT = 6, 8  # the service's default payload; enough requests to keep the model busy
 _SHARE = 0.5  # of the time for a request that the computation of full payloads may take
-BODIES = 4  # requests of the largest size that may be in progress
 _MEASURE_SECONDS = 0.5
 _WORDS = "the parcel arrived late and one item was missing so we would like a refund please "
 
@@ -52,11 +49,11 @@ def execution_parameters(bytes_per_second: float | None, settings: ServingSettin
 
     All concurrent payloads together take at most half of SERVING_TIMEOUT_SECONDS.
     """
-    room = min(_MOST_MIB, BODIES * settings.serving_max_bytes / _MIB)
+    room = min(MOST_TRANSFORM_MIB, BODIES * settings.serving_max_bytes / _MIB)
     if bytes_per_second is not None:
         room = min(room, _SHARE * settings.serving_timeout_seconds * bytes_per_second / _MIB)
-    concurrent = max(1, min(_CONCURRENT, settings.serving_concurrency, int(room)))
-    payload = max(1, min(_PAYLOAD_MIB, settings.serving_max_bytes // _MIB, int(room / concurrent)))
+    concurrent = max(1, min(TRANSFORM_REQUESTS, settings.serving_concurrency, int(room)))
+    payload = max(1, min(PAYLOAD_MIB, settings.serving_max_bytes // _MIB, int(room / concurrent)))
     if bytes_per_second is not None:
         seconds = concurrent * payload * _MIB / bytes_per_second
         logger.info("batch transform: %d payloads of %d MiB take up to %.1f s", concurrent, payload, seconds)

@@ -38,6 +38,7 @@ def transform_step(build: Build, plan: StepPlan) -> Any:
     aws, section, contract = build.aws, build.config.batch_score, plan.contract
     assert section is not None
     machine = machine_of(build.config, contract.name)
+    payload_mb, concurrency = section.payloads or (None, None)
     model = _model_step(build, TRANSFORM_MODEL, plan.environment, isolated=aws.network_isolation)
     build.steps[TRANSFORM_MODEL] = model
     (output,) = contract.outputs
@@ -53,8 +54,8 @@ def transform_step(build: Build, plan: StepPlan) -> Any:
         ),
         output_kms_key=aws.kms_key,
         volume_kms_key=volume_key(aws, machine.instance_type),
-        max_concurrent_transforms=section.concurrency,
-        max_payload=section.max_payload_mb,
+        max_concurrent_transforms=concurrency,
+        max_payload=payload_mb,
         base_transform_job_name=build.config.name,
         tags=_tags(build),
         sagemaker_session=build.session,

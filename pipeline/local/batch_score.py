@@ -164,13 +164,12 @@ def score(
     with serving(package, directory, variables, step=BATCH_SCORE.name, image=image) as port:
         client = _Client(port, config, Filters.of(config))
         limits = json.loads(client.ask("GET", "/execution-parameters"))
-        size = (config.max_payload_mb or limits["MaxPayloadInMB"]) << 20
-        requests = config.concurrency or limits["MaxConcurrentTransforms"]
+        size, requests = config.payloads or (limits["MaxPayloadInMB"], limits["MaxConcurrentTransforms"])
         with ThreadPoolExecutor(requests) as pool:
             for path in files:
                 target = output / f"{path.relative_to(home)}.out"
                 target.parent.mkdir(parents=True, exist_ok=True)
-                payloads = read_payloads(path, size, most=1 if config.strategy == "SingleRecord" else None)
+                payloads = read_payloads(path, size << 20, most=1 if config.strategy == "SingleRecord" else None)
                 try:
                     _score_file(client, pool, payloads, target, requests)
                 except _Failed as error:

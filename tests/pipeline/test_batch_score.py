@@ -12,14 +12,18 @@ import urllib.request
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from container.archives import write_archive
 from container.predictor import Predictor
+from container.serving.capacity import execution_parameters
 from contracts.errors import ContractError
-from contracts.serving import CSV, JSON_LINES
+from contracts.serving import BODIES, CSV, JSON_LINES, ServingSettings
 from contracts.steps import ARCHIVED_MODEL, BATCH_SCORE
 from pipeline.config import BatchScore
+from pipeline.hosting import serving_settings
 from pipeline.local.batch_score import Filters, _Failed, read_payloads, score
 from pipeline.local.cache import StepDirectory
 from pipeline.local.json_path import compile_path
@@ -35,6 +39,7 @@ from testing.serving import STARTED
 FRAME = table(60, seed=9)
 RECORDS = json.loads(FRAME.drop(columns="label").to_json(orient="records"))
 LINES = [json.dumps(record) for record in RECORDS]
+SCORING = configuration(batch_score={})
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +162,29 @@ def test_the_service_limit_of_concurrent_payloads_is_checked():
         BatchScore(max_payload_mb=6, concurrency=17)
 
 
+@pytest.mark.parametrize(
+    ("payload", "concurrency", "expected"),
+    [(None, None, None), (6, None, (6, 8)), (20, None, (20, 5)), (100, None, (100, 1)), (None, 4, (6, 4)),
+     (None, 50, (2, 50)), (None, 100, (1, 100)), (5, 20, (5, 20))],
+)  # fmt: skip
+def test_a_payload_or_concurrency_that_is_not_set_follows_from_the_other(payload, concurrency, expected):
+    assert BatchScore(max_payload_mb=payload, concurrency=concurrency).payloads == expected
+
+
+@given(st.none() | st.integers(1, 100), st.none() | st.integers(1, 100), st.booleans())
+def test_the_server_accepts_all_payloads_that_are_in_progress_at_a_time(payload, concurrency, filtered):
+    assume((payload or 1) * (concurrency or 1) <= 100)
+    section = BatchScore(max_payload_mb=payload, concurrency=concurrency, input_filter="$.a" if filtered else None)
+    settings = ServingSettings(**serving_settings(SCORING.model_copy(update={"batch_score": section}), BATCH_SCORE))
+    decided = execution_parameters(None, settings)
+    size, requests = section.payloads or (decided["MaxPayloadInMB"], decided["MaxConcurrentTransforms"])
+    assert size * requests <= 100
+    sent = (2 if filtered else 1) * size << 20
+    assert sent <= settings.serving_max_bytes
+    assert sent * requests <= BODIES * settings.serving_max_bytes
+    assert requests <= settings.serving_concurrency
+
+
 @pytest.mark.parametrize("changes", [{"inputs": {"batch_input": "x"}}, {"settings": {"BatchScore": {}}}])
 def test_what_belongs_to_the_step_is_refused_while_it_is_off(changes):
     config = configuration(**changes)
@@ -168,7 +196,7 @@ def test_the_servers_limits_follow_from_the_section_unless_they_are_set():
     section = {"timeout_seconds": 1000, "max_payload_mb": 6}
     config = configuration(batch_score=section)
     environment = make_plan(config, {"batch_input": "x"}).step(BATCH_SCORE).environment
-    assert environment == {"SERVING_TIMEOUT_SECONDS": "995.0", "SERVING_MAX_BYTES": "6291456"}
+    assert environment == {"SERVING_TIMEOUT_SECONDS": "995.0", "SERVING_MAX_BYTES": str(12 << 20)}
     own = {**config.settings, "BatchScore": {"serving_batch_size": 5, "serving_threads": 2}}
     changed = make_plan(config.model_copy(update={"settings": own}), {"batch_input": "x"}).step(BATCH_SCORE).environment
     assert changed == {**environment, "SERVING_BATCH_SIZE": "5", "SERVING_THREADS": "2"}

@@ -77,8 +77,8 @@ def test_the_scoring_model_is_the_checked_package_with_the_limits_of_the_section
     (registered,) = sent(hosted, "real_time", "Registration")["InferenceSpecification"]["Containers"]
     assert container["ModelDataUrl"] == registered["ModelDataUrl"]
     settings = ServingSettings.from_environment(container["Environment"])
-    # Twice the payload of 6 MiB: the section has an input_filter, which writes its JSON again.
-    assert (settings.serving_max_bytes, settings.serving_timeout_seconds) == (12 << 20, 895)
+    # A quarter of eight payloads of 6 MiB, twice: the section has an input_filter, which writes its JSON again.
+    assert (settings.serving_max_bytes, settings.serving_timeout_seconds) == (24 << 20, 895)
 
 
 def test_neither_scores_nor_endpoints_are_made_by_default():

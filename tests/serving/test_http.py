@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 
 import pyarrow as pa
@@ -22,7 +23,10 @@ from container.serving.application import Application
 from container.serving.server import _open, _poll
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
+from contracts.steps import BATCH_SCORE
+from pipeline.hosting import serving_settings
 from testing.jobs import table
+from testing.pipelines import configuration
 from testing.serving import Answer, ask, model_process, serving
 
 pytestmark = pytest.mark.slow
@@ -246,10 +250,12 @@ class Busy:
 
     def __init__(self):
         self.released = threading.Event()
+        self.accepted = []
 
     sample_lines = (b"{}\n",)
 
     def answer(self, *_):
+        self.accepted.append(True)
         assert self.released.wait(120)
         return b"{}", JSON
 
@@ -261,9 +267,22 @@ def test_a_number_that_is_no_port_is_named(port):
         _open(Application(Busy(), limits), {}, limits, address="127.0.0.1", port=port)
 
 
-def test_ping_is_answered_while_every_thread_is_busy_and_200_requests_wait():
+def answered(connections):
+    return select.select(connections, [], [], 0)[0]
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextmanager
+def busy_server(requests, **settings):
+    """Yield a server and its host while each of these requests has a thread or a response, and their connections."""
     host, sockets, stop = Busy(), {}, threading.Event()
-    limits = ServingSettings(serving_concurrency=200)
+    limits = ServingSettings(**settings)
     server = _open(Application(host, limits), sockets, limits, address="127.0.0.1", port=0)
 
     def loop():
@@ -273,26 +292,43 @@ def test_ping_is_answered_while_every_thread_is_busy_and_200_requests_wait():
     thread = threading.Thread(target=loop)
     thread.start()
     try:
-        waiting = [socket.create_connection(("127.0.0.1", server.effective_port), timeout=60) for _ in range(204)]
-        for number, connection in enumerate(waiting):
-            connection.sendall(post(JSON_TYPE, LENGTH, body=BODY) if number < 200 else PARAMETERS)
-        deadline = time.monotonic() + 60
-        while server.task_dispatcher.active_count < 204:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        for _ in range(5):
-            with socket.create_connection(("127.0.0.1", server.effective_port), timeout=60) as connection:
-                connection.sendall(b"GET /ping HTTP/1.1\r\n\r\n")
-                assert connection.recv(100).startswith(b"HTTP/1.1 200 OK")
-        assert select.select(waiting, [], [], 0)[0] == []
-        host.released.set()
-        assert all(connection.recv(100).startswith(b"HTTP/1.1 200 OK") for connection in waiting)
+        waiting = [socket.create_connection(("127.0.0.1", server.effective_port), timeout=60) for _ in requests]
+        for connection, request in zip(waiting, requests, strict=True):
+            connection.sendall(request)
+        wait_until(lambda: server.task_dispatcher.active_count + len(answered(waiting)) >= len(requests))
+        yield server, host, waiting
     finally:
         host.released.set()
         stop.set()
         thread.join()
         server.task_dispatcher.shutdown()
         wasyncore.close_all(sockets)
+
+
+def test_ping_is_answered_while_every_thread_is_busy_and_200_requests_wait():
+    requests = [post(JSON_TYPE, LENGTH, body=BODY)] * 200 + [PARAMETERS] * 4
+    with busy_server(requests, serving_concurrency=200) as (server, host, waiting):
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", server.effective_port), timeout=60) as connection:
+                connection.sendall(b"GET /ping HTTP/1.1\r\n\r\n")
+                assert connection.recv(100).startswith(b"HTTP/1.1 200 OK")
+        assert answered(waiting) == []
+        host.released.set()
+        assert all(connection.recv(100).startswith(b"HTTP/1.1 200 OK") for connection in waiting)
+
+
+@pytest.mark.parametrize("input_filter", [None, "$.features"])
+def test_eight_full_payloads_of_a_batch_transform_are_answered_at_once(input_filter):
+    section = {"max_payload_mb": 6, "concurrency": 8, "input_filter": input_filter}
+    settings = serving_settings(configuration(batch_score=section), BATCH_SCORE)
+    settings["serving_max_bytes"] >>= 10
+    size = (12 if input_filter else 6) << 10  # of 1 KiB, instead of 1 MiB
+    payload = post(JSON_TYPE, b"Content-Length: %d" % size, body=b" " * size)
+    with busy_server([payload] * 8, **settings) as (_, host, waiting):
+        wait_until(lambda: len(host.accepted) + len(answered(waiting)) == 8)
+        assert answered(waiting) == []
+        host.released.set()
+        assert [connection.recv(12) for connection in waiting] == [b"HTTP/1.1 200"] * 8
 
 
 def test_ping_is_answered_while_the_models_process_does_not_run_and_200_requests_wait(trained_job):
@@ -304,7 +340,7 @@ def test_ping_is_answered_while_the_models_process_does_not_run_and_200_requests
             connection.sendall(post(JSON_TYPE, LENGTH, body=BODY))
         for _ in range(20):
             assert server.ask(content_type=None, method="GET", path="/ping").status == 200
-        assert select.select(waiting, [], [], 0)[0] == []
+        assert answered(waiting) == []
         os.kill(model, signal.SIGCONT)
         assert all(connection.recv(100).startswith(b"HTTP/1.1 200 OK") for connection in waiting)
 
