@@ -82,7 +82,7 @@ class Transform:
         return answer.body
 
     def _write(self, sink: io.BufferedWriter, lines: list[bytes], answer: "Future[bytes]") -> int:
-        outputs = answer.result().splitlines(keepends=True)
+        outputs = io.BytesIO(answer.result()).readlines()  # cut at line feeds only
         if not self.join:
             sink.writelines(outputs)
             return len(outputs)

@@ -16,7 +16,8 @@ from contracts.serving import ServingSettings
 
 _HEADER_BYTES = 1 << 16
 _OTHER_DELIMITER = re.compile(r"[;\t|]")
-_LINE = re.compile(rb"([^\r\n]*+)(?:\r\n|\r|\n|\Z)")
+_LINE = re.compile(rb"([^\n]*+)(?:\n|\Z)")
+_BLANK_LINES = re.compile(rb"(?:[ \t\v\f\r]*+\n)*+")
 _BY_LINES = (
     "A batch transform with SplitType=Line cuts a CSV at every line break, also in quotes. "
     "Send texts with line breaks as JSON Lines."
@@ -28,7 +29,7 @@ def csv_parts(body: bytes, columns: Sequence[str], *, header: bool | None, limit
 
     The first row is a header if more than half of `columns` are among its cells, or if `header` says so. Without a
     header, the cells are those of SERVING_CSV_COLUMNS, by default `columns`. If invalid records are reported, every
-    line is a record; otherwise a quoted cell may contain line breaks.
+    line is a record, except blank lines beside several columns; otherwise a quoted cell may contain line breaks.
 
     Args:
         columns: the columns that the model needs, in its order.
@@ -48,8 +49,7 @@ def csv_parts(body: bytes, columns: Sequence[str], *, header: bool | None, limit
     def read(lines: Sequence[bytes], first: int) -> pa.Table:
         return _read_lines(lines, text, columns, first=first)
 
-    lines = (found[1] for found in _LINE.finditer(body, start) if found.start() < len(body))
-    filled = lines if len(names) == 1 else filter(None, lines)
+    filled = (line for line in _lines(body, start) if len(names) == 1 or (line and not line.isspace()))
     for rows, first in grouped((line, len(line)) for line in filled):
         yield Part(rows, first, read, blank=b"," * (len(names) - 1))
 
@@ -60,14 +60,18 @@ def _columns(
     """Return the names of the cells, where the records begin, and whether the text has a header."""
     text = CsvText("the request", ",", header is True)
     data = np.frombuffer(body, np.uint8)
+    by_lines, declared = limits.serving_invalid_records == "report", limits.serving_csv_columns
     first = text_start(data, text, skip_empty=True)
+    if by_lines and (blank := _BLANK_LINES.match(body, first)):
+        first = blank.end()
     if first == len(data):
         raise bad_request("the request is empty", "Send at least one record.")
-    by_lines, declared = limits.serving_invalid_records == "report", limits.serving_csv_columns
     line = _first_line(data[first:], text, by_lines=by_lines)
     check_limit(Block(line, text).count_columns(), "columns", MAX_COLUMNS)
     try:
         _check(Block(line, text))
+        if by_lines:
+            _check_line(line.tobytes(), text, first=0)
         cells = first_cells(line, text)
     except ContractError:
         damaged = [cell.strip('"') for cell in line.tobytes().decode(errors="replace").split(",")]
@@ -86,7 +90,7 @@ def _columns(
     if len(cells) != len(names) and not by_lines:
         raise _wrong_number(cells, names)
     # With one column, empty lines are records.
-    return names, text_start(data, text, skip_empty=len(names) > 1), False
+    return names, text_start(data, text, skip_empty=len(names) > 1 and not by_lines), False
 
 
 def _is_header(cells: Sequence[str], columns: Sequence[str]) -> bool:
@@ -97,13 +101,18 @@ def _is_header(cells: Sequence[str], columns: Sequence[str]) -> bool:
 def _first_line(data: np.ndarray, text: CsvText, *, by_lines: bool) -> np.ndarray:
     """Return the bytes of the first record, or of the first line, without the line end."""
     if by_lines:
-        found = _LINE.match(data.data)
-        assert found is not None  # the pattern matches an empty text too
-        return data[: found.end(1)]
+        return data[: len(next(_lines(data.data, 0)))]
     size = _HEADER_BYTES
     while not (end := Block(data[:size], text).first_end()) and size < len(data):
         size *= 2
     return data[: end or len(data)]
+
+
+def _lines(body: bytes | memoryview, start: int) -> Iterator[bytes]:
+    r"""Yield the lines as a batch transform cuts a file, at \n only, without the \r of \r\n."""
+    for found in _LINE.finditer(body, start):
+        if found.start() < len(body):
+            yield found[1].removesuffix(b"\r")
 
 
 def _check(block: Block) -> None:
@@ -151,21 +160,24 @@ def _read_lines(lines: Sequence[bytes], text: CsvText, columns: Sequence[str], *
     except ContractError:
         _check_lines(lines, text, first=block.first)
         raise  # each line is a row of the block
-    if table.num_rows != len(lines):  # a line break in quotes
+    if table.num_rows != len(lines) or any(b"\r" in line for line in lines):  # a line break in or outside quotes
         _check_lines(lines, text, first=block.first)
     return table
 
 
 def _check_lines(lines: Sequence[bytes], text: CsvText, *, first: int) -> None:
-    """Raise ContractError if lines have misplaced or unclosed quotes, or NUL bytes."""
-
-    def check(line: tuple[int, bytes]) -> None:
-        block = Block(np.frombuffer(line[1] + b"\n", np.uint8), text)
-        block.first = first + line[0]
-        block.check()
-        if b"\0" in line[1]:
-            block.parse()
-
-    causes = invalid_rows(enumerate(lines), check)
+    """Raise ContractError if lines are invalid on their own."""
+    causes = invalid_rows(enumerate(lines), lambda line: _check_line(line[1], text, first=first + line[0]))
     if causes:
         raise ContractError.of_rows(causes, _BY_LINES)
+
+
+def _check_line(line: bytes, text: CsvText, *, first: int) -> None:
+    """Raise ContractError if a line has misplaced or unclosed quotes, several rows, or NUL bytes."""
+    block = Block(np.frombuffer(line + b"\n", np.uint8), text)
+    block.first = first
+    block.check()
+    if block.first_end() < len(line):
+        raise ContractError(f"{text.row(first)}: has a carriage return outside quotes", "Enclose the cell in quotes.")
+    if b"\0" in line:
+        block.parse()

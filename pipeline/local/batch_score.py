@@ -87,8 +87,8 @@ class Filters:
         if not self.is_csv:
             return json.dumps(value, ensure_ascii=False, separators=separators).encode()
         line = io.StringIO()
-        csv.writer(line, lineterminator="").writerow(value if isinstance(value, list) else [value])
-        return line.getvalue().encode()
+        csv.writer(line).writerow(value if isinstance(value, list) else [value])  # quotes \r and \n, which end lines
+        return line.getvalue().removesuffix("\r\n").encode()
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def read_payloads(path: Path, size: int, *, most: int | None) -> Iterator[Payloa
     payload, length = Payload(1, []), 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            record = line.rstrip(b"\r\n")
+            record = line.removesuffix(b"\n").removesuffix(b"\r")
             if not record.strip():
                 continue
             if len(record) + 1 > size:

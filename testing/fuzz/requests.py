@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -15,7 +14,7 @@ from testing.fuzz import arrow_types, render, strict_csv, values
 from testing.fuzz.draft import Draft
 
 REQUESTS, REPORTS = "requests", "reports"  # the second kind: for a server that reports invalid records
-_LINE_END = re.compile(r"\r\n|\r|\n")
+_BLANK = " \t\v\f\r"
 COLUMNS = ("chat", "price", "quantity", "color")
 JSON_TYPES = ("application/json", "application/json; charset=utf-8", "APPLICATION/JSON")
 LINE_TYPES = ("application/jsonlines", "application/x-jsonlines", "application/jsonl", "application/x-ndjson")
@@ -186,8 +185,8 @@ def _csv(request: Request, draft: Draft, rng: Random) -> tuple[bytes, str]:
         request.records = len(parsed.rows) - header
     elif not header:
         request.records = len(draft.rows) + 1
-    lines = [line for line in _LINE_END.split(text) if line]
-    request.lines = len(lines) - (header and not lines[0].isspace())  # the header is a record after a line of blanks
+    lines = [line for line in text.split("\n") if line.strip(_BLANK)]
+    request.lines = len(lines) - (header and not lines[0].startswith("\0"))  # the header is a record after another line
     if rng.random() < 0.05:
         text, request.records = render.ragged(text, rng, delimiter=",", recipe=draft.recipe), None
         request.lines = None

@@ -85,6 +85,12 @@ def test_a_payload_has_whole_lines_up_to_its_size(tmp_path, size, most, expected
     assert payloads(tmp_path, "aa\nbb\r\n\ncc", size, most) == expected
 
 
+def test_a_carriage_return_does_not_end_a_record(tmp_path):
+    (tmp_path / "file").write_bytes(b'"a\rb",1\r\n \r\nc\r\r\n')
+    (payload,) = read_payloads(tmp_path / "file", 100, most=None)
+    assert payload.lines == [b'"a\rb",1', b"c\r"]
+
+
 def test_a_record_beyond_a_payload_is_named(tmp_path):
     with pytest.raises(_Failed, match="line 2: 'bbbbbb' has more than 6 bytes"):
         payloads(tmp_path, "aa\nbbbbbb\n", 6)
@@ -123,6 +129,7 @@ def test_a_path_that_is_not_supported_here_is_refused_before_anything_runs(path)
         ({"join_input": True, "output_filter": "$[0,-1]"}, "1,a", "0,0.9", "1,a", "1,0.9"),
         ({"output_filter": "$[1]"}, "1,a", "0,0.9", "1,a", "0.9"),
         ({"join_input": True, "output_filter": "$[0,2:]"}, "1,a", "0,0.9", "1,a", "1,0,0.9"),
+        ({"input_filter": "$[1:]", "join_input": True}, '1,"a\rb"', "0,0.9", '"a\rb"', '1,"a\rb",0,0.9'),
     ],
 )
 def test_filters_of_csv_select_cells(section, record, answer, sent, written):

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from container.decision.decision import Decision
 from container.predictor import Predictor
+from container.serving.answers import write_answer
+from container.serving.media_types import MediaType
 from container.serving.model import ServedModel
 from container.serving.parts import PART_RECORDS, Part
 from container.serving.requests import read_request
@@ -50,6 +52,7 @@ CSV_LINES = {
     "good,dear,2,caf\udce9": "the request: row {n}, column 'c': byte 0xE9 after 'caf' is not UTF-8",
     "caf\udce9,dear,2,caf\udce9": "the request: row {n}, column 'text': byte 0xE9 after 'caf' is not UTF-8",
     f"{LONG},1,2,a": TOO_LONG,
+    "good\rshirt,1,2,a": "the request: row {n}: has a carriage return outside quotes",
 }
 JSON_VALUES = {
     '{"x": "dear"}': "record {n}, column 'x': 'dear' is not a number",
@@ -66,6 +69,7 @@ JSON_VALUES = {
 BROKEN_JSON = {
     '{"x": 1': "line {n} is not JSON: Expecting ',' delimiter: line 1 column 8 (char 7)",
     '{"x": 1, "x": 2}': "line {n} is not JSON: the key 'x' occurs more than once",
+    '{"x": 1}\r{"x": 2}': "line {n} is not JSON: Extra data: line 1 column 10 (char 9)",
 }
 
 
@@ -172,7 +176,40 @@ def test_two_lines_that_a_quote_joins_to_a_record_are_both_invalid(predictor):
     assert list(reported(predictor, found)) == [1, 2]
 
 
-CELLS = ["good", "", "1", "dear", "1e999", "a\0", "\udcff", '"', '"a"', 'a"', 'a"b', '""', '"a""b"', "é", LONG]
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("content_type", "lines", "invalid"),
+    [(CSV, ['"good\rshirt",1,2,a', VALID_LINE], []), (CSV, ["good\rshirt,1,2,a", VALID_LINE], [0]),
+     (CSV, [VALID_LINE, '"good', 'shirt",1,2,a', f"{VALID_LINE}\r{VALID_LINE}"], [1, 2, 3]),
+     (JSON_LINES, ['{"text":\r"good"}', json.dumps(VALID)], []),
+     (JSON_LINES, ['{"text": "good"}\r{"text": "good"}', json.dumps(VALID)], [0])],
+)  # fmt: skip
+def test_a_carriage_return_ends_no_line_and_each_line_gets_one_line(predictor, content_type, lines, invalid, end):
+    body = end.join([*lines, ""])
+    found = read_request((HEADER * (content_type == CSV) + body).encode(), content_type, LIMITS)
+    prediction = ServedModel(predictor, report_invalid=True).predict(found)
+    assert list(prediction.errors) == invalid
+    for media_type in (CSV, JSON_LINES):
+        assert write_answer(prediction, MediaType(media_type)).count(b"\n") == len(lines)
+
+
+@pytest.mark.parametrize(("content_type", "valid"), [(CSV, VALID_LINE), (JSON_LINES, json.dumps(VALID))])
+def test_blank_lines_are_no_records(predictor, content_type, valid):
+    begin = f"\n \t\r\n{HEADER}" if content_type == CSV else "\n"
+    body = f"{begin}{valid}\n\n  \n\r\n{valid}\r\n \n"
+    found = ServedModel(predictor, report_invalid=True).predict(read_request(body.encode(), content_type, LIMITS))
+    assert (len(found.decided), found.errors) == (2, {})
+
+
+def test_blank_lines_are_records_of_a_csv_with_one_column():
+    (part,) = read_request(b"text\na\n\n \r\nb\n", CSV, LIMITS).parts(["text"])
+    assert part.table()["text"].to_pylist() == ["a", "", " ", "b"]
+
+
+CELLS = [
+    "good", "", "1", "dear", "1e999", "a\0", "\udcff", '"', '"a"', 'a"', 'a"b', '""', '"a""b"', "é", LONG,
+    "a\rb", '"a\rb"'
+]  # fmt: skip
 LINES = st.lists(st.sampled_from(CELLS), min_size=1, max_size=5).map(",".join)
 
 
