@@ -27,9 +27,10 @@ _BY_LINES = (
 def csv_parts(body: bytes, columns: Sequence[str], *, header: bool | None, limits: ServingSettings) -> Iterator[Part]:
     """Yield the records of a CSV body.
 
-    The first row is a header if more than half of `columns` are among its cells, or if `header` says so. Without a
-    header, the cells are those of SERVING_CSV_COLUMNS, by default `columns`. If invalid records are reported, every
-    line is a record, except blank lines beside several columns; otherwise a quoted cell may contain line breaks.
+    The first row is a header if more than half of the expected columns are among its cells, or if `header` says so. The
+    columns of SERVING_CSV_COLUMNS are expected, by default `columns`; without a header, the cells are theirs. If
+    invalid records are reported, every line is a record, except blank lines beside several columns; otherwise a quoted
+    cell may contain line breaks.
 
     Args:
         columns: the columns that the model needs, in its order.
@@ -61,6 +62,7 @@ def _columns(
     text = CsvText("the request", ",", header is True)
     data = np.frombuffer(body, np.uint8)
     by_lines, declared = limits.serving_invalid_records == "report", limits.serving_csv_columns
+    expected = declared or tuple(columns)
     first = text_start(data, text, skip_empty=True)
     if by_lines and (blank := _BLANK_LINES.match(body, first)):
         first = blank.end()
@@ -75,10 +77,10 @@ def _columns(
         cells = first_cells(line, text)
     except ContractError:
         damaged = [cell.strip('"') for cell in line.tobytes().decode(errors="replace").split(",")]
-        if header or not by_lines or (header is None and _is_header(damaged, columns)):
+        if header or not by_lines or (header is None and _is_header(damaged, expected)):
             raise
         cells = []
-    if header or (header is None and _is_header(cells, columns)):
+    if header or (header is None and _is_header(cells, expected)):
         check_names(cells, "the request")
         if declared is not None and tuple(cells) != declared:
             listed = ", ".join(map(repr, declared))
@@ -86,16 +88,15 @@ def _columns(
             raise bad_request(cause, "Send the columns of SERVING_CSV_COLUMNS, or change the setting.")
         end = first + len(line)
         return cells, end + (2 if body[end : end + 2] == b"\r\n" else 1), True
-    names = declared or tuple(columns)
-    if len(cells) != len(names) and not by_lines:
-        raise _wrong_number(cells, names)
+    if len(cells) != len(expected) and not by_lines:
+        raise _wrong_number(cells, expected)
     # With one column, empty lines are records.
-    return names, text_start(data, text, skip_empty=len(names) > 1 and not by_lines), False
+    return expected, text_start(data, text, skip_empty=len(expected) > 1 and not by_lines), False
 
 
-def _is_header(cells: Sequence[str], columns: Sequence[str]) -> bool:
+def _is_header(cells: Sequence[str], expected: Sequence[str]) -> bool:
     known = {*cells, *(cell.strip() for cell in cells)}  # a header with blanks around a name is no record
-    return 2 * sum(name in known for name in columns) > len(columns)
+    return 2 * sum(name in known for name in expected) > len(expected)
 
 
 def _first_line(data: np.ndarray, text: CsvText, *, by_lines: bool) -> np.ndarray:

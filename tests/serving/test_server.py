@@ -118,6 +118,13 @@ def test_lines_without_a_header_have_the_declared_columns():
     assert "SERVING_CSV_COLUMNS is 'order_id'" in refusal("chat,price,quantity,color\nhi,1,2,red\n", CSV, DECLARED)[1]
 
 
+def test_a_cell_with_the_name_of_the_models_only_column_does_not_make_declared_columns_a_header():
+    declared = ServingSettings(serving_csv_columns=("id", "chat", "label"))
+    assert read_records("1,chat,0\n2,hi,1\n", CSV, ["chat"], declared)["chat"].to_pylist() == ["chat", "hi"]
+    assert read_records("id,chat,label\n2,hi,1\n", CSV, ["chat"], declared)["chat"].to_pylist() == ["hi"]
+    assert read_records("chat\nhi\n", "text/csv; header=absent", ["chat"])["chat"].to_pylist() == ["chat", "hi"]
+
+
 def test_a_line_break_in_quotes_names_json_lines_where_it_was_cut():
     with pytest.raises(RequestError, match="never closed") as caught:
         read('"first line\n', CSV)
