@@ -25,6 +25,7 @@ def serving_settings(config: PipelineConfig, contract: StepContract) -> dict[str
             return {
                 "serving_timeout_seconds": _ASYNCHRONOUS_SECONDS - _SECONDS_TO_ANSWER,
                 "serving_max_bytes": 1 << 30,
+                "serving_max_decoded_bytes": 4 << 30,
             }
     return {}  # the defaults are those of a real-time endpoint
 

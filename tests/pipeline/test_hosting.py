@@ -161,6 +161,7 @@ def test_an_asynchronous_endpoint_has_a_queue_and_the_limits_of_its_kind(hosted)
     }
     settings = served(hosted, "asynchronous")
     assert (settings.serving_max_bytes, settings.serving_timeout_seconds) == (1 << 30, 3595)
+    assert settings.serving_max_decoded_bytes == 4 << 30, "for Parquet"
 
 
 def test_models_are_isolated_in_the_vpc_except_on_serverless_endpoints_which_refuse_it(hosted):
