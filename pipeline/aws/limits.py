@@ -135,7 +135,12 @@ def violations(
             for name in shape.required_members
             if name not in argument
         )
-        parts = [(name, shape.members[name], part) for name, part in argument.items()]
+        for name, part in argument.items():
+            if name in shape.members:
+                parts.append((name, shape.members[name], part))
+            else:
+                lacks = f"is of an argument that botocore does not know{did_you_mean(name, shape.members)}"
+                yield Violation((*path, name), value_of(part, parameters), lacks)
     elif shape.type_name == "map":
         parts = [(name, shape.key, name) for name in argument]
         parts += [(name, shape.value, part) for name, part in argument.items()]

@@ -94,6 +94,7 @@ def found_in(service, changes, parameters=None):
         ("Environment", {"A-B": ""}, ".A-B", "does not match the service's pattern"),
         ("Tags", [{"Key": "a%", "Value": ""}], ".0.Key", "does not match the service's pattern"),
         ("AppSpecification.ImageUri", None, "", "is no value; the service requires one"),
+        ("AppSpecification.ContainerArgument", ["a"], "", "botocore does not know; did you mean 'ContainerArguments'?"),
     ],
 )
 def test_a_value_beyond_each_kind_of_limit_is_found(service, path, value, place, problem):
