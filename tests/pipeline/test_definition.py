@@ -95,7 +95,7 @@ def arguments(pipeline, step):
     return all_steps(pipeline)[step]["Arguments"]
 
 
-@pytest.mark.parametrize("which", ["small", "full", "other"])
+@pytest.mark.parametrize("which", ["small", "other"])  # test_limits.py has the other configurations
 def test_the_service_accepts_the_arguments_of_every_step(which, request, service):
     pipeline = request.getfixturevalue(which)
     for step in all_steps(pipeline).values():

@@ -7,6 +7,7 @@ import re
 import pandas as pd
 import pytest
 from botocore.session import Session
+from botocore.validate import ParamValidator
 
 from container.steps.program import _variables
 from contracts.errors import ContractError
@@ -15,7 +16,7 @@ from contracts.paths import SETTINGS_FILE, JobPaths
 from contracts.steps import PROCESSING_STEPS, PYTORCH_TRAINING, TABULAR_PREPROCESSING
 from pipeline.aws.definition import aws_plan, definition, specs_of
 from pipeline.aws.deploy import start, upsert
-from pipeline.aws.limits import _KEYS, Value, _requests, key_of, value_of, violations
+from pipeline.aws.limits import _KEYS, _OPERATIONS, Value, _requests, key_of, value_of, violations
 from pipeline.card import model_card
 from pipeline.local.cache import StepDirectory
 from pipeline.local.process import _create_root, run_step
@@ -29,6 +30,7 @@ from testing.pipelines import (
     alternative,
     configuration,
     everything,
+    filled_in,
     loopback_only,
     serverless,
     tuned,
@@ -142,6 +144,20 @@ def test_an_expression_is_checked_as_far_as_it_is_known(service):
 )
 def test_the_service_allows_a_definition_with_everything_switched_on(which, steps, pipelines):
     assert len(all_steps(pipelines[which])) == steps
+
+
+@pytest.mark.parametrize("which", ["demo", "wide", "alternative", "tuned", "serverless"])
+def test_botocore_accepts_the_arguments_of_every_step(which, pipelines, service):
+    defaults = {each["Name"]: each["DefaultValue"] for each in pipelines[which]["Parameters"]}
+    checked = 0
+    for step in all_steps(pipelines[which]).values():
+        if step["Type"] not in ("Condition", "Fail"):
+            operation, added = _OPERATIONS[step["Type"]]
+            sent = {**filled_in(step["Arguments"], defaults), **added}
+            shape = service.operation_model(operation).input_shape
+            assert not ParamValidator().validate(sent, shape).generate_report()
+            checked += 1
+    assert checked >= 10
 
 
 def test_no_condition_is_in_the_branch_of_another_one_which_the_service_does_not_support(pipelines):
