@@ -218,7 +218,9 @@ def _plan_step(
     variables = {field.upper(): name for field, name in repeated.items()}
     environment = settings.to_environment()
     training = contract.kind == "training"
-    in_file = _not_sent(_texts(hyperparameters) if training else environment, reserved=reserved if training else 0)
+    in_file: dict[str, str] = {}  # a registered or hosted model has no inputs
+    if any(folder.name == "settings" for folder in contract.inputs):
+        in_file = _not_sent(_texts(hyperparameters) if training else environment, reserved=reserved if training else 0)
     return StepPlan(contract, command, environment, variables, inputs, in_file)
 
 

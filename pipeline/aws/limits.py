@@ -66,6 +66,8 @@ _KEYS = {  # the configuration's key of an argument in which no parameter occurs
     "VolumeSizeInGB": "aws.steps.{step}.volume_gb",
     "WarmStartConfig": "tuning.warm_start",
 }
+_FIX = "Correct it. If SageMaker accepts it since a recent date, update botocore."
+_FIXES = {"SERVING_CSV_COLUMNS": "Use JSON Lines, whose records name their columns, or files with fewer columns."}
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def check_limits(
                 key = f"parameter {parameter}"
             raise ContractError(
                 f"{key}: {shown(found.value.content)} {found.problem} ({operation}: {'.'.join(found.path)})",
-                "Correct it. If SageMaker accepts it since a recent date, update botocore.",
+                next((_FIXES[part] for part in found.path if part in _FIXES), _FIX),
             )
 
 

@@ -20,12 +20,15 @@ from pipeline.aws.limits import _KEYS, _OPERATIONS, Value, _requests, key_of, va
 from pipeline.card import model_card
 from pipeline.local.cache import StepDirectory
 from pipeline.local.process import _create_root, run_step
-from pipeline.plan import MOST_VALUES, _not_sent, make_plan
+from pipeline.plan import LONGEST_VALUE, MOST_VALUES, _not_sent, make_plan
 from testing.pipelines import (
+    APPROVED,
     AWS,
+    BATCH_SCORE,
     CLASSES,
     COLUMNS,
     CONFIG,
+    EVERYTHING,
     all_steps,
     alternative,
     configuration,
@@ -262,6 +265,24 @@ def test_a_long_value_is_in_a_file_that_the_job_gets_as_an_input(pipelines):
         "Payload": {"FIELD_DEFAULTS"},
     }
     assert "Hp_tab_field_list" not in specs_of(wide())
+
+
+def test_a_list_of_csv_columns_is_a_variable_of_the_model_up_to_its_limit():
+    def scoring(count):
+        settings = {"BatchScore": {"serving_csv_columns": COLUMNS[:count]}}
+        return configuration(aws=EVERYTHING, registration=APPROVED, batch_score=BATCH_SCORE, settings=settings)
+
+    with loopback_only():
+        steps = all_steps(json.loads(definition(scoring(10))))
+        with pytest.raises(ContractError) as error:
+            definition(scoring(20))
+    columns = steps["BatchScoreModel"]["Arguments"]["PrimaryContainer"]["Environment"]["SERVING_CSV_COLUMNS"]
+    assert len(columns) > LONGEST_VALUE
+    _, plan = aws_plan(scoring(10))
+    assert not [step.contract.name for step in plan.steps if step.in_file], "no job reads the list from a file"
+    assert error.value.cause.startswith("settings.BatchScore.serving_csv_columns: ")
+    assert "characters; the service accepts at most 1024" in error.value.cause
+    assert error.value.fix.startswith("Use JSON Lines")
 
 
 def test_a_hyperparameter_of_several_lines_or_beyond_the_hundredth_is_in_the_file():
