@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import threading
 import time
 from collections import Counter, deque
@@ -15,6 +16,8 @@ from container.serving.capacity import execution_parameters, measure
 from container.serving.errors import RequestError, as_request_error, check_limit, error_body
 from container.serving.model_process import ModelProcess
 from contracts.serving import BODIES, JSON, ServingSettings
+
+logger = logging.getLogger(__name__)
 
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 Response = tuple[HTTPStatus, bytes, str]  # status, body, Content-Type
@@ -92,12 +95,18 @@ class Application:
         def answer() -> tuple[bytes, str]:
             with self._measuring:
                 if self._parameters is None:
-                    lines, most = self._model.sample_lines, self._settings.serving_max_bytes
-                    rate = measure(self._model.answer, lines, max_bytes=most)
-                    self._parameters = json.dumps(execution_parameters(rate, self._settings)).encode()
+                    self._parameters = json.dumps(execution_parameters(self._rate(), self._settings)).encode()
             return self._parameters, JSON
 
         return self._respond(answer)
+
+    def _rate(self) -> float | None:
+        """Return the bytes that the model answers per second; None if that cannot be measured."""
+        try:
+            return measure(self._model.answer, self._model.sample_lines, max_bytes=self._settings.serving_max_bytes)
+        except Exception:
+            logger.exception("batch transform: the speed could not be measured; answering the defaults")
+            return None
 
     def _invocations(self, environ: dict[str, Any]) -> Response:
         began = time.perf_counter()

@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPResponse
 
 import pyarrow as pa
@@ -20,6 +21,8 @@ from hypothesis import strategies as st
 from waitress import wasyncore
 
 from container.serving.application import Application
+from container.serving.capacity import execution_parameters
+from container.serving.errors import DeadlineError, RequestError
 from container.serving.server import _open, _poll
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
@@ -258,6 +261,21 @@ class Busy:
         self.accepted.append(True)
         assert self.released.wait(120)
         return b"{}", JSON
+
+
+@pytest.mark.parametrize("error", [DeadlineError(), RequestError(HTTPStatus.BAD_REQUEST, "too long"), OSError("disk")])
+def test_a_measurement_that_fails_is_logged_and_the_defaults_are_answered(error, caplog):
+    class Failing(Busy):
+        def answer(self, *_):
+            raise error
+
+    application, statuses = Application(Failing(), ServingSettings()), []
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/execution-parameters", "wsgi.file_wrapper": lambda body: body}
+    body = application(environ, lambda status, _: statuses.append(status))
+    assert statuses == ["200 OK"]
+    assert json.load(body) == execution_parameters(None, ServingSettings())
+    assert "the speed could not be measured" in caplog.text
+    assert type(error).__name__ in caplog.text
 
 
 @pytest.mark.parametrize("port", [-1, 65_536, 1_000_000])
