@@ -6,7 +6,6 @@ from pydantic import Field, model_validator
 
 from contracts.steps import PYTORCH_TRAINING, TRAINING_SPLITS
 from pipeline.config_types import (
-    DIRECTORY_BUCKET,
     Image,
     InstanceType,
     Name,
@@ -16,6 +15,7 @@ from pipeline.config_types import (
     SnsTopic,
     TagKey,
     TagValue,
+    in_directory_bucket,
 )
 
 InputMode = Literal["File", "FastFile"]
@@ -158,12 +158,20 @@ class Serverless(Section):
 class Asynchronous(Hosts):
     """An endpoint with a queue: requests and answers are objects in S3, up to 1 GB and one hour."""
 
-    output: S3Folder | None = Field(default=None, description="Folder of the answers. Default: below prefix.")
+    output: S3Folder | None = Field(
+        default=None, description="Folder of the answers, not in a directory bucket. Default: below prefix."
+    )
     concurrency: int | None = Field(
         default=None, ge=1, le=1_000, description="Requests at a time, for each instance. Default: the service decides."
     )
     success_topic: SnsTopic | None = Field(default=None, description="ARN of an SNS topic for answers.")
     error_topic: SnsTopic | None = Field(default=None, description="ARN of an SNS topic for errors.")
+
+    @model_validator(mode="after")
+    def _output_is_in_a_general_purpose_bucket(self) -> Self:
+        if self.output is not None and in_directory_bucket(self.output):
+            raise ValueError(f"output {self.output!r} is in a directory bucket; only inputs can be in one")
+        return self
 
 
 class Deploy(Section):
@@ -245,6 +253,6 @@ class Aws(Section):
             raise ValueError("subnets and security_groups go together")
         if self.spot.enabled and self.training.keep_alive_seconds:
             raise ValueError("training.keep_alive_seconds and spot.enabled exclude each other: SageMaker keeps no pool")
-        if self.bucket.endswith(DIRECTORY_BUCKET):
+        if in_directory_bucket(f"s3://{self.bucket}"):
             raise ValueError(f"bucket {self.bucket!r} is a directory bucket; only inputs can be in one")
         return self

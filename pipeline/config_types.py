@@ -5,13 +5,18 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9](-*[A-Za-z0-9]){0,62}$")]
-DIRECTORY_BUCKET = "--x-s3"  # end of the name of a bucket of S3 Express One Zone
+_DIRECTORY_BUCKET = "--x-s3"  # end of the name of a bucket of S3 Express One Zone
+
+
+def in_directory_bucket(uri: str) -> bool:
+    """Return whether an S3 URI is in a bucket of S3 Express One Zone."""
+    return uri.removeprefix("s3://").partition("/")[0].endswith(_DIRECTORY_BUCKET)
 
 
 def check_s3_folder(uri: str) -> str:
     """Return the URI; raise ValueError if it is a prefix that its bucket does not allow."""
-    if uri.removeprefix("s3://").partition("/")[0].endswith(DIRECTORY_BUCKET) and not uri.endswith("/"):
-        raise ValueError(f"a prefix in a directory bucket (*{DIRECTORY_BUCKET}) must end in /")
+    if in_directory_bucket(uri) and not uri.endswith("/"):
+        raise ValueError(f"a prefix in a directory bucket (*{_DIRECTORY_BUCKET}) must end in /")
     return uri
 
 

@@ -95,6 +95,7 @@ def test_a_warm_pool_is_kept_and_an_express_bucket_keeps_its_slash():
         ({"training": {"channels": {"trian": SHARDED}}}, "'train', 'val', 'test'"),
         ({"inputs": {"pretrained": EXPRESS + "bert"}}, "must end in /"),
         ({"bucket": "scores--euw1-az1--x-s3"}, "only inputs can be in one"),
+        ({"deploy": {"asynchronous": {"output": EXPRESS}}}, "only inputs can be in one"),
     ],
 )
 def test_a_contradiction_about_the_training_job_is_refused(changes, cause):
