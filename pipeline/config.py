@@ -114,7 +114,9 @@ class BatchScore(Section):
         default=False, description="Add the scores to the record: as key SageMakerOutput, in CSV as further cells."
     )
     output_filter: JsonPath | None = Field(
-        default=None, description="JSONPath of the part of the scored record that is written, e.g. $[0,-1]."
+        default=None,
+        description="JSONPath of the part of the scored record that is written, e.g. $[0,-1]: the first and the last "
+        "cell. The last one is a probability, or the error with SERVING_INVALID_RECORDS=report.",
     )
 
     @model_validator(mode="after")

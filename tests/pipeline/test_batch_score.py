@@ -129,6 +129,8 @@ def test_a_path_that_is_not_supported_here_is_refused_before_anything_runs(path)
         ({"join_input": True, "output_filter": "$[0,-1]"}, "1,a", "0,0.9", "1,a", "1,0.9"),
         ({"output_filter": "$[1]"}, "1,a", "0,0.9", "1,a", "0.9"),
         ({"join_input": True, "output_filter": "$[0,2:]"}, "1,a", "0,0.9", "1,a", "1,0,0.9"),
+        ({"join_input": True, "output_filter": "$[0,-2,-1]"}, "1,a", "0,0.9,", "1,a", "1,0.9,"),  # errors are reported
+        ({"join_input": True, "output_filter": "$[0,-2,-1]"}, "1,a", ",,a: no number", "1,a", "1,,a: no number"),
         ({"input_filter": "$[1:]", "join_input": True}, '1,"a\rb"', "0,0.9", '"a\rb"', '1,"a\rb",0,0.9'),
     ],
 )
