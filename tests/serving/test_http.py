@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import socket
+import statistics
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,7 @@ from testing.serving import Answer, ask, model_process, serving
 pytestmark = pytest.mark.slow
 RECORD = {"chat": "hello there", "price": 3.5, "quantity": 2, "color": "red"}
 SPARSE = {"chat": "hello there"}
+PING_SECONDS = 0.1  # the median; a single answer may be late on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -323,13 +325,22 @@ def busy_server(requests, **settings):
         wasyncore.close_all(sockets)
 
 
+def median_ping(port):
+    """Return the median seconds of 51 answers to /ping, each over a new connection."""
+    seconds = []
+    for _ in range(51):
+        began = time.perf_counter()
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+            connection.sendall(b"GET /ping HTTP/1.1\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 200 OK")
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
+
+
 def test_ping_is_answered_while_every_thread_is_busy_and_200_requests_wait():
     requests = [post(JSON_TYPE, LENGTH, body=BODY)] * 200 + [PARAMETERS] * 4
     with busy_server(requests, serving_concurrency=200) as (server, host, waiting):
-        for _ in range(5):
-            with socket.create_connection(("127.0.0.1", server.effective_port), timeout=60) as connection:
-                connection.sendall(b"GET /ping HTTP/1.1\r\n\r\n")
-                assert connection.recv(100).startswith(b"HTTP/1.1 200 OK")
+        assert median_ping(server.effective_port) < PING_SECONDS
         assert answered(waiting) == []
         host.released.set()
         assert all(connection.recv(100).startswith(b"HTTP/1.1 200 OK") for connection in waiting)
@@ -356,8 +367,7 @@ def test_ping_is_answered_while_the_models_process_does_not_run_and_200_requests
         waiting = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(200)]
         for connection in waiting:
             connection.sendall(post(JSON_TYPE, LENGTH, body=BODY))
-        for _ in range(20):
-            assert server.ask(content_type=None, method="GET", path="/ping").status == 200
+        assert median_ping(server.port) < PING_SECONDS
         assert answered(waiting) == []
         os.kill(model, signal.SIGCONT)
         assert all(connection.recv(100).startswith(b"HTTP/1.1 200 OK") for connection in waiting)
