@@ -214,8 +214,10 @@ def _memory_efficient_attention(
     batched = (tensor.unsqueeze(0) for tensor in (query, key, value))
     dropout, whole_groups, for_backward = 0.0, 0, torch.is_grad_enabled()
     scale = None if scale == value.shape[-1] ** -0.5 else scale  # torch cannot compile the backward of a given scale
+    # The backward refuses a bound above the number of tokens, as rounding gives it (pytorch issue 129523).
+    bounds = min(longest[0], query.shape[0]), min(longest[1], key.shape[0])
     context, *_ = torch.ops.aten._efficient_attention_forward(
-        *batched, None, *boundaries, *longest, dropout, whole_groups, for_backward, scale=scale
+        *batched, None, *boundaries, *bounds, dropout, whole_groups, for_backward, scale=scale
     )
     return context.squeeze(0)
 

@@ -214,7 +214,7 @@ def test_bfloat16_autocast_follows_float32(tmp_path: Path) -> None:
 def attend_in_groups(query: Tensor, key: Tensor, value: Tensor, *others: Any, scale: float | None) -> tuple[Tensor]:
     """Compute what torch's memory-efficient kernel computes. [1, N, heads, head_dim] -> [1, N, heads, head_dim]"""
     bias, of_queries, of_keys, longest_query, longest_key, dropout, mask_type, _ = others
-    assert (bias, longest_query, longest_key, dropout, mask_type) == (None, 128, 64, 0.0, 0)
+    assert (bias, longest_query, longest_key, dropout, mask_type) == (None, 78, 51, 0.0, 0)
     groups = zip(*(
         tensor[0].transpose(0, 1).tensor_split(at[1:-1], dim=1)
         for tensor, at in zip((query, key, value), (of_queries, of_keys, of_keys))
@@ -238,16 +238,28 @@ def test_the_kernel_for_float32_gets_the_groups_of_queries_and_of_keys(monkeypat
 
 
 class Kernels(TorchDispatchMode):
-    """Records the attention operations of a block."""
+    """Records the attention operations of a block, by name, and with the arguments of their schema by name."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
+        self.arguments: list[dict[str, Any]] = []
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if "attention" in str(operation) or "attn" in str(operation):
             self.names.append(str(operation).removesuffix(".default"))
+            names = [argument.name for argument in operation._schema.arguments]
+            self.arguments.append(dict(zip(names, args)) | (kwargs or {}))
         return operation(*args, **kwargs or {})
+
+
+def assert_bounds_of_the_backward(kernels: Kernels) -> None:
+    """Check what the kernel's backward checks on a GPU, and meta tensors do not (pytorch issue 129523)."""
+    backward = [given for name, given in zip(kernels.names, kernels.arguments) if name.endswith("attention_backward")]
+    assert backward, "there was a backward"
+    for given in backward:
+        assert 0 < given["max_seqlen_q"] <= given["query"].size(1)
+        assert 0 < given["max_seqlen_k"] <= given["key"].size(1)
 
 
 # Tensors on the meta device take every path of a GPU that depends on dtypes and shapes.
@@ -259,6 +271,26 @@ def test_on_a_gpu_one_kernel_attends_inside_all_chunks_in_float32(tmp_path: Path
         encoder.token_states(packed_text(CHUNKS).to("meta")).sum().backward()
     expected = ["aten._efficient_attention_forward", "aten._efficient_attention_backward"]
     assert kernels.names == [name for name in expected for _ in range(layers)]
+
+
+@pytest.mark.parametrize("chunks", [[[5]], [[5, 64], [1]], [[7, 30], [60], [2]]], ids=str)
+def test_in_float32_no_bound_of_a_length_exceeds_the_number_of_tokens(tmp_path: Path, chunks: list[list[int]]) -> None:
+    encoder = build(tmp_path, "bert", pooling=None).float().to("meta")
+    with Kernels() as kernels:
+        encoder.token_states(packed_text(chunks).to("meta")).sum().backward()
+    assert_bounds_of_the_backward(kernels)
+
+
+@pytest.mark.parametrize("of_text", [(3,), (3, 90)])
+def test_in_float32_no_bound_exceeds_the_tokens_of_texts_or_of_two_fields(of_text: tuple[int, ...]) -> None:
+    text = PackedTokens(of_text, torch.empty(len(of_text) + 1, device="meta").int())
+    vectors = torch.empty(sum(of_text), 16, device="meta", requires_grad=True)
+    fields, of_fields = text.of_fields(torch.empty(len(of_text), 2, 16, device="meta", requires_grad=True))
+    with Kernels() as kernels:
+        from_fields = of_fields.attend(fields, vectors, vectors, keys=text, heads=2)
+        from_text = text.attend(vectors, fields, fields, keys=of_fields, heads=2)
+        (from_fields.sum() + from_text.sum()).backward()
+    assert_bounds_of_the_backward(kernels)
 
 
 @pytest.mark.parametrize("family", PACKED_FAMILIES)
@@ -295,12 +327,13 @@ def test_on_a_gpu_tokens_attend_inside_all_records_by_one_kernel_in_float32() ->
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("family", PACKED_FAMILIES)
+@pytest.mark.parametrize("chunks", [CHUNKS, [[5]]], ids=["many", "few"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.1), (torch.float32, 1e-3)], ids=str)
 def test_the_variable_length_kernels_give_the_same_states_and_gradients(
-    tmp_path: Path, family: str, dtype: torch.dtype, tolerance: float
+    tmp_path: Path, family: str, chunks: list[list[int]], dtype: torch.dtype, tolerance: float
 ) -> None:
     encoder = build(tmp_path, family, initializer_range=0.05, pooling=None)
-    text = packed_text(CHUNKS)
+    text = packed_text(chunks)
     expected = encoder.token_states(text)
     direction = torch.randn_like(expected)
     gradients = torch.autograd.grad((expected * direction).sum(), list(encoder.backbone.parameters()))

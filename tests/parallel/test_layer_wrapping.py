@@ -62,9 +62,10 @@ def graphs(monkeypatch) -> Callable[[TextEncoder, list[list[int]]], int]:
     torch._dynamo.reset()
 
 
-def test_a_layer_has_one_graph_for_training_and_one_for_evaluation_whatever_the_lengths(graphs, tmp_path: Path):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_a_layer_has_one_graph_for_training_and_one_for_evaluation_whatever_the_lengths(graphs, tmp_path: Path, dtype):
     files = write_config(tmp_path, "bert", max_position_embeddings=512)
-    encoder = build_encoder(hyperparameters(max_sen_len=512).text_fields[0], files).bfloat16().to("meta")
+    encoder = build_encoder(hyperparameters(max_sen_len=512).text_fields[0], files).to("meta", dtype)
     compile_layers(encoder, backend="eager")
     batches = ([[5], [9, 3]], [[200], [7]], [[64, 64, 64], [300], [2], [2]], [[450]])
     assert [graphs(encoder, chunk_lengths) for chunk_lengths in batches] == [2, 2, 2, 2]
