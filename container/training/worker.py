@@ -18,6 +18,7 @@ from container.training.affinity import stay_near
 from container.training.distill import distill
 from container.training.job_data import JobData
 from container.training.members import predict_members
+from container.training.precision import forbid_tf32
 from container.training.stop import StopAgreed, StopFlag
 from container.training.train import train_and_predict, train_only
 
@@ -31,6 +32,7 @@ def run(job: Job, stop: StopFlag) -> None:
         StopAgreed: the ranks agreed to stop; a complete checkpoint is saved.
     """
     job.timeline.mark("start workers")
+    forbid_tf32()
     timeout, per_host = job.hp.process_group_timeout_minutes, int(os.environ["LOCAL_WORLD_SIZE"])
     init_distributed(timeout_minutes=timeout)
     degrees = ParallelDegrees.resolve(job.hp, dist.get_world_size(), per_host=per_host)

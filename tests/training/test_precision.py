@@ -1,8 +1,11 @@
 """The precision of matrix products, by the settings and the device."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from container.training import worker
 from container.training.precision import float32_products, precision_of
 from testing.encoder_families import hyperparameters
 
@@ -35,11 +38,40 @@ def test_a_gpu_that_has_bfloat16_uses_it_unless_the_settings_choose(gpu, setting
     assert precision_of(hyperparameters(**settings), device) == precision
 
 
-def test_tf32_holds_in_its_block_and_on_gpus_only():
-    exact = torch.get_float32_matmul_precision()
-    with float32_products(hyperparameters(tf32=True), GPU):
-        assert torch.get_float32_matmul_precision() == "high"
-    for settings, device in (({"tf32": True}, CPU), ({}, GPU)):
-        with float32_products(hyperparameters(**settings), device):
-            assert torch.get_float32_matmul_precision() == exact
-    assert torch.get_float32_matmul_precision() == exact
+def tf32_switches() -> tuple[str, bool]:
+    return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+
+@pytest.fixture(params=[True, False], ids=["cuDNN allowed", "cuDNN forbidden"])
+def outside(request, monkeypatch) -> tuple[str, bool]:
+    """The switches outside training."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", request.param)
+    return "highest", request.param
+
+
+@pytest.mark.parametrize(("tf32", "switches"), [(True, ("high", True)), (False, ("highest", False))])
+def test_matrix_products_and_cudnn_use_tf32_in_the_block_as_asked_for(outside, tf32, switches):
+    with float32_products(hyperparameters(tf32=tf32), GPU):
+        assert tf32_switches() == switches
+    assert tf32_switches() == outside
+
+
+def test_tf32_changes_nothing_on_a_cpu(outside):
+    with float32_products(hyperparameters(tf32=True), CPU):
+        assert tf32_switches() == outside
+
+
+def test_a_worker_forbids_tf32_before_it_computes_anything(monkeypatch):
+    class Joined(Exception):
+        """The worker has joined the process group."""
+
+    def join(**_):
+        raise Joined(tf32_switches())
+
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(worker, "init_distributed", join)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    job = SimpleNamespace(hp=hyperparameters(tf32=True), timeline=SimpleNamespace(mark=lambda _: None))
+    with pytest.raises(Joined) as joined:
+        worker.run(job, SimpleNamespace())
+    assert joined.value.args == (("highest", False),)
