@@ -82,8 +82,7 @@ def train_and_predict(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFla
         ContractError: the loss stays non-finite, or the checkpoint to evaluate is missing.
     """
     store = CheckpointStore(job.paths.checkpoints, keep=job.hp.keep_checkpoints, device=ranks.device)
-    with float32_products(job.hp, ranks.device):
-        state, val_logits = _train(job, ranks, store, data=data, stop=stop)
+    state, val_logits = _train(job, ranks, store, data=data, stop=stop)
     checkpoint, weights = choose_weights(job.hp, store, state)
     logger.info("evaluating and saving %s", weights)
     execution = exact_execution(job.hp, ranks, build_model(job.hp, data.prepared, pretrained=False), data=data)
@@ -175,7 +174,7 @@ def _train(
         profiler=profiler,
         stop=stop,
     )
-    with closing(progress):
+    with closing(progress), float32_products(hp, ranks.device):
         val_logits = trainer.train()
     return run.state, val_logits
 

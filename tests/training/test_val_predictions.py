@@ -1,7 +1,8 @@
-"""The predictions of the validation that chose the weights are those of the finished job."""
+"""The final predictions: whose logits they are, and their precision."""
 
 import numpy as np
 import pytest
+import torch
 import torch.distributed as dist
 
 from container.job import Job, Scratch
@@ -10,6 +11,8 @@ from container.parallel.mesh import build_mesh
 from container.preprocessing.prepare import prepare_data
 from container.training import train
 from container.training.job_data import JobData
+from container.training.loop import Trainer
+from container.training.precision import float32_products
 from container.training.predict import predict_split
 from container.training.stop import StopFlag
 from contracts.hyperparameter_files import load_hyperparameters
@@ -58,3 +61,29 @@ def test_val_is_not_predicted_again_with_the_weights_of_a_float32_validation(run
 
 def test_val_is_predicted_in_float32_after_validations_in_bfloat16(run):
     assert run({"bf16": True})[1] == ["val", "test"]
+
+
+def test_a_trial_and_a_job_train_with_tf32_and_predict_without(tmp_path, monkeypatch):
+    found = []
+
+    def noted(name, function):
+        def call(*args, **options):
+            found.append((name, torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
+            return function(*args, **options)
+
+        return call
+
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(train, "float32_products", lambda hp, _: float32_products(hp, gpu))
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # as in a worker
+    monkeypatch.setattr(Trainer, "train", noted("train", Trainer.train))
+    monkeypatch.setattr(train, "predict_split", noted("predict", predict_split))
+    settings = {"encoder_config": ONE_LAYER, "tf32": True, "max_epochs": 1}
+    paths = write_job(tmp_path, overrides=settings, rows=tuple(ROWS.values()))
+    hp = load_hyperparameters(paths)
+    job = Job(paths, hp, Scratch(paths.root), prepare_data(paths, hp).folder)
+    ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
+    for run_job in (train.train_only, train.train_and_predict):
+        run_job(job, ranks, data=JobData.open(job), stop=StopFlag())
+    training = ("train", "high", True)
+    assert found == [training, training, *[("predict", "highest", False)] * 2]
