@@ -68,7 +68,7 @@ class PackedText:
         )
 
     def to(self, device: torch.device | str) -> "PackedText":
-        """Copy the tensors to `device`, without waiting for it."""
+        """Copy the tensors to `device`; see to_device."""
         return self.each(lambda tensor: to_device(tensor, device))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "PackedText":
@@ -107,7 +107,7 @@ class PackedBatch:
         return sum(sum(text.lengths) for text in self.texts)
 
     def to(self, device: torch.device | str) -> "PackedBatch":
-        """Copy the tensors to `device`, without waiting for it."""
+        """Copy the tensors to `device`; see to_device."""
         return self.each(lambda tensor: to_device(tensor, device))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
@@ -118,7 +118,8 @@ class PackedBatch:
 
 
 def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Copy `tensor` to `device`, without waiting for it: a GPU copies from pinned memory while the host goes on."""
-    if torch.device(device).type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
+    """Copy `tensor` to `device`. A GPU copies from pinned memory while the host goes on; the host waits for its own."""
+    kind = torch.device(device).type
+    if kind == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
         tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
+    return tensor.to(device, non_blocking=kind != "cpu")

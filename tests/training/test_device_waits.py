@@ -131,3 +131,13 @@ def test_a_prediction_waits_for_the_device_only_after_its_last_batch(encoder):
             predict_split(training._execution, Split(records), hp=training._hp, between_batches=lambda: None)
         waits_by_records.append(waits.found)
     assert waits_by_records == [["_local_scalar_dense", "_to_copy from meta"]] * 2
+
+
+def test_a_batch_is_copied_to_a_device_without_waiting_and_back_with_waiting():
+    batch = packed_batch(CHUNKS, tabular_dim=3)
+    tensors = [value for part in (batch, *batch.texts) for value in vars(part).values() if torch.is_tensor(value)]
+    with Waits() as waits:
+        on_device = batch.to(META)
+        assert waits.found == []
+        on_device.to("cpu")
+    assert waits.found == ["_to_copy from meta"] * len(tensors)
