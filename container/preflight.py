@@ -4,7 +4,7 @@ import logging
 
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.encoder_checks import check_encoders
-from container.processes import has_compiler
+from container.processes import missing_for_compile
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import describe_hyperparameters
 from contracts.hyperparameters import Hyperparameters
@@ -43,11 +43,11 @@ def check_before_preparing(paths: JobPaths, hp: Hyperparameters, *, hosts: int, 
 
 
 def _check_compiler(hp: Hyperparameters) -> None:
-    """Raise ContractError if torch.compile would not find the C++ compiler that it calls at run time."""
-    if hp.compile is True and not has_compiler():
+    """Raise ContractError if torch.compile would not find what it needs at run time."""
+    if hp.compile is True and (missing := missing_for_compile()):
         raise ContractError(
-            "compile: is true, but this machine has no C++ compiler, which torch.compile calls at run time",
-            "Set compile to false, or build the image on a base that has gcc and g++.",
+            f"compile: is true, but {missing}, which torch.compile needs at run time",
+            "Set compile to false, or build the image on a base that has gcc, g++ and Python's header files.",
         )
 
 

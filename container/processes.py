@@ -9,8 +9,10 @@ import os
 import shutil
 import signal
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 PARENT_PID = "TRAINER_PARENT_PID"  # environment variable: the process that started this one
@@ -67,9 +69,12 @@ def without_collection() -> Iterator[None]:
         gc.enable()
 
 
-def has_compiler() -> bool:
-    """Return whether this machine has the C++ compiler that torch.compile calls at run time."""
-    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "gcc", "clang", "cc"))
+def missing_for_compile() -> str | None:
+    """Return what torch.compile needs at run time and this machine lacks; None if it has everything."""
+    if not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "gcc", "clang", "cc")):
+        return "this machine has no C++ compiler"
+    header = Path(sysconfig.get_path("include"), "Python.h")  # inductor and Triton compile modules for Python
+    return None if header.exists() else f"this machine has no {header}"
 
 
 def available_cores() -> int:

@@ -160,7 +160,7 @@ class Hyperparameters(DataAndModel):
     activation_checkpointing: int = declare(0, group="processes", scope="run", ge=0, le=1_000, classes=TRANSFORMER_CLASSES,
         about="Recompute every n-th encoder layer in the backward pass instead of keeping its activations; 1 = every layer, 0 = none.")
     compile: bool | Literal["auto"] = declare("auto", group="processes", scope="run", classes=TRANSFORMER_CLASSES,
-        about="Compile encoder layers with torch.compile; the first steps take longer. auto = on GPUs, where the image has a C compiler and Triton, without pp and tp.")
+        about="Compile encoder layers with torch.compile; the first steps take longer. auto = on GPUs, where the image has a C compiler, Python's header files and Triton, without pp and tp.")
     max_restarts: int = declare(3, group="processes", scope="run", ge=0, le=1_000,
         about="Number of times that workers killed by a signal are restarted from the newest checkpoint. Errors that name their cause are not retried.")
     process_group_timeout_minutes: float = declare(10, group="processes", scope="run", gt=0, le=50_000, needs=(conditions.PROCESSES,),

@@ -1,5 +1,6 @@
 """Checkpoint activations of encoder layers, and compile the layers."""
 
+import logging
 from functools import partial
 
 import torch
@@ -7,10 +8,13 @@ from torch import nn
 from torch.utils._triton import has_triton
 from torch.utils.checkpoint import checkpoint
 
+from container.log_once import log_once
 from container.models.encoder import TextEncoder
 from container.parallel.degrees import ParallelDegrees
-from container.processes import has_compiler
+from container.processes import missing_for_compile
 from contracts.hyperparameters import Hyperparameters
+
+logger = logging.getLogger(__name__)
 
 _MOST_GRAPHS = 64  # of the layers of a class; torch's default is 8
 
@@ -37,7 +41,19 @@ def compiles(hp: Hyperparameters, device: torch.device, degrees: ParallelDegrees
     """
     if hp.compile != "auto":
         return hp.compile
-    return device.type == "cuda" and degrees.pp == degrees.tp == 1 and has_triton() and has_compiler()
+    if device.type != "cuda":
+        return False
+    reason = _reason_not_to_compile(degrees)
+    if reason is not None:
+        log_once(logger, logging.INFO, f"compile: auto: encoder layers are not compiled: {reason}")
+    return reason is None
+
+
+def _reason_not_to_compile(degrees: ParallelDegrees) -> str | None:
+    sliced = [axis for axis in ("pp", "tp") if getattr(degrees, axis) > 1]
+    if sliced:
+        return f"the layers of {' and '.join(sliced)} are compiled with compile=true only"
+    return missing_for_compile() if has_triton() else "PyTorch finds no Triton for this GPU"
 
 
 def compile_layers(module: nn.Module, *, backend: str = "inductor") -> None:
@@ -49,8 +65,11 @@ def compile_layers(module: nn.Module, *, backend: str = "inductor") -> None:
     Call this before `checkpoint_activations`: torch.compile cannot compile the function that a checkpoint calls.
 
     Args:
-        backend: of torch.compile; inductor needs a C++ compiler (CPU) or Triton (CUDA).
+        backend: of torch.compile; inductor needs a C++ compiler, Python's header files and, on GPUs, Triton.
     """
+    layers = encoder_layers_of(module)
+    if layers:
+        log_once(logger, logging.INFO, "encoder layers are compiled: the first steps take longer")
     torch._dynamo.config.recompile_limit = _MOST_GRAPHS
-    for layer in encoder_layers_of(module):
+    for layer in layers:
         layer.forward = torch.compile(layer.forward, dynamic=True, backend=backend)

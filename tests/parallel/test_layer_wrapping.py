@@ -1,17 +1,22 @@
 """Compiled encoder layers on GPUs. Tensors on the meta device take the paths of a GPU, and compute nothing."""
 
+import shutil
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from container import preflight
+from container.log_once import log_once
 from container.models import attention
 from container.models.backbone import build_encoder
 from container.models.encoder import TextEncoder
 from container.parallel import layer_wrapping
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.layer_wrapping import compile_layers, compiles
+from contracts.errors import ContractError
 from testing.encoder_families import hyperparameters, packed_text, write_config
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -29,18 +34,62 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
         (False, GPU, {}, False),
     ],
 )
-def test_layers_are_compiled_on_gpus_or_as_asked_for(monkeypatch, setting, device, degrees, compiled):
-    monkeypatch.setattr(layer_wrapping, "has_triton", lambda: True)
-    monkeypatch.setattr(layer_wrapping, "has_compiler", lambda: True)
+def test_layers_are_compiled_on_gpus_or_as_asked_for(machine, setting, device, degrees, compiled):
+    machine()
     assert compiles(hyperparameters(compile=setting), device, ParallelDegrees(**degrees)) == compiled
 
 
-@pytest.mark.parametrize("missing", ["has_triton", "has_compiler"])
-def test_layers_are_not_compiled_where_a_compiler_is_missing_unless_asked_for(monkeypatch, missing):
-    monkeypatch.setattr(layer_wrapping, "has_triton", lambda: True)
-    monkeypatch.setattr(layer_wrapping, "has_compiler", lambda: True)
-    monkeypatch.setattr(layer_wrapping, missing, lambda: False)
-    assert not compiles(hyperparameters(), GPU, ParallelDegrees())
+@pytest.fixture
+def machine(monkeypatch, tmp_path) -> Callable[..., Path]:
+    """Return a function that imitates a machine with Triton, a compiler and Python's header file, or without some."""
+
+    def imitate(*, triton: bool = True, compiler: bool = True, header: bool = True) -> Path:
+        monkeypatch.setattr(layer_wrapping, "has_triton", lambda: triton)
+        monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/cc" if compiler else None)
+        monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
+        if header:
+            (tmp_path / "Python.h").touch()
+        return tmp_path / "Python.h"
+
+    log_once.cache_clear()
+    yield imitate
+    log_once.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("has", "degrees", "reason"),
+    [
+        ({"triton": False}, {}, "PyTorch finds no Triton for this GPU"),
+        ({"compiler": False}, {}, "this machine has no C++ compiler"),
+        ({"header": False}, {}, "this machine has no {header}"),
+        ({}, {"pp": 2, "tp": 2}, "the layers of pp and tp are compiled with compile=true only"),
+    ],
+)
+def test_the_log_says_once_why_layers_are_not_compiled_on_a_gpu(machine, caplog, has, degrees, reason):
+    header = machine(**has)
+    with caplog.at_level("INFO"):
+        for _ in range(2):  # for training, and for the final predictions
+            assert not compiles(hyperparameters(), GPU, ParallelDegrees(**degrees))
+    said = f"compile: auto: encoder layers are not compiled: {reason.format(header=header)}"
+    assert caplog.messages == [said]
+
+
+def test_the_log_says_once_that_layers_are_compiled(machine, caplog, tmp_path):
+    machine()
+    encoder = build_encoder(hyperparameters().text_fields[0], write_config(tmp_path / "bert", "bert"))
+    with caplog.at_level("INFO"):
+        for _ in range(2):
+            assert compiles(hyperparameters(), GPU, ParallelDegrees())
+            compile_layers(encoder)
+    assert caplog.messages == ["encoder layers are compiled: the first steps take longer"]
+
+
+@pytest.mark.parametrize("missing", ["compiler", "header"])
+def test_compile_true_is_an_error_where_it_cannot_work(machine, missing):
+    header = machine(**{missing: False})
+    cause = "no C\\+\\+ compiler" if missing == "compiler" else f"no {header}"
+    with pytest.raises(ContractError, match=f"compile: is true, but this machine has {cause}"):
+        preflight._check_compiler(hyperparameters(compile=True))
 
 
 @pytest.fixture
