@@ -108,7 +108,8 @@ def main() -> int:
 
 
 def _rank(rank: int, processes: int, folder: str, arguments: argparse.Namespace, results: object) -> None:
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(processes))
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    os.environ.update(WORLD_SIZE=str(processes), LOCAL_WORLD_SIZE=str(processes))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(arguments.port))
     if arguments.smoke:
         torch.set_num_threads(1)

@@ -97,25 +97,34 @@ def init_distributed(*, timeout_minutes: float) -> None:
     Args:
         timeout_minutes: maximum time that a collective waits for the other ranks.
     """
-    cuda = torch.cuda.is_available()
-    if not cuda:
+    dist.init_process_group(choose_device(), timeout=timedelta(minutes=timeout_minutes))
+
+
+def choose_device() -> str:
+    """Choose the GPU of this process's LOCAL_RANK, if the host has GPUs, and return the backends of its group.
+
+    Raises:
+        ContractError: PyTorch cannot use the GPUs of this host, or finds fewer than there are processes.
+    """
+    if not torch.cuda.is_available():
         _check_no_gpu()
-    else:
-        local_rank, devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-        if local_rank >= devices:
-            raise ContractError(
-                f"nproc_per_node: a worker has local rank {local_rank}, but this host has {devices} GPUs",
-                f"Set nproc_per_node to at most {devices}.",
-            )
-        torch.cuda.set_device(local_rank)
+        return "gloo"
+    local_rank, devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    if local_rank >= devices:
+        found, source = _counted_gpus()
+        raise ContractError(
+            f"nproc_per_node: process {local_rank + 1} of {os.environ['LOCAL_WORLD_SIZE']} on this host "
+            f"has no GPU: PyTorch finds {devices}. By default, there is a process for each GPU in {source}: {found}",
+            f"Set nproc_per_node to at most {devices}, or {VISIBLE} to the GPUs that PyTorch can use.",
+        )
+    torch.cuda.set_device(local_rank)
     # Both backends: gloo sums CPU tensors, such as counts, without waiting for the device's queue.
-    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
+    return "cpu:gloo,cuda:nccl"
 
 
 def _check_no_gpu() -> None:
     """Raise ContractError if this host has GPUs, which PyTorch cannot use."""
-    found = count_gpus()
+    found, source = _counted_gpus()
     if not found:
         return
     try:
@@ -123,13 +132,17 @@ def _check_no_gpu() -> None:
         reason = "it finds no device"
     except (RuntimeError, AssertionError) as error:
         reason = first_line(error)
-    visible = os.environ.get(VISIBLE)
     raise ContractError(
-        f"GPUs: this host has {found} ({'/dev/nvidia*' if visible is None else f'{VISIBLE}={visible}'}), but PyTorch "
-        f"{torch.__version__} can use none: {reason}",
+        f"GPUs: this host has {found} ({source}), but PyTorch {torch.__version__} can use none: {reason}",
         f"Use an image and a driver that fit, and MIG instances that exist. To train on the CPU, set {VISIBLE} "
         "to an empty value.",
     )
+
+
+def _counted_gpus() -> tuple[int, str]:
+    """Return the number of this host's GPUs without asking PyTorch, and what they were counted from."""
+    visible = os.environ.get(VISIBLE)
+    return count_gpus(), "/dev/nvidia*" if visible is None else f"{VISIBLE}={visible}"
 
 
 def build_mesh(degrees: ParallelDegrees, *, timeout_minutes: float | None = None) -> RankMesh:

@@ -38,6 +38,25 @@ def test_gpus_that_pytorch_cannot_use_are_an_error_with_the_reason(monkeypatch):
         mesh.init_distributed(timeout_minutes=1)
 
 
+@pytest.mark.parametrize("visible", ["0,1,2,3", None])
+def test_more_processes_than_gpus_that_pytorch_finds_are_an_error_with_both_numbers(monkeypatch, visible):
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setattr(mesh, "count_gpus", lambda: 4)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    source = "/dev/nvidia*" if visible is None else "CUDA_VISIBLE_DEVICES=0,1,2,3"
+    with pytest.raises(ContractError) as error:
+        mesh.init_distributed(timeout_minutes=1)
+    assert "process 3 of 4 on this host has no GPU: PyTorch finds 2." in error.value.cause
+    assert f"a process for each GPU in {source}: 4" in error.value.cause
+    assert "at most 2" in error.value.fix
+
+
 @pytest.fixture
 def bound(monkeypatch, tmp_path):
     """The cores that a process with cores 0 to 7 and a GPU at 0000:9a:00.0 binds itself to; None if it does not."""
