@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 JOBS ?= 2
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# tests of one file share trained jobs, so one process runs them
 
-.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-long faults host-faults fuzz parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-prepare bench-quality bench-reviews bench-preprocess bench-serving bench-text bench-transform bench-tune
+.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-gpu test-long faults host-faults fuzz parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-prepare bench-quality bench-reviews bench-preprocess bench-serving bench-text bench-transform bench-tune
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -39,6 +39,9 @@ test-long: setup ## run the tests that make test omits: whole grids, faults, ben
 
 test-fast: setup ## run the tests that take seconds
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not docker'
+
+test-gpu: setup  ## run the tests that need a GPU, on this machine's GPUs; other tests see none
+	$(BIN)/python -m pytest -m gpu
 
 engine:
 	@docker info > /dev/null 2>&1 || { echo 'no Docker engine responds. Start one, or set DOCKER_HOST.' >&2; exit 1; }

@@ -2,7 +2,9 @@
 
     python -m benchmarks.parity [PART OF A NAME ...]
 
-testing/parity.py defines the runs and the relative difference. The exit code is 1 if a row differs or fails.
+testing/parity.py defines the runs and the relative difference. The exit code is 1 if a row differs or fails. On a
+machine with GPUs, each process has one, and rows with more processes than GPUs are left out. An empty
+CUDA_VISIBLE_DEVICES hides the GPUs.
 """
 
 import argparse
@@ -10,6 +12,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import torch
 
 from benchmarks.printing import print_machine, print_table
 from contracts.errors import ContractError
@@ -29,7 +33,9 @@ DROPOUT_UP_TO = 4  # processes; more only take more time
 def main() -> int:
     arguments = _arguments()
     strategies = [*STRATEGIES, *ready_configurations()]
-    chosen = [row for row in strategies if _is_chosen(row.name, arguments)]
+    gpus = torch.cuda.device_count()
+    named = [row for row in strategies if _is_chosen(row.name, arguments)]
+    chosen = [row for row in named if not gpus or row.world_size <= gpus]
     started = time.perf_counter()
     print_machine()
     with RankPool(timeout=arguments.timeout) as pool, tempfile.TemporaryDirectory() as folder:
@@ -48,6 +54,8 @@ def main() -> int:
     print_table(
         f"Largest relative difference to one process over {STEPS} steps; at most {TOLERANCE:g} is ok", COLUMNS, rows
     )
+    if len(chosen) < len(named):
+        print(f"more processes than the {gpus} GPUs: {'; '.join(row.name for row in named if row not in chosen)}\n")
     if not_started:
         print(f"not started within {arguments.minutes:g} minutes: {'; '.join(not_started)}\n")
     print("\n\n".join(notes))

@@ -50,6 +50,7 @@ ENCODER = {**TINY_ENCODER, "num_hidden_layers": 4, "num_attention_heads": 4}
 SETTINGS: dict[str, Any] = {
     **CONFIGURATION,
     **TWO_TEXTS,
+    "bf16": False,
     "class_weights": [1.0, 3.0],
     "gradient_clip_val": 0.5,
     "max_epochs": 4,
@@ -230,7 +231,7 @@ def _trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
 def _whole(tensors: dict[str, Tensor | None]) -> dict[str, np.ndarray]:
     """Return copies of the whole tensors; every rank of a mesh must gather the same ones in the same order."""
     return {
-        name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().numpy().copy()
+        name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu().numpy().copy()
         for name, tensor in tensors.items()
         if tensor is not None
     }

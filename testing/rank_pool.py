@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from container.parallel.mesh import choose_device
 from container.processes import PARENT_PID, die_with_parent
 from testing.warm import fork_server
 
@@ -67,7 +68,9 @@ class RankPool:
     def run(
         self, function: Callable[..., Any], *arguments: Any, world_size: int, timeout: float | None = None, **named: Any
     ) -> list[Any]:
-        """Call `function` on every rank of a gloo process group, and return each rank's result.
+        """Call `function` on every rank of a process group, and return each rank's result.
+
+        If CUDA_VISIBLE_DEVICES does not hide this machine's GPUs, each rank has the GPU of its number.
 
         Args:
             function: a module's function; it, its arguments and its results are pickled.
@@ -159,7 +162,7 @@ def _rank_main(pipe: Connection, *, job: int, rank: int, world_size: int, port: 
     faulthandler.register(signal.SIGUSR1, file)
     try:
         dist.init_process_group(
-            "gloo",
+            choose_device(),
             store=dist.PrefixStore(f"job{job}", dist.TCPStore("127.0.0.1", port, is_master=False)),
             rank=rank,
             world_size=world_size,

@@ -23,6 +23,15 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("any machine")
 
 
+def pytest_configure(config):
+    """Hide this machine's GPUs from the tests and the processes that they start, except from `-m gpu`.
+
+    The tests start more processes than most machines have GPUs, and compare numbers with those of a CPU.
+    """
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items):
     """Take what is long as slow too: a parameter of a fast test can be long."""

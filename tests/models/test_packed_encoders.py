@@ -325,6 +325,7 @@ def test_on_a_gpu_tokens_attend_inside_all_records_by_one_kernel_in_float32() ->
     assert kernels.names == ["aten._efficient_attention_forward"]
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("family", PACKED_FAMILIES)
 @pytest.mark.parametrize("chunks", [CHUNKS, [[5]]], ids=["many", "few"])

@@ -1,0 +1,35 @@
+"""The tests on a machine with GPUs."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from container.training.precision import precision_of
+from testing.parity import DROPOUT_OFF, ONE_PROCESS, SETTINGS
+from tests.conftest import pytest_configure
+
+
+def visible_gpus() -> str | None:
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+@pytest.mark.parametrize(
+    ("expression", "visible"), [("", ""), ("not slow and not docker", ""), ("not gpu", ""), ("gpu", "0,1")]
+)
+def test_only_the_tests_marked_gpu_see_gpus(monkeypatch, expression, visible):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    pytest_configure(SimpleNamespace(option=SimpleNamespace(markexpr=expression)))
+    assert visible_gpus() == visible
+
+
+def test_a_test_and_the_ranks_that_it_starts_see_no_gpu(rank_pool):
+    assert visible_gpus() == ""
+    assert rank_pool.run(visible_gpus, world_size=2) == ["", ""]
+
+
+def test_parity_compares_float32_on_a_gpu_too(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    hp = ONE_PROCESS.hyperparameters({**SETTINGS, **DROPOUT_OFF})
+    assert precision_of(hp, torch.device("cuda", 0)) == torch.float32
