@@ -14,7 +14,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import container.parallel.execution as execution_module
+import container.parallel.parallelize as parallelize_module
 from container.models.build import EncoderConfigOnly, build_classifier
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.execution import DirectExecution
@@ -101,7 +101,13 @@ def compare_compiled(encoder: str) -> tuple[float, int]:
 def graphs_of_ten_batches(encoder: str, **settings: Any) -> list[int]:
     """Return the number of graphs after each of ten batches with different numbers of chunks and lengths."""
     # A backend that needs no compiler; which graphs are made, and when they hold, is decided before any backend.
-    execution_module.compile_layers = partial(compile_layers, backend="aot_eager")
+    compiled = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        compiled.append(graph)
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    parallelize_module.compile_layers = partial(compile_layers, backend=backend)
     execution = execution_of(encoder, compile=True, **settings)
     made = []
     for seed in range(10):
@@ -109,6 +115,7 @@ def graphs_of_ten_batches(encoder: str, **settings: Any) -> list[int]:
         chunks = torch.randint(1, MAX_LENGTH, (1 + 7 * seed % 10,), generator=random)
         step(execution, chunk_lengths=[[length] for length in chunks.tolist()])
         made.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert compiled, "the backend was called"
     return made
 
 
