@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from container.data.batch import PackedBatch
+from container.data.loader import step_batches
 from container.data.sampler import BatchPlan
 from container.models.build import EncoderConfigOnly, build_classifier
 from container.parallel.degrees import ParallelDegrees
@@ -24,7 +25,13 @@ from container.training.predict import predict_split
 from container.training.scaler import LossScaler
 from container.training.state import TrainingState, ValidationSchedule
 from contracts.model_classes import MODEL_CLASSES
-from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+from testing.encoder_families import (
+    PACKED_FAMILIES,
+    hyperparameters,
+    packed_batch,
+    standard_transform,
+    write_config,
+)
 
 CHUNKS = [[5], [9, 3], [2]]
 META = torch.device("meta")
@@ -104,6 +111,16 @@ def test_a_step_waits_for_the_device_once_for_the_gradient_norm(encoder, model_c
     assert waits.found == ["_local_scalar_dense"]
 
 
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("family", PACKED_FAMILIES)
+def test_a_step_of_every_packed_family_waits_once_for_all_its_microbatches(tmp_path, family, microbatches):
+    write_config(tmp_path, family)
+    training, batch = trainer(str(tmp_path), "bert")
+    with Waits() as waits:
+        training._step([batch] * microbatches, [batch] * microbatches)
+    assert waits.found == ["_local_scalar_dense"]
+
+
 class Split:
     """A split of `size` records, each with one chunk."""
 
@@ -123,8 +140,19 @@ class Split:
         return replace(packed_batch([[4]] * len(positions)), rows=torch.from_numpy(positions))
 
 
-def test_a_prediction_waits_for_the_device_only_after_its_last_batch(encoder):
-    training, _ = trainer(encoder, "bert", batch_size=4)
+def test_a_step_that_is_divided_by_tokens_waits_once(encoder):
+    training, _ = trainer(encoder, "bert", batch_size=6, max_tokens_per_batch=2)
+    batch_plan = BatchPlan.of(training._hp, data_parallel_size=1, per_pass=1, passes=1)
+    (microbatches,) = step_batches(Split(6), np.arange(6), batch_plan=batch_plan, data_rank=0)
+    assert len(microbatches) == 3
+    with Waits() as waits:
+        training._step(microbatches, microbatches)
+    assert waits.found == ["_local_scalar_dense"]
+
+
+@pytest.mark.parametrize("max_tokens_per_batch", [0, 2])
+def test_a_prediction_waits_for_the_device_only_after_its_last_batch(encoder, max_tokens_per_batch):
+    training, _ = trainer(encoder, "bert", batch_size=4, max_tokens_per_batch=max_tokens_per_batch)
     waits_by_records = []
     for records in (4, 20):
         with Waits() as waits:
