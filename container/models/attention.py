@@ -103,7 +103,7 @@ class PackedLayout:
         self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None
     ) -> Tensor:
         """Call the kernel once per chunk; on CPU faster than padded buckets of lengths (docs/benchmarks.md)."""
-        warn_if_slow(query)
+        warn_if_slow(query, window=window)
         # On CPU, the kernel's backward takes 6 times as long in bfloat16 as in float32 (docs/benchmarks.md).
         widened = query.device.type == "cpu" and query.dtype != torch.float32
         dtype = torch.promote_types(query.dtype, torch.float32) if widened else query.dtype
@@ -233,12 +233,18 @@ def _band(length: int, window: int, device: torch.device) -> Tensor:
     return (position[:, None] - position[None, :]).abs() <= window
 
 
-def warn_if_slow(tensor: Tensor) -> None:
-    """Warn if attention of `tensor`, which runs group by group, runs on a GPU."""
-    if tensor.is_cuda:
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        cause = f"attention in {dtype} on this GPU runs chunk by chunk, which is slow"
-        log_once(logger, logging.WARNING, f"{cause}: bf16=true has a faster kernel on GPUs since Ampere")
+def warn_if_slow(query: Tensor, *, window: int | None = None) -> None:
+    """Warn if attention from `query`, which runs group by group, runs on a GPU, and say why. [.., head_dim]"""
+    if not query.is_cuda:
+        return
+    dtype = str(query.dtype).removeprefix("torch.")
+    if query.shape[-1] % 8 or query.shape[-1] > 256:
+        reason = f"no kernel takes heads of size {query.shape[-1]}"
+    elif window is not None and query.dtype == torch.float32:
+        reason = "windows have no kernel in float32, in which final predictions are computed"
+    else:
+        reason = "only flash attention has a kernel for it, on GPUs since Ampere"
+    log_once(logger, logging.WARNING, f"attention in {dtype} on this GPU runs chunk by chunk, which is slow: {reason}")
 
 
 @lru_cache

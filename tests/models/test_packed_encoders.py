@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModel
 
 from container.data.batch import PackedText
+from container.log_once import log_once
 from container.models import attention
 from container.models.attention import PackedLayout
 from container.models.backbone import build_encoder
@@ -376,6 +378,26 @@ def test_head_sizes_and_lengths_give_the_same_states_and_gradients(
     empty_text, chunks = [2], [[1], [512], [63, 64, 65], [300, 7]]
     text = packed_text([empty_text, *chunks])
     compare_with_float64(encoder, text, device=device, dtype=dtype, tolerance=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "window", "reason"),
+    [
+        (torch.float32, 64, 8, "windows have no kernel in float32"),
+        (torch.float32, 12, None, "no kernel takes heads of size 12"),
+        (torch.bfloat16, 64, 8, "only flash attention has a kernel for it, on GPUs since Ampere"),
+    ],
+    ids=["window", "head size", "old GPU"],
+)
+def test_the_warning_of_slow_attention_gives_the_reason_once(
+    caplog: pytest.LogCaptureFixture, dtype: torch.dtype, head_dim: int, window: int | None, reason: str
+) -> None:
+    log_once.cache_clear()
+    for _ in range(2):
+        attention.warn_if_slow(SimpleNamespace(is_cuda=True, dtype=dtype, shape=(1, 4, 9, head_dim)), window=window)
+    (message,) = caplog.messages
+    assert reason in message
+    assert "bf16" not in message, "it may be set already"
 
 
 def test_a_family_that_is_not_in_the_table_computes_its_padded_states(tmp_path: Path) -> None:
