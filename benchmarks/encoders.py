@@ -99,10 +99,15 @@ def chat_lengths(count: int, *, longest: int, random: np.random.Generator) -> li
     return np.clip(np.round(drawn), min(SHORTEST, longest), longest).astype(int).tolist()
 
 
-def chats(shape: Shape, *, records: int, seed: int) -> PackedBatch:
-    """Return a batch of `records` random chats with one chunk each, on the host."""
+def chats(shape: Shape, *, records: int, seed: int, multiple: int = 1) -> PackedBatch:
+    """Return a batch of `records` random chats with one chunk each, on the host.
+
+    Args:
+        multiple: cut the longest chat so that the number of all tokens is a multiple of this.
+    """
     random = np.random.default_rng(seed)
     lengths = chat_lengths(records, longest=shape.longest, random=random)
+    lengths[int(np.argmax(lengths))] -= sum(lengths) % multiple
     tokens = torch.from_numpy(random.integers(1, shape.vocabulary, sum(lengths)))
     text = PackedText.of_chunks(tokens, lengths=lengths, chunk_record=torch.arange(records))
     return PackedBatch(

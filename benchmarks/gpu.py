@@ -158,7 +158,8 @@ def measure(folder: Path, shape: Shape, mode: Mode, strategy: str, arguments: ar
     step = Step(folder, shape, mode, strategy=strategy)
     device, world = step.ranks.device, dist.get_world_size()
     records = arguments.records or shape.batch_size
-    batches = [chats(shape, records=records, seed=i * world + dist.get_rank()) for i in range(4)]
+    seeds = [i * world + dist.get_rank() for i in range(4)]
+    batches = [chats(shape, records=records, seed=seed, multiple=arguments.multiple) for seed in seeds]
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     rates = []
@@ -215,6 +216,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--gpus", type=int, help="number of processes; default: all GPUs")
     parser.add_argument("--steps", type=int, default=20, help=f"measured steps, after {WARMUP} warm-up steps")
     parser.add_argument("--records", type=int, help="chats per process and step")
+    parser.add_argument("--multiple", type=int, default=1, help="cut batches to a multiple of this number of tokens")
     parser.add_argument("--peak", type=float, help="TFLOP/s of one GPU in bf16; common GPUs are known")
     parser.add_argument(
         "--profile", action="store_true", help="print the ten slowest operations of each mode (one GPU)"

@@ -45,7 +45,7 @@ def main() -> int:
             files[f"ONNX, {name}"] = Path(folder) / onnx_file(name)
             write(source, files[f"ONNX, {name}"], model)
         for threads in arguments.threads:
-            _measure(model, hp, record, files, threads=threads, repeats=arguments.repeats)
+            _measure(model, hp, record, files, threads=threads, arguments=arguments)
     return 0
 
 
@@ -54,6 +54,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=128, help="tokens of the record's text, in one chunk")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--provider", default="CPUExecutionProvider", help="of ONNX Runtime; PyTorch runs on the CPU")
     return parser.parse_args()
 
 
@@ -85,16 +86,23 @@ def _record(tokens: int) -> PackedBatch:
 
 
 def _measure(
-    model: Classifier, hp: Hyperparameters, record: PackedBatch, files: dict[str, Path], *, threads: int, repeats: int
+    model: Classifier,
+    hp: Hyperparameters,
+    record: PackedBatch,
+    files: dict[str, Path],
+    *,
+    threads: int,
+    arguments: argparse.Namespace,
 ) -> None:
     """Time all in alternation, so that machine load affects them equally, and print a table."""
+    repeats = arguments.repeats
     torch.set_num_threads(threads)
     feed = feed_of(model, hp, record)
     ways: dict[str, Callable[[], np.ndarray]] = {"PyTorch": lambda: model(record).softmax(-1).numpy()}
     for name, path in files.items():
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(str(path), options, providers=[arguments.provider])
         ways[name] = lambda session=session: session.run([ONNX_OUTPUT], feed)[0]
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     with torch.inference_mode():
