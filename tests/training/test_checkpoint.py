@@ -5,9 +5,10 @@ import threading
 import pytest
 import torch
 import torch.distributed as dist
+from torch._subclasses import FakeTensorMode
 from torch.distributed.checkpoint import FileSystemWriter
 
-from container.training.checkpoint import CheckpointStore, load_weights
+from container.training.checkpoint import CheckpointStore, _copied, load_weights
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
 
 CPU = torch.device("cpu")
@@ -268,3 +269,13 @@ def test_the_writer_uses_the_gpu_of_its_rank_in_a_stream_of_its_own(tmp_path, mo
     store = CheckpointStore(tmp_path, keep=1, device=gpu)
     save(store, *trained(0), step=3)
     assert chosen == [("checkpoint_0", gpu), ("checkpoint_0", "a stream of cuda:3")]
+
+
+@pytest.mark.parametrize(("device", "waits"), [("cuda", ["synchronize"]), ("cpu", [])])
+def test_the_copy_of_a_state_on_a_gpu_is_complete_before_training_continues(monkeypatch, device, waits):
+    found = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: found.append("synchronize"))
+    with FakeTensorMode():
+        copied = _copied({"weight": torch.empty(3, device=device), "step": 1})
+    assert found == waits
+    assert copied["weight"].device.type == "cpu"
