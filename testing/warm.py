@@ -57,8 +57,9 @@ _START_PYTHON = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
 def fork_server() -> Any:
     """Return the multiprocessing context of the one server that jobs and ranks are forked from."""
-    # Threads of the server would not exist in its forks.
-    with _environment(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false"):
+    # Threads of the server would not exist in its forks, and they could not use CUDA if it had asked CUDA for GPUs.
+    settings = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    with _environment(OMP_NUM_THREADS="1", **settings):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         forkserver.ensure_running()
