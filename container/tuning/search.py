@@ -3,7 +3,6 @@
 import itertools
 import json
 import logging
-import math
 import shutil
 import sys
 import time
@@ -23,6 +22,7 @@ from container.training.checkpoint_files import clear_checkpoints, complete_chec
 from container.tuning.ensemble import SEEDS, SOUP, member_folder
 from container.tuning.results import write_results
 from container.tuning.study import TuningStudy, check_metric
+from container.tuning.time_limit import TimeLimit
 from container.tuning.trial_workers import Running, Shares, TrialRun, install_run, remove_run, validations
 from container.workers import StopHandler, StoppedBeforeTraining
 from contracts.atomic_files import write_text_atomically
@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 _POLL = 0.1  # seconds
 _WINNER = "winner.json"
-_HOUR = 3600.0
 _FACTS = "facts"  # of the data, as a note of the study
 
 
@@ -136,8 +135,7 @@ class Search:
         self._metric = metric_of(hp)
         self._running: list[Running] = []
         self._spares: dict[int, TrialRun] = {}
-        self._spent = float(study.notes.get("seconds", 0.0))  # by earlier processes of this search
-        self._began = time.monotonic()
+        self._time = TimeLimit(study, hp.tuning, parallel=shares.parallel)
         self._has_data = known is not None  # prepared for a trial
         self._bar = tqdm(total=self._tuning.trials, unit="trial", file=sys.stderr, disable=not sys.stderr.isatty())
 
@@ -150,11 +148,11 @@ class Search:
             running.run.request_stop()
         for run in (*(running.run for running in self._running), *self._spares.values()):
             run.close()
-        self._study.note("seconds", self._seconds())
+        self._time.save()
         self._bar.close()
         self._stop.interrupts = error is None
         if isinstance(error, StoppedBeforeTraining):
-            error.where = f"the search has {self._finished()} of {self._tuning.trials} trials"
+            error.where = f"the search has {self._study.finished} of {self._tuning.trials} trials"
 
     def run_trials(self) -> None:
         """Run trials until the study has as many as wanted, or no other can finish in time."""
@@ -170,7 +168,7 @@ class Search:
             while len(self._running) < self._shares.parallel:
                 if unfinished:
                     trial = self._study.begin(unfinished.pop(0))
-                elif len(self._study.trials) < self._tuning.trials and self._in_time():
+                elif len(self._study.trials) < self._tuning.trials and self._time.allows():
                     trial = self._study.begin()
                 else:
                     break
@@ -184,7 +182,7 @@ class Search:
                 f"tuning: no trial has a result; trial {first.number}: {first.user_attrs['reason']}",
                 f"Correct the cause, and run again. The logs of the trials are in {self._paths.tuning}.",
             )
-        self._check_hours()
+        self._time.check()
 
     def choose_seed(self) -> dict[str, Any]:
         """Train the best settings with each of the seeds; return the best run."""
@@ -199,7 +197,7 @@ class Search:
             folders[seed] = f"{prefix}seed-{seed}-of-{_trial_folder(best.number)}"
             if folders[seed] in self._study.notes:
                 continue
-            if not self._in_time(seeds=False):
+            if not self._time.allows(seeds=False):
                 logger.warning("max_hours: no time is left for seed %d and later ones", seed)
                 break
             while len(self._running) >= self._shares.parallel:
@@ -279,7 +277,7 @@ class Search:
         run.train(folder, hp, prepared=prepared.folder, initial_seed=initial_seed)
         reported = 0 if trial is None else len(self._study.trials[trial.number].intermediate_values)
         self._running.append(Running(run, folder, hp, trial, reported))
-        if self._finished() + len(self._running) < self._tuning.trials + self._tuning.final_seeds - 1:
+        if self._study.finished + len(self._running) < self._tuning.trials + self._tuning.final_seeds - 1:
             self._add_spare(slot)
 
     def _add_spare(self, slot: int) -> None:
@@ -338,9 +336,9 @@ class Search:
     def _finish(self, trial: Trial, state: TrialState, *, value: float | None = None, **facts: Any) -> None:
         """Record the end of a trial, and log a line."""
         self._study.finish(trial, state, value=value, **facts)
-        self._study.note("seconds", self._seconds())
-        best, finished = self._study.best, self._finished()
-        left = (self._tuning.trials - finished) * self._seconds() / finished
+        self._time.save()
+        best, finished = self._study.best, self._study.finished
+        left = (self._tuning.trials - finished) * self._time.seconds / finished
         logger.info(
             "trial %d %s: %s; %s; %d of %d trials, %s left; %s", trial.number, state.name.lower(),
             facts.get("reason") or f"{self._metric}={value:.6g}",
@@ -357,40 +355,6 @@ class Search:
             folder = _trial_folder(trial.number)
             if trial.state.is_finished() and folder not in running and (best is None or trial.number != best.number):
                 remove_run(self._paths.tuning / folder)
-
-    def _check_hours(self) -> None:
-        """Raise ContractError if max_hours was too short for the only trial with a result."""
-        hours, longest = self._tuning.max_hours, self._longest()
-        complete = [trial for trial in self._study.trials if trial.state == TrialState.COMPLETE]
-        if hours is not None and len(complete) == 1 and longest > hours * _HOUR:
-            enough = math.ceil(self._rounds() * longest / _HOUR * 100) / 100
-            raise ContractError(
-                f"tuning.max_hours: {hours:g} h is too short for one trial: the first took {longest:.0f} s",
-                f"Set max_hours to at least {enough:g}, or lower max_epochs.",
-            )
-
-    def _in_time(self, *, seeds: bool = True) -> bool:
-        """Return whether another run can finish before max_hours, and after it the seeds of the winner."""
-        hours = self._tuning.max_hours
-        if hours is None or not self._finished():
-            return True
-        rounds = self._rounds() if seeds else 1
-        return self._seconds() + rounds * self._longest() <= hours * _HOUR
-
-    def _rounds(self) -> int:
-        """Return the number of runs, one after the other, of one trial, the other seeds of the winner, and distill."""
-        seeds = (1 - self._tuning.final_seeds) // self._shares.parallel
-        return 1 - seeds + (self._tuning.final_model == "distill")
-
-    def _longest(self) -> float:
-        complete = (trial for trial in self._study.trials if trial.state == TrialState.COMPLETE)
-        return max((trial.user_attrs["seconds"] for trial in complete), default=0.0)
-
-    def _seconds(self) -> float:
-        return self._spent + time.monotonic() - self._began
-
-    def _finished(self) -> int:
-        return sum(trial.state.is_finished() for trial in self._study.trials)
 
 
 def _trial_folder(number: int) -> str:

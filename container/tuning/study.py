@@ -85,6 +85,11 @@ class TuningStudy:
         return [trial for trial in self._study.get_trials() if trial.state != TrialState.WAITING]
 
     @property
+    def finished(self) -> int:
+        """Return the number of finished trials."""
+        return sum(trial.state.is_finished() for trial in self.trials)
+
+    @property
     def minimizes(self) -> bool:
         return self._study.direction == optuna.study.StudyDirection.MINIMIZE
 

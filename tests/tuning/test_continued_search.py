@@ -32,7 +32,7 @@ def values(monkeypatch):
         if isinstance(value, Exception):
             raise value
         self._study.note("facts", asdict(DataFacts(10, (5, 5), (2, 2))))
-        self._spent += HOUR
+        self._time.spent += HOUR
         checkpoint = folder / "checkpoints" / CHECKPOINT
         checkpoint.mkdir(parents=True, exist_ok=True)
         (checkpoint / "run").write_text(folder.name)

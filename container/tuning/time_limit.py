@@ -1,0 +1,67 @@
+"""Measure the time of a search, and decide whether another run can finish within max_hours."""
+
+import math
+import time
+
+from optuna.trial import TrialState
+
+from container.tuning.study import TuningStudy
+from contracts.errors import ContractError
+from contracts.tuning import Tuning
+
+_HOUR = 3600.0
+_SECONDS = "seconds"  # of the search, as a note of the study
+
+
+class TimeLimit:
+    """The time of a search, which several processes may continue one after the other.
+
+    Args:
+        parallel: runs at the same time.
+
+    Attributes:
+        spent: seconds of the earlier processes.
+    """
+
+    def __init__(self, study: TuningStudy, tuning: Tuning, *, parallel: int) -> None:
+        self._study = study
+        self._tuning = tuning
+        self._parallel = parallel
+        self._began = time.monotonic()
+        self.spent = float(study.notes.get(_SECONDS, 0.0))
+
+    @property
+    def seconds(self) -> float:
+        return self.spent + time.monotonic() - self._began
+
+    def save(self) -> None:
+        """Record the seconds in the study."""
+        self._study.note(_SECONDS, self.seconds)
+
+    def allows(self, *, seeds: bool = True) -> bool:
+        """Return whether another run can finish before max_hours, and after it the seeds of the winner."""
+        hours = self._tuning.max_hours
+        if hours is None or not self._study.finished:
+            return True
+        rounds = self._rounds() if seeds else 1
+        return self.seconds + rounds * self._longest() <= hours * _HOUR
+
+    def check(self) -> None:
+        """Raise ContractError if max_hours was too short for the only trial with a result."""
+        hours, longest = self._tuning.max_hours, self._longest()
+        complete = [trial for trial in self._study.trials if trial.state == TrialState.COMPLETE]
+        if hours is not None and len(complete) == 1 and longest > hours * _HOUR:
+            enough = math.ceil(self._rounds() * longest / _HOUR * 100) / 100
+            raise ContractError(
+                f"tuning.max_hours: {hours:g} h is too short for one trial: the first took {longest:.0f} s",
+                f"Set max_hours to at least {enough:g}, or lower max_epochs.",
+            )
+
+    def _rounds(self) -> int:
+        """Return the number of runs, one after the other, of one trial, the other seeds of the winner, and distill."""
+        seeds = (1 - self._tuning.final_seeds) // self._parallel
+        return 1 - seeds + (self._tuning.final_model == "distill")
+
+    def _longest(self) -> float:
+        complete = (trial for trial in self._study.trials if trial.state == TrialState.COMPLETE)
+        return max((trial.user_attrs["seconds"] for trial in complete), default=0.0)
