@@ -308,9 +308,9 @@ class Search:
             if running.trial is None or running.pruned:
                 return
             value = min((entry[self._metric] for entry in entries[: i + 1]), key=self._study.rank)
-            running.trial.report(value, i + 1)
+            is_losing = self._study.report(running.trial, step=i + 1, value=value)
             running.reported = i + 1
-            if running.trial.should_prune():
+            if is_losing and not running.ends_after(entries[i]):
                 running.pruned = True
                 running.run.abandon()
                 reason = f"{self._metric}={value:.6g} after {entries[i]['epoch']:.3g} epochs"

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import warnings
 import zlib
@@ -11,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna.pruners import SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -30,6 +30,7 @@ _FILE, _IDENTITY, _NAME = "study.db", "search.json", "search"
 _START_OVER = "Copy the file again, or start over with resume=false, which removes the search."
 _STARTUP = 6  # trials with random settings, before TPE has a model of the space
 _REDUCTION = 3  # of the trials that reach a rung, about one in three continues
+_RUNGS = (9, 3)  # parts of the validations of the longest trial
 # Beside the settings with the scopes prepare and train, trials depend on these.
 _LENGTH = ("batch_size", "accumulate_grad_batches", "max_epochs", "val_check_interval", "early_stop_patience")
 
@@ -44,6 +45,7 @@ class TuningStudy:
     def __init__(self, paths: JobPaths, hp: Hyperparameters) -> None:
         self._hp = hp
         self._space = space_of(hp)
+        self._rungs = _rungs(hp)
         folder = paths.tuning
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -53,7 +55,7 @@ class TuningStudy:
         self._files = folder / _FILE, folder / _IDENTITY
         try:
             self._storage = _storage(folder / _FILE)
-            self._study = optuna.load_study(study_name=_NAME, storage=self._storage, pruner=_pruner(hp))
+            self._study = optuna.load_study(study_name=_NAME, storage=self._storage)
         except Exception as error:  # of SQLite, SQLAlchemy or Optuna: the file is damaged, or of another version
             raise ContractError(
                 f"{folder / _FILE}: contains no search that can be continued: {first_line(error)}", _START_OVER
@@ -101,7 +103,7 @@ class TuningStudy:
 
     def rank(self, value: float | None) -> float:
         """Return a key that orders values of the metric, the best first."""
-        return float("inf") if value is None else value if self.minimizes else -value
+        return math.inf if value is None or math.isnan(value) else value if self.minimizes else -value
 
     def begin(self, unfinished: FrozenTrial | None = None) -> Trial:
         """Begin a new trial, or continue an unfinished one."""
@@ -113,6 +115,24 @@ class TuningStudy:
             self._study.sampler = sampler(f"{self._hp.seed} {trial.number} {name}")
             _suggest(trial, name, values)
         return trial
+
+    def report(self, trial: Trial, *, step: int, value: float) -> bool:
+        """Record the best value of a trial up to validation `step`; return whether the trial should end there.
+
+        The rule is asynchronous successive halving (ASHA, Li et al., 2020): after the validation of a rung, a trial
+        continues only if it is among the best third of the trials that came as far. The rule uses recorded values
+        only, so a trial that was killed before its end was recorded ends when the search goes on. Failed trials do not
+        compete: a trial that diverges may be the best one before.
+        """
+        competing = {each.number: each.intermediate_values for each in self.trials if each.state != TrialState.FAIL}
+        if step not in competing[trial.number]:
+            trial.report(value, step)
+            competing[trial.number][step] = value
+        if step not in self._rungs:
+            return False
+        values = [reported[step] for reported in competing.values() if step in reported]
+        better = sum(self.rank(each) < self.rank(value) for each in values)
+        return better >= max(1, len(values) // _REDUCTION)
 
     def settings(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
         """Return the values that a trial changes, by hyperparameter."""
@@ -167,10 +187,12 @@ def check_metric(hp: Hyperparameters, val_classes: Mapping[str, int]) -> None:
         )
 
 
-def _pruner(hp: Hyperparameters) -> SuccessiveHalvingPruner:
-    """Return ASHA with rungs at about a ninth and a third of the validations of the longest trial."""
-    validations = most_validations(hp) or 1
-    return SuccessiveHalvingPruner(min_resource=max(1, round(validations / _REDUCTION**2)), reduction_factor=_REDUCTION)
+def _rungs(hp: Hyperparameters) -> set[int]:
+    """Return the validations after which a trial may end early: about a ninth and a third of those of the longest."""
+    most = most_validations(hp)
+    if most is None:  # it depends on the batch size
+        return {1, _REDUCTION}
+    return {max(1, round(most / part)) for part in _RUNGS}
 
 
 def _storage(path: Path) -> RDBStorage:

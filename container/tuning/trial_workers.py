@@ -187,6 +187,11 @@ class Running:
     state: dict[str, Any] = field(default_factory=dict)
     pruned: bool = False
 
+    def ends_after(self, entry: Mapping[str, Any]) -> bool:
+        """Return whether training ends after the validation `entry` of the history."""
+        stopped = self.state.get("stopped_early", False) and entry is self.state["history"][-1]
+        return stopped or entry["epoch"] >= self.hp.max_epochs
+
     def facts(self, entry: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return facts for the report: the steps until `entry` of the history, and those of a trial without pruning."""
         history = self.state.get("history") or [{"step": 0, "epoch": 0.0}]

@@ -94,22 +94,6 @@ def test_more_trials_and_more_hours_go_on_with_the_search(tmp_path):
     assert len(opened(tmp_path, tuning={"trials": 99, "max_hours": 2, "final_seeds": 1}).trials) == 1
 
 
-def test_a_trial_that_is_worse_at_a_rung_is_pruned_and_a_better_one_is_not(tmp_path):
-    study = opened(tmp_path)
-
-    def pruned(values):
-        trial = study.begin()
-        for step, value in enumerate(values, start=1):
-            trial.report(value, step)
-            if trial.should_prune():
-                study.finish(trial, TrialState.PRUNED, reason="worse")
-                return step
-        study.finish(trial, TrialState.COMPLETE, value=max(values), reason="")
-        return None
-
-    assert [pruned([0.5] * 9), pruned([0.4] * 9), pruned([0.6] * 9)] == [None, 1, None]
-
-
 def test_trials_that_do_not_show_the_importance_of_a_setting_give_none(tmp_path):
     study = opened(tmp_path)
     for value in (0.5, 0.5):
