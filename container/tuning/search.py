@@ -275,7 +275,8 @@ class Search:
         self._has_data = True
         run = self._spares.pop(slot)
         run.train(folder, hp, prepared=prepared.folder, initial_seed=initial_seed)
-        reported = 0 if trial is None else len(self._study.trials[trial.number].intermediate_values)
+        # A process that was killed may have reported the last value without deciding about the trial: it counts again.
+        reported = 0 if trial is None else max(0, len(self._study.trials[trial.number].intermediate_values) - 1)
         self._running.append(Running(run, folder, hp, trial, reported))
         if self._study.finished + len(self._running) < self._tuning.trials + self._tuning.final_seeds - 1:
             self._add_spare(slot)

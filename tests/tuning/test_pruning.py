@@ -63,13 +63,15 @@ def curves(request, monkeypatch):
     """A function that searches with runs that have these values, of which higher is better, at their validations."""
     metric = request.param
 
-    def ran(root, *values, failing=(), **settings):
+    def ran(root, *values, failing=(), begun=None, **settings):
         sign = -1 if metric == "val/loss" else 1
         monkeypatch.setattr(Run, "curves", {i: [sign * each for each in curve] for i, curve in enumerate(values)})
         monkeypatch.setattr(Run, "failing", set(failing))
         tuning = {"metric": metric, "trials": len(values), "final_seeds": 1, "space": {"lr": {"low": 1e-4, "high": 1}}}
         paths = write_job(root, overrides={**NINE, "tuning": tuning, **settings})
         hp = load_hyperparameters(paths)
+        if begun is not None:
+            begun(TuningStudy(paths, hp), sign)
         search(paths, hp, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
         return TuningStudy(paths, hp).trials
 
@@ -111,3 +113,15 @@ def test_a_trial_that_has_stopped_early_at_a_rung_is_complete(tmp_path, curves):
 def test_a_failed_trial_prunes_no_other_one(tmp_path, curves):
     trials = curves(tmp_path, [0.9], [0.5] * 9, [0.6] * 9, failing=[0])
     assert states(trials) == [FAIL, COMPLETE, COMPLETE]
+
+
+def test_a_losing_trial_that_was_killed_before_its_end_was_recorded_is_pruned_when_the_search_goes_on(tmp_path, curves):
+    def killed(study, sign):
+        first = study.begin()
+        study.report(first, step=1, value=sign * 0.5)
+        study.finish(first, COMPLETE, value=sign * 0.5, seconds=1.0, epochs=1.0)
+        assert study.report(study.begin(), step=1, value=sign * 0.4)
+
+    trials = curves(tmp_path, [0.5] * 9, [0.4, *[0.9] * 8], begun=killed)
+    assert states(trials) == [COMPLETE, PRUNED]
+    assert trials[1].intermediate_values.keys() == {1}
