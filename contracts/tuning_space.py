@@ -139,6 +139,11 @@ def check_tuning(hp: Hyperparameters) -> None:
             "tuning.space: class_weights change val/loss, the search's metric: its trials would not be comparable",
             "Set tuning.metric to another metric, for example val/auroc, or remove class_weights from the space.",
         )
+    if not hp.load_ckpt:
+        raise ContractError(
+            "load_ckpt: is false, but a search compares trials by their best validation, not by their last weights",
+            "Remove load_ckpt, or set it to true.",
+        )
     for name, values in (tuning.space or {}).items():
         _check_name(name)
         if isinstance(values, Range):

@@ -146,5 +146,11 @@ def test_the_command_tune_searches_without_the_key_and_its_options_override_the_
         tuning_with({"trials": 0})
 
 
+def test_a_search_is_refused_if_the_last_weights_would_be_saved():
+    with pytest.raises(ContractError, match="load_ckpt: is false, but a search compares trials by their best"):
+        parsed({"load_ckpt": False}, space=RATES)
+    assert parsed({"load_ckpt": True}, space=RATES).tuning
+
+
 def test_no_search_is_the_default():
     assert Hyperparameters.model_fields["tuning"].default is None
