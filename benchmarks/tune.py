@@ -64,7 +64,7 @@ def main() -> int:
     for name in arguments.searches:
         paths = _lay_out(arguments.work / name, arguments)
         seconds = _run(paths, sampler=name, kills=arguments.kills if name == "killed" else 0)
-        study = TuningStudy(paths, load_hyperparameters(paths))
+        study = TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
         trials[name] = [(trial.state, trial.value, trial.params) for trial in study.trials]
         rows.append(_row(name, paths, study, seconds))
     print_table("Search on Women's Clothing Reviews", COLUMNS, rows)

@@ -72,7 +72,8 @@ def search(
             f"tuning: {paths.checkpoints} has checkpoints of another run, which the winner would replace",
             "Use another folder, or start over with resume=false, which removes them.",
         )
-    study = TuningStudy(paths, hp)
+    shares = Shares.of(hp, num_gpus=num_gpus)
+    study = TuningStudy(paths, hp, num_workers=shares.num_workers)
     earlier = json.loads(winner.read_text()) if winner.is_file() else None  # of a search that now has more trials
     if earlier is not None and earlier["asked"] != hp.tuning.final_model:
         raise ContractError(
@@ -80,7 +81,7 @@ def search(
             "Set it back, or start over with resume=false.",
         )
     try:
-        with Search(paths, hp, study, Shares.of(hp, num_gpus=num_gpus), stop=stop, with_facts=with_facts) as running:
+        with Search(paths, hp, study, shares, stop=stop, with_facts=with_facts) as running:
             running.run_trials()
             best = running.choose_seed()
     except ContractError:

@@ -40,16 +40,19 @@ class TuningStudy:
 
     The settings of a trial are a function of the seed, its number and the finished trials, so that a search that was
     killed draws the same settings as one that was not.
+
+    Args:
+        num_workers: processes of each trial, which determine its global batch.
     """
 
-    def __init__(self, paths: JobPaths, hp: Hyperparameters) -> None:
+    def __init__(self, paths: JobPaths, hp: Hyperparameters, *, num_workers: int) -> None:
         self._hp = hp
         self._space = space_of(hp)
         self._rungs = _rungs(hp)
         folder = paths.tuning
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-        _check_identity(folder / _IDENTITY, _identity(paths, hp))
+        _check_identity(folder / _IDENTITY, _identity(paths, hp, num_workers=num_workers))
         if not (folder / _FILE).is_file():
             self._create(folder)
         self._files = folder / _FILE, folder / _IDENTITY
@@ -221,12 +224,13 @@ def _suggest(trial: Trial, name: str, values: Range | Choices) -> None:
         trial.suggest_float(name, float(values.low), float(values.high), step=values.step, log=log)
 
 
-def _identity(paths: JobPaths, hp: Hyperparameters) -> dict[str, Any]:
+def _identity(paths: JobPaths, hp: Hyperparameters, *, num_workers: int) -> dict[str, Any]:
     """Return what must not change in a search, by name: the metric, the space, the other settings and the data."""
     space, settings = space_of(hp), trial_settings(hp, {})
     names = {*hp.names_of("prepare", "train"), *_LENGTH} - {*space, "early_stop_metric"}
     return {
         "tuning.metric": metric_of(hp),
+        "nproc_per_node (processes of a trial)": num_workers,
         **{
             f"tuning.space.{name}": each.model_dump() if isinstance(each, Range) else each
             for name, each in space.items()

@@ -255,10 +255,20 @@ def test_a_search_of_another_space_is_refused_and_the_study_stays(tmp_path, valu
     assert numbers(paths) == [0, 1, 2]
 
 
+def test_another_number_of_processes_of_a_trial_is_refused(tmp_path, values):
+    values += [0.6, 0.7, 0.8]
+    searched(tmp_path, trials=2)
+    cause = r"nproc_per_node \(processes of a trial\): the search in .* began with 1, this run has 2"
+    with pytest.raises(ContractError, match=cause):
+        searched(tmp_path, trials=3, settings={"nproc_per_node": 2})
+    values += [0.9, 0.5]
+    searched(tmp_path, trials=3, settings={"nproc_per_node": 1})
+
+
 def test_a_seed_that_failed_is_recorded_and_not_trained_again(tmp_path):
     paths = write_job(tmp_path, overrides={"tuning": {"space": {"lr": [1e-3, 2e-3]}}})
     hp = load_hyperparameters(paths)
-    study = TuningStudy(paths, hp)
+    study = TuningStudy(paths, hp, num_workers=1)
     run = SimpleNamespace(failure=Failure("it diverged", ""), completed=False)
     folder = paths.tuning / "seed-43-of-trial-0000"
     of_job = Search(paths, hp, study, Shares.of(hp, num_gpus=0), stop=StopHandler(), with_facts=lambda _: hp)

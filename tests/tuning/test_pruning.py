@@ -71,9 +71,9 @@ def curves(request, monkeypatch):
         paths = write_job(root, overrides={**NINE, "tuning": tuning, **settings})
         hp = load_hyperparameters(paths)
         if begun is not None:
-            begun(TuningStudy(paths, hp), sign)
+            begun(TuningStudy(paths, hp, num_workers=1), sign)
         search(paths, hp, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
-        return TuningStudy(paths, hp).trials
+        return TuningStudy(paths, hp, num_workers=1).trials
 
     monkeypatch.setattr(module, "TrialRun", Run)
     monkeypatch.setattr(module, "_POLL", 0)

@@ -44,7 +44,7 @@ def log_of(paths):
 
 
 def study_of(paths):
-    return TuningStudy(paths, load_hyperparameters(paths))
+    return TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
 
 
 def rows_of(paths):

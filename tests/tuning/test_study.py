@@ -22,7 +22,7 @@ CNN = {"model_class": "multimodal_cnn", "kernel_size": [2], "val_check_interval"
 def opened(root, **changes):
     tuning = {"metric": "val/auroc", "space": SPACE, **changes.pop("tuning", {})}
     paths = write_job(root, overrides={**CNN, "tuning": tuning, **changes})
-    return TuningStudy(paths, load_hyperparameters(paths))
+    return TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
 
 
 def finished(study, value):
@@ -71,7 +71,7 @@ def test_a_search_of_other_inputs_is_refused_and_named(tmp_path, changes, named)
     tuning = {"metric": "val/auroc", "space": SPACE, **changes.pop("tuning", {})}
     paths = write_job(tmp_path, overrides={**CNN, "tuning": tuning, **changes}, rows=rows)
     with pytest.raises(ContractError) as refused:
-        TuningStudy(paths, load_hyperparameters(paths))
+        TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
     assert refused.value.cause.startswith(named)
     assert "resume=false" in refused.value.fix
 
