@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from benchmarks.printing import print_machine, print_table
 from benchmarks.review_data import REAL_REVIEWS, REPOSITORY, lay_out_job
 from benchmarks.review_jobs import configuration, missing_data
+from container.evaluation.tuning_report import saved_steps
 from container.tuning.study import TuningStudy
 from contracts import artifacts
 from contracts.hyperparameter_files import load_hyperparameters
@@ -108,15 +109,14 @@ def _row(name: str, paths: JobPaths, study: TuningStudy, seconds: float) -> tupl
     summary = json.loads((paths.output_data / artifacts.TUNING / artifacts.TUNING_SUMMARY).read_text())
     metrics = json.loads((paths.output_data / artifacts.METRICS).read_text())
     trials = summary["trials"]
-    planned = sum(trial["planned_steps"] or 0 for trial in trials)
-    taken = sum(trial["steps"] or 0 for trial in trials)
+    saved, planned = saved_steps(trials)
     return (
         name,
         str(len(trials)),
         *(str(sum(trial["state"] == state for trial in trials)) for state in ("complete", "pruned")),
         f"{summary['winner']['value']:.4f}",
         f"{metrics['test/auroc']:.4f}",
-        f"{1 - taken / max(1, planned):.0%}",
+        f"{saved / max(1, planned):.0%}",
         _latency(paths, study),
         f"{seconds:.0f} s",
     )

@@ -61,6 +61,13 @@ def shown_setting(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
+def saved_steps(trials: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Return the steps that pruning and early stopping saved, and those of whole trials; failed trials do not count."""
+    ran = [trial for trial in trials if trial["state"] != "fail"]
+    planned = sum(trial["planned_steps"] or 0 for trial in ran)
+    return planned - sum(trial["steps"] or 0 for trial in ran), planned
+
+
 def _sentences(summary: Mapping[str, Any], intervals: Mapping[str, tuple[float, float]]) -> list[str]:
     metric, winner, trials = summary["metric"], summary["winner"], summary["trials"]
     complete = sorted((trial for trial in trials if trial["state"] == "complete"), key=_order(summary))
@@ -72,9 +79,8 @@ def _sentences(summary: Mapping[str, Any], intervals: Mapping[str, tuple[float, 
         f"{winner['trial']}, trained with each seed: {values}. {_MODELS[winner['final_model']]} became the model; "
         "test had no part in the choice."
     ]
-    planned = sum(trial["planned_steps"] or 0 for trial in trials)
+    saved, planned = saved_steps(trials)
     if planned:
-        saved = planned - sum(trial["steps"] or 0 for trial in trials)
         share = charts.percent(saved / planned)
         sentences.append(f"Pruning and early stopping saved {saved:,} of {planned:,} optimizer steps ({share}).")
     if len(complete) > 1:
