@@ -92,6 +92,18 @@ def space_of(hp: Hyperparameters) -> Space:
     }
 
 
+def num_combinations(space: Space) -> float:
+    """Return the number of combinations of a space; it is infinite with a range of a number that is not whole."""
+    counts = []
+    for name, values in space.items():
+        if isinstance(values, Range):
+            step = values.step or (1 if is_whole(name) else 0)
+            counts.append(round((values.high - values.low) / step) + 1 if step else math.inf)
+        else:
+            counts.append(len(values))
+    return math.prod(counts)
+
+
 def set_by_search(hp: Hyperparameters) -> dict[str, str]:
     """Return the settings that a search sets, each with the place of its values; nothing without a search."""
     if hp.tuning is None:

@@ -169,7 +169,7 @@ class Search:
             while len(self._running) < self._shares.parallel:
                 if unfinished:
                     trial = self._study.begin(unfinished.pop(0))
-                elif len(self._study.trials) < self._tuning.trials and self._time.allows():
+                elif self._wants_another():
                     trial = self._study.begin()
                 else:
                     break
@@ -177,6 +177,8 @@ class Search:
             if not self._running:
                 break
             self._wait()
+        if self._study.is_exhausted:
+            logger.info("every combination of the space has been tried: the search has no further trials")
         if self._study.best is None:
             first = min(self._study.trials, key=lambda trial: (trial.state != TrialState.FAIL, trial.number))
             raise ContractError(
@@ -184,6 +186,10 @@ class Search:
                 f"Correct the cause, and run again. The logs of the trials are in {self._paths.tuning}.",
             )
         self._time.check()
+
+    def _wants_another(self) -> bool:
+        wanted = len(self._study.trials) < self._tuning.trials and not self._study.is_exhausted
+        return wanted and self._time.allows()
 
     def choose_seed(self) -> dict[str, Any]:
         """Train the best settings with each of the seeds; return the best run."""
@@ -241,7 +247,14 @@ class Search:
         return hp
 
     def _start_trial(self, trial: Trial) -> None:
-        """Begin a trial. An invalid combination ends it; data that not even one trial can use ends the search."""
+        """Begin a trial. A combination that is invalid or was tried before ends it.
+
+        Data that not even one trial can use ends the search.
+        """
+        same = self._study.same_as(trial)
+        if same is not None:
+            self._finish(trial, TrialState.PRUNED, reason=f"same settings as trial {same}")
+            return
         changes, is_valid = self._study.settings(trial), False
         try:
             self._checked(changes)

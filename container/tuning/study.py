@@ -24,7 +24,15 @@ from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import read_object
 from contracts.paths import JobPaths
 from contracts.tuning import Choices, Range
-from contracts.tuning_space import is_whole, metric_of, minimizes, most_validations, space_of, trial_settings
+from contracts.tuning_space import (
+    is_whole,
+    metric_of,
+    minimizes,
+    most_validations,
+    num_combinations,
+    space_of,
+    trial_settings,
+)
 
 _FILE, _IDENTITY, _NAME = "study.db", "search.json", "search"
 _START_OVER = "Copy the file again, or start over with resume=false, which removes the search."
@@ -136,6 +144,17 @@ class TuningStudy:
         values = [reported[step] for reported in competing.values() if step in reported]
         better = sum(self.rank(each) < self.rank(value) for each in values)
         return better >= max(1, len(values) // _REDUCTION)
+
+    def same_as(self, trial: Trial) -> int | None:
+        """Return the number of the first trial before `trial` with the same settings; None if there is none."""
+        before = (each for each in self.trials if each.number < trial.number)
+        return next((each.number for each in before if each.params == trial.params), None)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Return whether every combination of the space has been tried."""
+        tried = {json.dumps(trial.params, sort_keys=True) for trial in self.trials}
+        return len(tried) >= num_combinations(self._space)
 
     def settings(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
         """Return the values that a trial changes, by hyperparameter."""

@@ -1,6 +1,7 @@
 """The space of a search: every mistake in it is an error with its place before anything starts."""
 
 import json
+import math
 
 import pytest
 
@@ -9,7 +10,7 @@ from contracts.hyperparameter_files import cast_value, choose_settings, parse_hy
 from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import MODEL_CLASSES, TWO_TEXT_CLASSES
 from contracts.tuning import Tuning
-from contracts.tuning_space import space_of, tunable
+from contracts.tuning_space import num_combinations, space_of, tunable
 from testing.jobs import CONFIGURATION, TWO_TEXTS, write_job
 
 RATES = {"lr": {"low": 1e-5, "high": 3e-4, "scale": "log"}}
@@ -107,6 +108,19 @@ def test_a_value_in_a_text_is_the_setting_that_it_names():
     hp = parsed(space={"lr": ["1e-4", 1e-3], "run_scheduler": ["true", False], "dropout": {"low": "0", "high": "1e-1"}})
     space = space_of(hp)
     assert (space["lr"], space["run_scheduler"], space["dropout"].high) == ([1e-4, 1e-3], [True, False], 0.1)
+
+
+@pytest.mark.parametrize(
+    ("space", "number"),
+    [
+        ({"lr": [1e-3, 2e-3], "max_epochs": [1, 2, 3]}, 6),
+        ({"batch_size": {"low": 8, "high": 16}, "max_epochs": {"low": 1, "high": 8, "scale": "log"}}, 72),
+        ({"batch_size": {"low": 8, "high": 16, "step": 4}, "dropout": {"low": 0, "high": 0.3, "step": 0.1}}, 12),
+        ({"lr": {"low": 1e-3, "high": 2e-3}, "max_epochs": [1, 2]}, math.inf),
+    ],
+)
+def test_the_combinations_of_a_space_are_counted(space, number):
+    assert num_combinations(space_of(parsed(space=space))) == number
 
 
 @pytest.mark.parametrize("name", MODEL_CLASSES)

@@ -20,6 +20,7 @@ from testing.jobs import write_job
 
 CHECKPOINT = "epoch=0-step=1.ckpt"
 HOUR = 3600.0  # of each run
+RATES = {"lr": {"low": 1e-3, "high": 3e-3}}
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def values(monkeypatch):
 
 def searched(root, *, settings=None, **tuning):
     """Search, and return the job's paths and the hyperparameters of the winner."""
-    section = {"metric": "val/auroc", "final_seeds": 2, "space": {"lr": [1e-3, 2e-3, 3e-3]}, **tuning}
+    section = {"metric": "val/auroc", "final_seeds": 2, "space": RATES, **tuning}
     paths = write_job(root, overrides={"tuning": section, **(settings or {})})
     hp = load_hyperparameters(paths)
     return paths, search(paths, hp, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
@@ -173,7 +174,7 @@ def test_a_stop_during_a_transaction_takes_effect_after_it(tmp_path, values, mon
     values += [0.6, 0.7]
     with monkeypatch.context() as patch:
         patch.setattr(TuningStudy, "note", interrupted)
-        section = {"metric": "val/auroc", "trials": 2, "final_seeds": 1, "space": {"lr": [1e-3, 2e-3]}}
+        section = {"metric": "val/auroc", "trials": 2, "final_seeds": 1, "space": RATES}
         paths = write_job(tmp_path, overrides={"tuning": section})
         hp = load_hyperparameters(paths)
         search(paths, hp, num_gpus=0, stop=stop, with_facts=lambda _: hp)
@@ -216,7 +217,7 @@ def test_a_search_without_a_result_names_the_first_failure_and_may_be_corrected(
     assert failed.value.cause == "tuning: no trial has a result; trial 0: it diverged"
     assert str(tmp_path / "checkpoints" / "tuning") in failed.value.fix
     values += [0.6, 0.7, 0.8]
-    paths, _ = searched(tmp_path, trials=2, space={"lr": [1e-4]})
+    paths, _ = searched(tmp_path, trials=2, space={"lr": {"low": 1e-4, "high": 1e-3}})
     assert numbers(paths) == [0, 1]
 
 
@@ -263,6 +264,19 @@ def test_another_number_of_processes_of_a_trial_is_refused(tmp_path, values):
         searched(tmp_path, trials=3, settings={"nproc_per_node": 2})
     values += [0.9, 0.5]
     searched(tmp_path, trials=3, settings={"nproc_per_node": 1})
+
+
+def test_settings_that_were_tried_before_are_not_trained_again(tmp_path, values):
+    values += [0.6, 0.7, 0.5, 0.9]
+    paths, _ = searched(tmp_path, trials=40, final_seeds=1, space={"lr": [1e-3, 2e-3], "max_epochs": [1, 2]})
+    trials = json.loads((paths.output_data / "tuning" / "summary.json").read_text())["trials"]
+    first = {json.dumps(trial["settings"]): trial["number"] for trial in reversed(trials)}
+    trained = [trial["number"] for trial in trials if trial["state"] == "complete"]
+    assert trained == sorted(first.values())
+    assert trained[-1] == trials[-1]["number"] < 39, "the search ends when every combination has been tried"
+    assert len(trials) > 4
+    reasons = {trial["reason"]: first[json.dumps(trial["settings"])] for trial in trials if trial["state"] == "pruned"}
+    assert reasons == {f"same settings as trial {number}": number for number in reasons.values()}
 
 
 def test_a_seed_that_failed_is_recorded_and_not_trained_again(tmp_path):

@@ -161,7 +161,7 @@ def test_a_stopped_search_exits_as_a_stopped_job_and_goes_on(searched, tmp_path)
 
 @pytest.mark.slow
 def test_a_search_whose_parallel_trials_have_no_result_fails_with_the_first_cause(tmp_path):
-    tuning = {"trials": 2, "parallel": 2, "space": {"lr": [1e3], "optimizer": ["SGD"]}}
+    tuning = {"trials": 2, "parallel": 2, "space": {"lr": {"low": 900, "high": 1000}, "optimizer": ["SGD"]}}
     overrides = {**JOB, "tuning": tuning, "gradient_clip_val": 0, "max_nonfinite_steps": 1}
     paths = write_job(tmp_path, overrides=overrides)
     log = run_train(paths, expect=1)

@@ -11,6 +11,8 @@ from contracts.hyperparameter_files import choose_settings, read_settings
 from contracts.hyperparameters import Hyperparameters
 from testing.jobs import write_job
 
+RATES = {"lr": {"low": 1e-3, "high": 3e-3}}
+
 
 class Run:
     """Stands for the workers of a run: it ends at once with a value."""
@@ -50,7 +52,7 @@ def searched(root, space):
 
 
 def test_every_run_and_the_winner_have_what_the_preset_chooses_by_the_data(tmp_path, trained):
-    winner = searched(tmp_path, {"lr": [1e-3, 3e-3]})
+    winner = searched(tmp_path, RATES)
     assert [(hp.max_epochs, hp.calibration) for hp in (*trained, winner)] == [(4, "temperature")] * 4
     assert winner.companion
 
@@ -61,9 +63,9 @@ def test_values_of_the_space_win_over_the_preset(tmp_path, trained):
 
 
 def test_a_search_that_was_interrupted_after_its_trials_keeps_what_the_preset_chose(tmp_path, trained, monkeypatch):
-    first = searched(tmp_path, {"lr": [1e-3, 3e-3]})
+    first = searched(tmp_path, RATES)
     (tmp_path / "checkpoints" / "tuning" / "winner.json").unlink()
     for folder in (tmp_path / "checkpoints").glob("*.ckpt"):
         folder.rmdir()
     monkeypatch.setattr(module, "prepare_data", None)
-    assert searched(tmp_path, {"lr": [1e-3, 3e-3]}) == first
+    assert searched(tmp_path, RATES) == first
