@@ -124,12 +124,16 @@ def minimizes(metric: str) -> bool:
     return metric == "val/loss"
 
 
+def most_epochs(hp: Hyperparameters) -> int:
+    """Return max_epochs of the longest trial."""
+    epochs = space_of(hp).get("max_epochs", [hp.max_epochs])
+    return int(epochs.high) if isinstance(epochs, Range) else max(epochs)
+
+
 def most_validations(hp: Hyperparameters) -> int | None:
     """Return the number of validations of the longest trial; None if it depends on the batch size."""
-    epochs = space_of(hp).get("max_epochs", [hp.max_epochs])
-    longest = epochs.high if isinstance(epochs, Range) else max(epochs)
     # An interval above 1 is a number of steps, whose part of an epoch depends on the batch size.
-    return math.ceil(longest / hp.val_check_interval) if hp.val_check_interval <= 1 else None
+    return math.ceil(most_epochs(hp) / hp.val_check_interval) if hp.val_check_interval <= 1 else None
 
 
 def trial_settings(hp: Hyperparameters, changes: Mapping[str, Any]) -> dict[str, Any]:

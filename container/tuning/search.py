@@ -31,12 +31,13 @@ from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
 from contracts.presets import DataFacts
-from contracts.tuning_space import metric_of, trial_settings
+from contracts.tuning_space import metric_of, most_epochs, trial_settings
 
 logger = logging.getLogger(__name__)
 
 _POLL = 0.1  # seconds
 _WINNER = "winner.json"
+_SECONDS = "seconds"  # of a trial, as its attribute
 _FACTS = "facts"  # of the data, as a note of the study
 
 
@@ -149,6 +150,8 @@ class Search:
             running.run.request_stop()
         for run in (*(running.run for running in self._running), *self._spares.values()):
             run.close()
+        for running in self._running:
+            self._save_seconds(running)
         self._time.save()
         self._bar.close()
         self._stop.interrupts = error is None
@@ -185,11 +188,11 @@ class Search:
                 f"tuning: no trial has a result; trial {first.number}: {first.user_attrs['reason']}",
                 f"Correct the cause, and run again. The logs of the trials are in {self._paths.tuning}.",
             )
-        self._time.check()
+        self._time.check(most_epochs(self._hp))
 
     def _wants_another(self) -> bool:
         wanted = len(self._study.trials) < self._tuning.trials and not self._study.is_exhausted
-        return wanted and self._time.allows()
+        return wanted and self._time.allows(most_epochs(self._hp))
 
     def choose_seed(self) -> dict[str, Any]:
         """Train the best settings with each of the seeds; return the best run."""
@@ -204,7 +207,7 @@ class Search:
             folders[seed] = f"{prefix}seed-{seed}-of-{_trial_folder(best.number)}"
             if folders[seed] in self._study.notes:
                 continue
-            if not self._time.allows(seeds=False):
+            if not self._time.allows(first.max_epochs, seeds=False):
                 logger.warning("max_hours: no time is left for seed %d and later ones", seed)
                 break
             while len(self._running) >= self._shares.parallel:
@@ -291,7 +294,8 @@ class Search:
         run.train(folder, hp, prepared=prepared.folder, initial_seed=initial_seed)
         # A process that was killed may have reported the last value without deciding about the trial: it counts again.
         reported = 0 if trial is None else max(0, len(self._study.trials[trial.number].intermediate_values) - 1)
-        self._running.append(Running(run, folder, hp, trial, reported))
+        spent = 0.0 if trial is None else trial.user_attrs.get(_SECONDS, 0.0)
+        self._running.append(Running(run, folder, hp, trial, reported, spent))
         if self._study.finished + len(self._running) < self._tuning.trials + self._tuning.final_seeds - 1:
             self._add_spare(slot)
 
@@ -325,11 +329,18 @@ class Search:
             value = min((entry[self._metric] for entry in entries[: i + 1]), key=self._study.rank)
             is_losing = self._study.report(running.trial, step=i + 1, value=value)
             running.reported = i + 1
+            self._save_seconds(running)
             if is_losing and not running.ends_after(entries[i]):
                 running.pruned = True
                 running.run.abandon()
                 reason = f"{self._metric}={value:.6g} after {entries[i]['epoch']:.3g} epochs"
                 self._finish(running.trial, TrialState.PRUNED, reason=reason, **running.facts(entries[i]))
+
+    def _save_seconds(self, running: Running) -> None:
+        """Record the time of a trial and of the search until now, for a process that continues them."""
+        if running.trial is not None and not running.pruned:
+            running.trial.set_user_attr(_SECONDS, running.seconds)
+        self._time.save()
 
     def _end(self, running: Running) -> None:
         """Record the result of a run that has ended."""

@@ -3,7 +3,7 @@
 import math
 import time
 
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from container.tuning.study import TuningStudy
 from contracts.errors import ContractError
@@ -38,22 +38,26 @@ class TimeLimit:
         """Record the seconds in the study."""
         self._study.note(_SECONDS, self.seconds)
 
-    def allows(self, *, seeds: bool = True) -> bool:
-        """Return whether another run can finish before max_hours, and after it the seeds of the winner."""
+    def allows(self, max_epochs: int, *, seeds: bool = True) -> bool:
+        """Return whether a run of `max_epochs` can finish before max_hours, and after it the seeds of the winner."""
         hours = self._tuning.max_hours
         if hours is None or not self._study.finished:
             return True
         rounds = self._rounds() if seeds else 1
-        return self.seconds + rounds * self._longest() <= hours * _HOUR
+        return self.seconds + rounds * self._estimate(max_epochs) <= hours * _HOUR
 
-    def check(self) -> None:
-        """Raise ContractError if max_hours was too short for the only trial with a result."""
-        hours, longest = self._tuning.max_hours, self._longest()
-        complete = [trial for trial in self._study.trials if trial.state == TrialState.COMPLETE]
-        if hours is not None and len(complete) == 1 and longest > hours * _HOUR:
-            enough = math.ceil(self._rounds() * longest / _HOUR * 100) / 100
+    def check(self, max_epochs: int) -> None:
+        """Raise ContractError if max_hours was too short for the only trial with a result.
+
+        Args:
+            max_epochs: of the longest trial.
+        """
+        hours = self._tuning.max_hours
+        taken = [trial.user_attrs["seconds"] for trial in self._complete]
+        if hours is not None and len(taken) == 1 and taken[0] > hours * _HOUR:
+            enough = math.ceil(self._rounds() * self._estimate(max_epochs) / _HOUR * 100) / 100
             raise ContractError(
-                f"tuning.max_hours: {hours:g} h is too short for one trial: the first took {longest:.0f} s",
+                f"tuning.max_hours: {hours:g} h is too short for one trial: the first took {taken[0]:.0f} s",
                 f"Set max_hours to at least {enough:g}, or lower max_epochs.",
             )
 
@@ -62,6 +66,11 @@ class TimeLimit:
         seeds = (1 - self._tuning.final_seeds) // self._parallel
         return 1 - seeds + (self._tuning.final_model == "distill")
 
-    def _longest(self) -> float:
-        complete = (trial for trial in self._study.trials if trial.state == TrialState.COMPLETE)
-        return max((trial.user_attrs["seconds"] for trial in complete), default=0.0)
+    def _estimate(self, max_epochs: int) -> float:
+        """Return the seconds of a run without early stopping, as slow in each epoch as the slowest complete trial."""
+        facts = (trial.user_attrs for trial in self._complete)
+        return max((each["seconds"] / each["epochs"] * max_epochs for each in facts), default=0.0)
+
+    @property
+    def _complete(self) -> list[FrozenTrial]:
+        return [trial for trial in self._study.trials if trial.state == TrialState.COMPLETE]

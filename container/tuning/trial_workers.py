@@ -176,16 +176,26 @@ class TrialRun:
 
 @dataclass
 class Running:
-    """A run in progress: of a trial, or of the best settings with another seed."""
+    """A run in progress: of a trial, or of the best settings with another seed.
+
+    Attributes:
+        reported: validations that the study has.
+        spent: seconds of the earlier processes that ran the trial.
+    """
 
     run: TrialRun
     folder: Path
     hp: Hyperparameters
     trial: "Trial | None"
     reported: int
+    spent: float = 0.0
     since: float = field(default_factory=time.monotonic)
     state: dict[str, Any] = field(default_factory=dict)
     pruned: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return round(self.spent + time.monotonic() - self.since, 1)
 
     def ends_after(self, entry: Mapping[str, Any]) -> bool:
         """Return whether training ends after the validation `entry` of the history."""
@@ -197,8 +207,7 @@ class Running:
         history = self.state.get("history") or [{"step": 0, "epoch": 0.0}]
         last = history[-1] if entry is None else entry
         planned = round(last["step"] / last["epoch"] * self.hp.max_epochs) if last["epoch"] else 0
-        seconds = round(time.monotonic() - self.since, 1)
-        return {"seconds": seconds, "steps": last["step"], "epochs": last["epoch"], "planned_steps": planned}
+        return {"seconds": self.seconds, "steps": last["step"], "epochs": last["epoch"], "planned_steps": planned}
 
 
 def remove_run(folder: Path) -> None:

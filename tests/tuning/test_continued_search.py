@@ -28,12 +28,13 @@ def values(monkeypatch):
     """Replace the runs by values of the metric, in order; None is a failed run, an exception is raised."""
     left = []
 
-    def start(self, folder, hp, *, trial=None, **_):
+    def start(self, folder, changes, *, trial=None, **_):
         value = left.pop(0)
         if isinstance(value, Exception):
             raise value
         self._study.note("facts", asdict(DataFacts(10, (5, 5), (2, 2))))
         self._time.spent += HOUR
+        epochs = changes.get("max_epochs", self._hp.max_epochs)
         checkpoint = folder / "checkpoints" / CHECKPOINT
         checkpoint.mkdir(parents=True, exist_ok=True)
         (checkpoint / "run").write_text(folder.name)
@@ -42,7 +43,7 @@ def values(monkeypatch):
         elif value is None:
             self._finish(trial, TrialState.FAIL, reason="it diverged", seconds=HOUR, steps=1, planned_steps=2)
         else:
-            self._finish(trial, TrialState.COMPLETE, value=value, seconds=HOUR, steps=2, planned_steps=2)
+            self._finish(trial, TrialState.COMPLETE, value=value, seconds=HOUR, epochs=epochs, steps=2, planned_steps=2)
 
     monkeypatch.setattr(Search, "_start", start)
     return left
@@ -161,6 +162,16 @@ def test_more_hours_continue_a_search_that_ran_out_of_time(tmp_path, values):
     values += [0.8, 0.9]
     searched(tmp_path, trials=4, max_hours=4.5, final_seeds=1)
     assert numbers(paths) == [0, 1, 2, 3]
+
+
+def test_a_trial_starts_only_if_one_with_the_most_epochs_can_finish(tmp_path, values):
+    space = {**RATES, "max_epochs": [1, 4]}
+    values += [0.6]
+    paths, _ = searched(tmp_path, trials=4, max_hours=4.9, final_seeds=1, space=space, settings={"max_epochs": 1})
+    assert numbers(paths) == [0]
+    values += [0.5, 0.7]
+    paths, hp = searched(tmp_path, trials=2, max_hours=4.9, final_seeds=3, space=space, settings={"max_epochs": 1})
+    assert (numbers(paths), hp.seed) == ([0], 44), "a seed needs the time of its own epochs"
 
 
 def test_a_stop_during_a_transaction_takes_effect_after_it(tmp_path, values, monkeypatch):

@@ -9,6 +9,7 @@ import container.tuning.search as module
 from container.failure import Failure
 from container.tuning.search import search
 from container.tuning.study import TuningStudy
+from container.tuning.trial_workers import Running
 from container.workers import StopHandler
 from contracts.hyperparameter_files import load_hyperparameters
 from testing.jobs import write_job
@@ -125,3 +126,14 @@ def test_a_losing_trial_that_was_killed_before_its_end_was_recorded_is_pruned_wh
     trials = curves(tmp_path, [0.5] * 9, [0.4, *[0.9] * 8], begun=killed)
     assert states(trials) == [COMPLETE, PRUNED]
     assert trials[1].intermediate_values.keys() == {1}
+
+
+def test_the_time_of_a_trial_includes_that_before_a_kill(tmp_path, curves, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(TuningStudy, "finish", lambda *_, **__: pytest.fail("killed"))
+        patch.setattr(module.Search, "__exit__", lambda *_: None)
+        patch.setattr(Running, "seconds", 100.0)
+        with pytest.raises(pytest.fail.Exception):
+            curves(tmp_path, [0.5] * 9)
+    (trial,) = curves(tmp_path, [0.5] * 9)
+    assert trial.user_attrs["seconds"] >= 100
