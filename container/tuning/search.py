@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 _POLL = 0.1  # seconds
 _WINNER = "winner.json"
+_RUNS = "*-*"  # the folders of trials and seeds
 _SECONDS = "seconds"  # of a trial, as its attribute
 _FACTS = "facts"  # of the data, as a note of the study
 
@@ -87,6 +88,8 @@ def search(
             best = running.choose_seed()
     except ContractError:
         if study.best is None:
+            for folder in paths.tuning.glob(_RUNS):  # another search would resume from their checkpoints
+                remove_run(folder)
             study.discard()
         raise
     if earlier is not None and _order(study, earlier) <= _order(study, best):
@@ -100,7 +103,7 @@ def search(
         install_run(paths.tuning / folder, JobPaths(member_folder(paths, int(seed))).checkpoints)
     if not best["combined"]:
         install_run(paths.tuning / best["folder"], paths.checkpoints)
-    for folder in paths.tuning.glob("*-*"):
+    for folder in paths.tuning.glob(_RUNS):
         remove_run(folder)
     write_results(paths.output_data, study, hp, best)
     logger.info("winner: %s of %s=%.6g: %s", best["folder"], metric_of(hp), best["value"], json.dumps(best["changes"]))

@@ -15,6 +15,7 @@ from container.tuning.trial_workers import Shares
 from container.workers import StopHandler, StoppedBeforeTraining
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
+from contracts.paths import JobPaths
 from contracts.presets import DataFacts
 from testing.jobs import write_job
 
@@ -62,9 +63,17 @@ def installed(paths):
     return (paths.checkpoints / CHECKPOINT / "run").read_text()
 
 
-def numbers(paths):
+def rows(paths):
     with (paths.output_data / "tuning" / "trials.csv").open() as file:
-        return [int(row["number"]) for row in csv.DictReader(file)]
+        return list(csv.DictReader(file))
+
+
+def numbers(paths):
+    return [int(row["number"]) for row in rows(paths)]
+
+
+def states(paths):
+    return [row["state"] for row in rows(paths)]
 
 
 def test_more_trials_continue_the_study_and_a_better_one_is_the_winner(tmp_path, values):
@@ -82,8 +91,7 @@ def test_a_further_trial_whose_settings_do_not_fit_the_data_is_pruned(tmp_path, 
     searched(tmp_path, trials=2)
     values += [ContractError("'blue' is not a category"), 0.5]
     paths, _ = searched(tmp_path, trials=4)
-    with (paths.output_data / "tuning" / "trials.csv").open() as file:
-        assert [row["state"] for row in csv.DictReader(file)] == ["complete", "complete", "pruned", "complete"]
+    assert states(paths) == ["complete", "complete", "pruned", "complete"]
 
 
 def test_more_trials_that_are_worse_leave_the_winner(tmp_path, values):
@@ -230,6 +238,26 @@ def test_a_search_without_a_result_names_the_first_failure_and_may_be_corrected(
     values += [0.6, 0.7, 0.8]
     paths, _ = searched(tmp_path, trials=2, space={"lr": {"low": 1e-4, "high": 1e-3}})
     assert numbers(paths) == [0, 1]
+
+
+def test_a_search_that_is_discarded_leaves_no_checkpoints(tmp_path, values):
+    values += [None, None]
+    with pytest.raises(ContractError, match="no trial has a result"):
+        searched(tmp_path, trials=2)
+    assert not list((tmp_path / "checkpoints" / "tuning").rglob("*.ckpt"))
+
+
+def test_a_machine_with_too_few_gpus_leaves_the_study(tmp_path, values):
+    values += [None, RuntimeError("killed")]
+    with pytest.raises(RuntimeError):
+        searched(tmp_path, trials=2)
+    hp = load_hyperparameters(JobPaths(tmp_path))
+    hp = hp.model_copy(update={"nproc_per_node": 2})
+    with pytest.raises(ContractError, match="need 2 GPUs, but this machine has 1"):
+        search(JobPaths(tmp_path), hp, num_gpus=1, stop=StopHandler(), with_facts=lambda _: hp)
+    values += [0.6, 0.7]
+    paths, _ = searched(tmp_path, trials=2)
+    assert states(paths) == ["fail", "complete"]
 
 
 def test_hours_that_are_too_few_for_one_trial_are_an_error_with_its_duration(tmp_path, values):
