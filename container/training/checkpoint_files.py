@@ -1,4 +1,4 @@
-"""Find and remove checkpoints on disk, without torch.
+"""Find, move and remove checkpoints on disk, without torch.
 
     checkpoints/
       epoch=1-step=120.ckpt/   DCP's files, state.json, manifest.json (names and sizes of all files, written last)
@@ -10,6 +10,7 @@ links, because the sync of a checkpoint folder to S3 loses links.
 
 import json
 import logging
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -47,6 +48,16 @@ def clear_checkpoints(folder: Path) -> None:
         shutil.rmtree(path)
     for name in (LAST, BEST):
         (folder / name).unlink(missing_ok=True)
+
+
+def move_checkpoints(source: Path, target: Path) -> None:
+    """Move every checkpoint and the files that name one to the folder `target`, or go on after an interrupted move."""
+    target.mkdir(parents=True, exist_ok=True)
+    pointers = [path for path in (source / LAST, source / BEST) if path.is_file()]
+    for path in (*_checkpoint_folders(source), *pointers):
+        if (target / path.name).is_dir():  # a restored copy of the folder may have both
+            shutil.rmtree(target / path.name)
+        os.replace(path, target / path.name)
 
 
 def _checkpoint_folders(folder: Path) -> list[Path]:

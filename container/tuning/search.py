@@ -18,12 +18,12 @@ from container.decision.val_labels import check_val_labels
 from container.preflight import check_settings
 from container.preprocessing.prepare import prepare_data
 from container.timeline import duration
-from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
+from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints, move_checkpoints
 from container.tuning.ensemble import SEEDS, SOUP, member_folder
 from container.tuning.results import write_results
 from container.tuning.study import TuningStudy, check_metric
 from container.tuning.time_limit import TimeLimit
-from container.tuning.trial_workers import Running, Shares, TrialRun, install_run, remove_run, validations
+from container.tuning.trial_workers import Running, Shares, TrialRun, remove_run, validations
 from container.workers import StopHandler, StoppedBeforeTraining
 from contracts.atomic_files import write_text_atomically
 from contracts.errors import ContractError
@@ -97,17 +97,25 @@ def search(
     else:
         if earlier is not None and earlier["trial"] != best["trial"]:
             shutil.rmtree(paths.ensemble, ignore_errors=True)
+        elif earlier is not None and not earlier["combined"]:
+            # The search ended with one network, which may be one of those that are combined now.
+            move_checkpoints(paths.checkpoints, _checkpoints(paths, earlier["folder"]))
         clear_checkpoints(paths.checkpoints)
         write_text_atomically(winner, json.dumps(best, indent=1))
     for seed, folder in best["combined"].items():
-        install_run(paths.tuning / folder, JobPaths(member_folder(paths, int(seed))).checkpoints)
+        move_checkpoints(_checkpoints(paths, folder), JobPaths(member_folder(paths, int(seed))).checkpoints)
     if not best["combined"]:
-        install_run(paths.tuning / best["folder"], paths.checkpoints)
+        move_checkpoints(_checkpoints(paths, best["folder"]), paths.checkpoints)
     for folder in paths.tuning.glob(_RUNS):
         remove_run(folder)
     write_results(paths.output_data, study, hp, best)
     logger.info("winner: %s of %s=%.6g: %s", best["folder"], metric_of(hp), best["value"], json.dumps(best["changes"]))
     return parse_hyperparameters(running.settings(best["changes"]))  # of this job: it may have another calibration
+
+
+def _checkpoints(paths: JobPaths, folder: str) -> Path:
+    """Return the folder with the checkpoints of a run."""
+    return JobPaths(paths.tuning / folder).checkpoints
 
 
 def _order(study: TuningStudy, winner: Mapping[str, Any]) -> tuple[Any, int]:

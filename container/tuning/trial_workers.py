@@ -216,15 +216,6 @@ def remove_run(folder: Path) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
-def install_run(folder: Path, target: Path) -> None:
-    """Move the checkpoints of a run to the folder `target`, or go on where a move was interrupted."""
-    target.mkdir(parents=True, exist_ok=True)
-    for path in sorted((folder / "checkpoints").glob("*")):
-        if (target / path.name).is_dir():  # a restored copy of the folder may have both
-            shutil.rmtree(target / path.name)
-        os.replace(path, target / path.name)
-
-
 def validations(state: Mapping[str, Any], metric: str) -> list[dict[str, Any]]:
     """Return the entries of the validations in a training state at which the metric was defined."""
     return [entry for entry in state["history"] if entry.get(metric) is not None]

@@ -132,6 +132,19 @@ def test_more_seeds_join_the_networks_that_the_search_has_combined(tmp_path, val
     assert hp.ensemble == 3
 
 
+def test_the_network_of_a_search_without_time_for_seeds_joins_those_that_are_trained_later(tmp_path, values):
+    values += [0.6, 0.7, RuntimeError("killed")]
+    with pytest.raises(RuntimeError):
+        searched(tmp_path, trials=2, final_model="average")
+    paths, hp = searched(tmp_path, trials=2, final_model="average", max_hours=2)
+    assert (installed(paths), hp.ensemble) == ("trial-0001", 1)
+    values += [0.5]
+    paths, hp = searched(tmp_path, trials=2, final_model="average", max_hours=9)
+    assert members(paths) == {"seed-42": "trial-0001", "seed-43": "average-seed-43-of-trial-0001"}
+    assert hp.ensemble == 2
+    assert not (paths.checkpoints / CHECKPOINT).exists()
+
+
 def test_networks_of_a_better_trial_replace_those_that_the_search_has_combined(tmp_path, values):
     values += [0.6, 0.7, 0.65]
     searched(tmp_path, trials=2, final_model="average")
