@@ -18,14 +18,14 @@ from container.decision.val_labels import check_val_labels
 from container.preflight import check_settings
 from container.preprocessing.prepare import prepare_data
 from container.timeline import duration
-from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints, move_checkpoints
-from container.tuning.ensemble import SEEDS, SOUP, member_folder
+from container.training.checkpoint_files import clear_checkpoints
+from container.tuning.ensemble import SEEDS, SOUP
 from container.tuning.results import write_results
 from container.tuning.study import TuningStudy, check_metric
 from container.tuning.time_limit import TimeLimit
 from container.tuning.trial_workers import Running, Shares, TrialRun, remove_run, validations
+from container.tuning.winner import install_winner, read_winner, remove_runs
 from container.workers import StopHandler, StoppedBeforeTraining
-from contracts.atomic_files import write_text_atomically
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
@@ -36,8 +36,6 @@ from contracts.tuning_space import metric_of, most_epochs, trial_settings
 logger = logging.getLogger(__name__)
 
 _POLL = 0.1  # seconds
-_WINNER = "winner.json"
-_RUNS = "*-*"  # the folders of trials and seeds
 _SECONDS = "seconds"  # of a trial, as its attribute
 _FACTS = "facts"  # of the data, as a note of the study
 
@@ -68,59 +66,22 @@ def search(
         clear_checkpoints(paths.checkpoints)
         for folder in (paths.tuning, paths.ensemble):
             shutil.rmtree(folder, ignore_errors=True)
-    winner = paths.tuning / _WINNER
-    if not winner.is_file() and (complete_checkpoints(paths.checkpoints) or paths.ensemble.is_dir()):
-        raise ContractError(
-            f"tuning: {paths.checkpoints} has checkpoints of another run, which the winner would replace",
-            "Use another folder, or start over with resume=false, which removes them.",
-        )
+    earlier = read_winner(paths, hp)
     shares = Shares.of(hp, num_gpus=num_gpus)
     study = TuningStudy(paths, hp, num_workers=shares.num_workers)
-    earlier = json.loads(winner.read_text()) if winner.is_file() else None  # of a search that now has more trials
-    if earlier is not None and earlier["asked"] != hp.tuning.final_model:
-        raise ContractError(
-            f"tuning.final_model: is {hp.tuning.final_model}, but the search has ended with {earlier['asked']}",
-            "Set it back, or start over with resume=false.",
-        )
     try:
         with Search(paths, hp, study, shares, stop=stop, with_facts=with_facts) as running:
             running.run_trials()
             best = running.choose_seed()
     except ContractError:
         if study.best is None:
-            for folder in paths.tuning.glob(_RUNS):  # another search would resume from their checkpoints
-                remove_run(folder)
+            remove_runs(paths)  # another search would resume from their checkpoints
             study.discard()
         raise
-    if earlier is not None and _order(study, earlier) <= _order(study, best):
-        best = earlier
-    else:
-        if earlier is not None and earlier["trial"] != best["trial"]:
-            shutil.rmtree(paths.ensemble, ignore_errors=True)
-        elif earlier is not None and not earlier["combined"]:
-            # The search ended with one network, which may be one of those that are combined now.
-            move_checkpoints(paths.checkpoints, _checkpoints(paths, earlier["folder"]))
-        clear_checkpoints(paths.checkpoints)
-        write_text_atomically(winner, json.dumps(best, indent=1))
-    for seed, folder in best["combined"].items():
-        move_checkpoints(_checkpoints(paths, folder), JobPaths(member_folder(paths, int(seed))).checkpoints)
-    if not best["combined"]:
-        move_checkpoints(_checkpoints(paths, best["folder"]), paths.checkpoints)
-    for folder in paths.tuning.glob(_RUNS):
-        remove_run(folder)
+    best = install_winner(paths, study, best, earlier=earlier)
     write_results(paths.output_data, study, hp, best)
     logger.info("winner: %s of %s=%.6g: %s", best["folder"], metric_of(hp), best["value"], json.dumps(best["changes"]))
     return parse_hyperparameters(running.settings(best["changes"]))  # of this job: it may have another calibration
-
-
-def _checkpoints(paths: JobPaths, folder: str) -> Path:
-    """Return the folder with the checkpoints of a run."""
-    return JobPaths(paths.tuning / folder).checkpoints
-
-
-def _order(study: TuningStudy, winner: Mapping[str, Any]) -> tuple[Any, int]:
-    """Return what orders winners: the value, then the number of networks that it combines."""
-    return study.rank(winner["value"]), -len(winner["combined"])
 
 
 class Search:

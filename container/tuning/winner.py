@@ -1,0 +1,89 @@
+"""Keep the winner of a search: its record, and its checkpoints as those of the job or of an ensemble."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints, move_checkpoints
+from container.tuning.ensemble import member_folder
+from container.tuning.study import TuningStudy
+from container.tuning.trial_workers import remove_run
+from contracts.atomic_files import write_text_atomically
+from contracts.errors import ContractError
+from contracts.hyperparameters import Hyperparameters
+from contracts.paths import JobPaths
+
+_FILE = "winner.json"
+_RUNS = "*-*"  # the folders of trials and seeds
+
+
+def read_winner(paths: JobPaths, hp: Hyperparameters) -> dict[str, Any] | None:
+    """Return the winner of a search that has ended and may now have more trials; None if it has not ended.
+
+    Raises:
+        ContractError: the search has ended with another final_model, or the folder has checkpoints of another run.
+    """
+    assert hp.tuning is not None
+    file = paths.tuning / _FILE
+    if not file.is_file():
+        if complete_checkpoints(paths.checkpoints) or paths.ensemble.is_dir():
+            raise ContractError(
+                f"tuning: {paths.checkpoints} has checkpoints of another run, which the winner would replace",
+                "Use another folder, or start over with resume=false, which removes them.",
+            )
+        return None
+    winner = json.loads(file.read_text())
+    if winner["asked"] != hp.tuning.final_model:
+        raise ContractError(
+            f"tuning.final_model: is {hp.tuning.final_model}, but the search has ended with {winner['asked']}",
+            "Set it back, or start over with resume=false.",
+        )
+    return winner
+
+
+def install_winner(
+    paths: JobPaths, study: TuningStudy, best: dict[str, Any], *, earlier: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Move the checkpoints of the winner to those of the job, or of its ensemble, and remove the other runs.
+
+    Args:
+        best: the best run, as `Search.choose_seed` returns it.
+        earlier: the winner until now.
+
+    Returns:
+        `best`, or `earlier` if it is as good.
+    """
+    if earlier is not None and _order(study, earlier) <= _order(study, best):
+        best = earlier
+    else:
+        if earlier is not None and earlier["trial"] != best["trial"]:
+            shutil.rmtree(paths.ensemble, ignore_errors=True)
+        elif earlier is not None and not earlier["combined"]:
+            # The search ended with one network, which may be one of those that are combined now.
+            move_checkpoints(paths.checkpoints, _checkpoints(paths, earlier["folder"]))
+        clear_checkpoints(paths.checkpoints)
+        write_text_atomically(paths.tuning / _FILE, json.dumps(best, indent=1))
+    for seed, folder in best["combined"].items():
+        move_checkpoints(_checkpoints(paths, folder), JobPaths(member_folder(paths, int(seed))).checkpoints)
+    if not best["combined"]:
+        move_checkpoints(_checkpoints(paths, best["folder"]), paths.checkpoints)
+    remove_runs(paths)
+    return best
+
+
+def remove_runs(paths: JobPaths) -> None:
+    """Remove the checkpoints of every trial and seed that is not installed."""
+    for folder in paths.tuning.glob(_RUNS):
+        remove_run(folder)
+
+
+def _checkpoints(paths: JobPaths, folder: str) -> Path:
+    """Return the folder with the checkpoints of a run."""
+    return JobPaths(paths.tuning / folder).checkpoints
+
+
+def _order(study: TuningStudy, winner: Mapping[str, Any]) -> tuple[Any, int]:
+    """Return what orders winners: the value, then the number of networks that it combines."""
+    return study.rank(winner["value"]), -len(winner["combined"])
