@@ -26,7 +26,7 @@ from container.evaluation.findings import (
     metric_key,
 )
 from container.evaluation.plots import NAMED_CLASSES, area, hardest_first
-from container.evaluation.tuning_report import shown_setting, tuning_section
+from container.evaluation.tuning_report import TuningSection, shown_setting, standard_error, tuning_section
 
 SHOWN_COLUMNS = 20
 _MOST_CELLS_A_SIDE = 50
@@ -89,7 +89,7 @@ def render_report(
         label_issues=evaluation.label_issues,
         explanation=evaluation.explanation,
         importances=_importances(evaluation.explanation),
-        tuning=None if evaluation.tuning is None else tuning_section(evaluation.tuning, analyses["val"].intervals),
+        tuning=None if evaluation.tuning is None else _search(evaluation, analyses["val"]),
         training=_training(evaluation),
         best=best_validation(evaluation),
         metric_key=metric_key(evaluation),
@@ -97,6 +97,11 @@ def render_report(
         changed=_changed(evaluation.data_summary["splits"]),
         settings=settings(evaluation.hyperparameters),
     )
+
+
+def _search(evaluation: EvaluationInput, val: SplitAnalysis) -> TuningSection:
+    assert evaluation.tuning is not None
+    return tuning_section(evaluation.tuning, error=standard_error(evaluation, val.intervals))
 
 
 @functools.cache

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from container.evaluation import charts
+from container.evaluation.bootstrap import estimate_metrics
 from container.evaluation.charts import Axis, Bar, Series
+from container.evaluation.evaluation_input import EvaluationInput
 
 _MOST_SLICES = 8
 _INTERVAL = 2 * 1.96  # standard errors in the width of a 95 % interval
@@ -38,11 +41,11 @@ class TuningSection:
     trials: Sequence[Mapping[str, Any]]
 
 
-def tuning_section(summary: Mapping[str, Any], intervals: Mapping[str, tuple[float, float]]) -> TuningSection:
+def tuning_section(summary: Mapping[str, Any], *, error: float | None) -> TuningSection:
     """Return the section for the summary of container/tuning/results.py.
 
     Args:
-        intervals: 95 % intervals of metrics on val, by name.
+        error: standard error of the search's metric on val, if it is known.
     """
     trials = summary["trials"]
     names = list(dict.fromkeys(name for trial in trials for name in trial["settings"]))
@@ -53,7 +56,27 @@ def tuning_section(summary: Mapping[str, Any], intervals: Mapping[str, tuple[flo
     ranked = [name for name in summary["importance"] if name in names]
     for name in [*ranked, *(name for name in names if name not in ranked)][:_MOST_SLICES]:
         drawn.append(_slice(summary, name))
-    return TuningSection(_sentences(summary, intervals), drawn, names, trials)
+    return TuningSection(_sentences(summary, error), drawn, names, trials)
+
+
+def standard_error(evaluation: EvaluationInput, intervals: Mapping[str, tuple[float, float]]) -> float | None:
+    """Return the standard error of the search's metric for the sampling of val; None for a metric without an estimate.
+
+    Args:
+        intervals: 95 % intervals of metrics on val, by name.
+    """
+    assert evaluation.tuning is not None
+    name, val = evaluation.tuning["metric"].removeprefix("val/"), evaluation.splits["val"]
+    if name in intervals:
+        low, high = intervals[name]
+        return (high - low) / _INTERVAL
+    weighted = name == "loss" and evaluation.class_weights is not None
+    if weighted or (name == "average_precision" and len(evaluation.class_labels) == 2):
+        return None  # the bootstrap has no weights, and of two classes it takes the rarer one
+    scores = evaluation.uncalibrated.get("val", val.probabilities)
+    logits = np.log(np.maximum(scores, np.finfo(scores.dtype).tiny))
+    estimates = estimate_metrics(val.labels, logits, seed=0)
+    return estimates[name].standard_error if name in estimates else None
 
 
 def shown_setting(value: Any) -> str:
@@ -68,7 +91,7 @@ def saved_steps(trials: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     return planned - sum(trial["steps"] or 0 for trial in ran), planned
 
 
-def _sentences(summary: Mapping[str, Any], intervals: Mapping[str, tuple[float, float]]) -> list[str]:
+def _sentences(summary: Mapping[str, Any], error: float | None) -> list[str]:
     metric, winner, trials = summary["metric"], summary["winner"], summary["trials"]
     complete = sorted((trial for trial in trials if trial["state"] == "complete"), key=_order(summary))
     values = ", ".join(f"seed {seed} {_shown(value)}" for seed, value in winner["seeds"].items())
@@ -86,9 +109,7 @@ def _sentences(summary: Mapping[str, Any], intervals: Mapping[str, tuple[float, 
     if len(complete) > 1:
         gap = abs(complete[0]["value"] - complete[1]["value"])
         sentence = f"The best trial is {gap:.4g} from the second (trial {complete[1]['number']})."
-        interval = intervals.get(metric.removeprefix("val/"))
-        if interval is not None:
-            error = (interval[1] - interval[0]) / _INTERVAL
+        if error is not None:
             meaning = "more than" if gap > error else "at most"
             sentence += (
                 f" The standard error of {metric} is {error:.4g}: the difference is {meaning} one standard error."

@@ -3,9 +3,11 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from container.evaluation import tuning_report
+from container.evaluation.metrics import classification_metrics
 from container.evaluation.tuning_report import tuning_section
 from testing.evaluations import two_splits
 from tests.evaluation.test_report import HOSTILE, Page, charts, report, rows_of
@@ -44,27 +46,52 @@ def test_a_search_with_one_result_is_described_too(tmp_path, trials):
 
 
 def test_the_saved_steps_are_those_that_pruned_trials_did_not_take_and_failed_ones_do_not_count():
-    sentences = " ".join(tuning_section(summary(*WHOLE), {}).sentences)
+    sentences = " ".join(tuning_section(summary(*WHOLE), error=None).sentences)
     assert "saved 80 of 270 optimizer steps (29.6%)" in sentences
     assert "seed 42 0.84, seed 43 0.85, seed 44 failed" in sentences
 
 
-@pytest.mark.parametrize(("width", "meaning"), [(0.4, "at most one standard error"), (0.04, "more than one")])
-def test_the_distance_to_the_second_is_compared_with_the_standard_error_of_val(width, meaning):
-    sentences = " ".join(tuning_section(summary(*WHOLE), {"auroc": (0.5, 0.5 + width)}).sentences)
+@pytest.mark.parametrize(("error", "meaning"), [(0.1, "at most one standard error"), (0.01, "more than one")])
+def test_the_distance_to_the_second_is_compared_with_the_standard_error_of_val(error, meaning):
+    sentences = " ".join(tuning_section(summary(*WHOLE), error=error).sentences)
     assert "The best trial is 0.04 from the second (trial 0)." in sentences
     assert meaning in sentences
 
 
+@pytest.mark.parametrize("labels", [(0, 1), (0, 1, 2)])
+@pytest.mark.parametrize("metric", ["f1_score", "loss", "auroc", "accuracy"])
+def test_a_metric_has_the_standard_error_of_its_values_on_samples_of_val(tmp_path, metric, labels):
+    given = two_splits(300, labels=labels)
+    val, rng = given.splits["val"], np.random.default_rng(1)
+
+    def value(rows):
+        if metric == "loss":
+            return -np.log(val.probabilities[rows, val.labels[rows]]).mean()
+        return classification_metrics(val.labels[rows], val.probabilities[rows], [metric]).values[metric]
+
+    samples = [value(rng.integers(0, 300, 300)) for _ in range(300)]
+    given = replace(given, tuning=summary(*WHOLE, metric=f"val/{metric}"))
+    page = Page(report(tmp_path, given))
+    error = float(re.search(rf"The standard error of val/{metric} is ([\d.]+):", page.text)[1])
+    assert error == pytest.approx(np.std(samples), rel=0.25)
+
+
+def test_a_metric_that_the_bootstrap_does_not_have_has_no_standard_error(tmp_path):
+    for metric in ("precision", "average_precision"):
+        page = Page(report(tmp_path, replace(two_splits(), tuning=summary(*WHOLE, metric=f"val/{metric}"))))
+        assert "from the second" in page.text
+        assert "The standard error" not in page.text
+
+
 def test_equal_trials_do_not_differ_by_more_than_a_standard_error_of_zero():
     equal = summary(trial(0, 1.0), trial(1, 1.0))
-    sentences = " ".join(tuning_section(equal, {"auroc": (1.0, 1.0)}).sentences)
+    sentences = " ".join(tuning_section(equal, error=0.0).sentences)
     assert "The best trial is 0 from the second" in sentences
     assert "at most one standard error" in sentences
 
 
 def test_the_best_of_a_loss_is_the_lowest():
-    sentences = " ".join(tuning_section(summary(*WHOLE, metric="val/loss", minimizes=True), {}).sentences)
+    sentences = " ".join(tuning_section(summary(*WHOLE, metric="val/loss", minimizes=True), error=None).sentences)
     assert "from the second (trial 1)" in sentences
 
 
@@ -73,7 +100,7 @@ def drawn(*trials):
     with pytest.MonkeyPatch.context() as patch:
         found = []
         patch.setattr(tuning_report.charts, "line_chart", lambda series, **_: found.append(series) or "")
-        tuning_section(summary(*trials, importance={}), {})
+        tuning_section(summary(*trials, importance={}), error=None)
     return found[0], found[1]
 
 
