@@ -326,6 +326,7 @@ class Search:
                 "%s: %s", running.folder.name, f"{self._metric}={value:.6g}" if completed else f"failed: {reason}"
             )
             self._study.note(running.folder.name, value if completed else None)
+            self._study.back_up()
         elif completed:
             self._finish(running.trial, TrialState.COMPLETE, value=value, **running.facts())
         else:

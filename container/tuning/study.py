@@ -2,11 +2,14 @@
 
 import hashlib
 import json
+import logging
 import math
 import os
+import sqlite3
 import warnings
 import zlib
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from container.evaluation.metrics import classification_metrics
 from container.tables.data_files import find_data_files
-from contracts.atomic_files import write_text_atomically
+from contracts.atomic_files import AtomicFile, write_text_atomically
 from contracts.errors import ContractError, first_line, shown
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import read_object
@@ -34,7 +37,9 @@ from contracts.tuning_space import (
     trial_settings,
 )
 
-_FILE, _IDENTITY, _NAME = "study.db", "search.json", "search"
+logger = logging.getLogger(__name__)
+
+_FILE, _BACKUP, _IDENTITY, _NAME = "study.db", "study-backup.db", "search.json", "search"
 _START_OVER = "Copy the file again, or start over with resume=false, which removes the search."
 _STARTUP = 6  # trials with random settings, before TPE has a model of the space
 _REDUCTION = 3  # of the trials that reach a rung, about one in three continues
@@ -61,22 +66,44 @@ class TuningStudy:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         _check_identity(folder / _IDENTITY, _identity(paths, hp, num_workers=num_workers))
-        if not (folder / _FILE).is_file():
+        self._file, self._backup, self._identity_file = folder / _FILE, folder / _BACKUP, folder / _IDENTITY
+        if not self._file.is_file() and not self._backup.is_file():
             self._create(folder)
-        self._files = folder / _FILE, folder / _IDENTITY
         try:
-            self._storage = _storage(folder / _FILE)
+            self._load()
+        except ContractError as error:
+            if not self._backup.is_file():
+                raise
+            logger.warning("%s; the search goes on from the last finished trial, with %s", error.cause, self._backup)
+            self._file.with_name(f"{_FILE}-journal").unlink(missing_ok=True)  # SQLite would apply it to the backup
+            os.replace(self._backup, self._file)
+            self._load()
+            self.back_up()
+
+    def _load(self) -> None:
+        try:
+            if not self._file.is_file():
+                raise FileNotFoundError("the file is missing")
+            self._storage = _storage(self._file)
             self._study = optuna.load_study(study_name=_NAME, storage=self._storage)
+            self._study.get_trials()
         except Exception as error:  # of SQLite, SQLAlchemy or Optuna: the file is damaged, or of another version
             raise ContractError(
-                f"{folder / _FILE}: contains no search that can be continued: {first_line(error)}", _START_OVER
+                f"{self._file}: contains no search that can be continued: {first_line(error)}", _START_OVER
             ) from error
+
+    def back_up(self) -> None:
+        """Replace the backup by a copy of the study: a sync of the folder may read study.db while it is written."""
+        with AtomicFile(self._backup) as temporary:
+            temporary.unlink(missing_ok=True)
+            with closing(sqlite3.connect(self._file)) as source, closing(sqlite3.connect(temporary)) as copy:
+                source.backup(copy)
 
     def discard(self) -> None:
         """Remove the study, so that the next search may have other inputs."""
         self._storage.engine.dispose()
-        for file in self._files:
-            file.unlink()
+        for file in (self._backup, self._file, self._identity_file):
+            file.unlink(missing_ok=True)
 
     def _create(self, folder: Path) -> None:
         """Create the study completely or not at all; its first trial has the settings of the job."""
@@ -168,6 +195,7 @@ class TuningStudy:
         for name, fact in facts.items():
             trial.set_user_attr(name, fact)
         self._study.tell(trial, value if state == TrialState.COMPLETE else None, state=state)
+        self.back_up()
 
     def note(self, name: str, value: Any) -> None:
         """Record a fact about the search."""

@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -41,6 +42,7 @@ def values(monkeypatch):
         (checkpoint / "run").write_text(folder.name)
         if trial is None:
             self._study.note(folder.name, value)
+            self._study.back_up()
         elif value is None:
             self._finish(trial, TrialState.FAIL, reason="it diverged", seconds=HOUR, steps=1, planned_steps=2)
         else:
@@ -306,6 +308,19 @@ def test_a_search_of_another_space_is_refused_and_the_study_stays(tmp_path, valu
     values += [0.9, 0.5]
     searched(tmp_path, trials=3)
     assert numbers(paths) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b"damaged" * 1000), Path.unlink])
+def test_a_search_whose_study_is_damaged_goes_on_with_its_backup(tmp_path, values, damage, caplog):
+    values += [0.6, 0.7, 0.65]
+    paths, _ = searched(tmp_path, trials=2)
+    for number in (3, 4):
+        damage(paths.tuning / "study.db")
+        values += [0.5]
+        searched(tmp_path, trials=number)
+        assert "study.db: contains no search that can be continued" in caplog.text
+        assert "the search goes on from the last finished trial" in caplog.text
+    assert (numbers(paths), states(paths)) == ([0, 1, 2, 3], ["complete"] * 4)
 
 
 def test_another_number_of_processes_of_a_trial_is_refused(tmp_path, values):
