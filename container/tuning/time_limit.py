@@ -47,17 +47,17 @@ class TimeLimit:
         return self.seconds + rounds * self._estimate(max_epochs) <= hours * _HOUR
 
     def check(self, max_epochs: int) -> None:
-        """Raise ContractError if max_hours was too short for the only trial with a result.
+        """Raise ContractError if max_hours was too short for each of the first trials, and no other has a result.
 
         Args:
             max_epochs: of the longest trial.
         """
         hours = self._tuning.max_hours
         taken = [trial.user_attrs["seconds"] for trial in self._complete]
-        if hours is not None and len(taken) == 1 and taken[0] > hours * _HOUR:
+        if hours is not None and 0 < len(taken) <= self._parallel and min(taken) > hours * _HOUR:
             enough = math.ceil(self._rounds() * self._estimate(max_epochs) / _HOUR * 100) / 100
             raise ContractError(
-                f"tuning.max_hours: {hours:g} h is too short for one trial: the first took {taken[0]:.0f} s",
+                f"tuning.max_hours: {hours:g} h is too short for one trial: the first took {min(taken):.0f} s",
                 f"Set max_hours to at least {enough:g}, or lower max_epochs.",
             )
 

@@ -12,6 +12,7 @@ from optuna.trial import TrialState
 from container.failure import Failure
 from container.tuning.search import Running, Search, search
 from container.tuning.study import TuningStudy
+from container.tuning.time_limit import TimeLimit
 from container.tuning.trial_workers import Shares
 from container.workers import StopHandler, StoppedBeforeTraining
 from contracts.errors import ContractError
@@ -281,6 +282,15 @@ def test_hours_that_are_too_few_for_one_trial_are_an_error_with_its_duration(tmp
         searched(tmp_path, trials=3, max_hours=0.5)
     assert short.value.cause == "tuning.max_hours: 0.5 h is too short for one trial: the first took 3600 s"
     assert short.value.fix == "Set max_hours to at least 2, or lower max_epochs."
+
+
+def test_hours_that_are_too_few_for_parallel_trials_are_an_error(tmp_path, values, monkeypatch):
+    values += [0.6, 0.7]
+    allowed = iter([True, True, False])
+    with monkeypatch.context() as patch:
+        patch.setattr(TimeLimit, "allows", lambda *_, **__: next(allowed))  # both begin before one has ended
+        with pytest.raises(ContractError, match="0.5 h is too short for one trial: the first took 3600 s"):
+            searched(tmp_path, trials=3, max_hours=0.5, parallel=2)
 
 
 def test_the_summary_of_a_search_has_the_reason_of_a_failure(tmp_path, values):
