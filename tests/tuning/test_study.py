@@ -3,6 +3,7 @@
 import json
 import warnings
 
+import optuna
 import pytest
 from optuna.trial import TrialState
 
@@ -94,9 +95,34 @@ def test_more_trials_and_more_hours_go_on_with_the_search(tmp_path):
     assert len(opened(tmp_path, tuning={"trials": 99, "max_hours": 2, "final_seeds": 1}).trials) == 1
 
 
-def test_trials_that_do_not_show_the_importance_of_a_setting_give_none(tmp_path):
+def test_the_setting_that_changes_the_metric_has_the_largest_importance(tmp_path):
     study = opened(tmp_path)
-    for value in (0.5, 0.5):
+    for _ in range(10):
+        trial = study.begin()
+        value = 1.0 if study.settings(trial)["num_channels"] == [8, 8] else 0.5
+        study.finish(trial, TrialState.COMPLETE, value=value + trial.params["lr"] / 100)
+    importance = study.importance()
+    assert set(importance) == set(SPACE)
+    assert sum(importance.values()) == pytest.approx(1)
+    assert max(importance, key=importance.__getitem__) == "num_channels"
+
+
+def test_an_error_of_the_importance_is_not_hidden(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise ValueError("wrong")
+
+    study = opened(tmp_path)
+    for value in (0.5, 0.6):
+        finished(study, value)
+    monkeypatch.setattr(optuna.importance, "get_param_importances", fail)
+    with pytest.raises(ValueError, match="wrong"):
+        study.importance()
+
+
+@pytest.mark.parametrize("values", [(), (0.5,), (0.5, 0.5)])
+def test_trials_that_do_not_show_the_importance_of_a_setting_give_none(tmp_path, values):
+    study = opened(tmp_path)
+    for value in values:
         finished(study, value)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
