@@ -8,7 +8,11 @@ from contracts.tuning import Tuning, TuningSection
 
 TuningJobName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,31}$")]
 _SHARED: tuple[str, ...] = ("metric", "trials", "max_hours", "parallel", "space")  # settings of both engines
-_TUNER_HOURS = (1 / 30, 4380)  # MaxRuntimeInSeconds: 120 to 15,768,000
+# Quotas of the service that cannot be raised: https://docs.aws.amazon.com/sagemaker/latest/dg/automatic-model-tuning-limits.html
+_TUNER_HOURS = (1 / 30, 30 * 24)  # MaxRuntimeInSeconds is at least 120
+_MOST_TRIALS = {"Bayesian": 750, "Hyperband": 750, "Random": 10_000}
+_MOST_PARALLEL = 100
+_MOST_SETTINGS = 30
 
 
 class WarmStart(TuningSection):
@@ -45,10 +49,22 @@ class Search(Tuning):
         wrong = sorted(others & self.model_fields_set)
         if wrong:
             raise ValueError(f"{', '.join(wrong)} cannot be set with engine: {self.engine}")
-        lowest, highest = _TUNER_HOURS
-        if tuner and self.max_hours is not None and not lowest <= self.max_hours <= highest:
-            raise ValueError(f"max_hours must be from {lowest:.3f} to {highest:,} with engine: sagemaker")
+        if tuner:
+            self._check_quotas()
         return self
+
+    def _check_quotas(self) -> None:
+        lowest, highest = _TUNER_HOURS
+        if self.max_hours is not None and not lowest <= self.max_hours <= highest:
+            raise ValueError(f"max_hours must be from {lowest:.3f} to {highest:,} with engine: sagemaker")
+        for name, value, most in (
+            ("trials", self.trials, _MOST_TRIALS[self.strategy]),
+            ("parallel", self.parallel or 1, _MOST_PARALLEL),
+            ("the number of settings in space", len(self.space or {}), _MOST_SETTINGS),
+        ):
+            if value > most:
+                job = f"a tuning job of SageMaker with strategy {self.strategy}"
+                raise ValueError(f"{name} is {value:,}, but {job} has at most {most:,}")
 
     @property
     def by_tuner(self) -> bool:

@@ -14,13 +14,25 @@ from contracts.hyperparameter_files import TUNER_METRIC, load_hyperparameters
 from contracts.paths import JobPaths
 from contracts.steps import PYTORCH_TRAINING
 from contracts.tuning import Tuning
+from contracts.tuning_space import tunable
 from pipeline.aws.definition import aws_plan, build_pipeline, definition, specs_of
 from pipeline.aws.limits import _OPERATIONS, key_of
 from pipeline.aws.session import offline_session
 from pipeline.local.docker import local_config
 from pipeline.local.run import name_engine
 from pipeline.plan import LONGEST_VALUE, MOST_VALUES, make_plan
-from testing.pipelines import AWS, CONFIG, EVERYTHING, SEARCH, all_steps, alternative, filled_in, loopback_only, tuned
+from testing.pipelines import (
+    AWS,
+    CONFIG,
+    EVERYTHING,
+    SEARCH,
+    all_steps,
+    alternative,
+    configuration,
+    filled_in,
+    loopback_only,
+    tuned,
+)
 
 STEP = PYTORCH_TRAINING.name
 
@@ -293,8 +305,12 @@ def test_what_the_tuner_cannot_do_is_an_error_that_names_the_setting(changes, ca
     [
         ({"final_seeds": 3}, "final_seeds cannot be set with engine: sagemaker"),
         ({"engine": "container"}, "warm_start cannot be set with engine: container"),
-        ({"max_hours": 0.01}, "max_hours must be from 0.033 to 4,380"),
-        ({"max_hours": 5000}, "max_hours must be from 0.033 to 4,380"),
+        ({"max_hours": 0.01}, "max_hours must be from 0.033 to 720"),
+        ({"max_hours": 721}, "max_hours must be from 0.033 to 720"),
+        ({"trials": 751}, "trials is 751, but a tuning job of SageMaker with strategy Bayesian has at most 750"),
+        ({"trials": 751, "strategy": "Hyperband"}, "with strategy Hyperband has at most 750"),
+        ({"parallel": 101}, "parallel is 101, but a tuning job of SageMaker with strategy Bayesian has at most 100"),
+        ({"space": {name: [1] for name in tunable()[:31]}}, "the number of settings in space is 31, but"),
         ({"strategy": "Grid"}, "'Bayesian', 'Random' or 'Hyperband'"),
         ({"warm_start": {"parents": []}}, "at least 1 item"),
         ({"warm_start": {"parents": ["a_b"]}}, "should match pattern"),
@@ -304,6 +320,12 @@ def test_what_the_tuner_cannot_do_is_an_error_that_names_the_setting(changes, ca
 def test_a_key_that_the_engine_does_not_have_is_refused(section, cause):
     with pytest.raises(ValidationError, match=re.escape(cause)):
         tuned(**section)
+
+
+def test_the_quotas_of_the_service_are_limits_of_its_tuner_only():
+    assert tuned(trials=10_000, strategy="Random").tuning
+    assert tuned(trials=750, parallel=100, max_hours=720).tuning
+    assert configuration(tuning={"trials": 10_000, "parallel": 101, "max_hours": 721}).tuning
 
 
 def test_a_refused_argument_of_the_tuner_is_named_by_its_key():
