@@ -2,10 +2,11 @@
 
 tpe       TPE with pruning, as `python -m container tune` runs it
 random    the same with settings drawn at random
-killed    the search tpe, killed at random moments; its trials must be those of tpe
+killed    the search tpe, killed at random moments; the exit code is 1 if its trials are not those of tpe
 """
 
 import argparse
+import collections
 import json
 import random
 import re
@@ -14,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,10 @@ RANDOM = (
 )
 COLUMNS = (
     *("search", "trials", "complete", "pruned", "best val AUROC", "test AUROC of the winner"),
-    *("steps saved", "first step after the last trial's end", "whole search"),
+    *("steps saved", "first step after the last trial's end", "whole search", "kills"),
 )
+LOG = "tune.log"
+_ENDED = re.compile(r"trial (\d+) (?:complete|pruned|fail): ")
 _FIRST_STEP = re.compile(r"first optimizer step done ([\d.]+) s after")
 
 
@@ -64,14 +68,31 @@ def main() -> int:
     rows, trials = [], {}
     for name in arguments.searches:
         paths = _lay_out(arguments.work / name, arguments)
-        seconds = _run(paths, sampler=name, kills=arguments.kills if name == "killed" else 0)
+        seconds, kills = _run(paths, sampler=name, kills=arguments.kills if name == "killed" else 0)
         study = TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
-        trials[name] = [(trial.state, trial.value, trial.params) for trial in study.trials]
-        rows.append(_row(name, paths, study, seconds))
+        trials[name] = [
+            {"state": each.state, "value": each.value, "settings": each.params, "validations": each.intermediate_values}
+            for each in study.trials
+        ]
+        rows.append((*_row(name, paths, study, seconds), str(kills)))
     print_table("Search on Women's Clothing Reviews", COLUMNS, rows)
     if {"tpe", "killed"} <= trials.keys():
-        print(f"The killed search has the same trials: {trials['tpe'] == trials['killed']}")
+        different = differences(trials["tpe"], trials["killed"], log=(arguments.work / "killed" / LOG).read_text())
+        print("\n".join(different) or "The killed search has the same trials, and none of them ended twice.")
+        return 1 if different else 0
     return 0
+
+
+def differences(expected: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], *, log: str) -> list[str]:
+    """Return the differences of a search that was killed from one that was not, and the trials that it repeated."""
+    lines = [] if len(expected) == len(found) else [f"{len(found)} trials instead of {len(expected)}"]
+    for number, (one, other) in enumerate(zip(expected, found)):
+        for name in one:
+            if one[name] != other[name]:
+                lines.append(f"trial {number}: {name} {other[name]} instead of {one[name]}")
+    ended = collections.Counter(_ENDED.findall(log))
+    lines += [f"trial {number} ended {times} times" for number, times in ended.items() if times > 1]
+    return lines
 
 
 def _lay_out(root: Path, arguments: argparse.Namespace) -> JobPaths:
@@ -83,13 +104,13 @@ def _lay_out(root: Path, arguments: argparse.Namespace) -> JobPaths:
     return lay_out_job(root, tables, values)
 
 
-def _run(paths: JobPaths, *, sampler: str, kills: int) -> float:
-    """Run the search to its end, killing it `kills` times; return its seconds."""
+def _run(paths: JobPaths, *, sampler: str, kills: int) -> tuple[float, int]:
+    """Run the search to its end, killing it up to `kills` times; return its seconds and the kills."""
     start = ["-c", RANDOM] if sampler == "random" else ["-m", "container"]
     command = [sys.executable, *start, "tune", "--root", str(paths.root)]
     began = time.perf_counter()
     draw, code = random.Random(0), 1
-    log = paths.root / "tune.log"
+    log, killed = paths.root / LOG, 0
     print(f"Searching in {paths.root}; the log: {log}", flush=True)
     with log.open("w") as sink:
         for left in range(kills, -1, -1):
@@ -100,9 +121,10 @@ def _run(paths: JobPaths, *, sampler: str, kills: int) -> float:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+                killed += 1
     if code:
         sys.exit(f"the search ended with exit code {code}:\n{log.read_text()[-2000:]}")
-    return time.perf_counter() - began
+    return time.perf_counter() - began, killed
 
 
 def _row(name: str, paths: JobPaths, study: TuningStudy, seconds: float) -> tuple[str, ...]:

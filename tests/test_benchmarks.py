@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import review_data
+from benchmarks.tune import differences
 from testing.jobs import REPOSITORY
 
 
@@ -55,6 +56,18 @@ def test_generated_reviews_keep_bringing_new_words():
         for block in review_data.generate_reviews(40_000, seed=3)
     )
     assert len(second - first) > 500
+
+
+def test_a_killed_search_with_another_validation_or_a_repeated_trial_differs():
+    trial = {"state": "complete", "value": 0.5, "settings": {"lr": 0.1}, "validations": {1: 0.4, 2: 0.5}}
+    log = "trial 0 complete: val/auroc=0.5\n"
+    assert not differences([trial], [trial], log=log)
+    other = {**trial, "validations": {1: 0.3, 2: 0.5}}
+    assert differences([trial], [other], log=log) == [
+        "trial 0: validations {1: 0.3, 2: 0.5} instead of {1: 0.4, 2: 0.5}"
+    ]
+    assert differences([trial], [trial], log=log * 2) == ["trial 0 ended 2 times"]
+    assert differences([trial], [], log=log) == ["0 trials instead of 1"]
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from container.decision.val_labels import check_val_labels
 from container.preflight import check_settings
 from container.preprocessing.prepare import prepare_data
-from container.timeline import duration
+from container.timeline import Timeline, duration
 from container.training.checkpoint_files import clear_checkpoints
 from container.tuning.ensemble import SEEDS, SOUP
 from container.tuning.results import write_results
@@ -142,13 +142,14 @@ class Search:
         )  # fmt: skip
         while True:
             while len(self._running) < self._shares.parallel:
+                timeline = Timeline()
                 if unfinished:
                     trial = self._study.begin(unfinished.pop(0))
                 elif self._wants_another():
                     trial = self._study.begin()
                 else:
                     break
-                self._start_trial(trial)
+                self._start_trial(trial, timeline)
             if not self._running:
                 break
             self._wait()
@@ -187,6 +188,7 @@ class Search:
             self._start(
                 self._paths.tuning / folders[seed],
                 {**changes, "seed": seed} | ({"ensemble_model": kind} if kind == SOUP else {}),
+                timeline=Timeline(),
                 data_of=None if kind == "best" else first,
                 initial_seed=self._hp.seed if kind == SOUP else None,
             )
@@ -221,7 +223,7 @@ class Search:
         check_settings(self._paths, hp, hosts=1, per_host=self._shares.num_workers)
         return hp
 
-    def _start_trial(self, trial: Trial) -> None:
+    def _start_trial(self, trial: Trial, timeline: Timeline) -> None:
         """Begin a trial. A combination that is invalid or was tried before ends it.
 
         Data that not even one trial can use ends the search.
@@ -234,7 +236,7 @@ class Search:
         try:
             self._checked(changes)
             is_valid = True
-            self._start(self._paths.tuning / _trial_folder(trial.number), changes, trial=trial)
+            self._start(self._paths.tuning / _trial_folder(trial.number), changes, timeline=timeline, trial=trial)
         except ContractError as error:
             if is_valid and not self._has_data:
                 raise
@@ -245,6 +247,7 @@ class Search:
         folder: Path,
         changes: dict[str, Any],
         *,
+        timeline: Timeline,
         trial: Trial | None = None,
         data_of: Hyperparameters | None = None,
         initial_seed: int | None = None,
@@ -263,7 +266,8 @@ class Search:
         check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
         self._has_data = True
         run = self._spares.pop(slot)
-        run.train(folder, hp, prepared=prepared.folder, initial_seed=initial_seed)
+        timeline.mark("prepare data")
+        run.train(folder, hp, prepared=prepared.folder, initial_seed=initial_seed, timeline=timeline)
         # A process that was killed may have reported the last value without deciding about the trial: it counts again.
         reported = 0 if trial is None else max(0, len(self._study.trials[trial.number].intermediate_values) - 1)
         spent = 0.0 if trial is None else trial.user_attrs.get(_SECONDS, 0.0)

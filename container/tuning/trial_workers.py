@@ -16,6 +16,7 @@ from container.hosts.control import Control
 from container.hosts.topology import Topology
 from container.job import Fold, Job, Scratch
 from container.processes import available_cores
+from container.timeline import Timeline
 from container.training.checkpoint_files import LAST
 from container.workers import StopHandler, Workers
 from contracts.errors import ContractError
@@ -117,6 +118,7 @@ class TrialRun:
         prepared: Path,
         fold: Fold | None = None,
         initial_seed: int | None = None,
+        timeline: Timeline | None = None,
     ) -> None:
         """Begin to train and validate in `folder`, or go on from its checkpoints; return at once.
 
@@ -125,7 +127,10 @@ class TrialRun:
         paths = JobPaths(folder)
         self._checkpoints = paths.checkpoints
         self._checkpoints.mkdir(parents=True, exist_ok=True)
-        job = Job(paths, hp, self._scratch, prepared, kind="trial", fold=fold, initial_seed=initial_seed)
+        job = Job(
+            paths, hp, self._scratch, prepared, timeline or Timeline(),
+            kind="trial", fold=fold, initial_seed=initial_seed,
+        )  # fmt: skip
         self._thread = threading.Thread(target=self._run, args=(job,), daemon=True)
         self._thread.start()
 

@@ -28,7 +28,7 @@ class Run:
         self.slot = slot
         self.failure, self.completed, self.abandoned, self.seen = None, False, False, 0
 
-    def train(self, folder, hp, *, prepared, initial_seed):
+    def train(self, folder, hp, *, prepared, initial_seed, timeline):
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         number = int(folder.name.removeprefix("trial-"))
         self.values = self.curves[number]

@@ -23,7 +23,7 @@ class Run:
     def __init__(self, shares, slot):
         self.slot = slot
 
-    def train(self, folder, hp, *, prepared, initial_seed):
+    def train(self, folder, hp, *, prepared, initial_seed, timeline):
         self.trained.append(hp)
         (folder / "checkpoints" / "epoch=0-step=1.ckpt").mkdir(parents=True)
 
