@@ -181,6 +181,16 @@ def test_the_report_says_where_everything_is(story):
     assert "## Metrics" in report
 
 
+@pytest.mark.long
+def test_a_search_is_taken_from_the_cache_with_its_results(tmp_path):
+    tuning = {"trials": 2, "final_seeds": 1, "space": {"lr": {"low": 1e-3, "high": 3e-3}}}
+    first, again = (run(tmp_path, tuning=tuning, condition=OUT_OF_REACH) for _ in range(2))
+    assert first.states()["PyTorchTraining"] == "done", first.errors
+    assert again.states() == {**dict.fromkeys(STEPS, "cached"), "MetricCondition": "failed"}
+    (trials,) = (tmp_path / "root/steps/PyTorchTraining").glob("*/ml/output/data/tuning/trials.csv")
+    assert len(trials.read_text().splitlines()) == 1 + tuning["trials"]
+
+
 def test_a_step_that_fails_is_named_with_its_cause_and_nothing_is_registered(tmp_path):
     table = tmp_path / "table"
     table.mkdir()

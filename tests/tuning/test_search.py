@@ -2,12 +2,15 @@
 
 import csv
 import json
+import os
 import re
+import signal
 import time
 
 import pytest
 import torch.distributed as dist
 
+from container.__main__ import main
 from container.job import Job, Scratch
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
@@ -21,7 +24,17 @@ from container.tuning.study import TuningStudy
 from container.workers import StopHandler
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import choose_settings, load_hyperparameters, read_settings
-from testing.jobs import ONE_LAYER, failure_line, metrics, run_train, start_train, table, write_job, write_table
+from testing.jobs import (
+    ONE_LAYER,
+    failure_line,
+    metrics,
+    run_train,
+    start_train,
+    table,
+    write_hyperparameters,
+    write_job,
+    write_table,
+)
 
 SEARCH = {
     "metric": "val/auroc",
@@ -45,6 +58,14 @@ def log_of(paths):
 
 def study_of(paths):
     return TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
+
+
+def described(paths):
+    """Everything about the trials of a search but their times."""
+    return [
+        (trial.number, trial.state, trial.value, trial.params, trial.intermediate_values)
+        for trial in study_of(paths).trials
+    ]
 
 
 def rows_of(paths):
@@ -134,13 +155,6 @@ def test_a_search_that_is_killed_again_and_again_ends_with_the_same_study(search
         process.kill()
         process.wait()
     log = run_train(paths)
-
-    def described(where):
-        return [
-            (trial.number, trial.state, trial.value, trial.params, trial.intermediate_values)
-            for trial in study_of(where).trials
-        ]
-
     assert described(paths) == described(searched[0])
     lines = re.findall(r"trial (\d+) (?:complete|pruned|fail): ", log)
     assert len(lines) == len(set(lines))
@@ -157,6 +171,45 @@ def test_a_stopped_search_exits_as_a_stopped_job_and_goes_on(searched, tmp_path)
     assert process.wait(timeout=120) == 143
     assert "the search has 1 of 6 trials" in log_of(paths)
     assert [trial.number for trial in study_of(paths).trials if trial.state.is_finished()] == [0]
+    write_hyperparameters(paths, {**JOB, "tuning": {**SEARCH, "trials": 3, "final_seeds": 1}})
+    run_train(paths)
+    assert described(paths) == described(searched[0])[:3]
+
+
+@pytest.mark.slow
+def test_parallel_trials_are_complete_although_a_worker_of_one_is_killed(tmp_path):
+    space = {"lr": {"low": 1e-3, "high": 3e-3}}
+    tuning = {"metric": "val/auroc", "trials": 2, "parallel": 2, "final_seeds": 1, "space": space}
+    overrides = {**JOB, "max_epochs": 1, "val_check_interval": 1.0, "checkpoint_every_n_steps": 3, "tuning": tuning}
+    paths = write_job(tmp_path, overrides=overrides, rows=(400, 24, 24))
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    process = start_train(paths, warm=True, TMPDIR=str(scratch))
+    trial = paths.tuning / "trial-0000"
+    deadline = time.monotonic() + 120
+    while not (trial / "checkpoints" / "last.ckpt").is_file():
+        assert process.poll() is None, log_of(paths)
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(worker_of(trial, scratch), signal.SIGKILL)
+    assert process.wait(timeout=120) == 0, log_of(paths)
+    assert "restart 1 of 3, from checkpoint epoch=0-step=" in log_of(paths)
+    assert "2 at a time with 1 processes each" in log_of(paths)
+    assert [row["state"] for row in rows_of(paths)] == ["complete", "complete"]
+
+
+def worker_of(folder, scratch):
+    """The process id of the worker that trains in `folder`, from the scratch folders of the runs."""
+    jobs = [job for job in scratch.glob("trial-*/job.json") if json.loads(job.read_text())["root"] == str(folder)]
+    return json.loads((jobs[0].parent / "pid.rank0").read_text())
+
+
+def test_the_options_of_the_command_tune_are_settings_of_the_search(tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr("container.supervisor.train", lambda paths, **settings: given.append((paths.root, settings)))
+    main(["tune", "--root", str(tmp_path), "--trials", "3", "--max-hours", "1"])
+    main(["tune", "--root", str(tmp_path)])
+    assert given == [(tmp_path, {"tuning": {"trials": 3, "max_hours": 1.0}}), (tmp_path, {"tuning": {}})]
 
 
 @pytest.mark.slow
