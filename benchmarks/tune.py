@@ -116,7 +116,7 @@ def _run(paths: JobPaths, *, sampler: str, kills: int) -> tuple[float, int]:
         for left in range(kills, -1, -1):
             process = subprocess.Popen(command, cwd=REPOSITORY, stdout=sink, stderr=subprocess.STDOUT)
             try:
-                code = process.wait(draw.uniform(5, 60) if left else None)
+                code = process.wait(draw.uniform(5, 25) if left else None)
                 break
             except subprocess.TimeoutExpired:
                 process.kill()
