@@ -99,6 +99,8 @@ def plain_type(annotation: Any) -> Any:
 
 def type_name(annotation: Any) -> str:
     """Return an annotation as text, without the names of modules."""
+    if typing.get_origin(annotation) is Literal:
+        return f"one of {', '.join(map(str, typing.get_args(annotation)))}"
     return re.sub(r"\b[a-z_]+\.", "", str(annotation)) if typing.get_args(annotation) else annotation.__name__
 
 

@@ -30,7 +30,7 @@ class Hyperparameters(DataAndModel):
 
     # fmt: off
     preset: Preset = declare("documents", group="training", scope="run",
-        about="Values of the settings that you do not set: documents = the defaults in this page; recommended = values that gave better models in measurements, for about the same time; best = the same, with several networks, for several times the time (docs/presets.md).")
+        about="Values of the settings that you do not set: documents = the declared defaults; recommended = values that gave better models in measurements, for about the same time; best = the same, with several networks, for several times the time (docs/presets.md).")
     batch_size: int = declare(32, group="training", scope="run", ge=1, le=1_000_000,
         about="Records per data-parallel rank and forward pass; a pipeline splits them into num_microbatches microbatches.")
     max_epochs: int = declare(10, group="training", scope="run", ge=1, le=1_000_000, about="Maximum number of passes over train.")

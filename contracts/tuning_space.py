@@ -109,7 +109,20 @@ def set_by_search(hp: Hyperparameters) -> dict[str, str]:
     if hp.tuning is None:
         return {}
     metric = {} if hp.tuning.metric is None else {"early_stop_metric": "tuning.metric"}
-    return {**dict.fromkeys(space_of(hp), "tuning.space"), **metric}
+    place = "tuning.space" if hp.tuning.space else "its default space"
+    return {**dict.fromkeys(space_of(hp), place), **metric}
+
+
+def describe_space(space: Space) -> str:
+    """Return the values of each setting of a space on one line."""
+    described = []
+    for name, values in space.items():
+        if isinstance(values, Range):
+            step = f" by {values.step:g}" if values.step else ""
+            described.append(f"{name} {values.low:g} to {values.high:g}{step} ({values.scale})")
+        else:
+            described.append(f"{name} {json.dumps(values)}")
+    return ", ".join(described)
 
 
 def metric_of(hp: Hyperparameters) -> str:

@@ -98,7 +98,10 @@ def companion_section(report: CompanionReport, class_labels: Sequence[int | str]
         "average_precision": "average precision of the rarer class" if binary else "average precision",
         "f1_score": f"F1 of class {class_labels[1]} at 0.5" if binary else "F1, mean of classes",
     }
-    rest = "Small numbers are standard errors, by bootstrap. The parts are measured before calibration."
+    rest = (
+        "Small numbers are standard errors, by bootstrap. The parts are measured before calibration, and their log "
+        "loss without class_weights."
+    )
     splits = dict.fromkeys(split for of_splits in report.parts.values() for split in of_splits)
     tables = [
         PartsTable(

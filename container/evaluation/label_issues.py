@@ -80,7 +80,7 @@ class LabelIssues:
     def __str__(self) -> str:
         return (
             f"label_issues: {len(self.positions)} of {self.examined} training rows have a label that is probably "
-            f"wrong, by out-of-fold probabilities of {self.source}"
+            f"wrong, by out-of-fold probabilities of {self.source}; where these are often wrong, so is this list"
         )
 
 

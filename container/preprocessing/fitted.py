@@ -21,7 +21,7 @@ from contracts.input_files import read_as
 from contracts.numbers import Number
 from contracts.text_fields import TextField
 
-LOAD_FIX = "Use a folder that one job wrote completely, and the version of this project that wrote it."
+LOAD_FIX = "Name a model/ folder that a job wrote completely, and use the version of this project that wrote it."
 
 
 @dataclass(frozen=True, kw_only=True)

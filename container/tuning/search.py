@@ -31,7 +31,7 @@ from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
 from contracts.presets import DataFacts
-from contracts.tuning_space import metric_of, most_epochs, trial_settings
+from contracts.tuning_space import describe_space, metric_of, most_epochs, space_of, trial_settings
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,9 @@ def search(
         raise
     best = install_winner(paths, study, best, earlier=earlier)
     write_results(paths.output_data, study, hp, best)
-    logger.info("winner: %s of %s=%.6g: %s", best["folder"], metric_of(hp), best["value"], json.dumps(best["changes"]))
+    logger.info(
+        "winner: %s with %s=%.6g: %s", best["folder"], metric_of(hp), best["value"], json.dumps(best["changes"])
+    )
     return parse_hyperparameters(running.settings(best["changes"]))  # of this job: it may have another calibration
 
 
@@ -136,10 +138,11 @@ class Search:
         unfinished = [trial for trial in trials if not trial.state.is_finished()]
         self._bar.update(len(trials) - len(unfinished))
         logger.info(
-            "search for the best %s: %d of %d trials are finished, %d at a time with %d processes each",
+            "search for the best %s: %d of %d trials are finished, %d at a time with nproc_per_node %d",
             self._metric, len(trials) - len(unfinished), self._tuning.trials, self._shares.parallel,
             self._shares.num_workers,
         )  # fmt: skip
+        logger.info("space of the search: %s", describe_space(space_of(self._hp)))
         while True:
             while len(self._running) < self._shares.parallel:
                 timeline = Timeline()

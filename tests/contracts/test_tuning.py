@@ -10,7 +10,7 @@ from contracts.hyperparameter_files import cast_value, choose_settings, parse_hy
 from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import MODEL_CLASSES, TWO_TEXT_CLASSES
 from contracts.tuning import Tuning
-from contracts.tuning_space import num_combinations, space_of, tunable
+from contracts.tuning_space import describe_space, num_combinations, space_of, tunable
 from testing.jobs import CONFIGURATION, TWO_TEXTS, write_job
 
 RATES = {"lr": {"low": 1e-5, "high": 3e-4, "scale": "log"}}
@@ -26,6 +26,12 @@ def test_a_search_may_be_json_in_a_string_as_sagemaker_passes_it():
     hp = parsed(trials=7, space=RATES)
     assert hp.tuning is not None
     assert (hp.tuning.trials, space_of(hp)["lr"].high) == (7, 3e-4)
+
+
+def test_the_log_names_the_values_of_a_space():
+    hp = parsed(space={**RATES, "batch_size": {"low": 8, "high": 64, "step": 8}, "max_epochs": [1, 2]})
+    text = describe_space(space_of(hp))
+    assert text == "lr 1e-05 to 0.0003 (log), batch_size 8 to 64 by 8 (linear), max_epochs [1, 2]"
 
 
 @pytest.mark.parametrize(
