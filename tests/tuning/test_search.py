@@ -194,7 +194,7 @@ def test_parallel_trials_are_complete_although_a_worker_of_one_is_killed(tmp_pat
     os.kill(worker_of(trial, scratch), signal.SIGKILL)
     assert process.wait(timeout=120) == 0, log_of(paths)
     assert "restart 1 of 3, from checkpoint epoch=0-step=" in log_of(paths)
-    assert "2 at a time with 1 processes each" in log_of(paths)
+    assert "2 at a time with nproc_per_node 1" in log_of(paths)
     assert [row["state"] for row in rows_of(paths)] == ["complete", "complete"]
 
 
