@@ -43,6 +43,7 @@ _FILE, _BACKUP, _IDENTITY, _NAME = "study.db", "study-backup.db", "search.json",
 _START_OVER = "Copy the file again, or start over with resume=false, which removes the search."
 _STARTUP = 6  # trials with random settings, before TPE has a model of the space
 _REDUCTION = 3  # of the trials that reach a rung, about one in three continues
+_EQUAL = 1e-6  # the trees of fANOVA cannot divide values that differ by less
 _RUNGS = (9, 3)  # parts of the validations of the longest trial
 # Beside the settings with the scopes prepare and train, trials depend on these.
 _LENGTH = ("batch_size", "accumulate_grad_batches", "max_epochs", "val_check_interval", "early_stop_patience")
@@ -207,7 +208,8 @@ class TuningStudy:
 
     def importance(self) -> dict[str, float]:
         """Return the share of each setting in the variation of the metric; empty if the complete trials do not vary."""
-        if len({trial.value for trial in self.trials if trial.state == TrialState.COMPLETE}) < 2:
+        values = [trial.value for trial in self.trials if trial.state == TrialState.COMPLETE]
+        if not values or np.ptp(values) < _EQUAL:
             return {}
         # fANOVA: Optuna's default, PED-ANOVA, describes the best tenth of the trials, often a single one.
         evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)

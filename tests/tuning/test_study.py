@@ -119,7 +119,7 @@ def test_an_error_of_the_importance_is_not_hidden(tmp_path, monkeypatch):
         study.importance()
 
 
-@pytest.mark.parametrize("values", [(), (0.5,), (0.5, 0.5)])
+@pytest.mark.parametrize("values", [(), (0.5,), (0.5, 0.5), (0.5, 0.5 + 1e-8)])
 def test_trials_that_do_not_show_the_importance_of_a_setting_give_none(tmp_path, values):
     study = opened(tmp_path)
     for value in values:
