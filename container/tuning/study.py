@@ -208,8 +208,9 @@ class TuningStudy:
 
     def importance(self) -> dict[str, float]:
         """Return the share of each setting in the variation of the metric; empty if the complete trials do not vary."""
-        values = [trial.value for trial in self.trials if trial.state == TrialState.COMPLETE]
-        if not values or np.ptp(values) < _EQUAL:
+        complete = (trial for trial in self.trials if trial.state == TrialState.COMPLETE)
+        values = [trial.value for trial in complete if trial.value is not None]
+        if not values or max(values) - min(values) < _EQUAL:
             return {}
         # fANOVA: Optuna's default, PED-ANOVA, describes the best tenth of the trials, often a single one.
         evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
