@@ -205,7 +205,7 @@ def choose_weights(hp: Hyperparameters, store: CheckpointStore, state: TrainingS
     elif state.best_step is None:
         chosen = f"the last (step {state.step}), because {hp.early_stop_metric} was never defined"
     elif state.best_step == state.step:
-        chosen = f"the best by {hp.early_stop_metric} ({state.best_value:.6g}), which are the last (step {state.step})"
+        chosen = f"the best by {hp.early_stop_metric} ({state.best_value:.6g}), those of the last step ({state.step})"
     else:
         step = state.best_step
         chosen = f"the best by {hp.early_stop_metric} ({state.best_value:.6g}, step {state.best_step} of {state.step})"
