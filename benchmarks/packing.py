@@ -90,6 +90,8 @@ class PaddedEncoder(nn.Module):
         mode: a padded mode.
     """
 
+    packed = False  # as TextEncoder says of families that need padding
+
     def __init__(self, encoder: TextEncoder, files: EncoderFiles, *, mode: Mode) -> None:
         super().__init__()
         config = AutoConfig.from_pretrained(files.config_folder, local_files_only=True)
