@@ -10,6 +10,7 @@ score           movies: the critics' score, five classes, from title, cast, 5 nu
 survived        passengers: two classes, from the name, a number and 2 categories; 800 rows
 
 Standard errors are those of 200 bootstrap samples of the rows; with several seeds, figures are means over the seeds.
+The samples are the same for all systems, so the error of a difference is smaller than those of its two figures.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,8 @@ from contracts.paths import SPLITS
 SYSTEMS = ("documents", "recommended", "best", "stack", "autogluon")
 AUTOGLUON_EPOCHS = 4  # as preset recommended on the drug reviews
 SAMPLES = 200
+HELD_OUT = ("val", "test")
+REFERENCE = "recommended"
 
 
 def main() -> int:
@@ -47,24 +51,55 @@ def main() -> int:
         return 1
     given = {"tokenizer": str(encoder), **json.loads(arguments.set)}
     print_machine()
-    rows = []
+    rows, differences = [], []
     for name in arguments.tasks:
-        for system in arguments.systems:
-            rows += _measure(name, system, given, arguments)
-            print("  ".join(rows[-1]), flush=True)
-    columns = ("task", "system", "seeds", "metric", "val", "test", "minutes")
-    print_table("Quality", columns, rows)
+        measured = {system: _measure(name, system, given, arguments) for system in arguments.systems}
+        for system, each in measured.items():
+            rows += each.rows(name, system)
+            if REFERENCE in measured and system != REFERENCE:
+                differences += each.differences(name, system, measured[REFERENCE])
+    print_table("Quality", ("task", "system", "seeds", "metric", *HELD_OUT, "minutes"), rows)
+    if differences:
+        columns = ("task", "system", "metric", *HELD_OUT)
+        print_table(f"Difference from {REFERENCE}, on the same bootstrap samples", columns, differences)
     return 0
 
 
-def _measure(name: str, system: str, given: Mapping[str, Any], arguments: argparse.Namespace) -> list[list[str]]:
-    """Return the table's rows of one system on one task."""
+@dataclass(frozen=True)
+class Measured:
+    """The metrics of one system on one task.
+
+    Attributes:
+        values: by metric and split, means over the seeds: of all rows, then of each bootstrap sample. [1 + SAMPLES]
+        minutes: of one seed.
+    """
+
+    values: Mapping[str, Mapping[str, np.ndarray]]
+    seeds: int
+    minutes: float
+
+    def rows(self, task: str, system: str) -> list[list[str]]:
+        rows = []
+        for metric, values in self.values.items():
+            cells = [_with_error(values[split]) for split in HELD_OUT]
+            rows.append([task, system, str(self.seeds), metric, *cells, f"{self.minutes:.1f}"])
+        return rows
+
+    def differences(self, task: str, system: str, other: "Measured") -> list[list[str]]:
+        rows = []
+        for metric, values in self.values.items():
+            cells = [_with_error(values[split] - other.values[metric][split], "+") for split in HELD_OUT]
+            rows.append([task, system, metric, *cells])
+        return rows
+
+
+def _measure(name: str, system: str, given: Mapping[str, Any], arguments: argparse.Namespace) -> Measured:
     task = TASKS[name]
     tables = {split: pd.read_parquet(task.data / f"{split}.parquet") for split in SPLITS}
     label = task.settings["label_name"]
     tables = {split: table[table[label].notna()] for split, table in tables.items()}
     classes = sorted(tables["train"][label].unique().tolist())
-    truth = {split: tables[split][label].map(classes.index).to_numpy() for split in ("val", "test")}
+    truth = {split: tables[split][label].map(classes.index).to_numpy() for split in HELD_OUT}
     started, seeds = time.monotonic(), arguments.seeds
     if system == "stack":
         seeds = [0]
@@ -83,15 +118,14 @@ def _measure(name: str, system: str, given: Mapping[str, Any], arguments: argpar
                 _job(root, task, {"preset": system, "seed": seed, **given}, classes) for seed, root in runs.items()
             ]
     minutes = (time.monotonic() - started) / 60 / len(seeds)
-    rows = []
-    for metric, function in (_BINARY if len(classes) == 2 else _MULTICLASS).items():
-        cells = []
-        for split in ("val", "test"):
-            figures = [_with_error(function, truth[split], each[split]) for each in found]
-            value, error = np.mean(figures, axis=0)
-            cells.append(f"{value:.4f} ± {error:.4f}")
-        rows.append([name, system, str(len(seeds)), metric, *cells, f"{minutes:.1f}"])
-    return rows
+    values = {
+        metric: {split: _values(function, truth[split], [each[split] for each in found]) for split in HELD_OUT}
+        for metric, function in (_BINARY if len(classes) == 2 else _MULTICLASS).items()
+    }
+    measured = Measured(values, len(seeds), minutes)
+    for row in measured.rows(name, system):
+        print("  ".join(row), flush=True)
+    return measured
 
 
 def _job(root: Path, task: Task, settings: Mapping[str, Any], classes: Sequence[Any]) -> dict[str, np.ndarray]:
@@ -136,11 +170,16 @@ def _autogluon(
     return {name: pd.read_parquet(root / f"{name}.parquet").to_numpy() for name in ("val", "test")}
 
 
-def _with_error(function: Callable[..., float], truth: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
-    """Return a metric and its standard error."""
+def _values(function: Callable[..., float], truth: np.ndarray, found: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the mean of a metric over the seeds: of all rows, then of samples. [N], [N, K] each -> [1 + SAMPLES]"""
     random = np.random.default_rng(0)
-    drawn = (random.integers(0, len(truth), len(truth)) for _ in range(SAMPLES))
-    return function(truth, scores), float(np.std([function(truth[rows], scores[rows]) for rows in drawn]))
+    rows = [np.arange(len(truth)), *(random.integers(0, len(truth), len(truth)) for _ in range(SAMPLES))]
+    return np.array([np.mean([function(truth[each], scores[each]) for scores in found]) for each in rows])
+
+
+def _with_error(values: np.ndarray, sign: str = "") -> str:
+    """Return the value of all rows with its standard error. [1 + SAMPLES]"""
+    return f"{values[0]:{sign}.4f} ± {values[1:].std():.4f}"
 
 
 def _macro_f1(truth: np.ndarray, scores: np.ndarray) -> float:

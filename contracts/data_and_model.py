@@ -158,6 +158,8 @@ class DataAndModel(BaseModel):
         about="Value of missing numbers, computed on train.")
     imputation_dict: dict[str, Number] | None = declare(None, group="table", scope="prepare", needs=(conditions.NUMBERS,),
         about="Imputation values by numeric column; the other columns get fitted values.")
+    missing_indicators: bool = declare(False, group="table", scope="prepare", needs=(conditions.NUMBERS,),
+        about="Add an input for each numeric column of which 1 % to 99 % of the numbers in train are missing: 1 where the number is missing, else 0.")
     risk_tables: dict[str, dict[str, Json]] | None = declare(None, group="table", scope="prepare", needs=(conditions.CATEGORIES,),
         about="Risk tables by categorical column, in the format of risk_table_map.json; the other columns get fitted tables.")
     category_embedding_dim: int = declare(0, group="table", scope="prepare", ge=0, le=4_096,

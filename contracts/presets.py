@@ -93,6 +93,7 @@ RANDOM_TRANSFORMER = Case(
 )
 ONE_ENCODER = Case("both texts have the same pretrained encoder", lambda hp: _is_pretrained(hp) and _can_share(hp))
 TABLE = Case("the model reads a table", lambda hp: hp.has_table)
+NUMBERS = Case("the model reads numbers", lambda hp: hp.has_table and bool(hp.tab_field_list))
 CATEGORIES = Case("categories enter the model", lambda hp: bool(hp.encoded_categories))
 BINARY = Case("there are two classes", lambda hp: hp.num_classes == 2)
 MULTICLASS = Case("there are more than two classes", lambda hp: hp.num_classes > 2)
@@ -140,6 +141,7 @@ RULES = (
     Rule("encoder_config", _SMALL, RANDOM_TRANSFORMER),
     Rule("weight_decay", 0.01, ALWAYS),
     Rule("numeric_embedding", "piecewise_linear", TABLE),
+    Rule("missing_indicators", True, NUMBERS),
     Rule("count_threshold", 10, CATEGORIES),
     Rule("early_stop_metric", "val/auroc", BINARY),
     Rule("companion", True, ALWAYS),

@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 SCAN_ROWS = 16384
 NAMED_ROWS = 5
+FEWEST_MISSING = 0.01  # of the rows; an indicator that is nearly constant would be far from its mean in a few rows
 MOST_RISKS = 20_000_000  # of a column, which take about 4 GB
 
 
@@ -226,6 +227,10 @@ def fit_preprocessing(
     _name_unused(hp, columns, precomputed)
     tables, folds = _risk_tables(statistics, hp, labels, precomputed.risk_tables or {})
     inputs = [InputDistribution.of_numbers(statistics.numeric[name], imputation[name]) for name in columns.numeric]
+    indicators = tuple(name for name in columns.numeric if hp.missing_indicators and _varies(statistics.numeric[name]))
+    if indicators:
+        logger.info("%s: an additional input tells whether a number is missing in %s.", where, ", ".join(indicators))
+    inputs += [InputDistribution.of_indicator(statistics.numeric[name]) for name in indicators]
     for name in columns.categorical:
         inputs += _risk_inputs(statistics, labels, tables[name], folds.get(name), name)
     fitted = FittedPreprocessing(
@@ -233,6 +238,7 @@ def fit_preprocessing(
         id_name=columns.id_name,
         label_name=columns.label_name,
         numeric_columns=columns.numeric,
+        missing_indicators=indicators,
         imputation=imputation,
         categorical_columns=columns.categorical,
         risk_tables=tables,
@@ -251,6 +257,12 @@ def fit_preprocessing(
     )
     check_names(fitted.feature_columns, "tabular inputs")
     return fitted, FoldedRisks(hp.seed, statistics.num_folds, folds) if folds else None
+
+
+def _varies(summary: NumericSummary) -> bool:
+    """Return whether neither missing nor present numbers are rare."""
+    share = summary.missing / max(1, summary.missing + summary.count)
+    return FEWEST_MISSING <= share <= 1 - FEWEST_MISSING
 
 
 def _scan(files: Sequence[Path], statistics: SplitStatistics, *, channel: str) -> None:

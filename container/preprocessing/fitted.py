@@ -30,6 +30,7 @@ class Rules:
 
     Attributes:
         numeric_columns: in order; with `categorical_columns` they yield the K tabular inputs.
+        missing_indicators: the numeric columns with an input that tells whether the number was missing.
         embedded_categories: by categorical column, the categories with an embedding vector; empty without embeddings.
         class_labels: label of each class id.
         tokenizer_digests: hash of each text field's tokenizer files, by role.
@@ -45,6 +46,7 @@ class Rules:
     class_labels: Annotated[tuple[Label, ...], Field(min_length=2)]
     is_binary: bool
     tokenizer_digests: Mapping[str, str]
+    missing_indicators: tuple[str, ...] = ()
     embedded_categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -52,6 +54,8 @@ class Rules:
             raise ValueError(f"is_binary is true, but class_labels has {len(self.class_labels)} labels")
         if unknown := self.embedded_categories.keys() - set(self.categorical_columns):
             raise ValueError(f"categorical_columns lacks {sorted(unknown)}, which embedded_categories names")
+        if unknown := set(self.missing_indicators) - set(self.numeric_columns):
+            raise ValueError(f"numeric_columns lacks {sorted(unknown)}, which missing_indicators names")
         if overlap := {self.id_name, self.label_name} & set(self.feature_inputs):
             raise ValueError(f"id_name or label_name is {sorted(overlap)}, which is also an input of the model")
         transform, num_inputs = self.numeric_transform, len(self.feature_columns) - len(self.embedded_categories)
@@ -61,10 +65,11 @@ class Rules:
 
     @cached_property
     def feature_columns(self) -> list[str]:
-        """Return the names of the K tabular inputs: numbers, then risk values, then codes of embedded categories."""
+        """Return the names of the K tabular inputs: numbers, indicators, risk values, codes of embedded categories."""
+        indicators = (f"{column}_missing" for column in self.missing_indicators)
         risks = (risk_feature_names(column, self.class_labels, self.is_binary) for column in self.categorical_columns)
         codes = (f"{column}_code" for column in self.embedded_categories)
-        return [*self.numeric_columns, *(name for names in risks for name in names), *codes]
+        return [*self.numeric_columns, *indicators, *(name for names in risks for name in names), *codes]
 
     @property
     def num_codes(self) -> tuple[int, ...]:
@@ -79,6 +84,8 @@ class Rules:
         free = count()
         for column in self.numeric_columns:
             places[column] = (next(free),)
+        for column in self.missing_indicators:
+            places[column] += (next(free),)
         for column in self.categorical_columns:
             places[column] = tuple(islice(free, num_risks))
         for column in self.embedded_categories:
@@ -107,6 +114,7 @@ class Rules:
             "class_labels": list(self.class_labels),
             "is_binary": self.is_binary,
             "tokenizer_digests": dict(self.tokenizer_digests),
+            **({"missing_indicators": list(self.missing_indicators)} if self.missing_indicators else {}),
             **({"embedded_categories": dict(self.embedded_categories)} if self.embedded_categories else {}),
         }
 

@@ -68,6 +68,13 @@ class InputDistribution:
         return cls(values, counts, *summary.filled(fill))
 
     @classmethod
+    def of_indicator(cls, summary: NumericSummary) -> Self:
+        """Return the distribution of a numeric column's indicator: 1 where the number is missing, else 0."""
+        counts = np.array([summary.count, summary.missing])
+        share = summary.missing / counts.sum()
+        return cls(np.array([0.0, 1.0]), counts, share, float(np.sqrt(share * (1 - share))))
+
+    @classmethod
     def of_risks(cls, values: np.ndarray, counts: np.ndarray) -> Self:
         """Return the distribution of a risk value by category and fold, with its row counts. [D], [D]"""
         present = counts > 0

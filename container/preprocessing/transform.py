@@ -161,14 +161,18 @@ class Preprocessor:
         tabular = np.empty((len(rows), len(fitted.feature_columns)), np.float32)
         imputed: Counter[str] = Counter()
         unseen: Counter[str] = Counter()
+        missing: dict[str, np.ndarray] = {}
         errors = RowErrors()
         for position, name in enumerate(fitted.numeric_columns):
             with errors:
                 values = numbers(table[name], name, origin=origin)
-                tabular[:, position], missing = impute(values, fitted.imputation[name])
-                imputed[name] = int(np.count_nonzero(missing & kept))
+                tabular[:, position], missing[name] = impute(values, fitted.imputation[name])
+                imputed[name] = int(np.count_nonzero(missing[name] & kept))
         errors.raise_first()
         position = len(fitted.numeric_columns)
+        for name in fitted.missing_indicators:
+            tabular[:, position] = missing[name]
+            position += 1
         row_folds = folds.folds(rows) if folds is not None else None
         for name in fitted.categorical_columns:
             risk = fitted.risk_tables[name]

@@ -80,6 +80,8 @@ def explain(
     try:
         network = model.to(device).eval()
         measured = _Measured(network, data, val, hp=hp, companion=companion, device=device, stopped=stopped)
+        if len(measured.columns) == 1:
+            return not_measured("the model reads one column, so there is nothing to compare")
         sample = sample[: measured.affordable(sample, size=size)]
         base, problem = measured.encode(sample, size=size)
         if base is None:

@@ -104,6 +104,7 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "risk_table_folds": (ONE, {"risk_table_folds": 0}),
     "imputation_strategy": (ONE, {"imputation_strategy": "median"}),
     "imputation_dict": (ONE, {"imputation_dict": {"price": 1.0}}),
+    "missing_indicators": (ONE, {"missing_indicators": True}),
     "risk_tables": (ONE, {"risk_tables": {"color": {"bins": {"red": 0.9}, "default_bin": 0.1}}}),
     "numeric_transform": (ONE, {"numeric_transform": "quantile"}),
     "pooling": (ONE, {"pooling": "mean"}),

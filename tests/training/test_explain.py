@@ -136,10 +136,14 @@ def test_every_column_that_enters_the_model_and_every_modality_is_there(decided_
 
 
 def test_a_class_without_a_table_has_no_columns_of_it(tmp_path: Path) -> None:
-    made = make(tmp_path, steps=0, model_class="bert", tab_field_list=[], cat_field_list=[])
-    found = made.explain()
-    assert [entry.name for entry in found.columns] == ["chat"]
-    assert [entry.name for entry in found.modalities] == ["text chat"]
+    found = make(tmp_path, steps=0, **{**TWO_TEXTS, "tab_field_list": [], "cat_field_list": []}).explain()
+    assert {entry.name for entry in found.columns} == {"chat", "events"}
+    assert {entry.name for entry in found.modalities} == {"text chat", "text events", "all texts"}
+
+
+def test_a_model_of_one_column_has_nothing_to_compare(tmp_path: Path) -> None:
+    found = make(tmp_path, steps=0, model_class="bert", tab_field_list=[], cat_field_list=[]).explain()
+    assert found.problem == "the model reads one column, so there is nothing to compare"
 
 
 def test_drops_are_those_of_dealing_the_prepared_values_anew(by_price: Made) -> None:
