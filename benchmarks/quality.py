@@ -10,7 +10,8 @@ score           movies: the critics' score, five classes, from title, cast, 5 nu
 survived        passengers: two classes, from the name, a number and 2 categories; 800 rows
 
 Standard errors are those of 200 bootstrap samples of the rows; with several seeds, figures are means over the seeds.
-The samples are the same for all systems, so the error of a difference is smaller than those of its two figures.
+They do not contain the variation between seeds. The samples are the same for all systems, so the error of a difference
+is usually smaller than those of its two figures.
 """
 
 import argparse
@@ -71,6 +72,7 @@ class Measured:
 
     Attributes:
         values: by metric and split, means over the seeds: of all rows, then of each bootstrap sample. [1 + SAMPLES]
+        seeds: their number.
         minutes: of one seed.
     """
 
@@ -140,7 +142,7 @@ def _job(root: Path, task: Task, settings: Mapping[str, Any], classes: Sequence[
     columns = [f"prob_class_{i}" for i in range(len(classes))]
     return {
         split: pd.read_parquet(paths.output_data / f"{split}_predictions.parquet")[columns].to_numpy()
-        for split in ("val", "test")
+        for split in HELD_OUT
     }
 
 
@@ -167,7 +169,7 @@ def _autogluon(
     with (root / "train.log").open("w") as log:
         command = [str(python), str(REPOSITORY / "benchmarks" / "quality_autogluon.py"), str(root / "job.json")]
         subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
-    return {name: pd.read_parquet(root / f"{name}.parquet").to_numpy() for name in ("val", "test")}
+    return {name: pd.read_parquet(root / f"{name}.parquet").to_numpy() for name in HELD_OUT}
 
 
 def _values(function: Callable[..., float], truth: np.ndarray, found: Sequence[np.ndarray]) -> np.ndarray:

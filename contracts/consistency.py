@@ -21,6 +21,7 @@ def check_data_settings(hp: Hyperparameters) -> None:
 def check_consistency(hp: Hyperparameters) -> None:
     """Raise ContractError for the first contradiction."""
     check_data_settings(hp)
+    _check_indicators(hp)
     _check_model(hp)
     _check_text_steps(hp)
     _check_onnx_names(hp)
@@ -190,9 +191,21 @@ def _check_columns(hp: Hyperparameters) -> None:
     if hp.input_tab_dim not in (None, numbers, inputs):
         raise ContractError(
             f"input_tab_dim: is {hp.input_tab_dim}, but the table has {numbers} numeric columns "
-            f"and {inputs} tabular inputs with the risk values",
+            f"and {inputs} inputs with the risk values",
             "Remove input_tab_dim: it is computed.",
         )
+
+
+def _check_indicators(hp: Hyperparameters) -> None:
+    names = {*hp.tab_field_list, *(hp.encoded_categories if hp.is_binary else ())}  # of the tabular inputs
+    for column in hp.tab_field_list:
+        indicator = f"{column}_missing"
+        if hp.missing_indicators and indicator in names:
+            raise ContractError(
+                f"missing_indicators: is true, but the indicator of {column!r} would have the name of the column "
+                f"{indicator!r}",
+                "Rename the column, or set missing_indicators to false.",
+            )
 
 
 def _check_model(hp: Hyperparameters) -> None:

@@ -71,7 +71,7 @@ class DataAndModel(BaseModel):
     hidden_common_dim: int = declare(100, group="model", scope="train", ge=1, le=16_384, needs=(conditions.PROJECTS,),
         about="Width H of each modality's features.")
     input_tab_dim: int | None = declare(None, group="model", scope="train", ge=0, le=1_000_000,
-        about="Number of tabular inputs. The job computes it. If you set it, it must be the number of numeric columns, or of numeric and risk columns.")
+        about="Number of tabular inputs. The job computes it. If you set it, it must be the number of numeric columns, or of numeric and risk columns; indicators and codes do not count.")
     fusion_hidden_dim: int | None = declare(None, group="model", scope="train", ge=1, le=16_384, classes=FUSION_WIDTH_CLASSES,
         about="Width F of the fusion head. Default: max(128, 3H/2) for trimodal_bert and trimodal_cross_attn, H for the other classes.")
     dropout: float = declare(0.1, group="model", scope="train", ge=0, lt=1, needs=(conditions.DROPS,),
@@ -159,7 +159,7 @@ class DataAndModel(BaseModel):
     imputation_dict: dict[str, Number] | None = declare(None, group="table", scope="prepare", needs=(conditions.NUMBERS,),
         about="Imputation values by numeric column; the other columns get fitted values.")
     missing_indicators: bool = declare(False, group="table", scope="prepare", needs=(conditions.NUMBERS,),
-        about="Add an input for each numeric column of which 1 % to 99 % of the numbers in train are missing: 1 where the number is missing, else 0.")
+        about="Add an input for each numeric column that is often missing: 1 where the number is missing, else 0. In train, it must be missing and present in at least 1 % of the rows, and in 3 rows.")
     risk_tables: dict[str, dict[str, Json]] | None = declare(None, group="table", scope="prepare", needs=(conditions.CATEGORIES,),
         about="Risk tables by categorical column, in the format of risk_table_map.json; the other columns get fitted tables.")
     category_embedding_dim: int = declare(0, group="table", scope="prepare", ge=0, le=4_096,

@@ -109,7 +109,7 @@ class Hyperparameters(DataAndModel):
         about="Fit boosted trees on the table and on a linear score of each text, and blend them with the network if that improves the log loss on val by more than its standard error. They are part of model.onnx and of the Predictor (docs/companion.md).")
     label_issues: bool = declare(False, group="outcome", scope="after",
         about="Write output/data/label_issues.csv: the training rows whose label is probably wrong, by out-of-fold probabilities of the trees that companion fits (docs/companion.md).")
-    explain: int = declare(500, group="outcome", scope="after", ge=0, le=1_000_000_000,
+    explain: int = declare(500, group="outcome", scope="after", ge=0, le=1_000_000_000, needs=(conditions.SEVERAL_COLUMNS,),
         about="Number of val records on which the importance of each column and modality is measured (permutation importance, ablation); true = 500, false or 0 = none. Takes at most about a minute, on a slow machine five.")
     onnx_variants: list[OnnxVariant] = declare([], group="outcome", scope="after",
         about="Also write model.fused.onnx (fused operators, the same arithmetic) or model.int8.onnx (fused, 8-bit weights). A variant is kept only if its AUROC on val falls by at most 0.002.")

@@ -114,6 +114,11 @@ def _epochs(facts: DataFacts) -> tuple[int, str]:
     return epochs, f"train has {facts.rows} rows"
 
 
+def _if_few_rows(value: int) -> Callable[[DataFacts], tuple[int, str] | None]:
+    """Return a rule's function: `value` if train has so few rows that an encoder from scratch needs more steps."""
+    return lambda facts: (value, f"train has {facts.rows} rows") if facts.rows < 1_500 else None
+
+
 def _calibration(facts: DataFacts) -> tuple[str, str] | None:
     present = sum(rows > 0 for rows in facts.val_class_rows)
     return ("temperature", f"val has {present} classes") if present > 1 else None
@@ -149,6 +154,8 @@ RULES = (
     Rule("max_epochs", 3, UNKNOWN_SIZE),
     Rule("val_check_interval", 0.5, ALWAYS),
     Rule("max_epochs", _epochs, ALWAYS),
+    Rule("max_epochs", _if_few_rows(6), RANDOM),
+    Rule("batch_size", _if_few_rows(8), RANDOM),
     Rule("calibration", _calibration, ALWAYS),
     Rule("class_weights", _weights_of_rare_classes, MULTICLASS),
 )

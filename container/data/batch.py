@@ -82,7 +82,7 @@ class PackedBatch:
     """B records: their texts (in the order of Hyperparameters.text_fields), table and labels.
 
     Attributes:
-        tabular: imputed numbers and risk values, before the numeric transform. [B, K] float32
+        tabular: inputs of the table in the order of feature_columns.txt, before the numeric transform. [B, K] float32
         labels: class ids, or UNLABELLED. [B] int64
         rows: row number in the split; -1 for a record that only fills an empty slot. [B] int64
         weights: 1, or 0 for a record that only fills an empty slot. [B] float32

@@ -1,4 +1,4 @@
-"""Turn imputed numbers, risk values and category codes into features."""
+"""Turn imputed numbers, indicators, risk values and category codes into features."""
 
 import math
 from collections.abc import Sequence
@@ -109,7 +109,7 @@ class TabularBranch(nn.Module):
     categories, of width e, are additional inputs of the Linear.
 
     Args:
-        num_numbers: number n of numbers and risk values.
+        num_numbers: number n of numbers, indicators and risk values.
 
     Attributes:
         num_inputs: n + c.

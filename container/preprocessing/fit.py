@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 
 SCAN_ROWS = 16384
 NAMED_ROWS = 5
-FEWEST_MISSING = 0.01  # of the rows; an indicator that is nearly constant would be far from its mean in a few rows
+FEWEST_OF_INDICATOR = 3  # rows that miss the number, and rows that have it
+SMALLEST_OF_INDICATOR = 0.01  # share of both; the few ones of a nearly constant input would be far from its mean
 MOST_RISKS = 20_000_000  # of a column, which take about 4 GB
 
 
@@ -261,8 +262,8 @@ def fit_preprocessing(
 
 def _varies(summary: NumericSummary) -> bool:
     """Return whether neither missing nor present numbers are rare."""
-    share = summary.missing / max(1, summary.missing + summary.count)
-    return FEWEST_MISSING <= share <= 1 - FEWEST_MISSING
+    rarer, rows = min(summary.missing, summary.count), summary.missing + summary.count
+    return rarer >= max(FEWEST_OF_INDICATOR, SMALLEST_OF_INDICATOR * rows)
 
 
 def _scan(files: Sequence[Path], statistics: SplitStatistics, *, channel: str) -> None:

@@ -29,7 +29,7 @@ class Rules:
     """The content of preprocessing.json.
 
     Attributes:
-        numeric_columns: in order; with `categorical_columns` they yield the K tabular inputs.
+        numeric_columns: in order. See `feature_columns` for the K tabular inputs.
         missing_indicators: the numeric columns with an input that tells whether the number was missing.
         embedded_categories: by categorical column, the categories with an embedding vector; empty without embeddings.
         class_labels: label of each class id.

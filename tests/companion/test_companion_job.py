@@ -8,9 +8,16 @@ import onnx
 import pandas as pd
 import pytest
 
+from container.companion.fit import fit_companion
+from container.companion.predict import predict
+from container.data.split import PreparedSplit
+from container.decision.softmax import softmax
+from container.evaluation.metrics import classification_metrics
 from container.predictor import Predictor
+from container.preprocessing.prepare import prepare_data
 from container.steps.packaging import served_files
 from contracts.errors import ContractError
+from contracts.hyperparameter_files import load_hyperparameters
 from contracts.paths import JobPaths
 from testing.jobs import ONE_LAYER, metrics, run_train, table, write_job
 
@@ -100,3 +107,23 @@ def test_a_job_without_a_table_and_with_a_class_of_3_rows_has_a_companion(tmp_pa
     assert "companion: logits = " in line
     assert set(metrics(paths)["companion"]["parts"]) == PARTS - {"table"}
     assert metrics(paths)["companion"]["rows"] == 77
+
+
+@pytest.mark.long
+def test_a_column_of_a_million_categories_leaves_the_companion_as_it_is(tmp_path: Path) -> None:
+    """Each row has a category of its own, so out-of-fold values are the prior of all rows: the column says nothing."""
+    rows = 1_000_000
+    train = table(1000, seed=1)
+    train = train.iloc[np.arange(rows) % len(train)].assign(color=np.arange(rows).astype(str))
+    frames = {"train": train, "val": table(400, seed=2), "test": table(24, seed=3)}
+    paths = write_job(tmp_path, overrides={"encoder_config": ONE_LAYER}, file_format="parquet", frames=frames)
+    hp = load_hyperparameters(paths)
+    data = prepare_data(paths, hp)
+    splits = {name: PreparedSplit(data.split(name), [field.role for field in hp.text_fields]) for name in frames}
+    fitted = fit_companion(splits["train"].arrays(), hp.text_fields, class_weights=[1.0, 1.0], seed=0)
+    color = data.fitted.feature_columns.index("color")
+    assert len({float(value) for part in splits["train"].arrays() for value in np.unique(part.tabular[:, color])}) == 1
+    logits, _ = predict(fitted.companion, splits["val"].arrays(), hp.text_fields)
+    auroc = classification_metrics(frames["val"]["label"].to_numpy(), softmax(logits), ["auroc"]).values["auroc"]
+    assert auroc is not None
+    assert auroc > 0.9

@@ -160,6 +160,7 @@ def test_preprocessing_without_a_key_is_an_error_that_names_it(tmp_path: Path, n
         ("preprocessing.json", {"numeric_transform": {"kind": "other"}}),
         ("preprocessing.json", {"numeric_transform": {"kind": "standard", "mean": [0], "scale": [1]}}),
         ("preprocessing.json", {"embedded_categories": {"other": ["a"]}}),
+        ("preprocessing.json", {"missing_indicators": ["other"]}),
         ("impute_dict.json", {"x": None}),
         ("impute_dict.json", {"x": math.nan}),
         ("impute_dict.json", {"x": 10**40}),

@@ -9,7 +9,7 @@ import pytest
 from contracts.artifacts import HYPERPARAMETERS
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import GivenSettings, choose_settings, parse_hyperparameters
-from contracts.presets import ABOVE_DOCUMENTS, RULES, DataFacts
+from contracts.presets import ABOVE_DOCUMENTS, ALWAYS, RULES, DataFacts
 from contracts.tuning import Range
 from contracts.tuning_space import default_space
 from testing.jobs import ONE_LAYER, run_train, write_job
@@ -58,6 +58,11 @@ def test_a_value_that_contradicts_the_settings_of_the_user_is_not_chosen():
     hp, lines = choose_settings(GivenSettings(given, {}))
     assert not hp.share_encoder
     assert any("share_encoder=true" in line and "because of your settings: share_encoder" in line for line in lines)
+
+
+def test_indicators_are_chosen_unless_a_column_has_the_name_of_one():
+    assert choose(tab_field_list=["price"]).hp.missing_indicators
+    assert not choose(tab_field_list=["price", "price_missing"]).hp.missing_indicators
 
 
 def test_a_setting_without_effect_is_not_chosen():
@@ -146,6 +151,15 @@ def test_the_number_of_epochs_follows_from_the_rows(rows, epochs):
     assert choose(DataFacts(rows, (rows // 2, rows // 2), (9, 9))).hp.max_epochs == epochs
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "rows", "expected"),
+    [("from_scratch", 1_499, (6, 8)), ("from_scratch", 1_500, (4, 32)), ("pretrained", 1_499, (4, 32))],
+)
+def test_random_encoders_take_more_steps_where_rows_are_few(tokenizer, rows, expected):
+    hp, _ = choose(DataFacts(rows, (rows // 2, rows // 2), (9, 9)), tokenizer=tokenizer)
+    assert (hp.max_epochs, hp.batch_size) == expected
+
+
 def test_the_log_compares_the_users_number_of_epochs_with_one_value_only():
     facts = DataFacts(900, (450, 450), (9, 9))
     before, after = (choose(known, max_epochs=7).lines for known in (None, facts))
@@ -195,7 +209,7 @@ def shown(rule):
         return f"one layer of width {rule.value['hidden_size']} with dropout {rule.value['hidden_dropout_prob']}"
     if not rule.needs_data:
         return rule.value if isinstance(rule.value, str) else json.dumps(rule.value)
-    if rule.setting == "max_epochs":
+    if rule.setting == "max_epochs" and rule.case is ALWAYS:
         few, some, many = (rule.value(DataFacts(rows, (), ()))[0] for rows in (4_999, 19_999, 20_000))
         return f"{few} below 5,000 training rows, {some} below 20,000, else {many}"
     if rule.setting == "class_weights":  # a test above has the values
@@ -225,5 +239,5 @@ def test_a_job_trains_with_the_settings_of_its_preset_and_records_them(tmp_path)
     log = run_train(paths)
     assert "preset recommended: lr=0.002, because every encoder starts from scratch" in log
     recorded = json.loads((paths.model / HYPERPARAMETERS).read_text())
-    assert (recorded["preset"], recorded["lr"], recorded["max_epochs"]) == ("recommended", 2e-3, 4)
-    assert "for up to 4 epochs" in log
+    assert (recorded["preset"], recorded["lr"], recorded["max_epochs"]) == ("recommended", 2e-3, 6)
+    assert "for up to 6 epochs" in log

@@ -32,16 +32,24 @@ def test_an_indicator_is_1_where_the_number_is_missing(tmp_path: Path) -> None:
     assert inputs_of(preprocessor, "x_missing", table(4, x=["", "2", None, "NA"])).tolist() == [1, 0, 1, 1]
 
 
-def test_indicators_follow_the_numbers(tmp_path: Path) -> None:
-    assert fitted_on(tmp_path, every(4)).fitted.feature_columns == ["x", "y", "x_missing", "c"]
+def test_indicators_follow_the_numbers_and_belong_to_their_columns(tmp_path: Path) -> None:
+    """So that importance shuffles a number together with its indicator."""
+    three = {"is_binary": False, "num_classes": 3, "multiclass_categories": ["a", "b", "z"]}
+    hp = settings(missing_indicators=True, category_embedding_dim=2, category_embedding_min_count=1, **three)
+    fitted = fit(tmp_path, table(60, x=every(3, 60), y=every(4, 60), label=["a", "b", "z"] * 20), hp)[0].fitted
+    assert fitted.feature_columns == ["x", "y", "x_missing", "y_missing", "c_a", "c_b", "c_z", "c_code"]
+    assert fitted.tabular_places == {"x": (0, 2), "y": (1, 3), "c": (4, 5, 6, 7)}
 
 
-@pytest.mark.parametrize(("period", "columns"), [(100, 4), (101, 3)])
-def test_a_column_with_less_than_a_hundredth_missing_has_no_indicator(
-    tmp_path: Path, period: int, columns: int
+@pytest.mark.parametrize(
+    ("missing", "rows", "has_one"),
+    [(10, 1000, True), (9, 1000, False), (990, 1000, True), (991, 1000, False), (3, 20, True), (2, 20, False)],
+)
+def test_a_column_that_is_nearly_always_missing_or_present_has_no_indicator(
+    tmp_path: Path, missing: int, rows: int, has_one: bool
 ) -> None:
-    preprocessor = fitted_on(tmp_path, every(period, rows=10_100))
-    assert len(preprocessor.fitted.feature_columns) == columns
+    fitted = fitted_on(tmp_path, [None] * missing + [1.0] * (rows - missing)).fitted
+    assert fitted.missing_indicators == (("x",) if has_one else ())
 
 
 def test_a_column_without_any_number_has_no_indicator(tmp_path: Path) -> None:
@@ -62,14 +70,16 @@ def test_indicators_are_scaled_as_the_training_rows_have_them(tmp_path: Path) ->
     assert transform.scale[2] == pytest.approx(indicator.std())
 
 
-def test_the_embedding_of_an_indicator_has_one_bin(tmp_path: Path) -> None:
-    fitted = fitted_on(tmp_path, every(100, rows=1000), numeric_embedding="piecewise_linear").fitted
-    assert fitted.numeric_transform.bins[2] == (0.0, 1.0)
+def test_the_embedding_of_an_indicator_tells_0_from_1(tmp_path: Path) -> None:
+    bins = fitted_on(tmp_path, every(4), numeric_embedding="piecewise_linear").fitted.numeric_transform.bins[2]
+    assert (bins[0], bins[-1]) == (0.0, 1.0)
 
 
-def test_an_indicator_belongs_to_its_column(tmp_path: Path) -> None:
-    """So that importance shuffles both together."""
-    assert fitted_on(tmp_path, every(4)).fitted.tabular_places == {"x": (0, 2), "y": (1,), "c": (3,)}
+def test_unlabelled_rows_of_train_do_not_count(tmp_path: Path) -> None:
+    labels = [None if row % 4 == 0 else row % 3 % 2 for row in range(400)]  # where x is missing
+    found = table(400, x=every(4), y=[1.0] * 400, label=labels)
+    fitted = fit(tmp_path, found, WITH_INDICATORS.model_copy(update={"drop_unlabelled": True}))[0].fitted
+    assert fitted.missing_indicators == ()
 
 
 def test_saved_rules_load_with_their_indicators(tmp_path: Path) -> None:
