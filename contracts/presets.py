@@ -115,7 +115,7 @@ def _epochs(facts: DataFacts) -> tuple[int, str]:
 
 
 def _if_few_rows(value: int) -> Callable[[DataFacts], tuple[int, str] | None]:
-    """Return a rule's function: `value` if train has so few rows that an encoder from scratch needs more steps."""
+    """Return a rule's function: `value` if train has so few rows that training needs more steps."""
     return lambda facts: (value, f"train has {facts.rows} rows") if facts.rows < 1_500 else None
 
 
@@ -155,7 +155,7 @@ RULES = (
     Rule("val_check_interval", 0.5, ALWAYS),
     Rule("max_epochs", _epochs, ALWAYS),
     Rule("max_epochs", _if_few_rows(6), RANDOM),
-    Rule("batch_size", _if_few_rows(8), RANDOM),
+    Rule("batch_size", _if_few_rows(8), ALWAYS),
     Rule("calibration", _calibration, ALWAYS),
     Rule("class_weights", _weights_of_rare_classes, MULTICLASS),
 )
