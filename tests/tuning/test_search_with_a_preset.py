@@ -53,7 +53,7 @@ def searched(root, space):
 
 def test_every_run_and_the_winner_have_what_the_preset_chooses_by_the_data(tmp_path, trained):
     winner = searched(tmp_path, RATES)
-    assert [(hp.max_epochs, hp.calibration) for hp in (*trained, winner)] == [(4, "temperature")] * 4
+    assert [(hp.max_epochs, hp.calibration) for hp in (*trained, winner)] == [(6, "temperature")] * 4
     assert winner.companion
 
 
