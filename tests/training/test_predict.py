@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
+import pytest
 import torch
 
 from container.parallel.degrees import ParallelDegrees
@@ -16,11 +17,14 @@ from testing.encoder_families import hyperparameters, packed_batch
 class Split:
     """Records with 10, 20, 30, ... tokens."""
 
+    def __init__(self, records: int) -> None:
+        self.records = records
+
     def __len__(self) -> int:
-        return 6
+        return self.records
 
     def column(self, _):
-        return pa.chunked_array([np.arange(6)])
+        return pa.chunked_array([np.arange(self.records)])
 
     def token_counts(self, positions):
         return 10 * (positions + 1)
@@ -30,7 +34,7 @@ class Split:
         return replace(batch, rows=torch.from_numpy(positions))
 
 
-def sizes_of(**settings):
+def sizes_of(records, **settings):
     """Return the records and the tokens of each batch that a model gets."""
     sizes = []
 
@@ -40,10 +44,24 @@ def sizes_of(**settings):
 
     ranks = RankMesh(torch.device("cpu"), None, ParallelDegrees(), rank=0, world_size=1, coordinates={})
     execution = SimpleNamespace(ranks=ranks, num_microbatches=1, module=torch.nn.Module(), predict=predict)
-    predict_split(execution, Split(), hp=hyperparameters(**settings), between_batches=lambda: None)
+    predict_split(execution, Split(records), hp=hyperparameters(**settings), between_batches=lambda: None)
     return sizes
 
 
-def test_batches_have_batch_size_records_and_no_more_tokens_than_the_limit():
-    assert sizes_of(batch_size=4) == [(4, 100), (2, 110)]
-    assert sizes_of(batch_size=4, max_tokens_per_batch=50) == [(2, 50), (2, 50), (1, 60), (1, 50)]
+@pytest.mark.parametrize(
+    ("batch_size", "expected"),
+    [
+        (1, [4] * 20),
+        (8, [32, 32, 16]),
+        (16, [32, 32, 16]),
+        (24, [24, 24, 24, 8]),
+        (40, [40, 40]),
+    ],
+)
+def test_small_batches_are_up_to_four_times_as_large_as_in_training_but_not_beyond_32_records(batch_size, expected):
+    assert [records for records, _ in sizes_of(80, batch_size=batch_size)] == expected
+
+
+def test_batches_have_no_more_tokens_than_the_limit():
+    assert sizes_of(6, batch_size=1) == [(4, 100), (2, 110)]
+    assert sizes_of(6, batch_size=1, max_tokens_per_batch=50) == [(2, 50), (2, 50), (1, 60), (1, 50)]
