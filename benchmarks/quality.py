@@ -72,8 +72,8 @@ class Measured:
 
     Attributes:
         values: by metric and split, means over the seeds: of all rows, then of each bootstrap sample. [1 + SAMPLES]
-        seeds: their number.
-        minutes: of one seed.
+        seeds: number of seeds.
+        minutes: of the job of one seed.
     """
 
     values: Mapping[str, Mapping[str, np.ndarray]]
@@ -81,6 +81,7 @@ class Measured:
     minutes: float
 
     def rows(self, task: str, system: str) -> list[list[str]]:
+        """Return the table's rows of this system."""
         rows = []
         for metric, values in self.values.items():
             cells = [_with_error(values[split]) for split in HELD_OUT]
@@ -88,6 +89,7 @@ class Measured:
         return rows
 
     def differences(self, task: str, system: str, other: "Measured") -> list[list[str]]:
+        """Return rows with the differences from `other`, of the metrics on the same samples."""
         rows = []
         for metric, values in self.values.items():
             cells = [_with_error(values[split] - other.values[metric][split], "+") for split in HELD_OUT]

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
-from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR, PROBABILITY_COLUMN
+from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR, PROBABILITY_COLUMN, indicator_column
 from contracts.errors import ContractError
 from contracts.hyperparameters import METRICS, ZERO_BUBBLE_SCHEDULES, Hyperparameters
 from contracts.model_classes import CROSS_ATTENTION_CLASSES, FROM_SCRATCH, POOLED_CLASSES
@@ -197,10 +197,12 @@ def _check_columns(hp: Hyperparameters) -> None:
 
 
 def _check_indicators(hp: Hyperparameters) -> None:
+    if not (hp.missing_indicators and hp.has_table):
+        return
     names = {*hp.tab_field_list, *(hp.encoded_categories if hp.is_binary else ())}  # of the tabular inputs
     for column in hp.tab_field_list:
-        indicator = f"{column}_missing"
-        if hp.missing_indicators and indicator in names:
+        indicator = indicator_column(column)
+        if indicator in names:
             raise ContractError(
                 f"missing_indicators: is true, but the indicator of {column!r} would have the name of the column "
                 f"{indicator!r}",

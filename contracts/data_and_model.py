@@ -159,7 +159,7 @@ class DataAndModel(BaseModel):
     imputation_dict: dict[str, Number] | None = declare(None, group="table", scope="prepare", needs=(conditions.NUMBERS,),
         about="Imputation values by numeric column; the other columns get fitted values.")
     missing_indicators: bool = declare(False, group="table", scope="prepare", needs=(conditions.NUMBERS,),
-        about="Add an input for each numeric column that is often missing: 1 where the number is missing, else 0. In train, it must be missing and present in at least 1 % of the rows, and in 3 rows.")
+        about="Add an input for each numeric column: 1 where the number is missing, else 0. A column gets one if at least 1 % of the training rows, and at least 3, miss the number, and at least as many have it.")
     risk_tables: dict[str, dict[str, Json]] | None = declare(None, group="table", scope="prepare", needs=(conditions.CATEGORIES,),
         about="Risk tables by categorical column, in the format of risk_table_map.json; the other columns get fitted tables.")
     category_embedding_dim: int = declare(0, group="table", scope="prepare", ge=0, le=4_096,

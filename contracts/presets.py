@@ -91,6 +91,7 @@ RANDOM_TRANSFORMER = Case(
     "every encoder is a transformer from scratch",
     lambda hp: not _is_pretrained(hp) and hp.architecture.encoder == "transformer",
 )
+NO_PIPELINE = Case("no pipeline divides the model", lambda hp: hp.pp_size == 1 and hp.strategy != "pp")
 ONE_ENCODER = Case("both texts have the same pretrained encoder", lambda hp: _is_pretrained(hp) and _can_share(hp))
 TABLE = Case("the model reads a table", lambda hp: hp.has_table)
 NUMBERS = Case("the model reads numbers", lambda hp: hp.has_table and bool(hp.tab_field_list))
@@ -106,6 +107,7 @@ _SMALL = {
     "vocab_size": 8000,
     "hidden_dropout_prob": 0.3,
 }
+_FEW_ROWS = 1_500  # training takes more steps with fewer
 _RARE = 0.5  # of the rows that a class would have if all had equally many
 
 
@@ -115,8 +117,8 @@ def _epochs(facts: DataFacts) -> tuple[int, str]:
 
 
 def _if_few_rows(value: int) -> Callable[[DataFacts], tuple[int, str] | None]:
-    """Return a rule's function: `value` if train has so few rows that training needs more steps."""
-    return lambda facts: (value, f"train has {facts.rows} rows") if facts.rows < 1_500 else None
+    """Return a rule's function, which gives `value` if train has fewer than 1,500 rows."""
+    return lambda facts: (value, f"train has {facts.rows} rows") if facts.rows < _FEW_ROWS else None
 
 
 def _calibration(facts: DataFacts) -> tuple[str, str] | None:
@@ -155,7 +157,7 @@ RULES = (
     Rule("val_check_interval", 0.5, ALWAYS),
     Rule("max_epochs", _epochs, ALWAYS),
     Rule("max_epochs", _if_few_rows(6), RANDOM),
-    Rule("batch_size", _if_few_rows(8), ALWAYS),
+    Rule("batch_size", _if_few_rows(8), NO_PIPELINE),
     Rule("calibration", _calibration, ALWAYS),
     Rule("class_weights", _weights_of_rare_classes, MULTICLASS),
 )

@@ -261,7 +261,7 @@ def fit_preprocessing(
 
 
 def _varies(summary: NumericSummary) -> bool:
-    """Return whether neither missing nor present numbers are rare."""
+    """Return whether enough rows miss the number, and enough have it, for an indicator."""
     rarer, rows = min(summary.missing, summary.count), summary.missing + summary.count
     return rarer >= max(FEWEST_OF_INDICATOR, SMALLEST_OF_INDICATOR * rows)
 

@@ -66,7 +66,7 @@ class Rules:
     @cached_property
     def feature_columns(self) -> list[str]:
         """Return the names of the K tabular inputs: numbers, indicators, risk values, codes of embedded categories."""
-        indicators = (f"{column}_missing" for column in self.missing_indicators)
+        indicators = map(artifacts.indicator_column, self.missing_indicators)
         risks = (risk_feature_names(column, self.class_labels, self.is_binary) for column in self.categorical_columns)
         codes = (f"{column}_code" for column in self.embedded_categories)
         return [*self.numeric_columns, *indicators, *(name for names in risks for name in names), *codes]

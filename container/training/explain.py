@@ -27,6 +27,7 @@ from container.models.ensemble import Network
 from container.preprocessing.prepared import PreparedData
 from container.preprocessing.transform import Preprocessor
 from container.tables.records import records_to_table
+from container.training.predict import prediction_batch
 from contracts.errors import first_line
 from contracts.hyperparameters import Hyperparameters
 
@@ -72,7 +73,7 @@ def explain(
     began = time.perf_counter()
     labels = val.column("label").to_numpy()
     sample = even_sample(labels, hp.explain, seed=hp.seed)
-    size = min(_BATCH, hp.batch_size)
+    size = min(_BATCH, prediction_batch(hp))
 
     def not_measured(problem: str | None) -> Explanation:
         return Explanation(METRIC, None, len(sample), 0, time.perf_counter() - began, problem=problem)

@@ -14,9 +14,13 @@ from container.decision.softmax import log_softmax
 from container.parallel.execution import Execution
 from contracts.hyperparameters import Hyperparameters
 
-# A batch of a prediction stores no activations, so a small one may be larger than in training, which is faster on GPUs.
-_TIMES_AT_MOST = 4
-_RECORDS = 32  # up to which it is
+_TIMES_LARGER = 4  # at most: a batch of a prediction stores no activations
+_RECORDS = 32  # up to which a batch is larger than in training
+
+
+def prediction_batch(hp: Hyperparameters) -> int:
+    """Return the most records of a batch on each rank: up to four times a small batch_size, which is faster on GPUs."""
+    return hp.batch_size * max(1, min(_TIMES_LARGER, _RECORDS // hp.batch_size))
 
 
 def predict_split(
@@ -29,8 +33,7 @@ def predict_split(
     """Return the logits of every record of `split`, on every rank, in the split's order. [len(split), K] float32
 
     Args:
-        hp: batch_size and max_tokens_per_batch limit a batch of each rank. A batch_size below 32 is exceeded up to
-            four times, but not beyond 32.
+        hp: `prediction_batch` and max_tokens_per_batch limit a batch of each rank.
         between_batches: called before each batch on every rank; it may raise on all of them to stop.
     """
     ranks = execution.ranks
@@ -38,8 +41,7 @@ def predict_split(
     logits = torch.zeros(len(split), hp.num_classes, device=ranks.device)
     times = torch.zeros(len(split), device=ranks.device)
     batch_plan = BatchPlan.of(hp, data_parallel_size=ranks.data_size, per_pass=execution.num_microbatches, passes=1)
-    times_larger = max(1, min(_TIMES_AT_MOST, _RECORDS // hp.batch_size))
-    batch_plan = replace(batch_plan, microbatch_size=batch_plan.microbatch_size * times_larger)
+    batch_plan = replace(batch_plan, microbatch_size=prediction_batch(hp) // execution.num_microbatches)
     execution.module.eval()
     steps = step_batches(split, np.arange(len(split)), batch_plan=batch_plan, data_rank=ranks.data_rank)
     with prefetched(steps, ranks.device) as batches:

@@ -160,6 +160,10 @@ def test_training_takes_more_steps_where_rows_are_few(tokenizer, rows, expected)
     assert (hp.max_epochs, hp.batch_size) == expected
 
 
+def test_a_pipeline_keeps_the_batch_that_its_microbatches_divide():
+    assert choose(FACTS, pp_size=4, num_microbatches=16).hp.batch_size == 32
+
+
 def test_the_log_compares_the_users_number_of_epochs_with_one_value_only():
     facts = DataFacts(900, (450, 450), (9, 9))
     before, after = (choose(known, max_epochs=7).lines for known in (None, facts))
