@@ -59,7 +59,7 @@ class Hyperparameters(DataAndModel):
     gradient_clip_val: float = declare(1.0, group="training", scope="train", ge=0, le=1_000_000_000, about="Maximum global gradient norm; 0 = no clipping.")
     accumulate_grad_batches: int = declare(1, group="training", scope="run", ge=1, le=1_000_000, about="Forward passes per optimizer step and rank.")
     max_tokens_per_batch: int = declare(0, group="training", scope="run", ge=0, le=1_000_000_000,
-        about="Maximum number of tokens of all texts, without padding, per data-parallel rank and forward pass; 0 = no limit. A step still trains on batch_size x accumulate_grad_batches records of each rank, in as few passes as the limit allows. A longer record is a batch of its own. A batch of a prediction has at most batch_size records, or up to 32 if batch_size is smaller, but at most 4 x batch_size.")
+        about="Maximum number of tokens of all texts, without padding, per data-parallel rank and forward pass; 0 = no limit. A step still trains on batch_size x accumulate_grad_batches records of each rank, in as few passes as the limit allows. A longer record is a batch of its own. A batch of a prediction has at most batch_size records, or up to 32 if batch_size is smaller, but at most 4 x batch_size, and with activation_checkpointing batch_size.")
     warmup_steps: int = declare(300, group="training", scope="train", ge=0, le=1_000_000_000,
         about="Optimizer steps of linear warmup. The default is reduced to a tenth of the steps of a short run; any other value is used unchanged.")
     run_scheduler: bool = declare(True, group="training", scope="train",

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from itertools import islice
 
-from contracts.consistency import check_parallelism
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
+from contracts.parallel_consistency import check_parallelism
 
 # A strategy sets this axis to the remaining number of processes, unless its size is given.
 _AXIS_OF = {"ddp": "dp_replicate", "fsdp": "dp_shard", "tp": "tp", "pp": "pp", "branch": "branch"}

@@ -19,8 +19,12 @@ _RECORDS = 32  # up to which a batch is larger than in training
 
 
 def prediction_batch(hp: Hyperparameters) -> int:
-    """Return the most records of a batch on each rank: up to four times a small batch_size, which is faster on GPUs."""
-    return hp.batch_size * max(1, min(_TIMES_LARGER, _RECORDS // hp.batch_size))
+    """Return the most records of a batch on each rank: up to four times a small batch_size, which is faster on GPUs.
+
+    With activation checkpointing, training stores few activations either, so a larger batch could need more memory.
+    """
+    times = 1 if hp.activation_checkpointing else max(1, min(_TIMES_LARGER, _RECORDS // hp.batch_size))
+    return hp.batch_size * times
 
 
 def predict_split(

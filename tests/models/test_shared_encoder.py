@@ -6,8 +6,8 @@ import torch
 from container.export.onnx import export_onnx
 from container.models.build import build_classifier
 from container.models.encoder import encode_texts
-from contracts.consistency import check_parallelism
 from contracts.errors import ContractError
+from contracts.parallel_consistency import check_parallelism
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 from tests.models.pretrained_parity import PretrainedParity
 

@@ -14,10 +14,10 @@ from torch.distributed.pipelining import PipelineStage
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from container.parallel.degrees import AXES, ParallelDegrees
-from contracts.consistency import microbatches_fit
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import TWO_STAGE_SCHEDULES, Hyperparameters
+from contracts.parallel_consistency import microbatches_fit
 from contracts.unused_settings import unused_settings
 from testing.jobs import CONFIGURATION, TWO_TEXTS
 

@@ -62,6 +62,10 @@ def test_small_batches_are_up_to_four_times_as_large_as_in_training_but_not_beyo
     assert [records for records, _ in sizes_of(80, batch_size=batch_size)] == expected
 
 
+def test_with_activation_checkpointing_batches_are_as_large_as_in_training():
+    assert [records for records, _ in sizes_of(20, batch_size=8, activation_checkpointing=1)] == [8, 8, 4]
+
+
 def test_batches_have_no_more_tokens_than_the_limit():
     assert sizes_of(6, batch_size=1) == [(4, 100), (2, 110)]
     assert sizes_of(6, batch_size=1, max_tokens_per_batch=50) == [(2, 50), (2, 50), (1, 60), (1, 50)]
