@@ -22,7 +22,7 @@ from testing.parity import ONE_PROCESS, STEPS, TOLERANCE, ParityCheck, ParityJob
 from testing.parity_strategies import STRATEGIES, ready_configurations
 from testing.rank_pool import RankFailed, RankPool
 
-_SHOWN = 15  # lines of an error
+_SHOWN = 60  # lines of an error
 COLUMNS = (
     "strategy", "processes", "losses", "gradients", "weights", "predictions", "dropout: z", "copies", "seconds", "",
 )  # fmt: skip

@@ -145,7 +145,9 @@ def _collect(processes: list[Any], pipes: list[Connection], *, stacks: list[Path
 
 
 def _stacks(file: Path) -> str:
-    return file.read_text() if file.exists() else ""
+    """Return a rank's stderr and stacks, without faulthandler's list of all imported extension modules."""
+    lines = file.read_text(errors="replace").splitlines() if file.exists() else []
+    return "\n".join(line for line in lines if not line.startswith("Extension modules:"))
 
 
 def _rank_main(pipe: Connection, *, job: int, rank: int, world_size: int, port: int, call: bytes, stack: Path) -> None:
@@ -157,7 +159,9 @@ def _rank_main(pipe: Connection, *, job: int, rank: int, world_size: int, port: 
         {name: str(value) for name, value in environment.items()}, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1"
     )
     torch.set_num_threads(1)
+    # The rank's stderr is part of its failure: torch's libraries write there why they abort.
     file = stack.open("w")
+    os.dup2(file.fileno(), 2)
     faulthandler.enable(file)
     faulthandler.register(signal.SIGUSR1, file)
     try:

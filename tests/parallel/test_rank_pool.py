@@ -31,6 +31,7 @@ def fail_on(rank, how):
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "crash":
+            os.write(2, b"terminate called after throwing an instance\n")
             os.abort()
         if how == "hang":
             time.sleep(600)
@@ -67,8 +68,8 @@ def test_a_killed_rank_is_named_with_its_exit_code(rank_pool):
         rank_pool.run(fail_on, 1, "kill", world_size=2)
 
 
-def test_a_rank_that_crashes_is_named_with_its_stack(rank_pool):
-    with pytest.raises(RankFailed, match=r"rank 1 of 2: ended with exit code -6\n(?s:.*)in fail_on"):
+def test_a_rank_that_crashes_is_named_with_its_stderr_and_stack(rank_pool):
+    with pytest.raises(RankFailed, match=r"rank 1 of 2: ended with exit code -6\nterminate called(?s:.*)in fail_on"):
         rank_pool.run(fail_on, 1, "crash", world_size=2)
 
 
