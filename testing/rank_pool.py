@@ -121,8 +121,8 @@ def _collect(processes: list[Any], pipes: list[Connection], *, stacks: list[Path
                 at, result, text, error = pickle.loads(pipe.recv_bytes())
             except EOFError:
                 processes[rank].join(10)
-                # It was the first to fail, even if the errors of its peers arrived earlier.
                 text = f"ended with exit code {processes[rank].exitcode}\n{_stacks(stacks[rank])}"
+                # It was the first to fail, even if the errors of its peers arrived earlier.
                 at, error = 0.0, None
             if text is None:
                 results[rank] = result
@@ -133,7 +133,10 @@ def _collect(processes: list[Any], pipes: list[Connection], *, stacks: list[Path
     if failures:
         failures.sort(key=lambda failure: failure[0])
         _, rank, text, error = failures[0]
-        raise RankFailed(f"rank {rank} of {len(pipes)}: {text}", ranks=[failure[1] for failure in failures]) from error
+        # gloo may also abort a rank that loses a peer: then the cause is among these.
+        later = [f"also rank {rank}: {text.strip().splitlines()[-1]}" for _, rank, text, _ in failures[1:]]
+        message = "\n".join([f"rank {rank} of {len(pipes)}: {text}", *later])
+        raise RankFailed(message, ranks=[failure[1] for failure in failures]) from error
     if running:
         hung = sorted(running.values())
         for rank in hung:

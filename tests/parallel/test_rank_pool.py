@@ -69,7 +69,7 @@ def test_a_killed_rank_is_named_with_its_exit_code(rank_pool):
 
 
 def test_a_rank_that_crashes_is_named_with_its_stderr_and_stack(rank_pool):
-    with pytest.raises(RankFailed, match=r"rank 1 of 2: ended with exit code -6\nterminate called(?s:.*)in fail_on"):
+    with pytest.raises(RankFailed, match=r"rank 1 of 2: ended with exit code -6\nterminate called(?s:.*)in fail_on(?s:.*)also rank 0: .*Error"):
         rank_pool.run(fail_on, 1, "crash", world_size=2)
 
 
