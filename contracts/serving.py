@@ -60,6 +60,9 @@ class ServingSettings(StepSettings):
     serving_csv_columns: Names | None = Field(
         default=None, description="Columns of CSV without a header, in order. Default: those of the model."
     )
+    serving_csv_header: Literal["detect", "present", "absent"] = Field(
+        default="detect", description="Header line of CSV, if the Content-Type does not say. detect: by its names."
+    )
     serving_onnx_variant: Literal["fused", "int8"] | None = Field(
         default=None, description="Serve model.fused.onnx or model.int8.onnx, if the job kept it."
     )

@@ -19,6 +19,7 @@ TABLE_FILES = tuple(f"*.{suffix}{gz}" for suffix in ("csv", "tsv", "json", "json
 ARCHIVED_MODEL = "model.tar.gz"
 ARCHIVED_OUTPUT = "output.tar.gz"  # the service's archive of a training job's output/data
 PREDICTION_FILES = (*TABLE_FILES, ARCHIVED_OUTPUT)
+PREVIOUS = "previous_eval_output"
 PAYLOAD_ARCHIVE = "payload.tar.gz"
 PAYLOAD_CHECK = "payload_check.json"
 SIGNATURE = "signature.json"
@@ -191,6 +192,10 @@ class PayloadSettings(ProcessingSettings):
     check_rows: int = Field(
         64, ge=1, le=1_000_000, description="Rows of processed_data that are sent in each content type."
     )
+    serving_max_tokens: int = Field(
+        ServingSettings.model_fields["serving_max_tokens"].default, ge=1, le=10**9,
+        description="Maximum number of tokens of a record, as where the model is hosted.",
+    )  # fmt: skip
     tolerance: float = Field(1e-4, gt=0, lt=1, description="Maximum difference from the training job's probabilities.")
 
     @field_validator("content_types")
@@ -291,7 +296,7 @@ MODEL_METRICS = StepContract(
         StepFolder("eval_output", f"{_IN}/eval_data", PREDICTION_FILES, "{val,test}_predictions of the training job."),
         _PROCESSED_INPUT,
         StepFolder(
-            "previous_eval_output", f"{_IN}/previous_eval_data", PREDICTION_FILES,
+            PREVIOUS, f"{_IN}/previous_eval_data", PREDICTION_FILES,
             "{val,test}_predictions of a previous model for the same records.", required=False,
         ),
         _SETTINGS_INPUT,
@@ -346,9 +351,12 @@ PAYLOAD = StepContract(
     about="Write sample requests for the package, send them to it, and check the responses.",
     inputs=(
         StepFolder("model_input", f"{_IN}/model", (ARCHIVED_MODEL,), "The package."),
-        replace(_PROCESSED_INPUT, about="The splits; the first CHECK_ROWS rows of test, or val, go to the package."),
+        replace(
+            _PROCESSED_INPUT, files=_CHANNEL_FILES,
+            about="The splits; the first CHECK_ROWS rows of test, or val, go to the package.",
+        ),
         StepFolder(
-            "eval_output", f"{_IN}/eval_data", PREDICTION_FILES,
+            "eval_output", f"{_IN}/eval_data", (*_CHANNEL_FILES, ARCHIVED_OUTPUT),
             "The training job's predictions, to compare the responses with.", required=False,
         ),
         _SETTINGS_INPUT,

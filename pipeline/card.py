@@ -1,7 +1,7 @@
 """Write the model card for reviewers, in the JSON format of SageMaker model cards."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from contracts.errors import shortened
 from pipeline.config import PipelineConfig
@@ -12,25 +12,36 @@ DOMAIN, TASK = "NATURAL_LANGUAGE_PROCESSING", "CLASSIFICATION"  # of every model
 
 
 def model_card(
-    config: PipelineConfig, hyperparameters: Mapping[str, str], *, image: str | None, decision: ConditionOutcome | None
+    config: PipelineConfig,
+    hyperparameters: Mapping[str, str],
+    *,
+    searched: Collection[str] = (),
+    image: str | None,
+    decision: ConditionOutcome | None,
 ) -> str:
     """Return the card as JSON; the same arguments give the same bytes.
 
     Args:
+        searched: the hyperparameters that SageMaker's tuner chooses; those of a search in the job are in its `tuning`.
         image: the image for training and serving; None for a local run.
-        decision: the outcome of the condition; None if it is not known yet.
+        decision: the outcome of the condition; None in a definition, whose executions have parameters.
     """
     registration = config.registration
-    searched = json.loads(hyperparameters.get("tuning", "{}")).get("space") or ()
+    search = json.loads(hyperparameters.get("tuning", "null")) or {}
+    searched = {*searched, *(search.get("space") or ())}
     given = {name: value for name, value in hyperparameters.items() if name not in searched}
+    known = {"loss": "cross_entropy", "early_stop_metric": _default_metric(given), **given}
+    known |= dict.fromkeys(searched, "of the best trial")
+    known["early_stop_metric"] = search.get("metric") or known["early_stop_metric"]
+    parameters = "" if decision else " Parameters of an execution take precedence."
     card = {
         "model_overview": {"model_creator": registration.creator},
         "business_details": {"business_problem": registration.problem},
         "intended_uses": {"intended_uses": registration.intended_uses, "risk_rating": registration.risk_rating},
         "training_details": {
-            "objective_function": {"notes": "Weighted cross-entropy over the global batch."},
-            "training_observations": f"Model class {given.get('model_class', 'of the best trial')}, "
-            f"best weights by {given.get('early_stop_metric', _default_metric(given))}.",
+            "objective_function": {"notes": f"Loss {known['loss']}, weighted by class, over the global batch."},
+            "training_observations": f"Model class {known['model_class']}, "
+            f"best weights by {known['early_stop_metric']}.{parameters}",
             "training_job_details": {
                 "user_provided_hyper_parameters": [
                     {"name": name, "value": shortened(" ".join(value.split()))}
@@ -59,7 +70,7 @@ def _evaluation(config: PipelineConfig, decision: ConditionOutcome | None) -> di
         required += f", and as good as the {condition.beat} registered model (margin {condition.margin:g})"
     evaluation: dict[str, object] = {
         "name": "Condition of registration",
-        "evaluation_observation": f"Required: {required}.",
+        "evaluation_observation": f"Required{'' if decision else ', without parameters of the execution'}: {required}.",
     }
     if decision is not None and decision.value is not None:
         measured = {"name": condition.metric, "type": "number", "value": decision.value}

@@ -33,18 +33,18 @@ class Condition(Section):
     def _one_threshold(self) -> Self:
         if (self.minimum is None) == (self.maximum is None):
             raise ValueError("give exactly one of minimum and maximum")
-        lowest, highest = self._range
-        if not lowest <= self.threshold <= highest:
-            raise ValueError(f"{self.threshold:g} is not between {lowest:g} and {highest:g}, as {self.metric} is")
+        self.check_limit(self.threshold)
         if self.margin and self.beat == "nothing":
             raise ValueError("margin goes with beat: approved or newest")
         return self
 
-    @property
-    def _range(self) -> tuple[float, float]:
-        if self.metric.endswith("/loss"):
-            return 0.0, LARGEST_NUMBER
-        return (-1.0 if self.metric.endswith("_difference") else 0.0), 1.0
+    def check_limit(self, limit: float) -> None:
+        """Raise ValueError for a limit that the metric cannot have as its value."""
+        lowest, highest = (0.0, LARGEST_NUMBER) if self.metric.endswith("/loss") else (0.0, 1.0)
+        if self.metric.endswith("_difference"):
+            lowest = -1.0
+        if not lowest <= limit <= highest:
+            raise ValueError(f"{limit:g} is not between {lowest:g} and {highest:g}, as {self.metric} is")
 
     @property
     def threshold(self) -> float:

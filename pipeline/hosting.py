@@ -17,7 +17,11 @@ def serving_settings(config: PipelineConfig, contract: StepContract) -> dict[str
     deploy = config.aws and config.aws.deploy
     if contract is BATCH_SCORE and config.batch_score is not None:
         batch = config.batch_score
-        return {"serving_timeout_seconds": batch.timeout_seconds - _SECONDS_TO_ANSWER, **_admitted(batch)}
+        return {
+            "serving_timeout_seconds": batch.timeout_seconds - _SECONDS_TO_ANSWER,
+            "serving_csv_header": "absent",  # each line of a file is a record, also one with the columns' names
+            **_admitted(batch),
+        }
     if contract is REGISTRATION and deploy:
         if deploy.serverless is not None:
             return {"serving_max_bytes": 4 << 20}

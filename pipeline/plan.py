@@ -12,6 +12,7 @@ from contracts.errors import ContractError, shown
 from contracts.hyperparameter_files import ALIASES, DROPPED, GivenSettings, cast_value, choose_settings
 from contracts.hyperparameters import Hyperparameters
 from contracts.numbers import decimal_comma
+from contracts.serving import ServingSettings
 from contracts.spelling import did_you_mean
 from contracts.step_contract import StepContract, StepSettings
 from contracts.steps import (
@@ -19,6 +20,8 @@ from contracts.steps import (
     DATA_LOADING,
     MODEL_METRICS,
     PAYLOAD,
+    PREVIOUS,
+    REGISTRATION,
     TABULAR_PREPROCESSING,
     TRACKING,
     ModelMetricsSettings,
@@ -40,6 +43,7 @@ _FROM_HYPERPARAMETERS = {
     MODEL_METRICS.name: {"label_field": "label_name", "id_field": "id_name"},
 }
 _FROM_CONDITION = {MODEL_METRICS.name: {"decision_metric": "metric"}}
+_FROM_REGISTRATION = {PAYLOAD.name: {"serving_max_tokens": "serving_max_tokens"}}
 _TRACKED = {f"mlflow_{name}": name for name in ("tracking_uri", "experiment", "run_name", "tags")}
 _FROM_MLFLOW = {TRACKING.name: _TRACKED}
 
@@ -94,10 +98,16 @@ class TunerPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps that are configured, in order, and the hyperparameters as strings, as SageMaker delivers them."""
+    """The steps that are configured, in order.
+
+    Attributes:
+        hyperparameters: as strings, as SageMaker delivers them.
+        from_sections: the hyperparameters that follow from other sections of the configuration.
+    """
 
     steps: tuple[StepPlan, ...]
     hyperparameters: Mapping[str, str]
+    from_sections: frozenset[str]
     tuner: TunerPlan | None = None
 
     def step(self, contract: StepContract) -> StepPlan:
@@ -133,17 +143,17 @@ def make_plan(
     Raises:
         ContractError: an unknown step, setting, input or hyperparameter; a missing one; a contradiction.
     """
-    given_settings = {**config.hyperparameters, **_search(config), **_tracking(config)}
+    from_sections = {**_search(config), **_tracking(config)}
     if config.tuning is not None and config.tuning.by_tuner:
         hosts = 1  # each trial is a job of its own
     elif hosts is None:
         hosts = 1 if config.aws is None else config.aws.training_hosts
-    hyperparameters, hp = _checked_hyperparameters(given_settings, hosts=hosts)
+    hyperparameters, hp = _checked_hyperparameters({**config.hyperparameters, **from_sections}, hosts=hosts)
     search = None
     if tuner and config.tuning is not None and config.tuning.by_tuner:
         search = TunerPlan(space_of(hp), metric_of(hp), most_validations(hp))
         hyperparameters = {name: value for name, value in hyperparameters.items() if name not in search.space}
-        hyperparameters["early_stop_metric"] = search.metric
+        hyperparameters["early_stop_metric"] = from_sections["early_stop_metric"] = search.metric
         del hyperparameters["tuning"]
     _require_known("settings", config.settings, (step.name for step in ORDER), "step")
     _require_known("inputs", outside, outside_inputs(), "external input")
@@ -161,7 +171,7 @@ def make_plan(
         _plan_step(contract, config, hyperparameters=hyperparameters, outside=outside, hp=hp, reserved=reserved)
         for contract in on
     )
-    return Plan(steps, _texts(hyperparameters), search)
+    return Plan(steps, _texts(hyperparameters), frozenset(from_sections), search)
 
 
 def _plan_step(
@@ -180,6 +190,11 @@ def _plan_step(
         ("hyperparameters", repeated, hyperparameters),
         ("condition", _FROM_CONDITION.get(contract.name, {}), config.condition.model_dump()),
         ("mlflow", _FROM_MLFLOW.get(contract.name, {}), config.mlflow.model_dump() if config.mlflow else {}),
+        (
+            f"settings.{REGISTRATION.name}",
+            _FROM_REGISTRATION.get(contract.name, {}),
+            {**ServingSettings().model_dump(), **config.settings.get(REGISTRATION.name, {})},
+        ),
     )
     written: dict[str, str] = {}  # where the user wrote a setting that is elsewhere in the configuration
     for section, fields, values in sections:
@@ -202,8 +217,9 @@ def _plan_step(
             f"{key}: {value}{first['msg'].removeprefix('Value error, ')}",
             f"{decimal_comma(first['input'])}Correct it; docs/pipeline.md lists the settings.",
         ) from None
-    _check_against_training(settings, hp)
     inputs = {name: uri for name, uri in outside.items() if outside_inputs()[name][0] is contract}
+    _check_against_training(settings, hp)
+    _check_comparison(settings, inputs)
     for folder in contract.inputs:
         if folder.required and source(contract, folder) is None and folder.name not in inputs:
             raise ContractError(f"inputs.{folder.name}: is missing", f"Provide it: {folder.about}")
@@ -259,8 +275,22 @@ def _check_against_training(settings: StepSettings, hp: Hyperparameters) -> None
                 )
 
 
+def _check_comparison(settings: StepSettings, inputs: Mapping[str, str]) -> None:
+    """Raise ContractError if the metrics are compared with those of no model, or of two."""
+    if not isinstance(settings, ModelMetricsSettings):
+        return
+    place, metric = f"settings.{MODEL_METRICS.name}.previous_score_field", settings.decision_metric
+    if settings.previous_score_field is not None and PREVIOUS in inputs:
+        raise ContractError(f"{place}: is set, and inputs.{PREVIOUS} is set too", "Set one of them.")
+    if metric.endswith("_difference") and settings.previous_score_field is None and PREVIOUS not in inputs:
+        raise ContractError(
+            f"condition.metric: {metric!r} compares with a previous model, and there is none",
+            f"Set inputs.{PREVIOUS} or {place}, or use another metric.",
+        )
+
+
 def _checked_hyperparameters(given: Mapping[str, Any], *, hosts: int) -> tuple[dict[str, Any], Hyperparameters]:
-    """Return the hyperparameters without nulls, comments and aliases, and the configuration of a job with them."""
+    """Return the hyperparameters without comments and aliases, and the configuration of a job with them."""
     values: dict[str, Any] = {}
     for key, value in given.items():
         if key in DROPPED or key.startswith("sagemaker_"):
@@ -268,7 +298,7 @@ def _checked_hyperparameters(given: Mapping[str, Any], *, hosts: int) -> tuple[d
         name = ALIASES.get(key, key)
         values[name] = cast_value(name, value) if name in Hyperparameters.model_fields else value
     hp, _ = choose_settings(GivenSettings(values, {}), hosts=hosts)
-    return {name: value for name, value in values.items() if value is not None}, hp
+    return values, hp  # a null is sent too: the user's choice, which a preset must not replace
 
 
 def _search(config: PipelineConfig) -> dict[str, Any]:

@@ -13,6 +13,7 @@ _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _NAME = re.compile(rf"\s*+((?:{_TOKEN}|\*)(?:/(?:{_TOKEN}|\*))?+)?+\s*+")
 _PARAMETER = re.compile(rf";\s*+(?:({_TOKEN})\s*+=\s*+({_QUOTED}|{_TOKEN}))?+\s*+")
 _LISTED = re.compile(rf"(?:[^,\"]|{_QUOTED})++")  # a member of a list that commas separate
+HEADERS = {"present": True, "absent": False}
 _SHOWN = 100  # characters of a header in a message
 _QUALITY = re.compile(r"0?\.[0-9]+|0\.?|1(?:\.0*)?")  # Java's default Accept has q=.2
 
@@ -113,7 +114,7 @@ def _quality(parameters: dict[str, str]) -> float:
 
 
 def _header(parameters: dict[str, str]) -> bool | None:
-    return {"present": True, "absent": False}.get(parameters.get("header", "").lower())
+    return HEADERS.get(parameters.get("header", "").lower())
 
 
 def _shown(text: str) -> str:

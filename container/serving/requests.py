@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from container.serving.csv_requests import csv_parts
 from container.serving.errors import RequestError, bad_request, check_limit
-from container.serving.media_types import MediaType, request_type
+from container.serving.media_types import HEADERS, MediaType, request_type
 from container.serving.parquet_requests import parquet_parts
 from container.serving.parts import Part, grouped
 from container.tables.json_files import REQUEST_DECODER
@@ -67,7 +67,9 @@ class Request:
 
     def _parts(self, columns: Sequence[str]) -> Iterator[Part]:
         if self.media_type.name == CSV:
-            return csv_parts(self.body, columns, header=self.media_type.header, limits=self.limits)
+            stated = self.media_type.header
+            header = HEADERS.get(self.limits.serving_csv_header) if stated is None else stated
+            return csv_parts(self.body, columns, header=header, limits=self.limits)
         if self.media_type.name in (JSON, JSON_LINES):
             values = _json_values(self.body) if self.media_type.name == JSON else _lines(self.body)
             return _json_parts(values, columns)

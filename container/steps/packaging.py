@@ -39,10 +39,14 @@ def run(step: StepRun) -> None:
     if calibration is not None:
         served.calibrate(CalibrationMap.read(calibration / CALIBRATION))
     code = serving_code()
-    members[f"{CODE_FOLDER}/{REQUIREMENTS}"] = "".join(f"{line}\n" for line in code.requirements).encode()
     scripts = step.input("inference_scripts_input")
-    files = code.files | ({} if scripts is None else _scripts(scripts))
-    members |= {f"{CODE_FOLDER}/{name}": path for name, path in files.items()}
+    given = {} if scripts is None else _scripts(scripts)
+    requirements = "".join(f"{line}\n" for line in code.requirements).encode()
+    if (own := given.pop(REQUIREMENTS, None)) is not None:
+        logger.info("input inference_scripts_input: %s is added; this project's image does not install it.", own.name)
+        requirements += own.read_bytes()
+    members[f"{CODE_FOLDER}/{REQUIREMENTS}"] = requirements
+    members |= {f"{CODE_FOLDER}/{name}": path for name, path in (code.files | given).items()}
     package = step.output("packaged_model") / ARCHIVED_MODEL
     write_archive(package, members)
     logger.info(
@@ -104,13 +108,13 @@ def _members(files: Iterable[Path], folder: Path, *, place: str) -> dict[str, Pa
 
 
 def _scripts(folder: Path) -> dict[str, Path]:
-    """Return the user's scripts by path in code/.
+    """Return the user's scripts, and the files that they may read, by path in code/.
 
     Raises:
         ContractError: a script is not Python, hides the package's code, or is an inference.py without the functions
             that hosting calls.
     """
-    found = [path for path in files_below(folder, ignored_prefixes=(".",)).files if path.suffix == ".py"]
+    found = files_below(folder, ignored_prefixes=(".", "__pycache__")).files
     scripts = _members(found, folder, place="input inference_scripts_input")
     for name, path in scripts.items():
         if Path(name).parts[0].removesuffix(".py") in _OURS:
@@ -118,6 +122,8 @@ def _scripts(folder: Path) -> dict[str, Path]:
                 f"input inference_scripts_input: {name} conflicts with the package's {'/ and '.join(_OURS)}/",
                 "Rename the script.",
             )
+        if path.suffix != ".py":
+            continue
         try:
             tree = ast.parse(path.read_text("utf-8"))
         except (SyntaxError, ValueError) as error:

@@ -19,6 +19,7 @@ from typing import Any
 from container.failure import Failure, write_failure
 from container.processes import set_up_logging
 from container.steps.hosts import is_sharded, read_hosts
+from container.tables.data_files import data_files
 from contracts.atomic_files import temporary_path
 from contracts.errors import ContractError
 from contracts.input_files import exists, files_below, read_as
@@ -167,11 +168,12 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _all_files_are_elsewhere(contract: StepContract, root: Path) -> bool:
-    """Return whether this host received no file because there are fewer files than hosts."""
+    """Return whether this host received no file with data because there are fewer of them than hosts."""
     sharded = [folder for folder in contract.inputs if folder.sharded and is_sharded(root, folder.name)]
     if not sharded or not read_hosts(root).several:
         return False
-    return not any(_files(folder.path(root)) for folder in sharded)
+    folders = [folder.path(root) for folder in sharded if exists(folder.path(root))]
+    return not any(path.stat().st_size for folder in folders for path in data_files(folder))
 
 
 def _check_outputs(contract: StepContract, root: Path) -> None:

@@ -27,7 +27,7 @@ def request_body(records: Sequence[Record], media_type: str) -> bytes:
     columns = list(records[0])
     if media_type == CSV:
         text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer = csv.DictWriter(text, columns)  # with the terminator \r\n, it quotes cells that contain \r or \n
         writer.writeheader()
         writer.writerows(records)
         return text.getvalue().encode()

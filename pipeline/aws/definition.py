@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contracts.errors import ContractError
@@ -98,7 +98,7 @@ def _require_default(machine: Machine, step: str, *fields: str, why: str) -> Non
 def specs_of(config: PipelineConfig) -> dict[str, ParameterSpec]:
     """Return the pipeline's parameters by name."""
     _, plan = aws_plan(config)
-    return parameter_specs(config, plan, checkpoint_key=checkpoint_key(config, plan, {}, data=()))
+    return parameter_specs(config, plan, checkpoint_key=checkpoint_key(config, plan, {}, data={}))
 
 
 def definition(config: PipelineConfig) -> str:
@@ -171,7 +171,7 @@ def _build(config: PipelineConfig, plan: Plan, session: Any, *, local: bool) -> 
 
 
 def checkpoint_key(
-    config: PipelineConfig, plan: Plan, overrides: Mapping[str, object], *, data: tuple[str, ...]
+    config: PipelineConfig, plan: Plan, overrides: Mapping[str, object], *, data: Mapping[str, Sequence[str]]
 ) -> str:
     """Return the name of a training's checkpoint folder, a digest of its settings, image and data.
 
@@ -180,11 +180,11 @@ def checkpoint_key(
 
     Args:
         overrides: parameters given to an execution.
-        data: identifies the data in addition to its URI, e.g. by entity tags.
+        data: identifies each input's data in addition to its URI, e.g. by entity tags.
     """
     assert config.aws is not None
     trained_from = [plan.step(contract) for contract in upstream(PYTORCH_TRAINING)]
-    inputs = {f"{INPUT_PREFIX}{name}" for step in trained_from for name in step.outside}
+    inputs = [name for step in trained_from for name in step.outside]
     identity = {
         "image": config.aws.image,
         "hyperparameters": dict(plan.hyperparameters),
@@ -194,9 +194,9 @@ def checkpoint_key(
             # Other parameters, such as instance types, do not change the training: a job can resume with new values.
             name: str(value)
             for name, value in sorted(overrides.items())
-            if name.startswith(HYPERPARAMETER_PREFIX) or name in inputs
+            if name.startswith(HYPERPARAMETER_PREFIX) or name.removeprefix(INPUT_PREFIX) in inputs
         },
-        "data": sorted(data),
+        "data": sorted(each for name in inputs for each in data.get(name, ())),
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -12,16 +12,18 @@ from pipeline.aws.definition import aws_plan, checked_pipeline, checkpoint_key, 
 from pipeline.aws.jobs import has_volume, upload_settings
 from pipeline.aws.parameters import (
     CHECKPOINT_KEY,
-    DATA_KEY,
     HYPERPARAMETER_PREFIX,
     INPUT_PREFIX,
     INSTANCE_TYPE,
+    THRESHOLD,
     TO_BEAT,
     ParameterSpec,
+    data_key_parameter,
     instance_count_parameter,
 )
 from pipeline.aws.session import aws_session, sagemaker_sdk
 from pipeline.config import PipelineConfig
+from pipeline.config_aws import Aws
 from pipeline.config_types import check_s3_folder
 from pipeline.decision import decision_value, limit_to_beat
 from pipeline.graph import inputs_of
@@ -60,8 +62,11 @@ def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
         registered = registered_metric(config, client, s3)
         if registered is not None:
             values[TO_BEAT] = limit_to_beat(config.condition, registered)
-    data = _entity_tags(s3, config, values)
-    values.setdefault(DATA_KEY, hashlib.sha256("\n".join(sorted(data)).encode()).hexdigest()[:16])
+    data = {name: _entity_tags(s3, values.get(f"{INPUT_PREFIX}{name}", uri)) for name, uri in _compared(aws).items()}
+    for step in plan.steps:
+        if (parameter := data_key_parameter(step.contract.name)) in specs:
+            tags = sorted(each for name in step.outside for each in data[name])
+            values.setdefault(parameter, hashlib.sha256("\n".join(tags).encode()).hexdigest()[:16])
     values.setdefault(CHECKPOINT_KEY, checkpoint_key(config, plan, values, data=data))
     try:
         response = client.start_pipeline_execution(
@@ -95,11 +100,13 @@ def parse_overrides(
             raise ContractError(f"parameter {name}: {text!r} is not of type {spec.kind.__name__}", spec.about) from None
         if spec.choices and text not in spec.choices:
             raise ContractError(f"parameter {name}: {text!r} is invalid", f"Use one of: {', '.join(spec.choices)}.")
-        if name.startswith(INPUT_PREFIX):
-            try:
+        try:
+            if name.startswith(INPUT_PREFIX):
                 check_s3_folder(text)
-            except ValueError as error:
-                raise ContractError(f"parameter {name}: {shown(text)} is invalid: {error}", spec.about) from None
+            if name in (THRESHOLD, TO_BEAT):
+                config.condition.check_limit(values[name])
+        except ValueError as error:
+            raise ContractError(f"parameter {name}: {shown(text)} is invalid: {error}", spec.about) from None
     hyperparameters = {
         name.removeprefix(HYPERPARAMETER_PREFIX): value
         for name, value in values.items()
@@ -132,10 +139,10 @@ def _check_storage(config: PipelineConfig, specs: Mapping[str, ParameterSpec], v
 def registered_metric(config: PipelineConfig, sagemaker: Any, s3: Any) -> float | None:
     """Return the metric of the registered model to beat; print a line and return None where there is none."""
     only = {"ModelApprovalStatus": "Approved"} if config.condition.beat == "approved" else {}
-    packages = sagemaker.list_model_packages(
+    pages = sagemaker.get_paginator("list_model_packages").paginate(
         ModelPackageGroupName=config.group, SortBy="CreationTime", SortOrder="Descending", **only
-    )["ModelPackageSummaryList"]
-    for arn in (summary["ModelPackageArn"] for summary in packages):
+    )
+    for arn in (summary["ModelPackageArn"] for page in pages for summary in page["ModelPackageSummaryList"]):
         package = sagemaker.describe_model_package(ModelPackageName=arn)
         metric = package.get("CustomerMetadataProperties", {}).get("condition_metric")
         uri = package.get("ModelMetrics", {}).get("ModelQuality", {}).get("Statistics", {}).get("S3Uri")
@@ -152,14 +159,16 @@ def registered_metric(config: PipelineConfig, sagemaker: Any, s3: Any) -> float 
     return None
 
 
-def _entity_tags(s3: Any, config: PipelineConfig, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return keys, entity tags and sizes of the objects under the inputs, so that new data starts a new training."""
-    assert config.aws is not None
-    tags: list[str] = []
-    for name, default in config.aws.inputs.items():
-        if name in inputs_of(BATCH_SCORE):
-            continue  # nothing is trained or cached by the records to score
-        bucket, _, prefix = str(values.get(f"{INPUT_PREFIX}{name}", default)).removeprefix("s3://").partition("/")
-        for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
-            tags += [f"{entry['Key']} {entry['ETag']} {entry['Size']}" for entry in page.get("Contents", [])]
-    return tuple(tags)
+def _compared(aws: Aws) -> dict[str, str]:
+    """Return the URIs of the inputs whose data decides what runs again: all but the records to score."""
+    return {name: uri for name, uri in aws.inputs.items() if name not in inputs_of(BATCH_SCORE)}
+
+
+def _entity_tags(s3: Any, uri: str) -> list[str]:
+    """Return keys, entity tags and sizes of the objects under an input."""
+    bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+    return [
+        f"{entry['Key']} {entry['ETag']} {entry['Size']}"
+        for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        for entry in page.get("Contents", [])
+    ]

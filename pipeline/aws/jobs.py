@@ -9,9 +9,9 @@ from contracts.paths import SETTINGS_FILE
 from contracts.step_contract import StepContract, StepFolder
 from contracts.steps import EVALUATION, MODEL_METRICS, PYTORCH_TRAINING, TRACKING
 from pipeline.aws.parameters import (
-    DATA_KEY,
     HYPERPARAMETER_PREFIX,
     INPUT_PREFIX,
+    data_key_parameter,
     instance_count_parameter,
     instance_type_parameter,
     machine_of,
@@ -166,9 +166,8 @@ def environment(build: Build, plan: StepPlan) -> dict[str, Any]:
             variables[variable] = build.parameters[parameter]
     if plan.contract is TRACKING:
         variables.setdefault("MLFLOW_RUN_NAME", build.steps[PYTORCH_TRAINING.name].properties.TrainingJobName)
-    # The step cache compares the URIs of inputs alone. A training has its checkpoint folder for the same purpose.
-    if plan.outside and (plan.contract.kind == "processing" or build.plan.tuner is not None):
-        variables["DATA_KEY"] = build.parameters[DATA_KEY]
+    if (parameter := data_key_parameter(plan.contract.name)) in build.parameters:
+        variables["DATA_KEY"] = build.parameters[parameter]
     return variables
 
 

@@ -18,7 +18,6 @@ THRESHOLD = "Threshold"
 TO_BEAT = "ToBeat"
 APPROVAL = "ApprovalStatus"
 CHECKPOINT_KEY = "CheckpointKey"
-DATA_KEY = "DataKey"
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,11 @@ def instance_count_parameter(step: str) -> str:
     return f"{step}InstanceCount"
 
 
+def data_key_parameter(step: str) -> str:
+    """Return the name of the parameter with the digest of the data that a step reads from outside the pipeline."""
+    return f"{step}DataKey"
+
+
 def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) -> dict[str, ParameterSpec]:
     """Return every parameter by name, in a fixed order."""
     assert config.aws is not None
@@ -72,6 +76,10 @@ def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) 
         for logical, uri in step.outside.items():
             about = f"S3 URI: {step.contract.input(logical).about}"
             add(f"{INPUT_PREFIX}{logical}", uri, about, key=f"aws.inputs.{logical}")
+        # The step cache compares only the URIs of inputs. A training has its checkpoint folder for the same purpose.
+        if step.outside and (step.contract.kind == "processing" or (plan.tuner and step.contract.kind == "training")):
+            about = f"Digest of the data under the inputs of {name}, which `start` computes."
+            add(data_key_parameter(name), "not-looked-up", about)
     condition = config.condition
     about = f"{condition.metric} must be {condition.word} this."
     add(THRESHOLD, float(condition.threshold), about, key="condition")
@@ -83,13 +91,8 @@ def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) 
         add(APPROVAL, config.registration.approval, about, key="registration.approval", choices=get_args(Approval))
     about = "Folder of the checkpoints, one for each training, so that a job resumes only from its own checkpoints."
     add(CHECKPOINT_KEY, checkpoint_key, about)
-    about = (
-        "Digest of the input data, which `start` computes, so that the step cache does not reuse steps for new data."
-    )
-    add(DATA_KEY, "not-looked-up", about)
     for name, value in plan.step(PYTORCH_TRAINING).sent(plan.hyperparameters).items():
-        compared = plan.tuner is not None and name == "early_stop_metric"  # also in the tuner's own arguments
-        if value and not compared:
+        if value and name not in plan.from_sections:
             add(f"{HYPERPARAMETER_PREFIX}{name}", value, f"Hyperparameter {name}.", key=f"hyperparameters.{name}")
     return specs
 

@@ -27,7 +27,13 @@ def registration_step(build: Build, plan: StepPlan) -> Any:
         content_type="application/json", s3_uri=file(MODEL_METRICS, "metrics_output", EVALUATION)
     )
     variables = build.plan.step(REGISTRATION).environment
-    card = model_card(build.config, build.plan.hyperparameters, image=build.aws.image, decision=None)
+    card = model_card(
+        build.config,
+        build.plan.hyperparameters,
+        searched=build.plan.tuner.space if build.plan.tuner else (),
+        image=build.aws.image,
+        decision=None,
+    )
     # A ModelStep reads only the session from the model.
     build.session.init_model_step_arguments(SimpleNamespace(sagemaker_session=build.session))
     create_model_package_from_containers(

@@ -89,6 +89,7 @@ def local_config(config: PipelineConfig, image: str) -> PipelineConfig:
         image=image,
         bucket=BUCKET,
         inputs={name: f"s3://{BUCKET}/inputs/{name}" for name in config.inputs},
+        network_isolation=config.aws is None or config.aws.network_isolation,
         cache_expires=None,
         deploy=config.aws and config.aws.deploy,  # for the registered model's settings
     )

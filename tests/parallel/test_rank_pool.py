@@ -69,8 +69,13 @@ def test_a_killed_rank_is_named_with_its_exit_code(rank_pool):
 
 
 def test_a_rank_that_crashes_is_named_with_its_stderr_and_stack(rank_pool):
-    with pytest.raises(RankFailed, match=r"rank 1 of 2: ended with exit code -6\nterminate called(?s:.*)in fail_on(?s:.*)also rank 0: .*Error"):
+    with pytest.raises(RankFailed, match=r"rank 1 of 2: ended with exit code -6\nterminate called(?s:.*)in fail_on"):
         rank_pool.run(fail_on, 1, "crash", world_size=2)
+
+
+def test_the_errors_of_the_other_ranks_follow_that_of_the_first_to_fail(rank_pool):
+    with pytest.raises(RankFailed, match=r"rank 1 of 2: ended with exit code -9\n(?s:.*)also rank 0: .*Error"):
+        rank_pool.run(fail_on, 1, "kill", world_size=2)
 
 
 def test_ranks_that_hang_are_named_with_their_stack_and_are_ended(rank_pool):

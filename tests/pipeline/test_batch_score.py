@@ -205,7 +205,9 @@ def test_the_servers_limits_follow_from_the_section_unless_they_are_set():
     section = {"timeout_seconds": 1000, "max_payload_mb": 6}
     config = configuration(batch_score=section)
     environment = make_plan(config, {"batch_input": "x"}).step(BATCH_SCORE).environment
-    assert environment == {"SERVING_TIMEOUT_SECONDS": "995.0", "SERVING_MAX_BYTES": str(12 << 20)}
+    assert environment == {
+        "SERVING_TIMEOUT_SECONDS": "995.0", "SERVING_MAX_BYTES": str(12 << 20), "SERVING_CSV_HEADER": "absent"
+    }  # fmt: skip
     own = {**config.settings, "BatchScore": {"serving_batch_size": 5, "serving_threads": 2}}
     changed = make_plan(config.model_copy(update={"settings": own}), {"batch_input": "x"}).step(BATCH_SCORE).environment
     assert changed == {**environment, "SERVING_BATCH_SIZE": "5", "SERVING_THREADS": "2"}

@@ -8,12 +8,13 @@ import yaml
 from botocore.session import Session
 
 from contracts.errors import ContractError
+from contracts.steps import PAYLOAD
 from pipeline.aws.definition import aws_plan
 from pipeline.config import Registration
 from pipeline.config_aws import Aws
 from pipeline.config_file import _Loader, load_config
-from pipeline.plan import LONGEST_VALUE, MOST_VALUES
-from testing.pipelines import BATCH_SCORE, CONFIG, EVERYTHING
+from pipeline.plan import LONGEST_VALUE, MOST_VALUES, make_plan
+from testing.pipelines import BATCH_SCORE, CONFIG, EVERYTHING, configuration
 
 AWS = {**EVERYTHING, "inputs": {name: EVERYTHING["inputs"][name] for name in ("batch_input", "pretrained")}}
 LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12))
@@ -68,6 +69,15 @@ def test_a_mapping_may_override_a_key_that_it_merges():
             "condition.metric: 'test/foo' is invalid: 'foo'",
         ),
         ({"condition": {"metric": "train/auroc", "minimum": 0.5}}, "condition.metric: 'train/auroc' names the split"),
+        (
+            {"condition": {"metric": "test/auroc_difference", "minimum": 0.0}},
+            "condition.metric: 'test/auroc_difference' compares with a previous model, and there is none",
+        ),
+        (
+            settings("Payload", serving_max_tokens=5),
+            "settings.Payload.serving_max_tokens: repeats settings.R",
+        ),
+        (settings("Registration", serving_max_tokens=0), "settings.Registration.serving_max_tokens: 0 is invalid"),
         ({"condition": {"metric": "test/auroc", "minimum": 85}}, "85 is not between 0 and 1, as test/auroc is"),
         (settings("Payload", content_types=["x/y"]), "settings.Payload.content_types: ['x/y'] is invalid"),
         (settings("Payload", field_defaults={"pric": 1}), "settings.Payload.field_defaults: 'pric' is not a column"),
@@ -111,6 +121,22 @@ def test_a_metric_of_two_classes_does_not_decide_about_three(tmp_path):
     }
     with pytest.raises(ContractError, match="is for two classes, and num_classes is 3"):
         check(tmp_path, written(**changes))
+
+
+def test_one_previous_model_is_compared_with():
+    both = configuration(settings={"ModelMetricsComputation": {"previous_score_field": "old"}})
+    with pytest.raises(ContractError, match=r"previous_score_field: is set, and inputs\.previous_eval_output is set"):
+        make_plan(both, {"input_data": "table", "previous_eval_output": "old"})
+
+
+def test_payload_checks_records_of_the_length_that_is_registered():
+    plan = make_plan(configuration(settings={**CONFIG["settings"], "Registration": {"serving_max_tokens": 99}}), {})
+    assert plan.step(PAYLOAD).environment["SERVING_MAX_TOKENS"] == "99"
+
+
+def test_a_null_is_sent_so_that_a_preset_does_not_replace_it():
+    config = configuration(hyperparameters={**CONFIG["hyperparameters"], "preset": "recommended", "head_lr": None})
+    assert make_plan(config, {}).hyperparameters["head_lr"] == "null"
 
 
 def test_a_configuration_with_everything_is_accepted(tmp_path):

@@ -270,8 +270,8 @@ def test_new_data_under_the_same_uri_misses_the_step_cache(full):
         sent = arguments(full, contract.name)
         from_outside = any(f"Parameters.{name}" in json.dumps(sent["ProcessingInputs"]) for name in given)
         key = sent.get("Environment", {}).get("DATA_KEY")
-        assert key == ({"Get": "Parameters.DataKey"} if from_outside else None)
-    assert "Parameters.DataKey" in json.dumps(arguments(full, DATA_LOADING.name)["Environment"])
+        assert key == ({"Get": f"Parameters.{contract.name}DataKey"} if from_outside else None)
+    assert "Parameters.DataLoadingDataKey" in json.dumps(arguments(full, DATA_LOADING.name)["Environment"])
 
 
 def test_a_cache_that_is_switched_off_is_off(other):

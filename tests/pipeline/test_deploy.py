@@ -32,6 +32,10 @@ def sent_parameters(client, arn):
     return {each["Name"]: each["Value"] for each in found}
 
 
+def keys_of(parameters):
+    return {name: value for name, value in parameters.items() if name.endswith(("DataKey", "CheckpointKey"))}
+
+
 def test_upsert_creates_the_pipeline_with_its_definition_and_tags(client, deployed):
     pipeline = client.describe_pipeline(PipelineName="demo")
     assert pipeline["PipelineArn"] == deployed
@@ -45,9 +49,14 @@ def test_other_records_to_score_train_nothing_again(client, deployed):
     boto3.client("s3").put_object(Bucket="raw", Key="records/new.csv", Body=b"1,2")
     other = sent_parameters(client, start(everything(), {"Input_batch_input": "s3://raw/records/new.csv"}))
     assert other["Input_batch_input"] == "s3://raw/records/new.csv"
-    assert [other[name] for name in ("DataKey", "CheckpointKey")] == [
-        first[name] for name in ("DataKey", "CheckpointKey")
-    ]
+    assert keys_of(other) == keys_of(first)
+
+
+def test_another_calibration_packages_again_and_trains_nothing_again(client, deployed):
+    first = keys_of(sent_parameters(client, start(everything(), {})))
+    boto3.client("s3").put_object(Bucket="raw", Key="calibration/calibration.json", Body=b"{}")
+    other = keys_of(sent_parameters(client, start(everything(), {"Input_calibration_model": "s3://raw/calibration"})))
+    assert [name for name in first if first[name] != other[name]] == ["PackageDataKey"]
 
 
 def test_a_second_upsert_updates_the_same_pipeline(client, deployed, tmp_path, capsys):
@@ -105,7 +114,7 @@ def test_start_sends_parameters_and_a_folder_for_checkpoints(client, deployed):
     boto3.client("s3").put_object(Bucket="raw", Key="table/part-1.csv", Body=b"a,b\n3,4\n")
     more_rows = sent_parameters(client, start(everything(), {"Hp_lr": "0.01"}))
     assert more_rows["CheckpointKey"] != first["CheckpointKey"]
-    assert more_rows["DataKey"] != first["DataKey"] == other_rate["DataKey"]
+    assert more_rows["DataLoadingDataKey"] != first["DataLoadingDataKey"] == other_rate["DataLoadingDataKey"]
 
 
 @pytest.mark.parametrize(
@@ -151,6 +160,16 @@ def test_a_model_decided_by_another_metric_need_not_be_beaten(client, local_aws,
     assert "was not decided by test/f1_score" in capsys.readouterr().err
 
 
+def test_the_model_to_beat_is_found_behind_a_page_of_others(client, local_aws):
+    config = configuration(condition={"metric": "test/auroc", "minimum": 0.5, "beat": "newest"}, name="demo")
+    register(client, value=0.91, status="Approved")
+    for _ in range(100):
+        client.create_model_package(
+            ModelPackageGroupName="demo", CustomerMetadataProperties={"condition_metric": "test/f1_score"}
+        )
+    assert registered_metric(config, client, boto3.client("s3")) == 0.91
+
+
 def test_starting_a_missing_pipeline_names_the_command_that_creates_it(local_aws):
     with pytest.raises(ContractError) as error:
         start(configuration(name="nowhere"), {})
@@ -163,6 +182,8 @@ def test_starting_a_missing_pipeline_names_the_command_that_creates_it(local_aws
     [
         ({"Treshold": "0.5"}, "parameter Treshold: unknown; did you mean 'Threshold'"),
         ({"Threshold": "high"}, "parameter Threshold: 'high' is not of type float"),
+        ({"Threshold": "95"}, "parameter Threshold: '95' is invalid: 95 is not between 0 and 1, as test/auroc is"),
+        ({"Threshold": "nan"}, "parameter Threshold: 'nan' is invalid: nan is not between 0 and 1"),
         ({"ApprovalStatus": "Maybe"}, "parameter ApprovalStatus: 'Maybe' is invalid"),
         ({"Hp_batch_size": "0"}, "batch_size: '0' is invalid"),
     ],

@@ -334,6 +334,15 @@ def test_the_model_card_has_at_most_100_hyperparameters_of_255_characters():
     assert all(re.fullmatch(".{1,255}", each["value"]) for each in listed)
 
 
+def test_the_model_card_states_the_loss_and_whether_an_execution_may_differ():
+    given = {"model_class": "bert", "loss": "focal"}
+    card = json.loads(model_card(configuration(), given, image=None, decision=None))
+    assert card["training_details"]["objective_function"]["notes"].startswith("Loss focal")
+    assert card["training_details"]["training_observations"].endswith("Parameters of an execution take precedence.")
+    observed = card["evaluation_details"][0]["evaluation_observation"]
+    assert observed.startswith("Required, without parameters of the execution: test/auroc at least")
+
+
 def test_the_environment_takes_precedence_over_the_file(tmp_path):
     contract = TABULAR_PREPROCESSING
     folder = contract.input("settings").path(tmp_path)

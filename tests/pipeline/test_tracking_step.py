@@ -8,9 +8,10 @@ from pydantic import ValidationError
 
 from contracts.errors import ContractError
 from contracts.steps import PYTORCH_TRAINING, TRACKING
-from pipeline.aws.definition import aws_plan, definition
+from pipeline.aws.definition import aws_plan, definition, specs_of
 from pipeline.local.cache import StepDirectory
 from pipeline.local.digests import ContentDigests
+from pipeline.local.docker import local_config
 from pipeline.local.progress import Progress
 from pipeline.local.run import run_or_reuse
 from pipeline.local.run_state import Run
@@ -51,6 +52,16 @@ def test_a_run_without_a_name_has_that_of_the_training_job(step):
     variables = step["Arguments"]["Environment"]
     assert variables["MLFLOW_RUN_NAME"] == {"Get": "Steps.PyTorchTraining.TrainingJobName"}
     assert json.loads(variables["MLFLOW_TAGS"]) == MLFLOW["tags"]
+
+
+def test_a_local_run_in_containers_sends_the_results_where_aws_does():
+    config = configuration(aws=CONNECTED, mlflow={**MLFLOW, "sent_by": "job"})
+    _, plan = aws_plan(local_config(config, "image"))
+    assert "mlflow_tracking_uri" in plan.hyperparameters
+
+
+def test_hyperparameters_of_other_sections_are_no_parameters():
+    assert not [name for name in specs_of(configuration(aws=CONNECTED, mlflow=MLFLOW)) if name.startswith("Hp_mlflow")]
 
 
 def test_a_job_with_a_network_sends_its_results_itself():

@@ -195,7 +195,7 @@ def test_the_step_has_tags_retries_and_the_cache(pipeline, sent):
 
 
 def test_new_data_under_the_same_uri_misses_the_step_cache(job):
-    assert job["Environment"]["DATA_KEY"] == {"Get": "Parameters.DataKey"}
+    assert job["Environment"]["DATA_KEY"] == {"Get": f"Parameters.{STEP}DataKey"}
 
 
 def test_only_trials_on_spot_instances_have_checkpoints_in_s3(job, plain):
@@ -364,6 +364,8 @@ def test_the_model_card_does_not_state_a_setting_that_the_search_chooses(pipelin
     for steps in (pipeline, built(tuned(engine="container", warm_start=None, aws=AWS))):
         card = json.loads(all_steps(steps)["Registration"]["Arguments"]["ModelCard"]["ModelCardContent"])
         training = card["training_details"]
-        assert training["training_observations"].startswith("Model class of the best trial, best weights by val/")
+        assert training["training_observations"].startswith(
+            f"Model class of the best trial, best weights by {SEARCH['metric']}."
+        )
         listed = {each["name"] for each in training["training_job_details"]["user_provided_hyper_parameters"]}
         assert not listed & set(SEARCH["space"])

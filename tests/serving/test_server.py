@@ -123,6 +123,9 @@ def test_a_cell_with_the_name_of_the_models_only_column_does_not_make_declared_c
     assert read_records("1,chat,0\n2,hi,1\n", CSV, ["chat"], declared)["chat"].to_pylist() == ["chat", "hi"]
     assert read_records("id,chat,label\n2,hi,1\n", CSV, ["chat"], declared)["chat"].to_pylist() == ["hi"]
     assert read_records("chat\nhi\n", "text/csv; header=absent", ["chat"])["chat"].to_pylist() == ["chat", "hi"]
+    without = ServingSettings(serving_csv_header="absent")
+    assert read_records("chat\nhi\n", CSV, ["chat"], without)["chat"].to_pylist() == ["chat", "hi"]
+    assert read_records("chat\nhi\n", "text/csv; header=present", ["chat"], without)["chat"].to_pylist() == ["hi"]
 
 
 def test_a_line_break_in_quotes_names_json_lines_where_it_was_cut():

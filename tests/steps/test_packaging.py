@@ -250,6 +250,17 @@ def test_scripts_go_into_code_and_inference_py_replaces_ours(trained_job, tmp_pa
 
 
 @pytest.mark.slow
+def test_files_beside_the_scripts_and_their_requirements_are_packed(trained_job, tmp_path):
+    scripts = {"rules.py": "x = 1", "words/vocab.json": "[1]", "requirements.txt": "emoji==2.0"}
+    root = give(tmp_path / "root", PACKAGE, model_input=trained_job.model, inference_scripts_input=scripts)
+    extract_archive(packed(root), tmp_path / "out")
+    assert (tmp_path / "out" / "code" / "words" / "vocab.json").read_text() == "[1]"
+    requirements = (tmp_path / "out" / "code" / "requirements.txt").read_text().splitlines()
+    assert requirements[-1] == "emoji==2.0"
+    assert len(requirements) > 1
+
+
+@pytest.mark.slow
 def test_a_calibration_is_packed_and_applied(trained_job, tmp_path):
     flat = {"calibration.json": '{"scores": [0, 1], "probabilities": [0.875, 0.875]}'}
     root = give(tmp_path / "root", PACKAGE, model_input=trained_job.model, calibration_model=flat)

@@ -71,7 +71,7 @@ def test_a_sample_of_json_and_one_of_csv_are_written_and_were_answered(package, 
     found = samples(root)
     assert list(found) == ["payload_application_json_0.json", "payload_text_csv_1.csv"]
     assert json.loads(found["payload_application_json_0.json"]) == expected
-    assert found["payload_text_csv_1.csv"].decode() == "chat,price,quantity,color\nDEFAULT_TEXT,3.5,2,red\n"
+    assert found["payload_text_csv_1.csv"].decode() == "chat,price,quantity,color\r\nDEFAULT_TEXT,3.5,2,red\r\n"
     report = check(root)
     as_json, as_csv = (sample["answer"] for sample in report["samples"])
     answer = json.loads(as_json)["predictions"][0]
@@ -98,6 +98,26 @@ def test_a_split_of_several_files_is_held_against_the_one_file_of_predictions(pa
     root = give(tmp_path, PAYLOAD, model_input=package, processed_data=parts, eval_output=trained_job.output_data)
     run_step(root, "payload", CHECK_ROWS="20")
     assert check(root)["compared"][0]["records"] == 20
+
+
+def test_rows_beyond_the_limits_of_a_server_are_sent(package, tmp_path):
+    long = {"test/part.csv": pd.concat([TEST.assign(chat="a" + " " * 600_000)] * 2).to_csv(index=False)}  # 29 MB
+    root = give(tmp_path, PAYLOAD, model_input=package, processed_data=long)
+    assert "413" not in run_step(root, "payload", CONTENT_TYPES=CSV, SERVING_MAX_BYTES="1")
+    assert check(root)["compared"][0]["records"] == 48
+
+
+def test_a_record_has_at_most_as_many_tokens_as_where_the_model_is_hosted(package, tmp_path):
+    root = give(tmp_path, PAYLOAD, model_input=package, processed_data=processed())
+    assert "SERVING_MAX_TOKENS" in failure_of(root, "payload", SERVING_MAX_TOKENS="2")
+
+
+def test_a_text_with_a_nul_character_is_not_sent_as_csv(package, tmp_path):
+    folder = PAYLOAD.input("processed_data").path(give(tmp_path, PAYLOAD, model_input=package)) / "test"
+    folder.mkdir(parents=True)
+    TEST.assign(chat=["a\0b", *TEST["chat"][1:]]).to_parquet(folder / "part.parquet")
+    run_step(tmp_path, "payload")
+    assert [entry["records"] for entry in check(tmp_path)["compared"]] == [24, 23]
 
 
 @pytest.mark.long
@@ -200,7 +220,7 @@ def test_a_script_that_waits_or_exits_is_refused(tmp_path, monkeypatch, script, 
     (tmp_path / "code" / "inference.py").write_text(script)
     package = payload.Package(Path(ARCHIVED_MODEL), tmp_path, None, is_ours=False)
     with pytest.raises(ContractError, match=f"model.tar.gz: .*{message}"):
-        payload._ask(package, [], tmp_path)
+        payload._ask(package, [], tmp_path, max_tokens=1)
 
 
 def test_a_package_that_lacks_a_module_is_refused(package, tmp_path):
@@ -234,6 +254,10 @@ BAD_INPUTS = {
     "a wrong value": (
         {"processed_data": processed(TEST.assign(price="dear"))},
         "test_processed_data.csv: row 1, column 'price': 'dear' is not a number",
+    ),
+    "a file of another kind": (
+        {"processed_data": {"test/test.jsonl": TEST.to_json(orient="records", lines=True)}},
+        "input processed_data has no file that is named *.csv or",
     ),
     "another split": ({"processed_data": processed(split="train")}, "processed_data: has no folder test"),
     "predictions of nothing known": (
@@ -269,7 +293,7 @@ def test_a_setting_that_is_wrong_is_named_in_the_message(package, tmp_path, sett
 
 
 def test_text_with_commas_quotes_and_lines_survives_every_format():
-    record = {"chat": 'a, "b"\nc\r\nd é😀', "price": 0.1, "color": None}
+    record = {"chat": 'a, "b"\nc\r\nd\re é😀', "price": 0.1, "color": None}
     for media_type in (CSV, JSON, JSON_LINES, PARQUET):
         for records in ([record], [record, record | {"chat": ""}]):
             found = read_records(request_body(records, media_type), media_type, tuple(record)).to_pylist()

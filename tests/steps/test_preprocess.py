@@ -29,6 +29,7 @@ from container.tables.channel_files import Origin
 from container.tables.values import numbers
 from contracts.errors import ContractError
 from contracts.step_contract import processing_config, processing_resources
+from contracts.steps import TABULAR_PREPROCESSING
 from testing.step_runs import input_folder, message, orders, output_folder, run_step
 from tests.tables.test_part_files import write
 
@@ -362,8 +363,13 @@ def test_several_instances_split_as_one_does(tmp_path: Path, distribution: str, 
     assert sorted(found["order_id"]) == frame["order_id"].tolist()
 
 
-def test_an_instance_without_a_file_is_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [None, "_SUCCESS", "part-2.csv"])
+def test_an_instance_without_a_file_of_data_is_done(tmp_path: Path, name: str | None) -> None:
     hosts(tmp_path, "algo-2", ["algo-1", "algo-2"], distribution="ShardedByS3Key")
+    folder = TABULAR_PREPROCESSING.input("DATA").path(tmp_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    if name is not None:
+        (folder / name).touch()
     assert "no input file was assigned to this host" in preprocess(tmp_path)
 
 
