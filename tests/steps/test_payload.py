@@ -295,7 +295,7 @@ def test_a_setting_that_is_wrong_is_named_in_the_message(package, tmp_path, sett
 def test_text_with_commas_quotes_and_lines_survives_every_format():
     record = {"chat": 'a, "b"\nc\r\nd\re é😀', "price": 0.1, "color": None}
     for media_type in (CSV, JSON, JSON_LINES, PARQUET):
-        for records in ([record], [record, record | {"chat": ""}]):
+        for records in ([record], [record, record | {"chat": ""}, record | {"chat": "a\rb"}]):
             found = read_records(request_body(records, media_type), media_type, tuple(record)).to_pylist()
             assert [row["chat"] for row in found] == [row["chat"] for row in records], media_type
             assert float(found[0]["price"]) == 0.1
