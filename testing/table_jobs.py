@@ -112,7 +112,7 @@ def fit(folder: Path, found: pa.Table, hp: Hyperparameters | None = None) -> tup
     statistics = scan_train([path], hp, TableColumns.of(hp))
     labels = learn_label_map(statistics, hp, where="train")
     fitted, folds = fit_preprocessing(
-        statistics, hp, labels=labels, precomputed=Precomputed(None, None, None), where="train"
+        statistics, hp, labels=labels, precomputed=Precomputed(None, None), where="train"
     )
     encoder = write_tokenizer(folder / "encoder")
     tokenizer = ChunkTokenizer.from_folder(encoder)

@@ -64,9 +64,13 @@ class TableColumns:
         )
 
     @property
+    def table(self) -> list[str]:
+        return [*self.numeric, *self.categorical]
+
+    @property
     def scanned(self) -> list[str]:
         """Return the columns of the fit pass: all but the texts."""
-        return [self.id_name, self.label_name, *self.numeric, *self.categorical]
+        return [self.id_name, self.label_name, *self.table]
 
     @property
     def transformed(self) -> list[str]:

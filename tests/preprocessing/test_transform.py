@@ -257,7 +257,7 @@ def test_statistics_of_parts_merge_into_those_of_the_whole(
 
     def fitted(statistics: SplitStatistics) -> tuple[FittedPreprocessing, FoldedRisks]:
         labels = learn_label_map(statistics, hp, where="train")
-        none = Precomputed(None, None, None)
+        none = Precomputed(None, None)
         return fit_preprocessing(statistics, hp, labels=labels, precomputed=none, where="train")
 
     parts = [scan(0, cut), scan(cut, 60)]
