@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import time
 from pathlib import Path
 
@@ -29,9 +30,10 @@ from container.training.members import predict_members, trained_model
 from container.training.state import EarlyStopping, TrainingState, is_finished
 from container.training.stop import StopAgreed, StopFlag
 from container.training.train import build_model, train_and_predict, train_only
-from container.tuning import ensemble
+from container.tuning import ensemble, winner
 from container.tuning.ensemble import MemberFailed, train_members
 from container.tuning.trial_workers import Shares
+from container.tuning.winner import install_winner
 from container.workers import StoppedBeforeTraining
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import choose_settings, load_hyperparameters, parse_hyperparameters, read_settings
@@ -125,7 +127,7 @@ def test_a_network_keeps_the_best_and_the_last_checkpoint_only(averaged):
     paths, _ = averaged
     for folder in paths.ensemble.iterdir():
         assert len(list((folder / "checkpoints").glob("epoch*"))) <= 2
-        assert [path.name for path in folder.iterdir()] == ["checkpoints"]
+        assert sorted(path.name for path in folder.iterdir()) == ["checkpoints", "output"]
 
 
 @pytest.mark.long
@@ -180,10 +182,10 @@ def test_the_seeds_of_the_best_settings_become_the_model_that_final_model_names(
     paths = write_job(tmp_path, overrides={**JOB, "tuning": tuning, "explain": 0})
     log = run_train(paths)
     found, saved = metrics(paths), json.loads((paths.model / "hyperparameters.json").read_text())
-    winner = json.loads((paths.output_data / "tuning" / "summary.json").read_text())["winner"]
+    best = json.loads((paths.output_data / "tuning" / "summary.json").read_text())["winner"]
     combined = ["average", "distill"] if final_model == "distill" else [final_model]
     assert list(found["ensemble"]["values"]) == ["seed-42", "seed-43", *combined]
-    assert found["ensemble"]["values"]["seed-43"] == pytest.approx(winner["seeds"]["43"], abs=1e-6)
+    assert found["ensemble"]["values"]["seed-43"] == pytest.approx(best["seeds"]["43"], abs=1e-6)
     assert (saved["lr"], saved["seed"], saved["ensemble"]) == (3e-3, 42, 2)
     assert saved["ensemble_model"] == final_model
     assert not any(name.startswith("members.") for name in state_of(paths))
@@ -497,6 +499,38 @@ def test_networks_that_were_trained_with_other_settings_are_refused(one_rank, tm
     changed = parse_hyperparameters({**load_hyperparameters(paths).model_dump(exclude_unset=True), "lr": 5e-3})
     with pytest.raises(ContractError, match=r"lr: the checkpoint in .*seed-42.* was trained with 0\.002"):
         train_members(paths, changed, prepare_data(paths, changed), num_gpus=0)
+
+
+def test_the_curves_and_the_profile_of_each_network_are_in_the_output_of_every_run(one_rank, tmp_path):
+    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1, "profile": True})
+    job = train_here(paths)
+    for _ in range(2):  # the second time on a machine that has the checkpoints only
+        train_members(paths, job.hp, prepare_data(paths, job.hp), num_gpus=0)
+        for name in ("seed-42", "seed-43"):
+            assert list((paths.tensorboard / name).glob("events*"))
+            assert (paths.output_data / "profile" / name / "costliest.rank0.txt").is_file()
+        shutil.rmtree(paths.root / "output")
+
+
+@pytest.mark.parametrize("combined", [{}, {"7": "trial-0003"}])
+def test_the_curves_of_the_winner_of_a_search_are_in_the_output(tmp_path, monkeypatch, combined):
+    paths = JobPaths(tmp_path)
+    curves = JobPaths(paths.tuning / "trial-0003").tensorboard / "events"
+    curves.parent.mkdir(parents=True)
+    curves.write_text("of the winner")
+    best = {"folder": "trial-0003", "combined": combined, "trial": 3}
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(winner, "remove_runs", killed)
+        with pytest.raises(KeyboardInterrupt):
+            install_winner(paths, None, best, earlier=None)
+    install_winner(paths, None, best, earlier=None)
+    name = "seed-7" if combined else "trial-0003"
+    assert (paths.tensorboard / name / "events").read_text() == "of the winner"
+    assert not curves.exists()
 
 
 def test_a_network_is_finished_only_if_training_would_take_no_further_step():
