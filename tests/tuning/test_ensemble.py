@@ -11,11 +11,13 @@ import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
+from transformers import BertConfig, BertModel
 
 from container.data.loader import step_batches
 from container.data.sampler import BatchPlan
 from container.failure import Failure
 from container.job import Fold, Job, Member, Scratch
+from container.models.lora import merge_lora
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.predictor import Predictor
@@ -38,7 +40,17 @@ from container.workers import StoppedBeforeTraining
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import choose_settings, load_hyperparameters, parse_hyperparameters, read_settings
 from contracts.paths import JobPaths
-from testing.jobs import CONFIGURATION, NO_DROPOUT, ONE_LAYER, metrics, run_train, start_train, table, write_job
+from testing.jobs import (
+    CONFIGURATION,
+    NO_DROPOUT,
+    ONE_LAYER,
+    metrics,
+    run_train,
+    start_train,
+    table,
+    write_job,
+    write_letters_tokenizer,
+)
 
 JOB = {"encoder_config": ONE_LAYER, "val_check_interval": 0.5, "explain": 20, "early_stop_metric": "val/auroc"}
 AVERAGED = {**JOB, "ensemble": 2, "max_epochs": 6, "early_stop_patience": 9}  # long enough to be killed
@@ -335,14 +347,21 @@ def test_the_first_network_is_used_where_val_cannot_compare_it_with_the_soup(one
     assert first in str(checkpoint.folder)
 
 
-def test_a_soup_is_the_mean_of_the_weights(one_rank, tmp_path):
-    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1})
+ADAPTED = {"tokenizer": "tiny", "encoder_config": {}, "reinit_layers": 0, "lora_rank": 2, "lora_alpha": 64, "lr": 0.05}
+
+
+@pytest.mark.parametrize("settings", [{}, ADAPTED])
+def test_a_soup_is_the_mean_of_the_weights_with_merged_adapters(one_rank, tmp_path, settings):
+    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1, **settings})
+    size = write_letters_tokenizer(paths.pretrained / "tiny")
+    BertModel(BertConfig(**{**ONE_LAYER, "vocab_size": size})).save_pretrained(paths.pretrained / "tiny")
     job = train_here(paths)
     prepared = JobData.open(job).prepared
     checkpoints = [complete_checkpoints(member.checkpoints)[-1] for member in job.members]
     networks = [build_model(job.hp, prepared, pretrained=False) for _ in checkpoints]
     for network, checkpoint in zip(networks, checkpoints):
         load_weights(network, checkpoint)
+        merge_lora(network)
     first, second = (network.state_dict() for network in networks)
     for name, value in members.mean_network(job.hp, prepared, checkpoints).state_dict().items():
         torch.testing.assert_close(value, (first[name] + second[name]) / 2)
