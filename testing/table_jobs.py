@@ -111,9 +111,7 @@ def fit(folder: Path, found: pa.Table, hp: Hyperparameters | None = None) -> tup
     path = write_table(folder / "train" / "part.parquet", found)
     statistics = scan_train([path], hp, TableColumns.of(hp))
     labels = learn_label_map(statistics, hp, where="train")
-    fitted, folds = fit_preprocessing(
-        statistics, hp, labels=labels, precomputed=Precomputed(None, None, None), where="train"
-    )
+    fitted, folds = fit_preprocessing(statistics, hp, labels=labels, precomputed=Precomputed(None, None), where="train")
     encoder = write_tokenizer(folder / "encoder")
     tokenizer = ChunkTokenizer.from_folder(encoder)
     digests = {field.role: tokenizer_digest(encoder) for field in fitted.text_fields}

@@ -1,4 +1,4 @@
-"""Collect mergeable statistics in one pass over each split, and fit the preprocessing on those of train."""
+"""Collect statistics in one pass over each split, and fit the preprocessing on those of train."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -64,9 +64,13 @@ class TableColumns:
         )
 
     @property
+    def table(self) -> list[str]:
+        return [*self.numeric, *self.categorical]
+
+    @property
     def scanned(self) -> list[str]:
         """Return the columns of the fit pass: all but the texts."""
-        return [self.id_name, self.label_name, *self.numeric, *self.categorical]
+        return [self.id_name, self.label_name, *self.table]
 
     @property
     def transformed(self) -> list[str]:
@@ -74,7 +78,7 @@ class TableColumns:
 
 
 class SplitStatistics:
-    """Statistics of one pass over a split or a part of it.
+    """Statistics of one pass over a split.
 
     Attributes:
         rows: all rows. unlabelled: rows without a label. unlabelled_rows: names of the first of them, for messages.
@@ -130,20 +134,6 @@ class SplitStatistics:
             counts.add(table[name], folds, label_index)
             self._check_size(name, counts)
         self.ids.add(table[self.columns.id_name])
-
-    def merge(self, other: "SplitStatistics") -> None:
-        """Add the statistics of another part; the result does not depend on how the rows were divided."""
-        label_index = self.labels.merge(other.labels)
-        self.totals[:, label_index] += other.totals[:, : len(label_index)]
-        self.rows += other.rows
-        self.unlabelled += other.unlabelled
-        self.unlabelled_rows = (self.unlabelled_rows + other.unlabelled_rows)[:NAMED_ROWS]
-        for name, summary in self.numeric.items():
-            summary.merge(other.numeric[name])
-        for name, counts in self.categories.items():
-            counts.merge(other.categories[name], label_index)
-            self._check_size(name, counts)
-        self.ids.merge(other.ids)
 
     def _check_size(self, name: str, counts: CategoryCounts) -> None:
         categories, classes = len(counts.index), self.totals.shape[1]

@@ -128,14 +128,6 @@ class LabelCollector:
             self.counts[key] += int(np.count_nonzero(codes == code))
         return position[codes]
 
-    def merge(self, other: "LabelCollector") -> np.ndarray:
-        """Add the labels of `other`; return the index here of each of its labels. [L] int64"""
-        for key in other.index:
-            if key not in self.index:
-                self._admit(key, "another part of the data")
-        self.counts.update(other.counts)
-        return np.array([self.index[key] for key in other.index], np.int64)
-
     def _admit(self, key: str, where: str) -> None:
         if len(self.index) == self.allowed:
             raise ContractError(

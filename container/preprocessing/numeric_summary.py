@@ -1,4 +1,4 @@
-"""Statistics of a numeric column; those of its parts merge into exactly those of the whole, in any order."""
+"""Statistics of a numeric column, which depend neither on the order of its values nor on its division into batches."""
 
 import math
 from fractions import Fraction
@@ -33,7 +33,7 @@ class ValueDistribution:
 
     They are exact up to `limit` distinct values. Beyond, the last `dropped_bits` bits of each value are dropped, as few
     as the limit allows: values have a relative error below 2**(dropped_bits - 52), counts none. The result does not
-    depend on how the data were divided.
+    depend on how the data were divided into batches.
     """
 
     def __init__(self, *, limit: int = DISTINCT_LIMIT) -> None:
@@ -50,13 +50,6 @@ class ValueDistribution:
         self._num_pending += len(values)
         if self._num_pending > PENDING_LIMIT:
             self._settle()
-
-    def merge(self, other: "ValueDistribution") -> None:
-        """Add the values of `other`."""
-        values, counts = other.items()
-        self._settle()
-        self.dropped_bits = max(self.dropped_bits, other.dropped_bits)
-        self._group(np.concatenate([self._values, values]), np.concatenate([self._counts, counts]))
 
     def items(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the values, ascending [D], and their counts [D]."""
@@ -113,16 +106,6 @@ class NumericSummary:
         self._sum += exact_sum(present)
         self._squares += sum(map(exact_sum, _exact_square(present)))
         self.distribution.add(present)
-
-    def merge(self, other: "NumericSummary") -> None:
-        """Add the values of `other`."""
-        self.count += other.count
-        self.missing += other.missing
-        self.minimum = min(self.minimum, other.minimum)
-        self.maximum = max(self.maximum, other.maximum)
-        self._sum += other._sum
-        self._squares += other._squares
-        self.distribution.merge(other.distribution)
 
     @property
     def mean(self) -> float:

@@ -32,11 +32,10 @@ ALLOWED_CLASSES = frozenset(
 
 @dataclass(frozen=True)
 class Precomputed:
-    """Precomputed values that the environment requests; None means that they are fitted or not restricted."""
+    """Precomputed values that the environment requests; None means that they are fitted."""
 
     imputation: Mapping[str, float] | None
     risk_tables: Mapping[str, RiskTable] | None
-    selected_features: tuple[str, ...] | None
 
 
 def precomputed_flag(variable: str) -> bool:
@@ -54,21 +53,17 @@ def precomputed_flag(variable: str) -> bool:
 def load_precomputed(
     folder: Path, *, numeric_columns: Sequence[str], categorical_columns: Sequence[str], num_values: int
 ) -> Precomputed:
-    """Read the requested artifacts, restricted to the selected features.
+    """Read the requested artifacts, restricted to the given columns.
 
     Raises:
         ContractError: a requested file is missing, corrupt or refused, or lacks a column.
     """
-    selected = selected_features(folder, [*numeric_columns, *categorical_columns])
-    if selected is not None:
-        numeric_columns = [name for name in numeric_columns if name in selected]
-        categorical_columns = [name for name in categorical_columns if name in selected]
     imputation = risk_tables = None
     if _requested(artifacts.USE_PRECOMPUTED_IMPUTATION, folder, artifacts.IMPUTE_DICT):
         imputation = load_imputation(folder, numeric_columns)
     if _requested(artifacts.USE_PRECOMPUTED_RISK_TABLES, folder, artifacts.RISK_TABLE_MAP):
         risk_tables = load_risk_tables(folder, categorical_columns, num_values=num_values)
-    return Precomputed(imputation, risk_tables, selected)
+    return Precomputed(imputation, risk_tables)
 
 
 def load_imputation(folder: Path, columns: Sequence[str]) -> dict[str, float]:

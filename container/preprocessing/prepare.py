@@ -17,7 +17,7 @@ import numpy as np
 from container.preprocessing.data_summary import log_split, summarize_split
 from container.preprocessing.fingerprint import FINGERPRINT_LENGTH, input_fingerprint, tokenizer_digest
 from container.preprocessing.fit import TableColumns, fit_preprocessing, learn_label_map, scan_held_out, scan_train
-from container.preprocessing.precomputed import load_precomputed
+from container.preprocessing.precomputed import load_precomputed, selected_features
 from container.preprocessing.prepared import MARKER, SUMMARY, PreparedData, open_prepared
 from container.preprocessing.risk_tables import fold_of
 from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
@@ -30,8 +30,9 @@ from container.text.encoder_config import apply_config_overrides, check_position
 from container.text.encoder_source import EncoderSource, resolve_encoder, write_encoder_files
 from container.text.tokenization import clean_texts
 from container.text.vocabulary import learn_vocabulary
-from contracts.artifacts import tokenizer_folder
+from contracts.artifacts import SELECTED_FEATURES, tokenizer_folder
 from contracts.atomic_files import atomic_folder
+from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import SPLITS, JobPaths
 from contracts.text_fields import TextField
@@ -67,6 +68,7 @@ def prepare_data(
     for split_files in files.values():
         input_format(split_files)
         check_columns(split_files, [*(hp.full_field_list or []), *TableColumns.of(hp).transformed])
+    columns = _selected_columns(paths, hp)
     sources = {field.role: resolve_encoder(field.tokenizer, paths) for field in hp.text_fields}
     encoders = {role: source.folder for role, source in sources.items()}
     on_inputs()
@@ -78,7 +80,7 @@ def prepare_data(
                 shutil.rmtree(stale)
         if not reused:
             with atomic_folder(folder, temporary=paths.prepared / f"{UNFINISHED}{folder.name}") as temporary:
-                _prepare(temporary, paths, hp, files=files, sources=sources)
+                _prepare(temporary, paths, hp, columns, files=files, sources=sources)
         for other in paths.prepared.iterdir():
             if not keep_others and other != folder and _is_ours(other) and (other / MARKER).is_file():
                 shutil.rmtree(other)
@@ -89,23 +91,39 @@ def prepare_data(
     return prepared
 
 
+def _selected_columns(paths: JobPaths, hp: Hyperparameters) -> TableColumns:
+    """Return the columns of the settings, restricted to those of selected_features.json.
+
+    Raises:
+        ContractError: an invalid file, or one that leaves no table column to a model that needs one.
+    """
+    selected = selected_features(paths.precomputed_artifacts, TableColumns.of(hp).table)
+    columns = TableColumns.of(hp, selected)
+    if hp.architecture.table == "needed" and not columns.table:
+        raise ContractError(
+            f"{paths.precomputed_artifacts / SELECTED_FEATURES}: selects no table column, but model_class "
+            f"{hp.model_class!r} combines text with table columns",
+            "Name at least one column in the file, or choose bert.",
+        )
+    return columns
+
+
 def _prepare(
     target: Path,
     paths: JobPaths,
     hp: Hyperparameters,
+    columns: TableColumns,
     *,
     files: Mapping[str, Sequence[Path]],
     sources: Mapping[str, EncoderSource],
 ) -> None:
     target.mkdir(parents=True)
-    everything = TableColumns.of(hp)
     precomputed = load_precomputed(
         paths.precomputed_artifacts,
-        numeric_columns=everything.numeric,
-        categorical_columns=everything.categorical,
+        numeric_columns=columns.numeric,
+        categorical_columns=columns.categorical,
         num_values=1 if hp.is_binary else hp.num_classes,
     )
-    columns = TableColumns.of(hp, precomputed.selected_features)
     train = str(paths.channel("train"))
     started = time.monotonic()
     statistics = {"train": scan_train(files["train"], hp, columns)}

@@ -119,13 +119,6 @@ class CategoryCounts:
         labelled = label_index >= 0
         np.add.at(self._counts, (codes[labelled], folds[labelled], label_index[labelled]), 1)
 
-    def merge(self, other: "CategoryCounts", label_index: np.ndarray) -> None:
-        """Add `other`, whose label index i is `label_index[i]` here."""
-        self.missing += other.missing
-        rows = self._rows(list(other.index))
-        for there, here in enumerate(label_index):
-            self._counts[rows, :, here] += other._counts[: len(rows), :, there]
-
     def sorted(self, labels: Sequence[int]) -> tuple[list[str], np.ndarray]:
         """Return the C categories of labelled rows in alphabetical order, and their counts.
 

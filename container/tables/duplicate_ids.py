@@ -45,17 +45,6 @@ class DuplicateIds:
         self._settle()
         return self._repeats << self.skipped_bits
 
-    def merge(self, other: "DuplicateIds") -> None:
-        """Add the ids of `other`."""
-        self._settle()
-        other._settle()
-        bits = max(self.skipped_bits, other.skipped_bits)
-        self._repeats >>= bits - self.skipped_bits
-        self._repeats += other._repeats >> (bits - other.skipped_bits)
-        self.skipped_bits = bits
-        self.example = self.example or other.example
-        self._take(other._seen)
-
     def _settle(self) -> None:
         if not self._pending:
             return
@@ -63,13 +52,10 @@ class DuplicateIds:
         if self.example is None:
             self._find_example(hashes)
         self._pending, self._num_pending = [], 0
-        self._take(hashes)
-
-    def _take(self, hashes: np.ndarray) -> None:
-        merged = np.concatenate([self._seen, hashes])
-        merged = merged[self._is_watched(merged)]
-        self._seen = np.unique(merged)
-        self._repeats += len(merged) - len(self._seen)
+        watched = np.concatenate([self._seen, hashes])
+        watched = watched[self._is_watched(watched)]
+        self._seen = np.unique(watched)
+        self._repeats += len(watched) - len(self._seen)
         while len(self._seen) > self.limit:
             self.skipped_bits += 1
             self._repeats //= 2

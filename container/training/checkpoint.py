@@ -46,6 +46,7 @@ from container.training.checkpoint_files import (
     Checkpoint,
     clear_unfinished,
     complete_checkpoints,
+    remove_newer,
 )
 from container.training.host_folders import HostFolders
 from contracts.atomic_files import write_text_atomically
@@ -130,6 +131,14 @@ class CheckpointStore:
     def at_step(self, step: int) -> Checkpoint | None:
         """Return the complete checkpoint of `step`; None if there is none."""
         return self._agreed(lambda checkpoints: next((each for each in checkpoints if each.step == step), None))
+
+    def remove_newer(self, checkpoint: Checkpoint | None) -> None:
+        """Remove checkpoints that are newer than the one from which training continues; None: than its beginning.
+
+        Another host does not have them. If they stayed, this host would keep them in place of the next ones.
+        """
+        self.wait()
+        self._on_each_host(lambda: remove_newer(self._folder, step=0 if checkpoint is None else checkpoint.step))
 
     def load(
         self,

@@ -63,7 +63,7 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
 
     def add_variants(folder: Path) -> None:
         if trained.values:
-            costs.update(measure_costs(folder, model, hp, val=val))
+            costs.update(measure_costs(folder, model, hp, val=val, decision=decision, companion=companion))
         expected = decision.probabilities(trained.logits["val"])
         variants.extend(write_variants(folder, model, hp, val=val, expected=expected))
 

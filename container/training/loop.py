@@ -112,8 +112,8 @@ class Trainer:
         if "warmup_steps" in self._hp.model_fields_set and warmup >= schedule.total_steps:
             logger.warning("warmup_steps=%d: the run has %d steps, all of them warmup", warmup, schedule.total_steps)
         self._execution.module.train()
-        # A resumed run may have another early_stop_patience.
-        state.stopped_early = self._early.patience_is_out(state, progress=schedule.progress(state))
+        # A resumed run may have another early_stop_patience, which counts up to the newest validation.
+        state.stopped_early = self._early.patience_is_out(state, progress=state.validated_progress)
         try:
             if schedule.validation_due(state.step) and state.validated_step != state.step:
                 self._validate()  # the previous run stopped between this step and its validation

@@ -202,9 +202,7 @@ def rank_of_value(hp: Hyperparameters, value: float | None) -> float:
 def trained_model(hp: Hyperparameters, data: PreparedData, trained: Trained) -> Network:
     """Build the model of a finished job on the CPU, with its weights."""
     if trained.is_soup:
-        model = mean_network(hp, data, trained.checkpoints)
-        merge_lora(model)
-        return model
+        return mean_network(hp, data, trained.checkpoints)
     networks = [_network(hp, data, checkpoint) for checkpoint in trained.checkpoints]
     return networks[0] if len(networks) == 1 else Ensemble(networks)
 
@@ -218,16 +216,19 @@ def _network(hp: Hyperparameters, data: PreparedData, checkpoint: Checkpoint) ->
 
 @torch.no_grad()
 def mean_network(hp: Hyperparameters, data: PreparedData, checkpoints: Sequence[Checkpoint]) -> Classifier:
-    """Build a network on the CPU whose weights are the mean of those in `checkpoints`."""
-    model = build_model(hp, data, pretrained=False)
+    """Build a network on the CPU whose weights are the mean of those in `checkpoints`, with merged adapters.
+
+    The product of the means of two matrices, as of an adapter, is not the mean of their products.
+    """
     mean: dict[str, torch.Tensor] = {}
     for checkpoint in checkpoints:
-        load_weights(model, checkpoint)
-        for name, value in model.state_dict().items():
+        for name, value in _network(hp, data, checkpoint).state_dict().items():
             if not value.is_floating_point():
                 mean[name] = value
             else:
                 mean[name] = mean.get(name, torch.zeros_like(value)) + value / len(checkpoints)
+    model = build_model(hp, data, pretrained=False)
+    merge_lora(model)
     model.load_state_dict(mean)
     return model
 

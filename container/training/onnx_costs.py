@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
+from container.companion.blend import BlendedCompanion
 from container.data.split import PreparedSplit
+from container.decision.decision import Decision
 from container.export.onnx import export_onnx, feed_of
 from container.models.ensemble import Ensemble, Network
 from contracts import artifacts
@@ -36,14 +38,26 @@ class OnnxCost:
         return f"{self.num_bytes / 1e6:.1f} MB, {self.seconds * 1e3:.2f} ms per record"
 
 
-def measure_costs(folder: Path, model: Network, hp: Hyperparameters, *, val: PreparedSplit) -> dict[str, OnnxCost]:
-    """Return the cost of model.onnx in `folder` and, of an ensemble, that of the graph of one network; log them."""
+def measure_costs(
+    folder: Path,
+    model: Network,
+    hp: Hyperparameters,
+    *,
+    val: PreparedSplit,
+    decision: Decision,
+    companion: BlendedCompanion | None,
+) -> dict[str, OnnxCost]:
+    """Return the cost of model.onnx in `folder` and, of an ensemble, that of the graph of one network; log them.
+
+    Both graphs have the same decision and companion.
+    """
     positions = np.unique(np.linspace(0, len(val) - 1, _RECORDS).astype(np.int64))
     costs = {"model.onnx": _cost(folder / artifacts.MODEL_ONNX, model, hp, val, positions)}
     if isinstance(model, Ensemble):
         with tempfile.TemporaryDirectory(dir=folder, prefix=".one-network.") as temporary:
             one = Path(temporary) / artifacts.MODEL_ONNX
-            export_onnx(model.members[0], hp, one, samples=[val.pack(positions[:4])])
+            samples = [val.pack(positions[:4])]
+            export_onnx(model.members[0], hp, one, samples=samples, decision=decision, companion=companion)
             costs["model.onnx with one network"] = _cost(one, model.members[0], hp, val, positions)
     logger.info("%s", "; ".join(f"{name}: {cost}" for name, cost in costs.items()))
     return costs

@@ -34,6 +34,11 @@ class TrainingState:
     skipped: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def validated_progress(self) -> float:
+        """Return the epochs (fractional) trained at the newest validation; 0 before the first."""
+        return next((entry["epoch"] for entry in reversed(self.history) if entry["step"] == self.validated_step), 0.0)
+
 
 @dataclass(frozen=True)
 class ValidationSchedule:
@@ -101,5 +106,4 @@ def is_finished(state: TrainingState, *, max_epochs: int, stopping: EarlyStoppin
     """Return whether training from `state` would take no step and validate nothing."""
     if not state.step or state.validated_step != state.step:
         return False
-    progress = state.history[-1]["epoch"]  # of the validation
-    return state.epoch >= max_epochs or stopping.patience_is_out(state, progress=progress)
+    return state.epoch >= max_epochs or stopping.patience_is_out(state, progress=state.validated_progress)

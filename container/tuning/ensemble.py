@@ -13,7 +13,7 @@ from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint_files import complete_checkpoints
 from container.training.identity import check_identity, identity
 from container.training.state import EarlyStopping, TrainingState, is_finished
-from container.tuning.trial_workers import Shares, TrialRun
+from container.tuning.trial_workers import Shares, TrialRun, copy_curves
 from container.workers import StoppedBeforeTraining
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
@@ -91,6 +91,8 @@ def train_members(paths: JobPaths, hp: Hyperparameters, prepared: PreparedData, 
         finished = sum(each.is_finished for each in planned)
         stopped.where = f"{finished} of {len(planned)} networks are trained"
         raise
+    for each in planned:  # also those of an earlier process, which may have had another disk
+        copy_curves(JobPaths(each.folder), paths, name=each.folder.name)
     return tuple(Member(each.folder.name, each.checkpoints, each.fold) for each in planned)
 
 
@@ -164,6 +166,5 @@ def _end(run: TrialRun, planned: _Planned) -> None:
     if not run.completed or state is None:
         failure = run.failure or Failure("the workers ended without a result", "Read the log.")
         raise MemberFailed(replace(failure, cause=f"{failure.cause} [{name}]"))
-    shutil.rmtree(planned.folder / "output", ignore_errors=True)
     value = "never defined" if state.best_value is None else f"{state.best_value:.6g}"
     logger.info("%s: %s=%s after %d steps", name, planned.hp.early_stop_metric, value, state.step)

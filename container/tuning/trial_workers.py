@@ -19,6 +19,7 @@ from container.processes import available_cores
 from container.timeline import Timeline
 from container.training.checkpoint_files import LAST
 from container.workers import StopHandler, Workers
+from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
@@ -213,6 +214,14 @@ class Running:
         last = history[-1] if entry is None else entry
         planned = round(last["step"] / last["epoch"] * self.hp.max_epochs) if last["epoch"] else 0
         return {"seconds": self.seconds, "steps": last["step"], "epochs": last["epoch"], "planned_steps": planned}
+
+
+def copy_curves(run: JobPaths, paths: JobPaths, *, name: str) -> None:
+    """Copy the TensorBoard files and the profile of a run, if it has them, to folders with its name in the output."""
+    profile = run.output_data / artifacts.PROFILE, paths.output_data / artifacts.PROFILE
+    for source, target in ((run.tensorboard, paths.tensorboard), profile):
+        if source.is_dir():
+            shutil.copytree(source, target / name, dirs_exist_ok=True)
 
 
 def remove_run(folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints, move_checkpoints
 from container.tuning.ensemble import member_folder
 from container.tuning.study import TuningStudy
-from container.tuning.trial_workers import remove_run
+from container.tuning.trial_workers import copy_curves, remove_run
 from contracts.atomic_files import write_text_atomically
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
@@ -48,6 +48,8 @@ def install_winner(
 ) -> dict[str, Any]:
     """Move the checkpoints of the winner to those of the job, or of its ensemble, and remove the other runs.
 
+    The curves and the profile of the winner are copied to the output.
+
     Args:
         best: the best run, as `Search.choose_seed` returns it.
         earlier: the winner until now.
@@ -66,9 +68,12 @@ def install_winner(
         clear_checkpoints(paths.checkpoints)
         write_text_atomically(paths.tuning / _FILE, json.dumps(best, indent=1))
     for seed, folder in best["combined"].items():
-        move_checkpoints(_checkpoints(paths, folder), JobPaths(member_folder(paths, int(seed))).checkpoints)
+        member = member_folder(paths, int(seed))
+        move_checkpoints(_checkpoints(paths, folder), JobPaths(member).checkpoints)
+        copy_curves(JobPaths(paths.tuning / folder), paths, name=member.name)
     if not best["combined"]:
         move_checkpoints(_checkpoints(paths, best["folder"]), paths.checkpoints)
+        copy_curves(JobPaths(paths.tuning / best["folder"]), paths, name=best["folder"])
     remove_runs(paths)
     return best
 

@@ -13,15 +13,18 @@ import pytest
 
 from container.companion.blend import Blend, BlendedCompanion, try_blend
 from container.companion.fit import StepsAside
+from container.decision.decision import Decision
 from container.evaluation import bootstrap
 from container.evaluation.bootstrap import estimate_metrics
 from container.export.artifacts import _move_into_place
 from container.export.onnx import check_parity, export_onnx, feed_of
 from container.export.variants import write_fused, write_int8
 from container.models.build import build_classifier
+from container.models.ensemble import Ensemble
 from container.training import companion as in_job
 from container.training.companion import add_companion
 from container.training.job_data import JobData
+from container.training.onnx_costs import measure_costs
 from testing.companions import Split, fitted, rows, without_meaning
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 
@@ -86,6 +89,19 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return hp, model, companion, batch, path, report
 
 
+class Rows:
+    """A split of the records of one batch, which it always returns."""
+
+    def __init__(self, batch) -> None:
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return len(self.batch.rows)
+
+    def pack(self, _):
+        return self.batch
+
+
 def run(path: Path, feed) -> np.ndarray:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return np.asarray(session.run(["probabilities"], feed)[0])
@@ -102,6 +118,18 @@ def test_model_onnx_computes_the_blend(made):
     used = {name for node in onnx.load(path).graph.node for name in node.input}
     assert {each.name for each in onnx.load(path).graph.initializer} <= used
     onnx.checker.check_model(str(path))
+
+
+def test_the_cost_of_one_network_is_measured_with_the_companion_and_the_decision_of_the_model(made, tmp_path):
+    hp, model, companion, batch, *_ = made
+    decision = Decision("temperature", type(Decision().calibrator)(0.5), fitted_on=9)
+    whole, one = tmp_path / "model.onnx", tmp_path / "one.onnx"
+    export_onnx(Ensemble([model, model]), hp, whole, samples=[batch], decision=decision, companion=companion)
+    export_onnx(model, hp, one, samples=[batch], decision=decision, companion=companion)
+    costs = measure_costs(
+        tmp_path, Ensemble([model, model]), hp, val=Rows(batch), decision=decision, companion=companion
+    )
+    assert costs["model.onnx with one network"].num_bytes == one.stat().st_size
 
 
 @pytest.mark.parametrize("write", [write_fused, write_int8])

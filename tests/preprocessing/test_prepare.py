@@ -21,6 +21,7 @@ from container.preprocessing.split_file import write_split
 from container.preprocessing.transform import Preprocessor
 from container.tables.channel_files import TableSlice, iter_tables
 from contracts.errors import ContractError
+from contracts.model_classes import MODEL_CLASSES
 from contracts.paths import SPLITS, JobPaths
 from testing.jobs import REPOSITORY
 from testing.table_jobs import fit, settings, table, write_job, write_table, write_tokenizer
@@ -181,6 +182,17 @@ def test_selected_features_leave_the_others_out(paths: JobPaths) -> None:
     assert prepare(paths).fitted.feature_columns == ["y", "c"]
     selection.write_text("[]")
     assert prepare(paths).tabular_dim == 0
+
+
+@pytest.mark.parametrize("model_class", [name for name, each in MODEL_CLASSES.items() if each.table == "needed"])
+def test_a_selection_that_leaves_no_column_to_a_class_that_needs_a_table_is_refused(
+    paths: JobPaths, model_class: str
+) -> None:
+    paths.precomputed_artifacts.mkdir()
+    (paths.precomputed_artifacts / "selected_features.json").write_text("[]")
+    prepare(paths)  # for a class that needs none, with the same prepared data
+    with pytest.raises(ContractError, match=f"selected_features.json: selects no table column, .*'{model_class}'"):
+        prepare(paths, model_class=model_class)
 
 
 def test_precomputed_tables_of_a_column_that_was_mapped_already_are_refused(

@@ -130,18 +130,18 @@ def test_a_fold_is_a_function_of_seed_and_row_and_folds_are_even() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "1", "1.0", None, ""]), st.integers(0, 2), st.integers(-1, 1))),
        st.integers(0, 20))  # fmt: skip
-def test_counts_in_parts_are_those_of_the_whole(rows: list[tuple[str | None, int, int]], cut: int) -> None:
-    def count(part: list[tuple[str | None, int, int]]) -> CategoryCounts:
+def test_counts_in_batches_are_those_of_the_whole(rows: list[tuple[str | None, int, int]], cut: int) -> None:
+    def count(*parts: list[tuple[str | None, int, int]]) -> CategoryCounts:
         found = CategoryCounts(num_folds=3, num_labels=2)
-        columns = list(zip(*part)) or [(), (), ()]
-        found.add(pa.array(columns[0], pa.string()), np.array(columns[1], np.int64), np.array(columns[2], np.int64))
+        for part in parts:
+            columns = list(zip(*part)) or [(), (), ()]
+            found.add(pa.array(columns[0], pa.string()), np.array(columns[1], np.int64), np.array(columns[2], np.int64))
         return found
 
-    whole, merged = count(rows), count(rows[:cut])
-    merged.merge(count(rows[cut:]), np.array([0, 1]))
-    assert merged.sorted([0, 1])[0] == whole.sorted([0, 1])[0]
-    np.testing.assert_array_equal(merged.sorted([0, 1])[1], whole.sorted([0, 1])[1])
-    assert merged.missing == whole.missing == sum(category in (None, "") for category, _, _ in rows)
+    whole, divided = count(rows), count(rows[:cut], rows[cut:])
+    assert divided.sorted([0, 1])[0] == whole.sorted([0, 1])[0]
+    np.testing.assert_array_equal(divided.sorted([0, 1])[1], whole.sorted([0, 1])[1])
+    assert divided.missing == whole.missing == sum(category in (None, "") for category, _, _ in rows)
 
 
 @given(st.lists(st.lists(st.integers(0, 50), min_size=3, max_size=3), min_size=1, max_size=5),

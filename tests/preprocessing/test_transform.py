@@ -1,6 +1,7 @@
 """One code path: a file, a batch and a single record become the same prepared rows."""
 
 import functools
+import itertools
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -239,31 +240,23 @@ def test_a_class_without_a_table_reads_no_table_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("categories", [None, [1, 0]])
-@given(cut=st.integers(0, 60), backwards=st.booleans(), seed=st.integers(0, 5))
+@given(cut=st.integers(0, 60), seed=st.integers(0, 5))
 @QUICK
-def test_statistics_of_parts_merge_into_those_of_the_whole(
-    categories: list[int] | None, cut: int, backwards: bool, seed: int
-) -> None:
-    """Two hosts that scan a part each fit what one host fits."""
+def test_what_is_fitted_does_not_depend_on_the_batches(categories: list[int] | None, cut: int, seed: int) -> None:
     hp = settings(seed=seed, is_binary=not categories, multiclass_categories=categories)
     found = table(60)
 
-    def scan(start: int, stop: int) -> SplitStatistics:
+    def fitted(*cuts: int) -> tuple[FittedPreprocessing, FoldedRisks]:
         known = categories and LabelMap("label", tuple(categories))
         rules = {"num_classes": 2, "num_folds": 5, "seed": seed, "known": known, "labelled_only": True}
         statistics = SplitStatistics(TableColumns.of(hp), **rules)
-        statistics.add(TableSlice(found.slice(start, stop - start), start, Origin(Path("a.csv"), start)))
-        return statistics
-
-    def fitted(statistics: SplitStatistics) -> tuple[FittedPreprocessing, FoldedRisks]:
+        for start, stop in itertools.pairwise([0, *cuts, 60]):
+            statistics.add(TableSlice(found.slice(start, stop - start), start, Origin(Path("a.csv"), start)))
         labels = learn_label_map(statistics, hp, where="train")
-        none = Precomputed(None, None, None)
+        none = Precomputed(None, None)
         return fit_preprocessing(statistics, hp, labels=labels, precomputed=none, where="train")
 
-    parts = [scan(0, cut), scan(cut, 60)]
-    merged, other = reversed(parts) if backwards else parts
-    merged.merge(other)
-    (rules, folds), (expected_rules, expected_folds) = fitted(merged), fitted(scan(0, 60))
+    (rules, folds), (expected_rules, expected_folds) = fitted(cut), fitted()
     assert rules == expected_rules
     np.testing.assert_array_equal(folds.values["c"], expected_folds.values["c"])
 

@@ -1,6 +1,7 @@
 import json
 import shutil
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,12 @@ from torch.distributed.checkpoint import FileSystemWriter
 
 from container.training.checkpoint import CheckpointStore, _copied, load_weights
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
+from container.training.host_folders import HostFolders
+from container.training.identity import identity
+from container.training.scaler import LossScaler
+from container.training.training_run import TrainingRun
+from contracts.hyperparameter_files import parse_hyperparameters
+from testing.jobs import CONFIGURATION
 
 CPU = torch.device("cpu")
 
@@ -117,6 +124,53 @@ def test_only_checkpoints_are_pruned_and_cleared(tmp_path):
     }  # fmt: skip
     clear_checkpoints(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"backup.ckpt", "notes.ckpt"}
+
+
+def run_of(folder):
+    """A run without a parallelized model, that keeps its newest checkpoint and the best one."""
+    module, optimizer = trained(0)
+    return TrainingRun(
+        SimpleNamespace(module=module),
+        optimizer,
+        SimpleNamespace(state={}),
+        LossScaler(),
+        SimpleNamespace(global_batch=8),
+        CheckpointStore(folder, keep=1, device=CPU),
+        identity(parse_hyperparameters(CONFIGURATION), "", {"train": "", "val": ""}),
+    )
+
+
+def save_steps(run, *steps, best_step=None):
+    for run.state.step in steps:
+        run.state.best_step = best_step
+        run.save()
+        run.store.wait()
+
+
+def steps_in(folder):
+    return [each.step for each in complete_checkpoints(folder)]
+
+
+@pytest.mark.parametrize("best", [100, None])
+def test_checkpoints_that_another_host_has_lost_do_not_displace_those_after_a_rollback(tmp_path, monkeypatch, best):
+    save_steps(run_of(tmp_path), 100, 200, best_step=best)
+    common = [100] if best else []
+    lost = {f"epoch=0-step={step}.ckpt" for step in (100, 200) if step not in common}
+    monkeypatch.setattr(HostFolders, "common", lambda _, names: names - lost)
+    resumed = run_of(tmp_path)
+    resumed.resume()
+    assert steps_in(tmp_path) == common, "a kill before the first save loses nothing that every host has"
+    assert not (tmp_path / "last.ckpt").exists()
+    assert resumed.state.step == max(common, default=0)
+    save_steps(resumed, 150, 175, best_step=best)
+    assert steps_in(tmp_path) == [*common, 175]
+
+
+def test_resuming_from_the_newest_checkpoint_removes_none(tmp_path):
+    save_steps(run_of(tmp_path), 100, 200, best_step=100)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    run_of(tmp_path).resume()
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize("manifest", ["[]", "{}", "not json", '{"state.json": 2, ".metadata": 2}'])

@@ -1,6 +1,26 @@
 import math
 
+import pytest
+import torch.distributed as dist
+
+from container.job import Job, Scratch
+from container.parallel.degrees import ParallelDegrees
+from container.parallel.mesh import build_mesh
+from container.preprocessing.prepare import prepare_data
+from container.training import loop
+from container.training.job_data import JobData
 from container.training.state import EarlyStopping, TrainingState
+from container.training.stop import StopAgreed, StopFlag
+from container.training.train import train_and_predict
+from contracts.hyperparameter_files import load_hyperparameters
+from testing.jobs import ONE_LAYER, write_job
+
+
+@pytest.fixture
+def one_rank():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
 def test_patience_counts_epochs_not_validations():
@@ -32,3 +52,29 @@ def test_a_loss_that_is_no_number_is_never_the_best():
     early, state = EarlyStopping("val/loss", patience=1), TrainingState()
     assert not early.update(state, {"val/loss": math.nan}, progress=1)
     assert early.update(state, {"val/loss": 0.7}, progress=2)
+
+
+def test_a_run_that_stops_between_two_validations_has_the_same_patience_left(one_rank, tmp_path, monkeypatch):
+    settings = {"encoder_config": ONE_LAYER, "val_check_interval": 5, "max_epochs": 3, "early_stop_patience": 1}
+    paths = write_job(tmp_path, overrides={**settings, "early_stop_metric": "val/loss"})
+    hp = load_hyperparameters(paths)
+    job = Job(paths, hp, Scratch(paths.root), prepare_data(paths, hp).folder)
+    losses = iter([0.5, 0.6, 0.4, 0.3, 0.2])  # after 5, 10, ... steps of 8 per epoch; the second is worse
+    monkeypatch.setattr(loop, "weighted_log_loss", lambda *_: next(losses))
+    step = loop.Trainer._step
+
+    def stop_once(trainer, *batches):
+        if trainer._run.state.step == 13:  # one epoch after step 5
+            monkeypatch.setattr(loop.Trainer, "_step", step)
+            raise StopAgreed
+        step(trainer, *batches)
+
+    def train():
+        ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
+        return train_and_predict(job, ranks, data=JobData.open(job), stop=StopFlag()).state
+
+    monkeypatch.setattr(loop.Trainer, "_step", stop_once)
+    with pytest.raises(StopAgreed):
+        train()
+    state = train()
+    assert (state.step, state.stopped_early) == (24, False)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import time
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
+from transformers import BertConfig, BertModel
 
 from container.data.loader import step_batches
 from container.data.sampler import BatchPlan
 from container.failure import Failure
 from container.job import Fold, Job, Member, Scratch
+from container.models.lora import merge_lora
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.predictor import Predictor
@@ -29,14 +32,25 @@ from container.training.members import predict_members, trained_model
 from container.training.state import EarlyStopping, TrainingState, is_finished
 from container.training.stop import StopAgreed, StopFlag
 from container.training.train import build_model, train_and_predict, train_only
-from container.tuning import ensemble
+from container.tuning import ensemble, winner
 from container.tuning.ensemble import MemberFailed, train_members
 from container.tuning.trial_workers import Shares
+from container.tuning.winner import install_winner
 from container.workers import StoppedBeforeTraining
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import choose_settings, load_hyperparameters, parse_hyperparameters, read_settings
 from contracts.paths import JobPaths
-from testing.jobs import CONFIGURATION, NO_DROPOUT, ONE_LAYER, metrics, run_train, start_train, table, write_job
+from testing.jobs import (
+    CONFIGURATION,
+    NO_DROPOUT,
+    ONE_LAYER,
+    metrics,
+    run_train,
+    start_train,
+    table,
+    write_job,
+    write_letters_tokenizer,
+)
 
 JOB = {"encoder_config": ONE_LAYER, "val_check_interval": 0.5, "explain": 20, "early_stop_metric": "val/auroc"}
 AVERAGED = {**JOB, "ensemble": 2, "max_epochs": 6, "early_stop_patience": 9}  # long enough to be killed
@@ -125,7 +139,7 @@ def test_a_network_keeps_the_best_and_the_last_checkpoint_only(averaged):
     paths, _ = averaged
     for folder in paths.ensemble.iterdir():
         assert len(list((folder / "checkpoints").glob("epoch*"))) <= 2
-        assert [path.name for path in folder.iterdir()] == ["checkpoints"]
+        assert sorted(path.name for path in folder.iterdir()) == ["checkpoints", "output"]
 
 
 @pytest.mark.long
@@ -180,10 +194,10 @@ def test_the_seeds_of_the_best_settings_become_the_model_that_final_model_names(
     paths = write_job(tmp_path, overrides={**JOB, "tuning": tuning, "explain": 0})
     log = run_train(paths)
     found, saved = metrics(paths), json.loads((paths.model / "hyperparameters.json").read_text())
-    winner = json.loads((paths.output_data / "tuning" / "summary.json").read_text())["winner"]
+    best = json.loads((paths.output_data / "tuning" / "summary.json").read_text())["winner"]
     combined = ["average", "distill"] if final_model == "distill" else [final_model]
     assert list(found["ensemble"]["values"]) == ["seed-42", "seed-43", *combined]
-    assert found["ensemble"]["values"]["seed-43"] == pytest.approx(winner["seeds"]["43"], abs=1e-6)
+    assert found["ensemble"]["values"]["seed-43"] == pytest.approx(best["seeds"]["43"], abs=1e-6)
     assert (saved["lr"], saved["seed"], saved["ensemble"]) == (3e-3, 42, 2)
     assert saved["ensemble_model"] == final_model
     assert not any(name.startswith("members.") for name in state_of(paths))
@@ -333,14 +347,21 @@ def test_the_first_network_is_used_where_val_cannot_compare_it_with_the_soup(one
     assert first in str(checkpoint.folder)
 
 
-def test_a_soup_is_the_mean_of_the_weights(one_rank, tmp_path):
-    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1})
+ADAPTED = {"tokenizer": "tiny", "encoder_config": {}, "reinit_layers": 0, "lora_rank": 2, "lora_alpha": 64, "lr": 0.05}
+
+
+@pytest.mark.parametrize("settings", [{}, ADAPTED])
+def test_a_soup_is_the_mean_of_the_weights_with_merged_adapters(one_rank, tmp_path, settings):
+    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1, **settings})
+    size = write_letters_tokenizer(paths.pretrained / "tiny")
+    BertModel(BertConfig(**{**ONE_LAYER, "vocab_size": size})).save_pretrained(paths.pretrained / "tiny")
     job = train_here(paths)
     prepared = JobData.open(job).prepared
     checkpoints = [complete_checkpoints(member.checkpoints)[-1] for member in job.members]
     networks = [build_model(job.hp, prepared, pretrained=False) for _ in checkpoints]
     for network, checkpoint in zip(networks, checkpoints):
         load_weights(network, checkpoint)
+        merge_lora(network)
     first, second = (network.state_dict() for network in networks)
     for name, value in members.mean_network(job.hp, prepared, checkpoints).state_dict().items():
         torch.testing.assert_close(value, (first[name] + second[name]) / 2)
@@ -497,6 +518,38 @@ def test_networks_that_were_trained_with_other_settings_are_refused(one_rank, tm
     changed = parse_hyperparameters({**load_hyperparameters(paths).model_dump(exclude_unset=True), "lr": 5e-3})
     with pytest.raises(ContractError, match=r"lr: the checkpoint in .*seed-42.* was trained with 0\.002"):
         train_members(paths, changed, prepare_data(paths, changed), num_gpus=0)
+
+
+def test_the_curves_and_the_profile_of_each_network_are_in_the_output_of_every_run(one_rank, tmp_path):
+    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1, "profile": True})
+    job = train_here(paths)
+    for _ in range(2):  # the second time on a machine that has the checkpoints only
+        train_members(paths, job.hp, prepare_data(paths, job.hp), num_gpus=0)
+        for name in ("seed-42", "seed-43"):
+            assert list((paths.tensorboard / name).glob("events*"))
+            assert (paths.output_data / "profile" / name / "costliest.rank0.txt").is_file()
+        shutil.rmtree(paths.root / "output")
+
+
+@pytest.mark.parametrize("combined", [{}, {"7": "trial-0003"}])
+def test_the_curves_of_the_winner_of_a_search_are_in_the_output(tmp_path, monkeypatch, combined):
+    paths = JobPaths(tmp_path)
+    curves = JobPaths(paths.tuning / "trial-0003").tensorboard / "events"
+    curves.parent.mkdir(parents=True)
+    curves.write_text("of the winner")
+    best = {"folder": "trial-0003", "combined": combined, "trial": 3}
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(winner, "remove_runs", killed)
+        with pytest.raises(KeyboardInterrupt):
+            install_winner(paths, None, best, earlier=None)
+    install_winner(paths, None, best, earlier=None)
+    name = "seed-7" if combined else "trial-0003"
+    assert (paths.tensorboard / name / "events").read_text() == "of the winner"
+    assert not curves.exists()
 
 
 def test_a_network_is_finished_only_if_training_would_take_no_further_step():
