@@ -5,7 +5,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,18 +93,28 @@ class ChosenSettings(NamedTuple):
     lines: list[str]
 
 
-def choose_settings(given: GivenSettings, facts: DataFacts | None = None, *, hosts: int = 1) -> ChosenSettings:
+def choose_settings(
+    given: GivenSettings,
+    facts: DataFacts | None = None,
+    *,
+    hosts: int = 1,
+    check: Callable[[Hyperparameters], object] = lambda _: None,
+) -> ChosenSettings:
     """Return the configuration of `given`, with the values of its preset for everything that `given` does not set.
 
     Args:
         facts: of the training data, when they are known; some rules of the preset need them.
         hosts: number of hosts that train.
+        check: raises ContractError for a configuration that cannot run here. It gets `given` without the preset, and
+            then with each value that the preset wants: a value that it refuses is not chosen.
 
     Raises:
-        ContractError: `given` is invalid, or needs one host, or combines networks although the job trains one.
+        ContractError: `given` is invalid, or needs one host, or combines networks although the job trains one; or
+            `check` refuses it.
     """
     values, lines = {**given.values, **_needed(given, hosts=hosts)}, []
     hp = _parse_for_hosts(values, given, hosts=hosts)
+    check(hp)
     searched = set_by_search(hp)
     for known in (None, facts) if facts else (None,):
         wanted = {choice.setting: choice for choice in choices(hp, known)}
@@ -117,6 +127,7 @@ def choose_settings(given: GivenSettings, facts: DataFacts | None = None, *, hos
                 continue
             try:
                 chosen = _parse_for_hosts({**values, name: choice.value}, given, hosts=hosts)
+                check(chosen)
             except ContractError as error:
                 lines.append(f"{about}; not chosen, because of your settings: {error.cause}")
                 continue
