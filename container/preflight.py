@@ -1,13 +1,14 @@
 """Check the hyperparameters before data is prepared: errors first, then warnings and advice."""
 
 import logging
+from functools import partial
 
 from container.log_once import log_once
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.encoder_checks import check_encoders, warn_of_layer_settings
 from container.processes import missing_for_compile
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import GivenSettings, choose_settings, describe_hyperparameters
+from contracts.hyperparameter_files import ChosenSettings, GivenSettings, choose_settings, describe_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
@@ -33,10 +34,26 @@ def choose_job_settings(
         if hp.tuning is None:
             check_settings(paths, hp, hosts=hosts, per_host=processes_per_host(hp, num_gpus=num_gpus))
 
-    hp, lines = choose_settings(given, facts, hosts=hosts, check=check)
-    for line in lines:
+    return _logged(choose_settings(given, facts, hosts=hosts, check=check))
+
+
+def choose_trial_settings(
+    paths: JobPaths, given: GivenSettings, facts: DataFacts | None = None, *, num_workers: int
+) -> Hyperparameters:
+    """Return the configuration of a trial, like `choose_job_settings`: the preset chooses for each trial anew.
+
+    Args:
+        given: with the settings that the search drew for the trial.
+        num_workers: processes of the trial.
+    """
+    check = partial(check_settings, paths, hosts=1, per_host=num_workers)
+    return _logged(choose_settings(given, facts, check=check))
+
+
+def _logged(chosen: ChosenSettings) -> Hyperparameters:
+    for line in chosen.lines:
         log_once(logger, logging.INFO, line)
-    return hp
+    return chosen.hp
 
 
 def processes_per_host(hp: Hyperparameters, *, num_gpus: int) -> int:

@@ -153,7 +153,7 @@ def _train(
     if hp.tuning is not None:
         from container.tuning.search import search  # imports Optuna, which few jobs need
 
-        hp = search(paths, hp, num_gpus=num_gpus, stop=stop, with_facts=choose)
+        hp = search(paths, hp, given, num_gpus=num_gpus, stop=stop)
         kind = "winner"
         timeline.mark("search")
     num_workers = processes_per_host(hp, num_gpus=num_gpus)

@@ -41,10 +41,21 @@ def with_own_checkpoints(paths: JobPaths, environment: Mapping[str, str]) -> Job
 
 
 class GivenSettings(NamedTuple):
-    """What the user set, and the file that set each key."""
+    """What the user set.
+
+    Attributes:
+        origin: the file that set each key.
+        drawn: the keys that a trial of a search set.
+    """
 
     values: dict[str, Any]
     origin: dict[str, Path]
+    drawn: frozenset[str] = frozenset()
+
+    def of_trial(self, changes: Mapping[str, Any]) -> "GivenSettings":
+        """Return the settings of a trial of a search, for which the search drew `changes`."""
+        origin = {name: path for name, path in self.origin.items() if name not in changes}
+        return GivenSettings({**self.values, **changes}, origin, frozenset(changes))
 
 
 def load_hyperparameters(paths: JobPaths) -> Hyperparameters:
@@ -121,7 +132,7 @@ def choose_settings(
         for name, choice in wanted.items():
             about = f"preset {hp.preset}: {name}={json.dumps(choice.value)}, because {choice.reason}"
             if name in given.values:
-                if choice.is_final and getattr(hp, name) != choice.value:
+                if name not in given.drawn and choice.is_final and getattr(hp, name) != choice.value:
                     own = hp.model_dump(mode="json", include={name})[name]
                     lines.append(f"{about}; not chosen, because you set it to {json.dumps(own)}")
                 continue
@@ -162,7 +173,10 @@ def _needed(given: GivenSettings, *, hosts: int) -> dict[str, Any]:
 
 
 def _parse_for_hosts(values: dict[str, Any], given: GivenSettings, *, hosts: int) -> Hyperparameters:
-    hp = parse_hyperparameters(values, given.origin)
+    hp = _typed(values, given.origin)
+    check_consistency(hp)
+    if not given.drawn:  # the space is valid with the job's settings; those of one trial may exclude some of its values
+        check_tuning(hp)
     _check_hosts(hp, hosts)
     return hp
 
