@@ -30,7 +30,7 @@ from contracts.hyperparameter_files import GivenSettings, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
 from contracts.presets import DataFacts
-from contracts.tuning_space import describe_space, metric_of, most_epochs, space_of, trial_settings
+from contracts.tuning_space import describe_space, metric_of, most_epochs, most_validations, space_of, trial_settings
 
 logger = logging.getLogger(__name__)
 
@@ -104,10 +104,10 @@ class Search:
         self._paths = paths
         self._hp = hp
         self._given = given
-        self._facts = None if known is None else DataFacts(**known)
         self._has_data = known is not None  # prepared for a trial
         self._tuning = hp.tuning
         self._study = study
+        self._plan(None if known is None else DataFacts(**known))
         self._shares = shares
         self._stop = stop
         self._metric = metric_of(hp)
@@ -115,6 +115,12 @@ class Search:
         self._spares: dict[int, TrialRun] = {}
         self._time = TimeLimit(study, hp.tuning, parallel=shares.parallel)
         self._bar = tqdm(total=self._tuning.trials, unit="trial", file=sys.stderr, disable=not sys.stderr.isatty())
+
+    def _plan(self, facts: DataFacts | None) -> None:
+        """Compute the length of the longest trial, in which a preset may choose max_epochs by facts of the data."""
+        self._facts = facts
+        self._most_epochs = most_epochs(self._hp, self._given.values, facts)
+        self._study.validations = most_validations(self._hp, self._given.values, facts)
 
     def __enter__(self) -> "Search":
         self._stop.interrupts = False  # an interrupted transaction would lock the study
@@ -165,11 +171,11 @@ class Search:
                 f"tuning: no trial has a result; trial {first.number}: {first.user_attrs['reason']}",
                 f"Correct the cause, and run again. The logs of the trials are in {self._paths.tuning}.",
             )
-        self._time.check(most_epochs(self._hp))
+        self._time.check(self._most_epochs)
 
     def _wants_another(self) -> bool:
         wanted = len(self._study.trials) < self._tuning.trials and not self._study.is_exhausted
-        return wanted and self._time.allows(most_epochs(self._hp))
+        return wanted and self._time.allows(self._most_epochs)
 
     def choose_seed(self) -> dict[str, Any]:
         """Train the best settings with each of the seeds; return the best run."""
@@ -264,9 +270,10 @@ class Search:
             prepared = prepare_data(self._paths, data_of or self.settings(changes), keep_others=True)
         val_classes = prepared.summary["splits"]["val"]["classes"]
         if not self._has_data:
-            self._facts = DataFacts.read(prepared.summary)
+            facts = DataFacts.read(prepared.summary)
+            self._plan(facts)
             check_metric(self._hp, val_classes)
-            self._study.note(_FACTS, asdict(self._facts))
+            self._study.note(_FACTS, asdict(facts))
         hp = self.settings(changes)
         check_val_labels(hp, val_classes)
         self._has_data = True

@@ -9,9 +9,11 @@ import pytest
 import container.tuning.search as module
 from container.log_once import log_once
 from container.tuning.search import search
+from container.tuning.study import TuningStudy
 from container.workers import StopHandler
 from contracts.hyperparameter_files import choose_settings, read_settings
 from contracts.hyperparameters import Hyperparameters
+from contracts.paths import JobPaths
 from testing.jobs import TINY_ENCODER, TWO_TEXTS, write_job, write_letters_tokenizer
 
 RATES = {"lr": {"low": 1e-3, "high": 3e-3}}
@@ -22,6 +24,7 @@ class Run:
 
     completed, failure, ended = True, None, True
     trained: ClassVar[list[Hyperparameters]] = []
+    curves: ClassVar[list[list[float]]] = []  # of the validations of the first runs
 
     def __init__(self, shares, slot):
         self.slot = slot
@@ -31,7 +34,12 @@ class Run:
         (folder / "checkpoints" / "epoch=0-step=1.ckpt").mkdir(parents=True)
 
     def new_state(self):
-        return {"best_value": 0.5, "history": [{"step": 1, "epoch": 1.0, "val/auroc": 0.5}]}
+        curve = self.curves.pop(0) if self.curves else [0.5]
+        history = [{"step": i, "epoch": i / 2, "val/auroc": value} for i, value in enumerate(curve, 1)]
+        return {"best_value": max(curve), "history": history}
+
+    def abandon(self):
+        pass
 
     def close(self):
         pass
@@ -45,10 +53,10 @@ def trained(monkeypatch):
     return Run.trained
 
 
-def searched(root, space, *, trials=2, **settings):
+def searched(root, space, *, trials=2, final_seeds=2, **settings):
     changed = {
         "preset": "recommended",
-        "tuning": {"trials": trials, "final_seeds": 2, "space": space},
+        "tuning": {"trials": trials, "final_seeds": final_seeds, "space": space},
         "max_epochs": None,
     }
     paths = write_job(root, overrides={**changed, **settings})
@@ -71,6 +79,19 @@ def test_values_of_the_space_win_over_the_preset(tmp_path, trained):
     assert {hp.max_epochs for hp in (*trained, winner)} <= {1, 2}
 
 
+@pytest.fixture
+def pruned(trained, monkeypatch):
+    """Settings of a search of two trials, the second of which is better at first and then worse."""
+    monkeypatch.setattr(Run, "curves", [[0.5, 0.5, *[0.9] * 10], [0.6] * 12])  # six epochs with two validations each
+    return {"trials": 2, "final_seeds": 1, "val_check_interval": None}
+
+
+def last_validations(root):
+    paths = JobPaths(root)
+    study = TuningStudy(paths, choose_settings(read_settings(paths)).hp, num_workers=1)
+    return [max(trial.intermediate_values) for trial in study.trials]
+
+
 ENCODERS = {"tokenizer": ["from_scratch", "tiny"]}
 FREE = {"encoder_config": None, "lr": None, "tokenizer": "from_scratch"}
 
@@ -80,6 +101,17 @@ def test_the_preset_chooses_for_each_trial_by_the_trial_s_own_settings(tmp_path,
     found = {hp.tokenizer: (hp.lr, hp.max_epochs, len(hp.encoder_config), hp.pooling) for hp in trained}
     assert found == {"from_scratch": (2e-3, 6, 6, "first"), "tiny": (1e-4, 4, 0, "mean")}
     assert winner in [hp.model_copy(update={"seed": winner.seed}) for hp in trained]
+
+
+def test_trials_end_early_after_a_third_of_the_validations_of_the_epochs_that_the_preset_chooses(tmp_path, pruned):
+    searched(tmp_path, RATES, **pruned)
+    assert last_validations(tmp_path) == [12, 4]
+
+
+def test_a_search_that_goes_on_ends_its_trials_after_the_same_validations(tmp_path, pruned):
+    searched(tmp_path, RATES, **{**pruned, "trials": 1})
+    searched(tmp_path, RATES, **pruned)
+    assert last_validations(tmp_path) == [12, 4]
 
 
 def test_a_value_of_the_preset_that_contradicts_other_trials_is_chosen_for_a_trial_that_it_fits(tmp_path, trained):
