@@ -1,18 +1,64 @@
 """Check the hyperparameters before data is prepared: errors first, then warnings and advice."""
 
 import logging
+from functools import partial
 
+from container.log_once import log_once
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.encoder_checks import check_encoders
+from container.parallel.encoder_checks import check_encoders, warn_of_layer_settings
 from container.processes import missing_for_compile
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import describe_hyperparameters
+from contracts.hyperparameter_files import ChosenSettings, GivenSettings, choose_settings, describe_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
+from contracts.presets import DataFacts
 from contracts.unused_settings import unused_settings
 
 logger = logging.getLogger(__name__)
+
+
+def choose_job_settings(
+    paths: JobPaths, given: GivenSettings, facts: DataFacts | None = None, *, hosts: int, num_gpus: int
+) -> Hyperparameters:
+    """Return the configuration of a job; log what its preset chooses and why, each line once per process.
+
+    The preset chooses no value with which the job cannot run on these hosts. The settings of a search are not checked
+    like this, because its trials have others.
+
+    Args:
+        facts, hosts: see `choose_settings`, whose errors and those of `check_settings` this function raises.
+    """
+
+    def check(hp: Hyperparameters) -> None:
+        if hp.tuning is None:
+            check_settings(paths, hp, hosts=hosts, per_host=processes_per_host(hp, num_gpus=num_gpus))
+
+    return _logged(choose_settings(given, facts, hosts=hosts, check=check))
+
+
+def choose_trial_settings(
+    paths: JobPaths, given: GivenSettings, facts: DataFacts | None = None, *, num_workers: int
+) -> Hyperparameters:
+    """Return the configuration of a trial, like `choose_job_settings`: the preset chooses for each trial anew.
+
+    Args:
+        given: with the settings that the search drew for the trial.
+        num_workers: processes of the trial.
+    """
+    check = partial(check_settings, paths, hosts=1, per_host=num_workers)
+    return _logged(choose_settings(given, facts, check=check))
+
+
+def _logged(chosen: ChosenSettings) -> Hyperparameters:
+    for line in chosen.lines:
+        log_once(logger, logging.INFO, line)
+    return chosen.hp
+
+
+def processes_per_host(hp: Hyperparameters, *, num_gpus: int) -> int:
+    """Return the number of processes on each host."""
+    return hp.nproc_per_node or num_gpus or 1
 
 
 def check_settings(paths: JobPaths, hp: Hyperparameters, *, hosts: int, per_host: int) -> ParallelDegrees:
@@ -38,6 +84,7 @@ def check_before_preparing(paths: JobPaths, hp: Hyperparameters, *, hosts: int, 
         logger.info("%s", line)
     for sentence in unused_settings(hp, degrees.features(hp)):
         logger.warning("%s", sentence)
+    warn_of_layer_settings(paths, hp, degrees)
     _warn_of_attention_dropout(hp)
     _suggest_head_lr(hp)
 

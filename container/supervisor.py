@@ -32,7 +32,7 @@ from container.hosts.gpus import count_gpus
 from container.hosts.topology import Topology
 from container.hosts.worker_environment import sm_variables
 from container.job import Job, JobKind, Member, Scratch
-from container.preflight import check_before_preparing
+from container.preflight import check_before_preparing, choose_job_settings, processes_per_host
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
 from container.processes import set_up_logging
@@ -43,7 +43,7 @@ from container.tuning.ensemble import MemberFailed, train_members
 from container.workers import StopHandler, StoppedBeforeTraining, Workers
 from contracts import artifacts
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import GivenSettings, choose_settings, read_settings, with_own_checkpoints
+from contracts.hyperparameter_files import read_settings, with_own_checkpoints
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import check_writable
 from contracts.paths import JobPaths
@@ -146,19 +146,17 @@ def _train(
 ) -> int:
     given = read_settings(paths, tuning=tuning)
     topology = control.topology
-    hp, reasons = choose_settings(given, hosts=topology.size)
-    for line in reasons:
-        logger.info("%s", line)
     num_gpus = count_gpus()
+    choose = partial(choose_job_settings, paths, given, hosts=topology.size, num_gpus=num_gpus)
+    hp = choose()
     kind: JobKind = "whole"
     if hp.tuning is not None:
         from container.tuning.search import search  # imports Optuna, which few jobs need
 
-        with_facts = partial(_with_facts, given, hosts=topology.size, logged=reasons)
-        hp = search(paths, hp, num_gpus=num_gpus, stop=stop, with_facts=with_facts)
+        hp = search(paths, hp, given, num_gpus=num_gpus, stop=stop)
         kind = "winner"
         timeline.mark("search")
-    num_workers = hp.nproc_per_node or num_gpus or 1
+    num_workers = processes_per_host(hp, num_gpus=num_gpus)
     check_before_preparing(paths, hp, hosts=topology.size, per_host=num_workers)
     sharded = sharded_channels(paths, topology)
     timeline.mark("read contracts")
@@ -172,7 +170,7 @@ def _train(
     if hp.num_members > 1:
         prepared = prepare_data(gathered.paths, hp, contents=gathered.contents)
         if kind == "whole":
-            hp = _with_facts(given, DataFacts.read(prepared.summary), hosts=topology.size, logged=reasons)
+            hp = choose(DataFacts.read(prepared.summary))
         members = train_members(gathered.paths, hp, prepared, num_gpus=num_gpus)
         timeline.mark("train networks")
     variables = sm_variables(paths, hp, topology, num_gpus=num_gpus)
@@ -184,7 +182,7 @@ def _train(
             clear_checkpoints(paths.checkpoints)
         timeline.mark("prepare data")
         if kind == "whole":
-            hp = _with_facts(given, DataFacts.read(prepared.summary), hosts=topology.size, logged=reasons)
+            hp = choose(DataFacts.read(prepared.summary))
         job = Job(paths, hp, scratch, prepared.folder, timeline, kind, members)
         stop.interrupts = False
         failure = workers.run(job)
@@ -201,16 +199,6 @@ def _train(
         where = f"host {topology.leader} has the model and the report"
     logger.info("completed in %.0f s: %s", timeline.elapsed(), where)
     return COMPLETED
-
-
-def _with_facts(given: GivenSettings, facts: DataFacts, *, hosts: int, logged: list[str]) -> Hyperparameters:
-    """Return the configuration with the choices of the preset that need facts of the data; log them once."""
-    hp, reasons = choose_settings(given, facts, hosts=hosts)
-    for line in reasons:
-        if line not in logged:
-            logger.info("%s", line)
-            logged.append(line)
-    return hp
 
 
 def _agree_verdict(control: Control, verdict: Verdict | None) -> Verdict:

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,10 +41,21 @@ def with_own_checkpoints(paths: JobPaths, environment: Mapping[str, str]) -> Job
 
 
 class GivenSettings(NamedTuple):
-    """What the user set, and the file that set each key."""
+    """What the user set.
+
+    Attributes:
+        origin: the file that set each key.
+        drawn: the keys that a trial of a search set.
+    """
 
     values: dict[str, Any]
     origin: dict[str, Path]
+    drawn: frozenset[str] = frozenset()
+
+    def of_trial(self, changes: Mapping[str, Any]) -> "GivenSettings":
+        """Return the settings of a trial of a search, for which the search drew `changes`."""
+        origin = {name: path for name, path in self.origin.items() if name not in changes}
+        return GivenSettings({**self.values, **changes}, origin, frozenset(changes))
 
 
 def load_hyperparameters(paths: JobPaths) -> Hyperparameters:
@@ -93,30 +104,41 @@ class ChosenSettings(NamedTuple):
     lines: list[str]
 
 
-def choose_settings(given: GivenSettings, facts: DataFacts | None = None, *, hosts: int = 1) -> ChosenSettings:
+def choose_settings(
+    given: GivenSettings,
+    facts: DataFacts | None = None,
+    *,
+    hosts: int = 1,
+    check: Callable[[Hyperparameters], object] = lambda _: None,
+) -> ChosenSettings:
     """Return the configuration of `given`, with the values of its preset for everything that `given` does not set.
 
     Args:
         facts: of the training data, when they are known; some rules of the preset need them.
         hosts: number of hosts that train.
+        check: raises ContractError for a configuration that cannot run here. It gets `given` without the preset, and
+            then with each value that the preset wants: a value that it refuses is not chosen.
 
     Raises:
-        ContractError: `given` is invalid, or needs one host, or combines networks although the job trains one.
+        ContractError: `given` is invalid, or needs one host, or combines networks although the job trains one; or
+            `check` refuses it.
     """
     values, lines = {**given.values, **_needed(given, hosts=hosts)}, []
     hp = _parse_for_hosts(values, given, hosts=hosts)
+    check(hp)
     searched = set_by_search(hp)
     for known in (None, facts) if facts else (None,):
         wanted = {choice.setting: choice for choice in choices(hp, known)}
         for name, choice in wanted.items():
             about = f"preset {hp.preset}: {name}={json.dumps(choice.value)}, because {choice.reason}"
             if name in given.values:
-                if choice.is_final and getattr(hp, name) != choice.value:
+                if name not in given.drawn and choice.is_final and getattr(hp, name) != choice.value:
                     own = hp.model_dump(mode="json", include={name})[name]
                     lines.append(f"{about}; not chosen, because you set it to {json.dumps(own)}")
                 continue
             try:
                 chosen = _parse_for_hosts({**values, name: choice.value}, given, hosts=hosts)
+                check(chosen)
             except ContractError as error:
                 lines.append(f"{about}; not chosen, because of your settings: {error.cause}")
                 continue
@@ -151,7 +173,10 @@ def _needed(given: GivenSettings, *, hosts: int) -> dict[str, Any]:
 
 
 def _parse_for_hosts(values: dict[str, Any], given: GivenSettings, *, hosts: int) -> Hyperparameters:
-    hp = parse_hyperparameters(values, given.origin)
+    hp = _typed(values, given.origin)
+    check_consistency(hp)
+    if not given.drawn:  # the space is valid with the job's settings; those of one trial may exclude some of its values
+        check_tuning(hp)
     _check_hosts(hp, hosts)
     return hp
 

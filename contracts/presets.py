@@ -32,6 +32,10 @@ class DataFacts:
         return cls(train["rows"], tuple(train["classes"].values()), tuple(val["classes"].values()))
 
 
+# Of a job for which the rules choose the longest training.
+FEWEST_ROWS = DataFacts(rows=1, class_rows=(1,), val_class_rows=(1,))
+
+
 class Case(NamedTuple):
     """A condition on the settings.
 
@@ -170,9 +174,8 @@ def choices(hp: Hyperparameters, facts: DataFacts | None = None) -> Iterator[Cho
         facts: yield the rules that need them; None = the rules that do not.
     """
     for rule in RULES:
-        has_effect = hp.declarations()[rule.setting].obstacle(hp, ()) is None
-        applies = hp.preset in rule.presets and rule.case.holds(hp) and has_effect
-        if not applies or rule.needs_data != (facts is not None):
+        applies = hp.preset in rule.presets and rule.needs_data == (facts is not None) and rule.case.holds(hp)
+        if not applies or hp.declarations()[rule.setting].obstacle(hp, ()) is not None:
             continue
         if facts is None:
             yield Choice(rule.setting, rule.value, rule.case.words, rule.case is not UNKNOWN_SIZE)

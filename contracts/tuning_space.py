@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,6 +15,7 @@ from contracts.declaration import describe_limits, plain_type, type_name
 from contracts.errors import ContractError, shown
 from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import FROM_SCRATCH
+from contracts.presets import DataFacts, choices
 from contracts.spelling import did_you_mean
 from contracts.tuning import Range, Space, Tuning
 
@@ -137,16 +138,34 @@ def minimizes(metric: str) -> bool:
     return metric == "val/loss"
 
 
-def most_epochs(hp: Hyperparameters) -> int:
-    """Return max_epochs of the longest trial."""
-    epochs = space_of(hp).get("max_epochs", [hp.max_epochs])
-    return int(epochs.high) if isinstance(epochs, Range) else max(epochs)
+def most_epochs(hp: Hyperparameters, given: Container[str], facts: DataFacts | None) -> int:
+    """Return max_epochs of the longest trial.
+
+    Args:
+        given: the settings that the user set; the preset of `hp` chooses the others for each trial.
+        facts: of the training data, if they are known.
+    """
+    space = space_of(hp)
+    if "max_epochs" in space:
+        return int(max(_ends(space)["max_epochs"]))
+    if "max_epochs" in given:
+        return hp.max_epochs
+    return max(_chosen_epochs(hp.model_copy(update=changes), facts) for changes in _combinations(_ends(space)))
 
 
-def most_validations(hp: Hyperparameters) -> int | None:
-    """Return the number of validations of the longest trial; None if it depends on the batch size."""
-    # An interval above 1 is a number of steps, whose part of an epoch depends on the batch size.
-    return math.ceil(most_epochs(hp) / hp.val_check_interval) if hp.val_check_interval <= 1 else None
+def _chosen_epochs(trial: Hyperparameters, facts: DataFacts | None) -> int:
+    wanted = [choice.value for choice in choices(trial, facts) if choice.setting == "max_epochs"]
+    return wanted[-1] if wanted else trial.max_epochs
+
+
+def most_validations(hp: Hyperparameters, given: Container[str], facts: DataFacts | None) -> int | None:
+    """Return the number of validations of the longest trial; None if it depends on the batch size.
+
+    The arguments are those of `most_epochs`.
+    """
+    if hp.val_check_interval > 1:  # a number of steps, whose part of an epoch depends on the batch size
+        return None
+    return math.ceil(most_epochs(hp, given, facts) / hp.val_check_interval)
 
 
 def trial_settings(hp: Hyperparameters, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,7 +325,7 @@ def _pair(name: str, value: Any) -> tuple[str, str]:
 def _check_combinations(hp: Hyperparameters, space: Space) -> None:
     """Raise ContractError for a value that no combination allows, or a setting that has no effect in any of them."""
     tried = _Tried(hp)
-    ends = {name: [each.low, each.high] if isinstance(each, Range) else each for name, each in space.items()}
+    ends = _ends(space)
     for i in range(max(map(len, ends.values()))):  # usually enough: every value occurs
         tried.add({name: values[i % len(values)] for name, values in ends.items()})
     for name, values in ends.items():
@@ -337,6 +356,11 @@ def _check_combinations(hp: Hyperparameters, space: Space) -> None:
                 f"tuning.space: {name} has no effect in any combination: {tried.reasons[name]}",
                 f"Remove {name} from the space, or change the settings that it depends on.",
             )
+
+
+def _ends(space: Space) -> dict[str, list[Any]]:
+    """Return the values of each list, and both ends of each range."""
+    return {name: [each.low, each.high] if isinstance(each, Range) else each for name, each in space.items()}
 
 
 def _combinations(values: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:

@@ -12,6 +12,7 @@ from contracts.errors import ContractError, shown
 from contracts.hyperparameter_files import ALIASES, DROPPED, GivenSettings, cast_value, choose_settings
 from contracts.hyperparameters import Hyperparameters
 from contracts.numbers import decimal_comma
+from contracts.presets import FEWEST_ROWS
 from contracts.serving import ServingSettings
 from contracts.spelling import did_you_mean
 from contracts.step_contract import StepContract, StepSettings
@@ -83,12 +84,14 @@ class TunerPlan:
 
     Attributes:
         metric: what the trials are compared by, e.g. val/auroc.
-        validations: of the longest trial; None if it depends on the batch size.
+        validations: of the longest trial, whatever the data; None if it depends on the batch size.
+        networks: that each trial trains, one after the other.
     """
 
     space: Space
     metric: str
     validations: int | None
+    networks: int
 
     @property
     def reserved(self) -> int:
@@ -151,10 +154,15 @@ def make_plan(
     hyperparameters, hp = _checked_hyperparameters({**config.hyperparameters, **from_sections}, hosts=hosts)
     search = None
     if tuner and config.tuning is not None and config.tuning.by_tuner:
-        search = TunerPlan(space_of(hp), metric_of(hp), most_validations(hp))
+        del hyperparameters["tuning"]  # a trial is an ordinary job, for which a preset may choose an ensemble
+        search = TunerPlan(
+            space_of(hp),
+            metric_of(hp),
+            most_validations(hp, hyperparameters, FEWEST_ROWS),
+            choose_settings(GivenSettings(hyperparameters, {})).hp.num_members,
+        )
         hyperparameters = {name: value for name, value in hyperparameters.items() if name not in search.space}
         hyperparameters["early_stop_metric"] = from_sections["early_stop_metric"] = search.metric
-        del hyperparameters["tuning"]
     _require_known("settings", config.settings, (step.name for step in ORDER), "step")
     _require_known("inputs", outside, outside_inputs(), "external input")
     optional = {TRACKING.name: config.tracked_by_step, BATCH_SCORE.name: config.batch_score is not None}

@@ -41,7 +41,7 @@ class EncoderFamily:
 
     @property
     def has_own_layers(self) -> bool:
-        """Return whether layers can be treated one by one: checkpointed, compiled, sharded, reinitialized."""
+        """Return whether layers can be treated one by one: compiled, sharded, reinitialized, with own rates."""
         return self.layers is not None and not self.shared_layers
 
     @property
@@ -115,6 +115,11 @@ _UNKNOWN = EncoderFamily(packed=False, layers=None)
 def encoder_family(model_type: str) -> EncoderFamily:
     """Return the facts about `model_type`; a family that is not in the table runs padded."""
     return FAMILIES.get(model_type, _UNKNOWN)
+
+
+def layered_families() -> list[str]:
+    """Return the families whose layers have weights of their own, in alphabetical order."""
+    return sorted(name for name, family in FAMILIES.items() if family.has_own_layers)
 
 
 def tensor_parallel_families(*, sequence_parallel: bool = False) -> list[str]:

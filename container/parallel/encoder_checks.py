@@ -1,4 +1,4 @@
-"""Check that a job's encoders can be split as its parallel degrees require, before data is prepared or weights load."""
+"""Check that a job's encoders have the parts that its settings need, before data is prepared or weights load."""
 
 import logging
 import math
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from container.models.families import encoder_family, tensor_parallel_families
+from container.models.families import encoder_family, layered_families, tensor_parallel_families
 from container.parallel.degrees import ParallelDegrees
 from container.text.encoder_config import config_value, read_config, scratch_config
 from container.text.encoder_source import find_encoder
@@ -60,7 +60,7 @@ class EncoderShape:
 
 
 def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegrees) -> None:
-    """Check the configurations of the encoders in `hp` against `degrees`; warn of settings without effect.
+    """Check the configurations of the encoders in `hp` against its settings and `degrees`.
 
     Raises:
         ContractError: see `check_against_model`; or an encoder was not found, or its configuration is invalid.
@@ -70,23 +70,31 @@ def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegree
     if hp.architecture.encoder != "transformer":
         _check_no_split(hp, degrees)
         return
-    layer_settings = [name for name in ("activation_checkpointing", "compile") if getattr(hp, name) not in (0, "auto")]
+    if degrees.pp > 1 or degrees.tp > 1 or hp.layer_lr_decay < 1:
+        check_against_model(degrees, hp, _encoders(paths, hp))
+
+
+def warn_of_layer_settings(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegrees) -> None:
+    """Warn of settings for single layers that have no effect on an encoder of `hp`."""
+    settings = [name for name in ("activation_checkpointing", "compile") if getattr(hp, name) not in (0, "auto")]
     if hp.fsdp_wrap == "layer" and "fsdp" in degrees.features(hp):
-        layer_settings.append("fsdp_wrap")
-    if not layer_settings and degrees.pp == degrees.tp == 1:
+        settings.append("fsdp_wrap")
+    if not settings or hp.architecture.encoder != "transformer":
         return
-    encoders = [
-        EncoderShape(field.role, field.tokenizer, encoder_config(paths, hp, name=field.tokenizer))
-        for field in hp.text_fields
-    ]
-    check_against_model(degrees, hp, encoders)
-    for encoder in encoders:
+    for encoder in _encoders(paths, hp):
         if not encoder_family(encoder.model_type).has_own_layers:
-            for name in layer_settings:
+            for name in settings:
                 logger.warning(
                     "%s has no effect on the encoder of %s: encoders of type %s have no separate layers.",
                     name, encoder.role, encoder.model_type,
                 )  # fmt: skip
+
+
+def _encoders(paths: JobPaths, hp: Hyperparameters) -> list[EncoderShape]:
+    return [
+        EncoderShape(field.role, field.tokenizer, encoder_config(paths, hp, name=field.tokenizer))
+        for field in hp.text_fields
+    ]
 
 
 def _check_no_split(hp: Hyperparameters, degrees: ParallelDegrees) -> None:
@@ -112,7 +120,10 @@ def encoder_config(paths: JobPaths, hp: Hyperparameters, *, name: str) -> dict[s
 
 
 def check_against_model(degrees: ParallelDegrees, hp: Hyperparameters, encoders: list[EncoderShape]) -> None:
-    """Raise ContractError if tp ranks cannot split the layers, or if there are more stages than blocks.
+    """Raise ContractError if an encoder lacks what a setting needs.
+
+    Ranks of tp must be able to split its layers, there must be a block for each stage, and layer_lr_decay needs layers
+    with weights of their own.
 
     Args:
         encoders: the encoder of each text field, in order.
@@ -121,6 +132,8 @@ def check_against_model(degrees: ParallelDegrees, hp: Hyperparameters, encoders:
         _check_slices(degrees, hp, encoders)
     if degrees.pp > 1:
         _check_stages(degrees, hp, encoders)
+    if hp.layer_lr_decay < 1:
+        _check_own_layers(hp, encoders)
 
 
 def check_family(encoder: str, *, model_type: str, sequence_parallel: bool) -> None:
@@ -143,6 +156,19 @@ def check_family(encoder: str, *, model_type: str, sequence_parallel: bool) -> N
             "Leave sequence_parallel out, or use an encoder of one of these families: "
             f"{', '.join(tensor_parallel_families(sequence_parallel=True))}.",
         )
+
+
+def _check_own_layers(hp: Hyperparameters, encoders: list[EncoderShape]) -> None:
+    for encoder in encoders:
+        family = encoder_family(encoder.model_type)
+        if not family.has_own_layers:
+            cause = "whose layers share one set of weights" if family.shared_layers else "whose layers are not known"
+            raise ContractError(
+                f"layer_lr_decay: is {hp.layer_lr_decay:g}, but {encoder.role}'s encoder {encoder.name!r} is of "
+                f"model_type {encoder.model_type!r}, {cause}",
+                "Set layer_lr_decay to 1, or use an encoder of one of these families: "
+                f"{', '.join(layered_families())}.",
+            )
 
 
 def _check_slices(degrees: ParallelDegrees, hp: Hyperparameters, encoders: list[EncoderShape]) -> None:

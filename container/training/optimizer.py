@@ -8,7 +8,6 @@ from torch.optim import Optimizer
 
 from container.models.encoder import TextEncoder
 from container.models.families import encoder_family
-from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 
 
@@ -18,9 +17,6 @@ def build_optimizer(hp: Hyperparameters, module: nn.Module) -> Optimizer:
     Biases and norms (at most one dimension) do not decay. `learning_rate` is multiplied by a group's "lr_scale": 1 for
     the encoders' backbones, times layer_lr_decay for each layer between a parameter and the top; head_lr / lr for all
     other parameters. Each mesh has separate groups, because one call cannot update parameters on different meshes.
-
-    Raises:
-        ContractError: layer_lr_decay is set, and the layers of a backbone are not known.
     """
     distances = {} if hp.layer_lr_decay == 1 else layer_distances(module)
     head_scale = (hp.head_lr or hp.lr) / hp.lr
@@ -71,29 +67,22 @@ def layer_distances(module: nn.Module) -> dict[str, int]:
     embeddings and parameters shared by all layers L.
 
     Args:
-        module: a classifier, or a rank's part of it in a pipeline: layers keep their names on every rank.
-
-    Raises:
-        ContractError: the layers of a backbone are not known, or share one set of weights.
+        module: a classifier, or a rank's part of it in a pipeline: layers keep their names on every rank. The layers of
+            its backbones are known and have weights of their own.
     """
     distances = {}
     for path, encoder in module.named_modules():
         if isinstance(encoder, TextEncoder):
-            for name, distance in _backbone_distances(encoder, path).items():
+            for name, distance in _backbone_distances(encoder).items():
                 distances[f"{path}.backbone.{name}"] = distance
     return distances
 
 
-def _backbone_distances(encoder: TextEncoder, path: str) -> dict[str, int]:
+def _backbone_distances(encoder: TextEncoder) -> dict[str, int]:
     backbone = encoder.backbone
-    model_type = backbone.config.model_type
-    family = encoder_family(model_type)
-    if family.layers is None or family.shared_layers:
-        reason = "runs one set of weights for every layer" if family.shared_layers else "has layers that are not known"
-        raise ContractError(
-            f"layer_lr_decay: is below 1, but the encoder of {path}, of model_type {model_type!r}, {reason}",
-            "Set layer_lr_decay to 1.0, or use an encoder of another family.",
-        )
+    family = encoder_family(backbone.config.model_type)
+    assert family.layers is not None, "container/parallel/encoder_checks.py refuses layer_lr_decay for this family"
+    assert not family.shared_layers, "see above"
     layers, depth = f"{family.layers}.", backbone.config.num_hidden_layers
     children = [name for name, _ in backbone.named_children()]
     middle = children.index(family.layers.partition(".")[0])

@@ -6,7 +6,6 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from optuna.trial import Trial, TrialState
 from tqdm import tqdm
 
 from container.decision.val_labels import check_val_labels
-from container.preflight import check_settings
+from container.preflight import choose_trial_settings
 from container.preprocessing.prepare import prepare_data
 from container.timeline import Timeline, duration
 from container.training.checkpoint_files import clear_checkpoints
@@ -27,11 +26,11 @@ from container.tuning.trial_workers import Running, Shares, TrialRun, remove_run
 from container.tuning.winner import install_winner, read_winner, remove_runs
 from container.workers import StopHandler, StoppedBeforeTraining
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.hyperparameter_files import GivenSettings, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
 from contracts.presets import DataFacts
-from contracts.tuning_space import describe_space, metric_of, most_epochs, space_of, trial_settings
+from contracts.tuning_space import describe_space, metric_of, most_epochs, most_validations, space_of, trial_settings
 
 logger = logging.getLogger(__name__)
 
@@ -43,15 +42,16 @@ _FACTS = "facts"  # of the data, as a note of the study
 def search(
     paths: JobPaths,
     hp: Hyperparameters,
+    given: GivenSettings,
     *,
     num_gpus: int,
     stop: StopHandler,
-    with_facts: Callable[[DataFacts], Hyperparameters],
 ) -> Hyperparameters:
     """Run the trials that are missing, train the best settings with final_seeds seeds, and install the best run.
 
     Args:
-        with_facts: returns `hp` with what its preset chooses when facts of the data are known.
+        hp: of the job, whose preset knows no facts of the data.
+        given: what the user set; the preset chooses the other settings of each trial.
 
     Returns:
         The hyperparameters of the best run; its checkpoints are in `paths.checkpoints`. Or, if final_model combines the
@@ -70,7 +70,7 @@ def search(
     shares = Shares.of(hp, num_gpus=num_gpus)
     study = TuningStudy(paths, hp, num_workers=shares.num_workers)
     try:
-        with Search(paths, hp, study, shares, stop=stop, with_facts=with_facts) as running:
+        with Search(paths, hp, given, study=study, shares=shares, stop=stop) as running:
             running.run_trials()
             best = running.choose_seed()
     except ContractError:
@@ -83,7 +83,7 @@ def search(
     logger.info(
         "winner: %s with %s=%.6g: %s", best["folder"], metric_of(hp), best["value"], json.dumps(best["changes"])
     )
-    return parse_hyperparameters(running.settings(best["changes"]))  # of this job: it may have another calibration
+    return running.settings(best["changes"])  # of this job: it may have another calibration
 
 
 class Search:
@@ -93,27 +93,34 @@ class Search:
         self,
         paths: JobPaths,
         hp: Hyperparameters,
+        given: GivenSettings,
+        *,
         study: TuningStudy,
         shares: Shares,
-        *,
         stop: StopHandler,
-        with_facts: Callable[[DataFacts], Hyperparameters],
     ) -> None:
         assert hp.tuning is not None
         known = study.notes.get(_FACTS)  # to an earlier process of this search
         self._paths = paths
-        self._hp = hp if known is None else with_facts(DataFacts(**known))
-        self._with_facts = with_facts
+        self._hp = hp
+        self._given = given
+        self._has_data = known is not None  # prepared for a trial
         self._tuning = hp.tuning
         self._study = study
+        self._plan(None if known is None else DataFacts(**known))
         self._shares = shares
         self._stop = stop
         self._metric = metric_of(hp)
         self._running: list[Running] = []
         self._spares: dict[int, TrialRun] = {}
         self._time = TimeLimit(study, hp.tuning, parallel=shares.parallel)
-        self._has_data = known is not None  # prepared for a trial
         self._bar = tqdm(total=self._tuning.trials, unit="trial", file=sys.stderr, disable=not sys.stderr.isatty())
+
+    def _plan(self, facts: DataFacts | None) -> None:
+        """Compute the length of the longest trial, in which a preset may choose max_epochs by facts of the data."""
+        self._facts = facts
+        self._most_epochs = most_epochs(self._hp, self._given.values, facts)
+        self._study.validations = most_validations(self._hp, self._given.values, facts)
 
     def __enter__(self) -> "Search":
         self._stop.interrupts = False  # an interrupted transaction would lock the study
@@ -164,18 +171,18 @@ class Search:
                 f"tuning: no trial has a result; trial {first.number}: {first.user_attrs['reason']}",
                 f"Correct the cause, and run again. The logs of the trials are in {self._paths.tuning}.",
             )
-        self._time.check(most_epochs(self._hp))
+        self._time.check(self._most_epochs)
 
     def _wants_another(self) -> bool:
         wanted = len(self._study.trials) < self._tuning.trials and not self._study.is_exhausted
-        return wanted and self._time.allows(most_epochs(self._hp))
+        return wanted and self._time.allows(self._most_epochs)
 
     def choose_seed(self) -> dict[str, Any]:
         """Train the best settings with each of the seeds; return the best run."""
         best = self._study.best
         assert best is not None
         changes = self._study.settings(best)
-        kind, first = self._tuning.final_model, self._checked(changes)
+        kind, first = self._tuning.final_model, self.settings(changes)
         folders = {self._hp.seed: _trial_folder(best.number)}
         for i in range(1, self._tuning.final_seeds):
             seed = (self._hp.seed + i) % SEEDS
@@ -214,17 +221,18 @@ class Search:
             "asked": kind,
         }
 
-    def settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the job's settings with those of a run."""
-        # The winner must have the global batch of its trial, also on a machine with more GPUs than a trial uses.
-        fixed = {"nproc_per_node": self._shares.num_workers, "resume": True}
-        return trial_settings(self._hp, {**changes, **fixed})
+    def settings(self, changes: dict[str, Any]) -> Hyperparameters:
+        """Return the hyperparameters of a run; raise ContractError for a combination that is invalid.
 
-    def _checked(self, changes: dict[str, Any]) -> Hyperparameters:
-        """Return the hyperparameters of a run; raise ContractError for a combination that is invalid."""
-        hp = parse_hyperparameters(self.settings(changes))
-        check_settings(self._paths, hp, hosts=1, per_host=self._shares.num_workers)
-        return hp
+        Args:
+            changes: what the search drew, and what distinguishes runs with equal settings, such as the seed.
+        """
+        drawn = {name: value for name, value in changes.items() if name in space_of(self._hp)}
+        num_workers = self._shares.num_workers
+        hp = choose_trial_settings(self._paths, self._given.of_trial(drawn), self._facts, num_workers=num_workers)
+        # The winner must have the global batch of its trial, also on a machine with more GPUs than a trial uses.
+        fixed = {"nproc_per_node": num_workers, "resume": True}
+        return parse_hyperparameters(trial_settings(hp, {**changes, **fixed}))
 
     def _start_trial(self, trial: Trial, timeline: Timeline) -> None:
         """Begin a trial. A combination that is invalid or was tried before ends it.
@@ -237,7 +245,7 @@ class Search:
             return
         changes, is_valid = self._study.settings(trial), False
         try:
-            self._checked(changes)
+            self.settings(changes)
             is_valid = True
             self._start(self._paths.tuning / _trial_folder(trial.number), changes, timeline=timeline, trial=trial)
         except ContractError as error:
@@ -259,14 +267,15 @@ class Search:
         slot = min(set(range(self._shares.parallel)) - {running.run.slot for running in self._running})
         self._add_spare(slot)
         with self._stop.interrupting():
-            prepared = prepare_data(self._paths, data_of or self._checked(changes), keep_others=True)
+            prepared = prepare_data(self._paths, data_of or self.settings(changes), keep_others=True)
+        val_classes = prepared.summary["splits"]["val"]["classes"]
         if not self._has_data:
             facts = DataFacts.read(prepared.summary)
-            self._hp = self._with_facts(facts)
-            check_metric(self._hp, prepared.summary["splits"]["val"]["classes"])
+            self._plan(facts)
+            check_metric(self._hp, val_classes)
             self._study.note(_FACTS, asdict(facts))
-        hp = self._checked(changes)
-        check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
+        hp = self.settings(changes)
+        check_val_labels(hp, val_classes)
         self._has_data = True
         run = self._spares.pop(slot)
         timeline.mark("prepare data")

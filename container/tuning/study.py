@@ -57,12 +57,15 @@ class TuningStudy:
 
     Args:
         num_workers: processes of each trial, which determine its global batch.
+
+    Attributes:
+        validations: of the longest trial, or None, as in `most_validations`; they decide when a trial may end early.
     """
 
     def __init__(self, paths: JobPaths, hp: Hyperparameters, *, num_workers: int) -> None:
         self._hp = hp
         self._space = space_of(hp)
-        self._rungs = _rungs(hp)
+        self.validations = most_validations(hp, hp.model_fields_set, None)
         folder = paths.tuning
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -167,7 +170,7 @@ class TuningStudy:
         if step not in competing[trial.number]:
             trial.report(value, step)
             competing[trial.number][step] = value
-        if step not in self._rungs:
+        if step not in _rungs(self.validations):
             return False
         values = [reported[step] for reported in competing.values() if step in reported]
         better = sum(self.rank(each) < self.rank(value) for each in values)
@@ -239,9 +242,8 @@ def check_metric(hp: Hyperparameters, val_classes: Mapping[str, int]) -> None:
         )
 
 
-def _rungs(hp: Hyperparameters) -> set[int]:
+def _rungs(most: int | None) -> set[int]:
     """Return the validations after which a trial may end early: about a ninth and a third of those of the longest."""
-    most = most_validations(hp)
     if most is None:  # it depends on the batch size
         return {1, _REDUCTION}
     return {max(1, round(most / part)) for part in _RUNGS}

@@ -15,6 +15,7 @@ from container.failure import Failure
 from container.hosts.control import Control
 from container.hosts.topology import Topology
 from container.job import Fold, Job, Scratch
+from container.preflight import processes_per_host
 from container.processes import available_cores
 from container.timeline import Timeline
 from container.training.checkpoint_files import LAST
@@ -62,7 +63,7 @@ class Shares:
     @classmethod
     def of_members(cls, hp: Hyperparameters, *, num_gpus: int) -> "Shares":
         """Divide the machine among members. Each has the processes of the job, which determine its global batch."""
-        workers = hp.nproc_per_node or num_gpus or 1
+        workers = processes_per_host(hp, num_gpus=num_gpus)
         return cls._divide(max(1, min(hp.num_members, num_gpus // workers)), workers, num_gpus)
 
     @classmethod

@@ -119,6 +119,12 @@ def _hyperband(plan: TunerPlan) -> Any:
             "tuning.strategy: Hyperband needs the number of validations, but val_check_interval is a number of steps",
             "Set hyperparameters.val_check_interval to a part of an epoch, e.g. 0.25, or strategy to Bayesian.",
         )
+    if plan.networks > 1:
+        raise ContractError(
+            f"tuning.strategy: Hyperband compares trials after the same number of validations, but the preset trains "
+            f"{plan.networks} networks in each trial, whose validations follow one another",
+            "Set hyperparameters.ensemble to 1, hyperparameters.preset to recommended, or strategy to Bayesian.",
+        )
     # At MaxResource the service stops a job: after the last validation come the metrics of the report and the upload.
     resources = HyperbandStrategyConfig(min_resource=max(1, plan.validations // 9), max_resource=plan.validations + 2)
     return HyperParameterTuningJobStrategyConfig(hyperband_strategy_config=resources)

@@ -9,9 +9,9 @@ import pytest
 from contracts.artifacts import HYPERPARAMETERS
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import GivenSettings, choose_settings, parse_hyperparameters
-from contracts.presets import ABOVE_DOCUMENTS, ALWAYS, RULES, DataFacts
+from contracts.presets import ABOVE_DOCUMENTS, ALWAYS, FEWEST_ROWS, RULES, DataFacts
 from contracts.tuning import Range
-from contracts.tuning_space import default_space
+from contracts.tuning_space import default_space, most_epochs
 from testing.jobs import ONE_LAYER, run_train, write_job
 
 COLUMNS = {"id_name": "id", "label_name": "label", "text_name": "text", "tab_field_list": ["age"]}
@@ -138,6 +138,35 @@ def test_the_default_space_contains_every_value_that_a_preset_chooses(settings):
         if any(rule.setting == name and rule.case.holds(chosen) for rule in RULES):
             for value in epochs if name == "max_epochs" else [getattr(chosen, name)]:
                 assert values.low <= value <= values.high if isinstance(values, Range) else value in values
+
+
+@pytest.mark.parametrize("rows", [1, 1_499, 1_500, 5_000, 20_000])
+@pytest.mark.parametrize("tokenizer", ["from_scratch", "pretrained"])
+def test_no_job_trains_longer_than_with_the_fewest_rows(tokenizer, rows):
+    longest, other = (
+        choose(facts, tokenizer=tokenizer).hp.max_epochs
+        for facts in (FEWEST_ROWS, DataFacts(rows, (rows, rows), (9, 9)))
+    )
+    assert other <= longest
+
+
+@pytest.mark.parametrize(
+    ("settings", "space", "rows", "epochs"),
+    [
+        ({}, {}, 1_000, 4),
+        ({"tokenizer": "from_scratch"}, {}, 1_000, 6),
+        ({}, {"tokenizer": ["pretrained", "from_scratch"]}, 1_000, 6),
+        ({}, {"tokenizer": ["pretrained", "from_scratch"]}, 6_000, 3),
+        ({"max_epochs": 5, "tokenizer": "from_scratch"}, {}, 1_000, 5),
+        ({"max_epochs": 9}, {"max_epochs": [1, 7, 2]}, 1_000, 7),
+        ({"preset": "documents"}, {}, 1_000, 10),
+    ],
+)
+def test_the_longest_trial_has_the_epochs_that_the_preset_chooses_in_it(settings, space, rows, epochs):
+    tuning = {"space": {"lr": {"low": 1e-4, "high": 1e-2}, **space}}
+    given = {"model_class": "multimodal_bert", "preset": "recommended", **COLUMNS, **settings, "tuning": tuning}
+    hp = choose_settings(GivenSettings(given, {})).hp
+    assert most_epochs(hp, given, DataFacts(rows, (rows // 2, rows // 2), (9, 9))) == epochs
 
 
 def test_random_encoders_are_small_and_get_a_higher_rate():

@@ -7,7 +7,7 @@ import pytest
 from container.models.blocks import flatten
 from container.models.build import build_classifier
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.encoder_checks import EncoderShape, check_against_model, check_encoders
+from container.parallel.encoder_checks import EncoderShape, check_against_model, check_encoders, warn_of_layer_settings
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.paths import JobPaths
@@ -127,9 +127,24 @@ def test_an_encoder_that_cannot_be_cut_is_one_block():
     check(2, [shape(BASE, model_type="albert")], strategy="pp")
 
 
-def test_without_tp_pp_or_layer_settings_no_encoder_is_searched(tmp_path):
+@pytest.mark.parametrize(
+    ("family", "cause"),
+    [("albert", "whose layers share one set of weights"), ("xlnet", "whose layers are not known")],
+)
+def test_rates_of_layers_need_an_encoder_with_separate_layers(family, cause):
+    check(1, two(BASE, BASE), layer_lr_decay=0.9)
+    message = refusal(1, [shape(BASE, model_type=family)], layer_lr_decay=0.9)
+    assert f"layer_lr_decay: is 0.9, but text's encoder 'some-encoder' is of model_type '{family}', {cause}" in message
+    assert "modernbert" in message.splitlines()[1]
+    check(1, [shape(BASE, model_type=family)], layer_lr_decay=1.0)
+
+
+def test_without_tp_pp_or_rates_of_layers_no_encoder_is_searched(tmp_path):
     hp = hyperparameters(tokenizer="nowhere-to-be-found")
     check_encoders(JobPaths(tmp_path), hp, ParallelDegrees.resolve(hp, 4))
+    hp = hyperparameters(tokenizer="nowhere-to-be-found", layer_lr_decay=0.9)
+    with pytest.raises(ContractError, match="nowhere-to-be-found"):
+        check_encoders(JobPaths(tmp_path), hp, ParallelDegrees.resolve(hp, 4))
 
 
 @pytest.mark.parametrize("settings", [{"activation_checkpointing": 1}, {"compile": True}])
@@ -138,12 +153,12 @@ def test_a_setting_of_layers_is_named_if_the_encoder_has_no_separate_layers(tmp_
     albert = {"model_type": "albert", **TINY_ENCODER, "embedding_size": 16}
     write_hyperparameters(paths, {"encoder_config": albert, **settings})
     hp = load_hyperparameters(paths)
-    check_encoders(paths, hp, ParallelDegrees.resolve(hp, 1))
+    warn_of_layer_settings(paths, hp, ParallelDegrees.resolve(hp, 1))
     assert f"{next(iter(settings))} has no effect on the encoder of text" in caplog.text
     caplog.clear()
     write_hyperparameters(paths, settings)
     hp = load_hyperparameters(paths)
-    check_encoders(paths, hp, ParallelDegrees.resolve(hp, 1))
+    warn_of_layer_settings(paths, hp, ParallelDegrees.resolve(hp, 1))
     assert not caplog.records
 
 

@@ -10,8 +10,9 @@ from botocore.validate import ParamValidator
 from pydantic import ValidationError
 
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import TUNER_METRIC, load_hyperparameters
+from contracts.hyperparameter_files import TUNER_METRIC, GivenSettings, choose_settings, load_hyperparameters
 from contracts.paths import JobPaths
+from contracts.presets import DataFacts
 from contracts.steps import PYTORCH_TRAINING
 from contracts.tuning import Tuning
 from contracts.tuning_space import tunable
@@ -154,6 +155,32 @@ def test_hyperband_stops_no_trial_before_its_artifacts_are_written(grouped):
     resources = tuner["StrategyConfig"]["HyperbandStrategyConfig"]
     assert resources["MinResource"] == 1
     assert resources["MaxResource"] > validations + report
+
+
+def with_preset(name, **hyperparameters):
+    """Hyperband with a preset that chooses max_epochs and val_check_interval."""
+    config = tuned(strategy="Hyperband", space={"lr": SEARCH["space"]["lr"]})
+    given = {**config.hyperparameters, "preset": name, **hyperparameters}
+    given = {key: value for key, value in given.items() if key not in ("max_epochs", "val_check_interval")}
+    return config.model_copy(update={"hyperparameters": given})
+
+
+def test_hyperband_stops_no_trial_for_which_the_preset_chooses_the_most_epochs():
+    config = with_preset("recommended")
+    facts = DataFacts(rows=100, class_rows=(50, 50), val_class_rows=(9, 9))
+    hp = choose_settings(GivenSettings(config.hyperparameters, {}), facts).hp
+    validations, report = hp.max_epochs / hp.val_check_interval, 1
+    tuner = step_of(config)["HyperParameterTuningJobConfig"]
+    resources = tuner["StrategyConfig"]["HyperbandStrategyConfig"]
+    assert resources["MaxResource"] > validations + report == 13
+
+
+def test_hyperband_is_refused_if_the_preset_trains_several_networks_in_each_trial():
+    with loopback_only(), pytest.raises(ContractError) as refused:
+        definition(with_preset("best"))
+    assert refused.value.cause.startswith("tuning.strategy: Hyperband compares trials after the same number of")
+    assert "trains 4 networks in each trial" in refused.value.cause
+    assert step_of(with_preset("best", ensemble=1))
 
 
 def test_a_trial_has_everything_that_the_section_aws_gives_a_training_job(job):

@@ -5,7 +5,6 @@ import pytest
 from container.models.blocks import flatten, restrict
 from container.models.build import build_classifier
 from container.training.optimizer import build_optimizer, layer_distances
-from contracts.errors import ContractError
 from testing.encoder_families import hyperparameters, standard_transform, write_config
 
 DEEP = ("bert", "roberta", "electra", "modernbert", "nomic_bert", "deberta-v2", "mpnet", "distilbert")
@@ -71,9 +70,3 @@ def test_a_pipeline_stage_s_layers_keep_the_rates_they_have_in_the_whole_model(t
         found = scales(hp, stage)
         assert found
         assert found == {name: whole[name] for name in found}
-
-
-def test_an_encoder_with_one_set_of_weights_for_every_layer_is_refused(tmp_path):
-    hp, model = build(tmp_path, "albert", layer_lr_decay=0.9)
-    with pytest.raises(ContractError, match=r"layer_lr_decay: .*branches\.text\.encoder.* one set of weights"):
-        build_optimizer(hp, model)

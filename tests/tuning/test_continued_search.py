@@ -16,7 +16,7 @@ from container.tuning.time_limit import TimeLimit
 from container.tuning.trial_workers import Shares
 from container.workers import StopHandler, StoppedBeforeTraining
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import load_hyperparameters
+from contracts.hyperparameter_files import load_hyperparameters, read_settings
 from contracts.paths import JobPaths
 from contracts.presets import DataFacts
 from testing.jobs import write_job
@@ -58,7 +58,7 @@ def searched(root, *, settings=None, **tuning):
     section = {"metric": "val/auroc", "final_seeds": 2, "space": RATES, **tuning}
     paths = write_job(root, overrides={"tuning": section, **(settings or {})})
     hp = load_hyperparameters(paths)
-    return paths, search(paths, hp, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
+    return paths, search(paths, hp, read_settings(paths), num_gpus=0, stop=StopHandler())
 
 
 def installed(paths):
@@ -212,7 +212,7 @@ def test_a_stop_during_a_transaction_takes_effect_after_it(tmp_path, values, mon
         section = {"metric": "val/auroc", "trials": 2, "final_seeds": 1, "space": RATES}
         paths = write_job(tmp_path, overrides={"tuning": section})
         hp = load_hyperparameters(paths)
-        search(paths, hp, num_gpus=0, stop=stop, with_facts=lambda _: hp)
+        search(paths, hp, read_settings(paths), num_gpus=0, stop=stop)
     assert stop.requested
     assert len(values) == 0
     with pytest.raises(StoppedBeforeTraining), stop.interrupting():
@@ -270,7 +270,7 @@ def test_a_machine_with_too_few_gpus_leaves_the_study(tmp_path, values):
     hp = load_hyperparameters(JobPaths(tmp_path))
     hp = hp.model_copy(update={"nproc_per_node": 2})
     with pytest.raises(ContractError, match="need 2 GPUs, but this machine has 1"):
-        search(JobPaths(tmp_path), hp, num_gpus=1, stop=StopHandler(), with_facts=lambda _: hp)
+        search(JobPaths(tmp_path), hp, read_settings(JobPaths(tmp_path)), num_gpus=1, stop=StopHandler())
     values += [0.6, 0.7]
     paths, _ = searched(tmp_path, trials=2)
     assert states(paths) == ["fail", "complete"]
@@ -362,6 +362,6 @@ def test_a_seed_that_failed_is_recorded_and_not_trained_again(tmp_path):
     study = TuningStudy(paths, hp, num_workers=1)
     run = SimpleNamespace(failure=Failure("it diverged", ""), completed=False)
     folder = paths.tuning / "seed-43-of-trial-0000"
-    of_job = Search(paths, hp, study, Shares.of(hp, num_gpus=0), stop=StopHandler(), with_facts=lambda _: hp)
+    of_job = Search(paths, hp, read_settings(paths), study=study, shares=Shares.of(hp, num_gpus=0), stop=StopHandler())
     of_job._end(Running(run, folder, hp, None, 0))
     assert study.notes == {folder.name: None}

@@ -11,7 +11,7 @@ from container.tuning.search import search
 from container.tuning.study import TuningStudy
 from container.tuning.trial_workers import Running
 from container.workers import StopHandler
-from contracts.hyperparameter_files import load_hyperparameters
+from contracts.hyperparameter_files import load_hyperparameters, read_settings
 from testing.jobs import write_job
 
 NINE = {"val_check_interval": 1 / 9, "max_epochs": 1}
@@ -73,7 +73,7 @@ def curves(request, monkeypatch):
         hp = load_hyperparameters(paths)
         if begun is not None:
             begun(TuningStudy(paths, hp, num_workers=1), sign)
-        search(paths, hp, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
+        search(paths, hp, read_settings(paths), num_gpus=0, stop=StopHandler())
         return TuningStudy(paths, hp, num_workers=1).trials
 
     monkeypatch.setattr(module, "TrialRun", Run)

@@ -235,7 +235,7 @@ def test_data_that_no_trial_can_use_ends_the_search_at_once_and_may_be_corrected
     paths = write_job(tmp_path, overrides={**JOB, "tuning": SEARCH}, frames={"val": frame.drop(columns="price")})
     hp = load_hyperparameters(paths)
     with pytest.raises(ContractError, match="price"):
-        search(paths, hp, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
+        search(paths, hp, read_settings(paths), num_gpus=0, stop=StopHandler())
     write_table(frame, paths.channel("val"), "csv")
     assert study_of(paths).trials == []
 
@@ -253,7 +253,7 @@ def test_a_metric_that_no_trial_could_have_ends_the_search_before_one_trains(tmp
     paths = write_job(tmp_path, overrides=overrides, frames={"val": table(24, seed=1).assign(label=labels)})
     hp = load_hyperparameters(paths)
     with pytest.raises(ContractError, match=f"tuning.metric: {metric} is undefined on val: {reason}"):
-        search(paths, hp, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
+        search(paths, hp, read_settings(paths), num_gpus=0, stop=StopHandler())
 
 
 def test_a_search_on_several_hosts_is_refused(tmp_path):
@@ -271,7 +271,7 @@ def test_a_search_is_refused_over_the_checkpoints_of_another_run(tmp_path):
     (folder / ".metadata").touch()
     (folder / "manifest.json").write_text(json.dumps({".metadata": 0, "state.json": 11}))
     with pytest.raises(ContractError, match="has checkpoints of another run"):
-        search(paths, hp, num_gpus=0, stop=StopHandler(), with_facts=lambda _: hp)
+        search(paths, hp, read_settings(paths), num_gpus=0, stop=StopHandler())
 
 
 def test_a_trial_never_opens_test(tmp_path):

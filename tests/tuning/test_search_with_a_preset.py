@@ -1,15 +1,20 @@
 """A search with a preset: trials and the winner have what the preset chooses by the data, except for the space."""
 
+import json
+import logging
 from typing import ClassVar
 
 import pytest
 
 import container.tuning.search as module
+from container.log_once import log_once
 from container.tuning.search import search
+from container.tuning.study import TuningStudy
 from container.workers import StopHandler
 from contracts.hyperparameter_files import choose_settings, read_settings
 from contracts.hyperparameters import Hyperparameters
-from testing.jobs import write_job
+from contracts.paths import JobPaths
+from testing.jobs import TINY_ENCODER, TWO_TEXTS, write_job, write_letters_tokenizer
 
 RATES = {"lr": {"low": 1e-3, "high": 3e-3}}
 
@@ -19,6 +24,7 @@ class Run:
 
     completed, failure, ended = True, None, True
     trained: ClassVar[list[Hyperparameters]] = []
+    curves: ClassVar[list[list[float]]] = []  # of the validations of the first runs
 
     def __init__(self, shares, slot):
         self.slot = slot
@@ -28,7 +34,12 @@ class Run:
         (folder / "checkpoints" / "epoch=0-step=1.ckpt").mkdir(parents=True)
 
     def new_state(self):
-        return {"best_value": 0.5, "history": [{"step": 1, "epoch": 1.0, "val/auroc": 0.5}]}
+        curve = self.curves.pop(0) if self.curves else [0.5]
+        history = [{"step": i, "epoch": i / 2, "val/auroc": value} for i, value in enumerate(curve, 1)]
+        return {"best_value": max(curve), "history": history}
+
+    def abandon(self):
+        pass
 
     def close(self):
         pass
@@ -42,13 +53,19 @@ def trained(monkeypatch):
     return Run.trained
 
 
-def searched(root, space):
-    changed = {"preset": "recommended", "tuning": {"trials": 2, "final_seeds": 2, "space": space}, "max_epochs": None}
-    paths = write_job(root, overrides=changed)
+def searched(root, space, *, trials=2, final_seeds=2, **settings):
+    changed = {
+        "preset": "recommended",
+        "tuning": {"trials": trials, "final_seeds": final_seeds, "space": space},
+        "max_epochs": None,
+    }
+    paths = write_job(root, overrides={**changed, **settings})
+    write_letters_tokenizer(paths.pretrained / "tiny")
+    (paths.pretrained / "tiny" / "config.json").write_text(json.dumps({"model_type": "albert", **TINY_ENCODER}))
+    (paths.pretrained / "tiny" / "model.safetensors").write_bytes(b"not read")
     given = read_settings(paths)
     hp = choose_settings(given).hp
-    with_facts = lambda facts: choose_settings(given, facts).hp  # noqa: E731 - as short as an argument
-    return search(paths, hp, num_gpus=0, stop=StopHandler(), with_facts=with_facts)
+    return search(paths, hp, given, num_gpus=0, stop=StopHandler())
 
 
 def test_every_run_and_the_winner_have_what_the_preset_chooses_by_the_data(tmp_path, trained):
@@ -60,6 +77,61 @@ def test_every_run_and_the_winner_have_what_the_preset_chooses_by_the_data(tmp_p
 def test_values_of_the_space_win_over_the_preset(tmp_path, trained):
     winner = searched(tmp_path, {"max_epochs": [1, 2]})
     assert {hp.max_epochs for hp in (*trained, winner)} <= {1, 2}
+
+
+@pytest.fixture
+def pruned(trained, monkeypatch):
+    """Settings of a search of two trials, the second of which is better at first and then worse."""
+    monkeypatch.setattr(Run, "curves", [[0.5, 0.5, *[0.9] * 10], [0.6] * 12])  # six epochs with two validations each
+    return {"trials": 2, "final_seeds": 1, "val_check_interval": None}
+
+
+def last_validations(root):
+    paths = JobPaths(root)
+    study = TuningStudy(paths, choose_settings(read_settings(paths)).hp, num_workers=1)
+    return [max(trial.intermediate_values) for trial in study.trials]
+
+
+ENCODERS = {"tokenizer": ["from_scratch", "tiny"]}
+FREE = {"encoder_config": None, "lr": None, "tokenizer": "from_scratch"}
+
+
+def test_the_preset_chooses_for_each_trial_by_the_trial_s_own_settings(tmp_path, trained):
+    winner = searched(tmp_path, ENCODERS, trials=20, **FREE)
+    found = {hp.tokenizer: (hp.lr, hp.max_epochs, len(hp.encoder_config), hp.pooling) for hp in trained}
+    assert found == {"from_scratch": (2e-3, 6, 6, "first"), "tiny": (1e-4, 4, 0, "mean")}
+    assert winner in [hp.model_copy(update={"seed": winner.seed}) for hp in trained]
+
+
+def test_trials_end_early_after_a_third_of_the_validations_of_the_epochs_that_the_preset_chooses(tmp_path, pruned):
+    searched(tmp_path, RATES, **pruned)
+    assert last_validations(tmp_path) == [12, 4]
+
+
+def test_a_search_that_goes_on_ends_its_trials_after_the_same_validations(tmp_path, pruned):
+    searched(tmp_path, RATES, **{**pruned, "trials": 1})
+    searched(tmp_path, RATES, **pruned)
+    assert last_validations(tmp_path) == [12, 4]
+
+
+def test_a_value_of_the_preset_that_contradicts_other_trials_is_chosen_for_a_trial_that_it_fits(tmp_path, trained):
+    settings = {**TWO_TEXTS, **FREE, "primary_tokenizer": "tiny", "secondary_tokenizer": "tiny"}
+    searched(tmp_path, {"secondary_tokenizer": ["tiny", "from_scratch"]}, trials=20, **settings)
+    assert {hp.secondary_tokenizer: hp.share_encoder for hp in trained} == {"tiny": True, "from_scratch": False}
+
+
+def test_the_preset_chooses_nothing_for_a_trial_that_its_encoder_contradicts(tmp_path, trained):
+    searched(tmp_path, ENCODERS, trials=20, **FREE)
+    assert {(hp.tokenizer, hp.layer_lr_decay) for hp in trained} == {("from_scratch", 1), ("tiny", 1)}
+
+
+def test_the_log_compares_no_value_of_the_space_with_the_preset_s(tmp_path, trained, caplog):
+    caplog.set_level(logging.INFO)
+    log_once.cache_clear()
+    searched(tmp_path, {**RATES, **ENCODERS}, **FREE)
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("preset ")]
+    assert any("pooling=" in line for line in lines)
+    assert not [line for line in lines if " lr=" in line]
 
 
 def test_a_search_that_was_interrupted_after_its_trials_keeps_what_the_preset_chose(tmp_path, trained, monkeypatch):
