@@ -35,7 +35,21 @@ ENTRY_POINT = "inference.py"
 CALIBRATION = "calibration.json"  # in the package: a calibration of class 1's probability, fitted after training
 
 
-class ServingSettings(StepSettings):
+class RecordSettings(StepSettings):
+    """What the records of a request may be: the part of the settings with which the step Payload checks the model."""
+
+    serving_max_tokens: int = Field(
+        default=16_384,
+        ge=1,
+        le=10**9,
+        description="Maximum number of tokens of a record, and of a run of the model, including padding.",
+    )
+    serving_csv_header: Literal["detect", "present", "absent"] = Field(
+        default="detect", description="Header line of CSV, if the Content-Type does not say. detect: by its names."
+    )
+
+
+class ServingSettings(RecordSettings):
     """Environment variables of the served model, in the project's image and in others."""
 
     serving_max_bytes: int = Field(
@@ -47,21 +61,12 @@ class ServingSettings(StepSettings):
     serving_batch_size: int = Field(
         default=32, ge=1, le=1_000_000, description="Maximum number of records in a batch, from one or more requests."
     )
-    serving_max_tokens: int = Field(
-        default=16_384,
-        ge=1,
-        le=10**9,
-        description="Maximum number of tokens of a record, and of a run of the model, including padding.",
-    )
     serving_invalid_records: Literal["refuse", "report"] = Field(
         default="refuse",
         description="A request with an invalid record: refuse it, or report an error for each invalid record.",
     )
     serving_csv_columns: Names | None = Field(
         default=None, description="Columns of CSV without a header, in order. Default: those of the model."
-    )
-    serving_csv_header: Literal["detect", "present", "absent"] = Field(
-        default="detect", description="Header line of CSV, if the Content-Type does not say. detect: by its names."
     )
     serving_onnx_variant: Literal["fused", "int8"] | None = Field(
         default=None, description="Serve model.fused.onnx or model.int8.onnx, if the job kept it."

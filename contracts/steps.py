@@ -10,7 +10,7 @@ from contracts.hyperparameters import METRICS
 from contracts.numbers import Number
 from contracts.paths import SETTINGS_FILE
 from contracts.paths import SPLITS as TRAINING_SPLITS
-from contracts.serving import MEDIA_TYPES, REQUEST_TYPES, ServingSettings
+from contracts.serving import MEDIA_TYPES, REQUEST_TYPES, RecordSettings, ServingSettings
 from contracts.spelling import did_you_mean
 from contracts.step_contract import Fractions, JsonObject, Names, StepArgument, StepContract, StepFolder, StepSettings
 from contracts.tracking import TRACKED, TrackingSettings
@@ -180,7 +180,7 @@ class PackageSettings(ProcessingSettings):
     include_weights: bool = Field(False, description="Also pack model.pth and model_artifacts.pth, unused by serving.")
 
 
-class PayloadSettings(ProcessingSettings):
+class PayloadSettings(RecordSettings, ProcessingSettings):
     """Environment of Payload."""
 
     content_types: Names = Field(
@@ -192,10 +192,6 @@ class PayloadSettings(ProcessingSettings):
     check_rows: int = Field(
         64, ge=1, le=1_000_000, description="Rows of processed_data that are sent in each content type."
     )
-    serving_max_tokens: int = Field(
-        ServingSettings.model_fields["serving_max_tokens"].default, ge=1, le=10**9,
-        description="Maximum number of tokens of a record, as where the model is hosted.",
-    )  # fmt: skip
     tolerance: float = Field(1e-4, gt=0, lt=1, description="Maximum difference from the training job's probabilities.")
 
     @field_validator("content_types")
@@ -333,7 +329,7 @@ PACKAGE = StepContract(
         _MODEL_INPUT,
         StepFolder(
             "inference_scripts_input", f"{_IN}/script", ("*.py",),
-            "Files for code/; an inference.py replaces the default one.", required=False,
+            "Python files for code/, and what they read; an inference.py replaces the default one.", required=False,
         ),
         StepFolder(
             "calibration_model", f"{_IN}/calibration", ("calibration.json",),

@@ -13,7 +13,7 @@ from contracts.hyperparameter_files import ALIASES, DROPPED, GivenSettings, cast
 from contracts.hyperparameters import Hyperparameters
 from contracts.numbers import decimal_comma
 from contracts.presets import FEWEST_ROWS
-from contracts.serving import ServingSettings
+from contracts.serving import RecordSettings, ServingSettings
 from contracts.spelling import did_you_mean
 from contracts.step_contract import StepContract, StepSettings
 from contracts.steps import (
@@ -44,7 +44,7 @@ _FROM_HYPERPARAMETERS = {
     MODEL_METRICS.name: {"label_field": "label_name", "id_field": "id_name"},
 }
 _FROM_CONDITION = {MODEL_METRICS.name: {"decision_metric": "metric"}}
-_FROM_REGISTRATION = {PAYLOAD.name: {"serving_max_tokens": "serving_max_tokens"}}
+_FROM_REGISTRATION = {PAYLOAD.name: {name: name for name in RecordSettings.model_fields}}
 _TRACKED = {f"mlflow_{name}": name for name in ("tracking_uri", "experiment", "run_name", "tags")}
 _FROM_MLFLOW = {TRACKING.name: _TRACKED}
 

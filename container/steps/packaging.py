@@ -120,7 +120,7 @@ def _scripts(folder: Path) -> dict[str, Path]:
         if Path(name).parts[0].removesuffix(".py") in _OURS:
             raise ContractError(
                 f"input inference_scripts_input: {name} conflicts with the package's {'/ and '.join(_OURS)}/",
-                "Rename the script.",
+                "Rename it.",
             )
         if path.suffix != ".py":
             continue

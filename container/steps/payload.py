@@ -35,6 +35,7 @@ from contracts.serving import (
     ENTRY_POINT,
     JSON,
     MEDIA_TYPES,
+    RecordSettings,
     ServingSettings,
 )
 from contracts.spelling import did_you_mean
@@ -117,19 +118,19 @@ def run(step: StepRun) -> None:
     settings: PayloadSettings = step.settings
     media_types = {name: MEDIA_TYPES[name] for name in settings.content_types}
     package = _unpack(step.required_input("model_input") / ARCHIVED_MODEL, step.scratch / "package")
-    record = _sample_record(package.fitted, settings)
+    record, header = _sample_record(package.fitted, settings), settings.serving_csv_header != "absent"
     expected = _expected(step, package)
     samples: list[Question] = []
     checks: list[Question] = []
     for number, (content_type, media_type) in enumerate(media_types.items()):
         file = step.scratch / sample_name(content_type, media_type, number)
-        file.write_bytes(request_body([record], media_type))
+        file.write_bytes(request_body([record], media_type, header=header))
         samples.append(Question(content_type, media_type, file, 1))
         if expected is not None and (sent := _expressible(expected, media_type)).records:
             file = step.scratch / f"check_{number}"
-            file.write_bytes(request_body(sent.records, media_type))
+            file.write_bytes(request_body(sent.records, media_type, header=header))
             checks.append(Question(content_type, media_type, file, len(sent.records), sent))
-    _ask(package, [*samples, *checks], step.scratch, max_tokens=settings.serving_max_tokens)
+    _ask(package, [*samples, *checks], step.scratch, settings)
     if package.is_ours:
         for question in (*samples, *checks):
             _check(question, package, settings.tolerance)
@@ -292,7 +293,7 @@ def _expressible(expected: Expected, media_type: str) -> Expected:
     )
 
 
-def _ask(package: Package, questions: Sequence[Question], scratch: Path, *, max_tokens: int) -> None:
+def _ask(package: Package, questions: Sequence[Question], scratch: Path, settings: RecordSettings) -> None:
     """Store the answers of a process that can import only the package's project code."""
     task, answers = scratch / "task.json", scratch / "answers.json"
     requests = [
@@ -304,8 +305,13 @@ def _ask(package: Package, questions: Sequence[Question], scratch: Path, *, max_
     }  # fmt: skip
     task.write_text(json.dumps(content), "utf-8")
     environment = {name: value for name, value in os.environ.items() if name not in ServingSettings.variables()}
-    limits = ServingSettings(serving_max_bytes=_MOST, serving_max_decoded_bytes=_MOST, serving_max_tokens=max_tokens)
-    environment |= limits.to_environment()
+    served = ServingSettings(
+        serving_max_bytes=_MOST,
+        serving_max_decoded_bytes=_MOST,
+        serving_max_tokens=settings.serving_max_tokens,
+        serving_csv_header=settings.serving_csv_header,
+    )
+    environment |= served.to_environment()
     command = [sys.executable, "-I", ask_package.__file__, str(task)]
     try:
         done = subprocess.run(

@@ -95,7 +95,7 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
         if isinstance(settings, ProcessingSettings) and settings.data_key:
             logger.info("data key: %s", settings.data_key)
         if _all_files_are_elsewhere(contract, root):
-            logger.info("%s: no input file was assigned to this host.", contract.name)
+            logger.info("%s: no input file with data was assigned to this host.", contract.name)
             return COMPLETED
         _run(command, root, settings, arguments)
         _check_outputs(contract, root)

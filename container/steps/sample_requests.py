@@ -15,10 +15,13 @@ Record = Mapping[str, Any]
 _SUFFIXES = {CSV: "csv", JSON: "json", JSON_LINES: "jsonl", PARQUET: "parquet"}
 
 
-def request_body(records: Sequence[Record], media_type: str) -> bytes:
+def request_body(records: Sequence[Record], media_type: str, *, header: bool = True) -> bytes:
     """Return the body of a request for `records`, which have the same columns.
 
-    JSON: an object for one record, an array for several; CSV: with a header line, missing values empty.
+    JSON: an object for one record, an array for several; CSV: missing values empty.
+
+    Args:
+        header: whether CSV has a header line.
     """
     if media_type == JSON:
         return json.dumps(records[0] if len(records) == 1 else list(records), ensure_ascii=False, indent=1).encode()
@@ -28,7 +31,8 @@ def request_body(records: Sequence[Record], media_type: str) -> bytes:
     if media_type == CSV:
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, columns)  # with the terminator \r\n, it quotes cells that contain \r or \n
-        writer.writeheader()
+        if header:
+            writer.writeheader()
         writer.writerows(records)
         return text.getvalue().encode()
     assert media_type == PARQUET, media_type

@@ -46,7 +46,6 @@ from container.training.checkpoint_files import (
     Checkpoint,
     clear_unfinished,
     complete_checkpoints,
-    remove_newer,
 )
 from container.training.host_folders import HostFolders
 from contracts.atomic_files import write_text_atomically
@@ -131,14 +130,6 @@ class CheckpointStore:
     def at_step(self, step: int) -> Checkpoint | None:
         """Return the complete checkpoint of `step`; None if there is none."""
         return self._agreed(lambda checkpoints: next((each for each in checkpoints if each.step == step), None))
-
-    def remove_newer(self, checkpoint: Checkpoint | None) -> None:
-        """Remove checkpoints that are newer than the one from which training continues; None: than its beginning.
-
-        Another host does not have them. If they stayed, this host would keep them in place of the next ones.
-        """
-        self.wait()
-        self._on_each_host(lambda: remove_newer(self._folder, step=0 if checkpoint is None else checkpoint.step))
 
     def load(
         self,
@@ -229,16 +220,21 @@ class CheckpointStore:
         _sync_folder(self._folder)
         shutil.rmtree(replaced, ignore_errors=True)
         write_text_atomically(self._folder / LAST, f"{name}\n")
-        self._prune(best_step)
+        self._prune(name, best_step)
 
-    def _prune(self, best_step: int | None) -> None:
+    def _prune(self, saved: str, best_step: int | None) -> None:
+        """Keep the newest checkpoints up to `saved`, and the best.
+
+        A later step is of a run that another host has lost: training went back to a checkpoint that all hosts have.
+        """
         complete = complete_checkpoints(self._folder)
         best = next((each for each in complete if each.step == best_step), None)
         if best is not None:
             write_text_atomically(self._folder / BEST, f"{best.folder.name}\n")
-        for old in complete[: -self._keep]:
-            if old is not best:
-                shutil.rmtree(old.folder, ignore_errors=True)
+        count = next(i for i, each in enumerate(complete, start=1) if each.folder.name == saved)
+        for other in (*complete[:count][: -self._keep], *complete[count:]):
+            if other is not best:
+                shutil.rmtree(other.folder, ignore_errors=True)
         clear_unfinished(self._folder)
 
 

@@ -50,17 +50,6 @@ def clear_checkpoints(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def remove_newer(folder: Path, *, step: int) -> None:
-    """Remove the complete checkpoints of later steps, and the files that name one; log the name of each."""
-    newer = {each.folder.name: each.folder for each in complete_checkpoints(folder) if each.step > step}
-    for pointer in (folder / LAST, folder / BEST):
-        if pointer.is_file() and pointer.read_text().strip() in newer:
-            pointer.unlink()
-    for name, path in newer.items():
-        logger.warning("checkpoint %s is removed: another host does not have it", name)
-        shutil.rmtree(path)
-
-
 def move_checkpoints(source: Path, target: Path) -> None:
     """Move every checkpoint and the files that name one to the folder `target`, or go on after an interrupted move."""
     target.mkdir(parents=True, exist_ok=True)

@@ -79,22 +79,20 @@ class TrainingRun:
         )
 
     def resume(self) -> None:
-        """Restore the newest complete checkpoint, if there is one, and remove newer ones that only some hosts have.
+        """Restore the newest checkpoint that is complete on every host, if there is one. Called by all ranks together.
 
-        Called by all ranks together. The global batch stays that of the checkpoint, on any number of ranks.
+        The global batch stays that of the checkpoint, on any number of ranks.
 
         Raises:
             ContractError: the checkpoint has other settings or data, or its global batch does not fit these ranks.
         """
         checkpoint = self.store.newest()
         if checkpoint is None:
-            self.store.remove_newer(None)
             return
         content = checkpoint.content
         check_identity(content["identity"], self.identity, folder=str(checkpoint.folder))
         self.batch_plan = resume_batch_plan(content["global_batch"], self.batch_plan)
         self.store.load(checkpoint, self.execution.module, self.optimizer, average=self.average.state)
-        self.store.remove_newer(checkpoint)
         self.scaler = LossScaler(**content["scaler"])
         self.state = TrainingState(**content["state"])
         logger.info("resuming from %s after %d steps", checkpoint.folder.name, self.state.step)

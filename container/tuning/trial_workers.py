@@ -219,10 +219,20 @@ class Running:
 
 def copy_curves(run: JobPaths, paths: JobPaths, *, name: str) -> None:
     """Copy the TensorBoard files and the profile of a run, if it has them, to folders with its name in the output."""
-    profile = run.output_data / artifacts.PROFILE, paths.output_data / artifacts.PROFILE
-    for source, target in ((run.tensorboard, paths.tensorboard), profile):
+    for source, target in zip(_curves(run), _curves(paths)):
         if source.is_dir():
-            shutil.copytree(source, target / name, dirs_exist_ok=True)
+            shutil.rmtree(target / name, ignore_errors=True)  # of an earlier run with this name
+            shutil.copytree(source, target / name)
+
+
+def remove_curves(paths: JobPaths, *, name: str) -> None:
+    """Remove what `copy_curves` copied for a run that is no longer part of the model."""
+    for folder in _curves(paths):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _curves(paths: JobPaths) -> tuple[Path, Path]:
+    return paths.tensorboard, paths.output_data / artifacts.PROFILE
 
 
 def remove_run(folder: Path) -> None:

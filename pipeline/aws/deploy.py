@@ -1,6 +1,7 @@
 """Create or update the pipeline on AWS, and start it."""
 
 import hashlib
+import math
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -103,8 +104,10 @@ def parse_overrides(
         try:
             if name.startswith(INPUT_PREFIX):
                 check_s3_folder(text)
-            if name in (THRESHOLD, TO_BEAT):
+            if name == THRESHOLD:
                 config.condition.check_limit(values[name])
+            if name == TO_BEAT and not math.isfinite(values[name]):
+                raise ValueError("it must be finite")
         except ValueError as error:
             raise ContractError(f"parameter {name}: {shown(text)} is invalid: {error}", spec.about) from None
     hyperparameters = {

@@ -129,9 +129,11 @@ def test_one_previous_model_is_compared_with():
         make_plan(both, {"input_data": "table", "previous_eval_output": "old"})
 
 
-def test_payload_checks_records_of_the_length_that_is_registered():
-    plan = make_plan(configuration(settings={**CONFIG["settings"], "Registration": {"serving_max_tokens": 99}}), {})
-    assert plan.step(PAYLOAD).environment["SERVING_MAX_TOKENS"] == "99"
+def test_payload_checks_records_as_the_registered_model_reads_them():
+    registered = {"serving_max_tokens": 99, "serving_csv_header": "absent", "serving_threads": 2}
+    plan = make_plan(configuration(settings={**CONFIG["settings"], "Registration": registered}), {})
+    environment = plan.step(PAYLOAD).environment
+    assert environment == {"SERVING_MAX_TOKENS": "99", "SERVING_CSV_HEADER": "absent"}
 
 
 def test_a_null_is_sent_so_that_a_preset_does_not_replace_it():

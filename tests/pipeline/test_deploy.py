@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import nullcontext
 
 import boto3
 import pytest
@@ -193,6 +194,13 @@ def test_a_parameter_that_is_refused_is_named(overrides, cause):
     with pytest.raises(ContractError) as error:
         parse_overrides(config, specs_of(config), overrides)
     assert error.value.cause.startswith(cause)
+
+
+@pytest.mark.parametrize(("text", "is_refused"), [("inf", True), ("1.02", False)])
+def test_a_value_to_beat_may_be_any_finite_number(text, is_refused):
+    refused = pytest.raises(ContractError, match="parameter ToBeat: 'inf' is invalid: it must be finite")
+    with refused if is_refused else nullcontext():
+        parse_overrides(everything(), specs_of(everything()), {"ToBeat": text})
 
 
 def test_a_number_of_instances_on_which_the_training_cannot_run_is_refused():

@@ -12,7 +12,7 @@ from container.archives import extract_archive, write_archive
 from container.steps import payload
 from container.steps.sample_requests import request_body
 from contracts.errors import ContractError
-from contracts.serving import CSV, JSON, JSON_LINES, PARQUET
+from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, RecordSettings
 from contracts.steps import ARCHIVED_MODEL, PACKAGE, PAYLOAD, PAYLOAD_ARCHIVE, PAYLOAD_CHECK
 from testing.jobs import TWO_TEXTS, run_train, table, write_job
 from testing.serving import read_records
@@ -110,6 +110,13 @@ def test_rows_beyond_the_limits_of_a_server_are_sent(package, tmp_path):
 def test_a_record_has_at_most_as_many_tokens_as_where_the_model_is_hosted(package, tmp_path):
     root = give(tmp_path, PAYLOAD, model_input=package, processed_data=processed())
     assert "SERVING_MAX_TOKENS" in failure_of(root, "payload", SERVING_MAX_TOKENS="2")
+
+
+def test_a_model_that_reads_no_header_gets_none(package, trained_job, tmp_path):
+    given = {"model_input": package, "processed_data": processed(), "eval_output": trained_job.output_data}
+    run_step(give(tmp_path, PAYLOAD, **given), "payload", CONTENT_TYPES=CSV, SERVING_CSV_HEADER="absent")
+    assert check(tmp_path)["compared"][0]["max_difference"] < 1e-6
+    assert samples(tmp_path)["payload_text_csv_0.csv"].startswith(b"DEFAULT_TEXT,")
 
 
 def test_a_text_with_a_nul_character_is_not_sent_as_csv(package, tmp_path):
@@ -220,7 +227,7 @@ def test_a_script_that_waits_or_exits_is_refused(tmp_path, monkeypatch, script, 
     (tmp_path / "code" / "inference.py").write_text(script)
     package = payload.Package(Path(ARCHIVED_MODEL), tmp_path, None, is_ours=False)
     with pytest.raises(ContractError, match=f"model.tar.gz: .*{message}"):
-        payload._ask(package, [], tmp_path, max_tokens=1)
+        payload._ask(package, [], tmp_path, RecordSettings())
 
 
 def test_a_package_that_lacks_a_module_is_refused(package, tmp_path):

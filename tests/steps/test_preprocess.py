@@ -370,7 +370,7 @@ def test_an_instance_without_a_file_of_data_is_done(tmp_path: Path, name: str | 
     folder.mkdir(parents=True, exist_ok=True)
     if name is not None:
         (folder / name).touch()
-    assert "no input file was assigned to this host" in preprocess(tmp_path)
+    assert "no input file with data was assigned to this host" in preprocess(tmp_path)
 
 
 def test_an_instance_with_a_share_of_the_files_cannot_split_by_all_rows(tmp_path: Path) -> None:

@@ -550,6 +550,9 @@ def test_the_curves_of_the_winner_of_a_search_are_in_the_output(tmp_path, monkey
     name = "seed-7" if combined else "trial-0003"
     assert (paths.tensorboard / name / "events").read_text() == "of the winner"
     assert not curves.exists()
+    monkeypatch.setattr(winner, "_order", lambda _, run: -run["trial"])  # another trial is better
+    install_winner(paths, None, {"folder": "trial-0004", "combined": {}, "trial": 4}, earlier=best)
+    assert not (paths.tensorboard / name).exists()
 
 
 def test_a_network_is_finished_only_if_training_would_take_no_further_step():
