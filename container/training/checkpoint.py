@@ -231,7 +231,7 @@ class CheckpointStore:
         best = next((each for each in complete if each.step == best_step), None)
         if best is not None:
             write_text_atomically(self._folder / BEST, f"{best.folder.name}\n")
-        count = next(i for i, each in enumerate(complete, start=1) if each.folder.name == saved)
+        count = next((i for i, each in enumerate(complete, 1) if each.folder.name == saved), len(complete))
         for other in (*complete[:count][: -self._keep], *complete[count:]):
             if other is not best:
                 shutil.rmtree(other.folder, ignore_errors=True)
