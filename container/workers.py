@@ -3,9 +3,7 @@
 import json
 import logging
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,12 +20,12 @@ from container.job import Attempt, Job, Restart, Scratch, write_json
 from container.processes import PARENT_PID, available_cores
 from container.start import start_command
 from container.training.checkpoint_files import LAST
+from contracts.ports import free_port
 
 logger = logging.getLogger(__name__)
 
 STOP_GRACE = 110  # seconds; SageMaker kills 120 s after its SIGTERM
 _POLL = 0.1
-_UNUSED_PORTS = range(20_000, 32_768)  # below the ephemeral ports of Linux, above the ports of most services
 _REPORT_GRACE = 15.0  # seconds that workers have to report a cause after those of another host failed
 
 
@@ -187,7 +185,7 @@ class Workers:
         topology = self._control.topology
         if topology.size == 1:
             return Attempt(number, self._control.address(), 0)
-        rendezvous = [self._control.address(), _free_port()] if topology.leads else None
+        rendezvous = [self._control.address(), free_port()] if topology.leads else None
         address, port = self._control.gather(f"start {number}", rendezvous)[topology.leader]
         return Attempt(number, address, port, hosts=topology.size, host_rank=topology.rank)
 
@@ -274,14 +272,6 @@ def _waiting(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _ended(number: int) -> str:
     return f"ended {number}"
-
-
-def _free_port() -> int:
-    """Return a free port that the kernel assigns to no outgoing connection: the launcher opens it seconds later."""
-    for port in random.sample(_UNUSED_PORTS, len(_UNUSED_PORTS)):
-        with suppress(OSError), socket.create_server(("", port)):
-            return port
-    raise OSError(f"no free port from {_UNUSED_PORTS.start} to {_UNUSED_PORTS.stop - 1}")
 
 
 def _signal(pids: Sequence[int], number: int) -> None:

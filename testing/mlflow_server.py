@@ -1,14 +1,15 @@
 """Run a real MLflow tracking server on loopback, with SQLite."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from contracts.ports import free_port
 
 
 @dataclass
@@ -16,7 +17,7 @@ class MlflowServer:
     """A server that keeps its runs and artifacts in `folder`; it can be killed and started again."""
 
     folder: Path
-    port: int = 0
+    port: int = field(default_factory=free_port)
     process: subprocess.Popen | None = None
 
     @property
@@ -28,10 +29,7 @@ class MlflowServer:
         return self.folder / "mlflow.db"
 
     def start(self) -> None:
-        """Start the server, on the port that it had, and wait until it answers."""
-        if not self.port:
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                self.port = free.getsockname()[1]
+        """Start the server, always on the same port, and wait until it answers."""
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts.paths import SPLITS, JobPaths
+from contracts.ports import free_port
 from testing.jobs import start_train, write_job
 from testing.warm import WarmProcess
 
@@ -29,15 +29,13 @@ class TwoHosts:
     @classmethod
     def write(cls, root: Path, *, overrides: dict[str, Any], wait: float = 60, **job: Any) -> "TwoHosts":
         """Write the same job for both hosts."""
-        with socket.create_server(("", 0)) as probe:
-            port = probe.getsockname()[1]
         first = write_job(root / "host-a", overrides=overrides, **job)
         shutil.copytree(first.root, root / "host-b")
         paths = (first, JobPaths(root / "host-b"))
         for host_paths, host in zip(paths, HOSTS):
             content = {"current_host": host, "hosts": sorted(HOSTS), "network_interface_name": "ethwe"}
             host_paths.resource_config.write_text(json.dumps(content))
-        return cls(paths, {"CONTROL_PORT": str(port), "HOST_WAIT_SECONDS": str(wait)}, [])
+        return cls(paths, {"CONTROL_PORT": str(free_port()), "HOST_WAIT_SECONDS": str(wait)}, [])
 
     def deal(self, channel: str, parts: dict[str, bytes], *names: list[str] | None) -> None:
         """Shard a channel: give each host the parts of `names`, or no folder if None."""

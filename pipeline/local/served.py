@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import subprocess
 import sys
 import tarfile
@@ -15,6 +14,7 @@ from typing import IO
 
 from contracts.errors import ContractError
 from contracts.paths import DEFAULT_ROOT, JobPaths
+from contracts.ports import free_port
 from contracts.serving import PORT
 from contracts.steps import ARCHIVED_MODEL
 from pipeline.local.cache import StepDirectory
@@ -45,7 +45,7 @@ def serving(
     _unpack(package, root)
     with log.open("ab") as sink:
         begin = sink.tell()
-        published = _unused_port() if image else None
+        published = free_port("127.0.0.1") if image else None
         if image:
             process = _start_container(image, root, variables, sink, port=published)
         else:
@@ -68,11 +68,6 @@ def _start_container(
     options += [option for name, value in variables.items() for option in ("--env", f"{name}={value}")]
     command = ["docker", "run", *options, image, "serve"]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-
-
-def _unused_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def serve_newest(root: Path, *, group: str | None, port: int) -> int:

@@ -1,7 +1,6 @@
 """A batch transform by the SageMaker SDK's local mode, with the image."""
 
 import json
-import socket
 from pathlib import Path
 
 import boto3
@@ -9,6 +8,7 @@ import pandas as pd
 import pytest
 from sagemaker.core.local.local_session import LocalSession
 
+from contracts.ports import free_port
 from contracts.serving import CSV, JSON_LINES
 
 RECORDS = 100_000
@@ -21,12 +21,6 @@ def write_input(folder: Path, table: pd.DataFrame, content_type: str) -> None:
         table.to_csv(folder / "records.csv", index=False)
     else:
         table.to_json(folder / "records.jsonl", orient="records", lines=True)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def transform(image: str, model: Path, work: Path, *, content_type: str, environment: dict[str, str]) -> None:

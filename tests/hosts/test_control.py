@@ -21,14 +21,10 @@ from container.hosts.worker_environment import sm_variables
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
+from contracts.ports import free_port
 from testing.jobs import CONFIGURATION, REPOSITORY
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.10")  # Linux answers for all of 127.0.0.0/8
-
-
-def free_port() -> int:
-    with socket.create_server(("", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 def resources(tmp_path, **content) -> JobPaths:

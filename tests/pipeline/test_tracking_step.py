@@ -1,7 +1,6 @@
 """A pipeline's section mlflow: hyperparameters of the job, or the step Tracking, which a server cannot fail."""
 
 import json
-import socket
 
 import pytest
 from pydantic import ValidationError
@@ -135,8 +134,6 @@ def trained(trained_job, tmp_path):
 @pytest.mark.long
 def test_a_local_run_goes_on_when_the_tracker_is_down_and_sends_the_results_the_next_time(trained, tmp_path, capfd):
     server = MlflowServer(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        server.port = free.getsockname()[1]
     state = trained(server.uri)
     run_or_reuse(state, TRACKING)
     assert TRACKING.name not in state.records  # not cached

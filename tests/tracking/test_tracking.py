@@ -23,6 +23,7 @@ from contracts.artifacts import HISTORY, HYPERPARAMETERS, METRICS
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
+from contracts.ports import free_port
 from contracts.steps import ARCHIVED_MODEL, ARCHIVED_OUTPUT, TRACKING
 from contracts.tracking import TRACKED
 from testing.jobs import CONFIGURATION, ONE_LAYER, metrics, run_train, table, write_job
@@ -33,17 +34,12 @@ ARN = "arn:aws:sagemaker:eu-west-1:123456789012:mlflow-tracking-server/reviews"
 RATES = {"rows_per_second", "tokens_per_second", "padding_percent"}
 
 
-def unused_port():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     """A completed job whose tracking server does not answer; read only."""
     settings = {
         "encoder_config": ONE_LAYER,
-        "mlflow_tracking_uri": f"http://127.0.0.1:{unused_port()}",
+        "mlflow_tracking_uri": f"http://127.0.0.1:{free_port()}",
         "mlflow_experiment": "reviews",
         "mlflow_run_name": "first try",
         "mlflow_tags": {"team": "a"},
@@ -209,7 +205,7 @@ def test_the_step_sends_what_the_job_left_to_the_run_of_the_job(job, server, run
 @pytest.mark.slow
 def test_the_step_completes_when_the_tracker_is_down_and_its_log_names_the_command(job, tmp_path):
     root = give_results(tmp_path, job, archived=True)
-    uri = f"http://127.0.0.1:{unused_port()}"
+    uri = f"http://127.0.0.1:{free_port()}"
     log = run_step(root, TRACKING.command, MLFLOW_TRACKING_URI=uri)
     assert "were not sent" in tracked_problem(root)
     assert f"python -m container track --root FOLDER --uri={uri} --experiment=Default" in log
