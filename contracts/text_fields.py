@@ -1,5 +1,6 @@
 """Resolve the settings of each text column that a model reads."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
@@ -33,6 +34,15 @@ class TextField:
     is_embeddings_trainable: bool
     input_ids_key: str
     attention_mask_key: str
+
+    def source(self, name: str, chosen: Collection[str]) -> str:
+        """Return the hyperparameter that the setting `name` comes from: this field's override, or the general one.
+
+        Args:
+            chosen: names of the hyperparameters that the user set.
+        """
+        override = f"{self.role}_{name}"
+        return override if override in chosen else name
 
 
 def resolve_text_field(hp: Any, role: Role) -> TextField:

@@ -50,12 +50,12 @@ def build_encoder(
     """Build the encoder of a text field; random numbers come from torch's current generator.
 
     Args:
-        chosen: names of the hyperparameters that the user set; a default that cannot be applied is only logged.
+        chosen: names of the hyperparameters that the user set.
         pooling: how to pool each chunk into a vector (first, mean); None if only the tokens' states are needed.
 
     Raises:
-        ContractError: not a text encoder, weights that do not match the config, too many layers to reinitialize,
-            chunks longer than its positions, or token ids beyond its vocabulary.
+        ContractError: not a text encoder, weights that do not match the config, chunks longer than its positions, or
+            token ids beyond its vocabulary.
     """
     chosen = set(chosen)
     config = _read_config(files.config_folder)
@@ -74,7 +74,7 @@ def build_encoder(
         if has_pooler and pretrained_pooler is not None and not field.reinit_pooler:
             pooler.dense.load_state_dict(pretrained_pooler.state_dict())
     if files.weights_folder is not None:
-        _reinitialize_last_layers(field, backbone, family, chosen=chosen)
+        _reinitialize_last_layers(field, backbone, family)
     if config.model_type not in FAMILIES:
         _check_unknown_family(backbone, source=files.config_folder)
     if not field.is_embeddings_trainable:
@@ -207,34 +207,25 @@ def _take_pooler(backbone: PreTrainedModel) -> nn.Linear | None:
     return dense if fits else None
 
 
-def _reinitialize_last_layers(
-    field: TextField, backbone: PreTrainedModel, family: EncoderFamily, *, chosen: set[str]
-) -> None:
+def _reinitialize_last_layers(field: TextField, backbone: PreTrainedModel, family: EncoderFamily) -> None:
     count = field.reinit_layers
-    if count == 0:
-        return
-    key = _key(field, "reinit_layers", chosen)
     layers = encoder_layers(backbone, family)
     if layers is None or family.shared_layers:
-        kind = backbone.config.model_type
-        cause = f"the layers of the family {kind} " + ("are not known" if layers is None else "share their weights")
-        if key in chosen:
-            raise ContractError(f"{key}: is {count}, but {cause}", f"Set {key} to 0.")
-        logger.warning("%s: the default of %d is not applied: %s.", key, count, cause)
+        if count:
+            logger.warning(
+                "reinit_layers: the default of %d is not applied: %s's encoder is of model_type %r, %s.",
+                count, field.role, backbone.config.model_type, family.without_own_layers,
+            )  # fmt: skip
         return
-    if count > len(layers):
-        raise ContractError(
-            f"{key}: is {count}, but the encoder of {field.column!r} has {len(layers)} layers",
-            f"Set {key} to at most {len(layers)}.",
-        )
-    for layer in layers[-count:]:
+    assert count <= len(layers), "container/parallel/encoder_checks.py refuses more layers"
+    for layer in layers[len(layers) - count :]:
         reinitialize(layer, std=_std(backbone.config))
 
 
 def _check_length(field: TextField, backbone: PreTrainedModel, folder: Path, *, chosen: set[str]) -> None:
     longest = longest_chunk(backbone)
     if longest is not None and field.max_sen_len > longest:
-        key = _key(field, "max_sen_len", chosen)
+        key = field.source("max_sen_len", chosen)
         raise ContractError(
             f"{key}: is {field.max_sen_len}, but the encoder in {folder} has positions for {longest} tokens",
             f"Set {key} to at most {longest}.",
@@ -284,12 +275,6 @@ def _check_unknown_family(backbone: PreTrainedModel, *, source: Path) -> None:
             logger.info("The encoder's %s does not affect its output and is not trained.", name)
     backbone.zero_grad(set_to_none=True)
     backbone.train(was_training)
-
-
-def _key(field: TextField, name: str, chosen: set[str]) -> str:
-    """Return the hyperparameter that a text field's setting comes from: the field's override, or the general one."""
-    override = f"{field.role}_{name}"
-    return override if override in chosen else name
 
 
 def _std(config: PretrainedConfig) -> float:

@@ -45,6 +45,11 @@ class EncoderFamily:
         return self.layers is not None and not self.shared_layers
 
     @property
+    def without_own_layers(self) -> str:
+        """Return why layers cannot be treated one by one, for a message."""
+        return "whose layers share one set of weights" if self.shared_layers else "whose layers are not known"
+
+    @property
     def has_stages(self) -> bool:
         """Return whether a pipeline can place its layers on different ranks."""
         return self.packed and self.has_own_layers

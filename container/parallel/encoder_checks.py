@@ -70,7 +70,8 @@ def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegree
     if hp.architecture.encoder != "transformer":
         _check_no_split(hp, degrees)
         return
-    if degrees.pp > 1 or degrees.tp > 1 or hp.layer_lr_decay < 1:
+    reinitialized = any(field.reinit_layers and field.tokenizer != FROM_SCRATCH for field in hp.text_fields)
+    if degrees.pp > 1 or degrees.tp > 1 or hp.layer_lr_decay < 1 or reinitialized:
         check_against_model(degrees, hp, _encoders(paths, hp))
 
 
@@ -122,8 +123,8 @@ def encoder_config(paths: JobPaths, hp: Hyperparameters, *, name: str) -> dict[s
 def check_against_model(degrees: ParallelDegrees, hp: Hyperparameters, encoders: list[EncoderShape]) -> None:
     """Raise ContractError if an encoder lacks what a setting needs.
 
-    Ranks of tp must be able to split its layers, there must be a block for each stage, and layer_lr_decay needs layers
-    with weights of their own.
+    Ranks of tp must be able to split its layers, there must be a block for each stage, and layer_lr_decay and
+    reinit_layers need layers with weights of their own.
 
     Args:
         encoders: the encoder of each text field, in order.
@@ -133,7 +134,9 @@ def check_against_model(degrees: ParallelDegrees, hp: Hyperparameters, encoders:
     if degrees.pp > 1:
         _check_stages(degrees, hp, encoders)
     if hp.layer_lr_decay < 1:
-        _check_own_layers(hp, encoders)
+        for encoder in encoders:
+            _check_own_layers(encoder, f"layer_lr_decay: is {hp.layer_lr_decay:g}", "Set layer_lr_decay to 1")
+    _check_reinitialized(hp, encoders)
 
 
 def check_family(encoder: str, *, model_type: str, sequence_parallel: bool) -> None:
@@ -158,16 +161,27 @@ def check_family(encoder: str, *, model_type: str, sequence_parallel: bool) -> N
         )
 
 
-def _check_own_layers(hp: Hyperparameters, encoders: list[EncoderShape]) -> None:
-    for encoder in encoders:
-        family = encoder_family(encoder.model_type)
-        if not family.has_own_layers:
-            cause = "whose layers share one set of weights" if family.shared_layers else "whose layers are not known"
+def _check_own_layers(encoder: EncoderShape, setting: str, fix: str) -> None:
+    family = encoder_family(encoder.model_type)
+    if not family.has_own_layers:
+        raise ContractError(
+            f"{setting}, but {encoder.role}'s encoder {encoder.name!r} is of model_type {encoder.model_type!r}, "
+            f"{family.without_own_layers}",
+            f"{fix}, or use an encoder of one of these families: {', '.join(layered_families())}.",
+        )
+
+
+def _check_reinitialized(hp: Hyperparameters, encoders: list[EncoderShape]) -> None:
+    for field, encoder in zip(hp.text_fields, encoders, strict=True):
+        name, count = field.source("reinit_layers", hp.model_fields_set), field.reinit_layers
+        if field.tokenizer == FROM_SCRATCH or not count:
+            continue
+        if name in hp.model_fields_set:  # a default is not applied to an encoder without layers of its own
+            _check_own_layers(encoder, f"{name}: is {count}", f"Set {name} to 0")
+        if encoder_family(encoder.model_type).has_own_layers and count > encoder.layers:
             raise ContractError(
-                f"layer_lr_decay: is {hp.layer_lr_decay:g}, but {encoder.role}'s encoder {encoder.name!r} is of "
-                f"model_type {encoder.model_type!r}, {cause}",
-                "Set layer_lr_decay to 1, or use an encoder of one of these families: "
-                f"{', '.join(layered_families())}.",
+                f"{name}: is {count}, but {encoder.role}'s encoder {encoder.name!r} has {encoder.layers} layers",
+                f"Set {name} to at most {encoder.layers}.",
             )
 
 

@@ -97,12 +97,16 @@ def _selected_columns(paths: JobPaths, hp: Hyperparameters) -> TableColumns:
     Raises:
         ContractError: an invalid file, or one that leaves no table column to a model that needs one.
     """
+    file = paths.precomputed_artifacts / SELECTED_FEATURES
+    if hp.architecture.table == "none":
+        if file.is_file():
+            logger.warning("%s has no effect: model_class %r reads no table columns.", file, hp.model_class)
+        return TableColumns.of(hp)
     selected = selected_features(paths.precomputed_artifacts, TableColumns.of(hp).table)
     columns = TableColumns.of(hp, selected)
     if hp.architecture.table == "needed" and not columns.table:
         raise ContractError(
-            f"{paths.precomputed_artifacts / SELECTED_FEATURES}: selects no table column, but model_class "
-            f"{hp.model_class!r} combines text with table columns",
+            f"{file}: selects no table column, but model_class {hp.model_class!r} combines text with table columns",
             "Name at least one column in the file, or choose bert.",
         )
     return columns

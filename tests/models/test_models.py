@@ -217,17 +217,8 @@ def test_the_last_layers_are_reinitialized_and_the_others_kept(tmp_path: Path, f
             assert reinitialized[name].std() == pytest.approx(0.3, rel=0.1)
 
 
-def test_more_layers_than_there_are_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ContractError, match="reinit_layers: is 3, but the encoder of 'chat' has 2 layers"):
-        encoder_state(pretrained(tmp_path / "e"), reinit_layers=3)
-
-
-def test_reinitializing_shared_layers_is_an_error_when_set_and_a_warning_by_default(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_shared_layers_are_not_reinitialized(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = pretrained(tmp_path / "e", "albert")
-    with pytest.raises(ContractError, match="reinit_layers: is 1, but the layers of .* albert share their weights"):
-        encoder_state(files, reinit_layers=1)
     kept = encoder_state(files)
     assert "the default of 2 is not applied" in caplog.text
     expected = AutoModel.from_pretrained(files.weights_folder).state_dict()

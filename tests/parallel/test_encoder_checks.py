@@ -139,12 +139,34 @@ def test_rates_of_layers_need_an_encoder_with_separate_layers(family, cause):
     check(1, [shape(BASE, model_type=family)], layer_lr_decay=1.0)
 
 
-def test_without_tp_pp_or_rates_of_layers_no_encoder_is_searched(tmp_path):
-    hp = hyperparameters(tokenizer="nowhere-to-be-found")
+@pytest.mark.parametrize(
+    ("family", "cause"),
+    [("albert", "whose layers share one set of weights"), ("xlnet", "whose layers are not known")],
+)
+def test_layers_are_reinitialized_on_request_only_if_the_encoder_has_separate_layers(family, cause):
+    pretrained = {"tokenizer": "some-encoder", "encoder_config": {}}
+    check(1, [shape(BASE, model_type=family)], **pretrained)
+    message = refusal(1, [shape(BASE, model_type=family)], **pretrained, reinit_layers=1)
+    assert f"reinit_layers: is 1, but text's encoder 'some-encoder' is of model_type '{family}', {cause}" in message
+
+
+def test_more_reinitialized_layers_than_there_are_is_an_error():
+    pretrained = {"tokenizer": "some-encoder", "encoder_config": {}}
+    check(1, [shape(BASE)], **pretrained, reinit_layers=12)
+    message = refusal(1, [shape(BASE)], **pretrained, reinit_layers=13)
+    assert "reinit_layers: is 13, but text's encoder 'some-encoder' has 12 layers" in message
+    message = refusal(1, two(BASE, BASE), **pretrained, secondary_reinit_layers=13)
+    assert message.startswith("secondary_reinit_layers: is 13")
+
+
+def test_no_encoder_is_searched_if_no_setting_concerns_its_layers(tmp_path):
+    settings = {"tokenizer": "nowhere-to-be-found", "reinit_layers": 0}
+    hp = hyperparameters(**settings)
     check_encoders(JobPaths(tmp_path), hp, ParallelDegrees.resolve(hp, 4))
-    hp = hyperparameters(tokenizer="nowhere-to-be-found", layer_lr_decay=0.9)
-    with pytest.raises(ContractError, match="nowhere-to-be-found"):
-        check_encoders(JobPaths(tmp_path), hp, ParallelDegrees.resolve(hp, 4))
+    for needed in ({"layer_lr_decay": 0.9}, {"reinit_layers": 1}):
+        hp = hyperparameters(**{**settings, **needed})
+        with pytest.raises(ContractError, match="nowhere-to-be-found"):
+            check_encoders(JobPaths(tmp_path), hp, ParallelDegrees.resolve(hp, 4))
 
 
 @pytest.mark.parametrize("settings", [{"activation_checkpointing": 1}, {"compile": True}])

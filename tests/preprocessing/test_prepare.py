@@ -184,6 +184,15 @@ def test_selected_features_leave_the_others_out(paths: JobPaths) -> None:
     assert prepare(paths).tabular_dim == 0
 
 
+def test_selected_features_have_no_effect_on_a_class_without_a_table(
+    paths: JobPaths, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths.precomputed_artifacts.mkdir()
+    (paths.precomputed_artifacts / "selected_features.json").write_text('["c", "y"]')
+    assert prepare(paths, model_class="bert").tabular_dim == 0
+    assert "selected_features.json has no effect: model_class 'bert' reads no table columns." in caplog.text
+
+
 @pytest.mark.parametrize("model_class", [name for name, each in MODEL_CLASSES.items() if each.table == "needed"])
 def test_a_selection_that_leaves_no_column_to_a_class_that_needs_a_table_is_refused(
     paths: JobPaths, model_class: str
