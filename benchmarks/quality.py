@@ -8,6 +8,8 @@ fresh           movies: whether most critics liked a movie, from title, cast, 4 
 genre           movies: nine classes, from title, cast, 4 numbers and 4 categories
 score           movies: the critics' score, five classes, from title, cast, 5 numbers and 8 categories; 1,200 rows
 survived        passengers: two classes, from the name, a number and 2 categories; 800 rows
+topic           Debian's packages: 13 classes, from description, dependencies, 3 numbers and 2 categories
+interface       Debian's packages: text (1) or graphical (0), from the description, 3 numbers and 3 categories
 
 Standard errors are those of 200 bootstrap samples of the rows; with several seeds, figures are means over the seeds.
 They do not contain the variation between seeds. The samples are the same for all systems, so the error of a difference
@@ -31,7 +33,7 @@ import pyarrow.parquet as pq
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from benchmarks.printing import print_machine, print_table
-from benchmarks.quality_tasks import REVIEWS, TASKS, Task
+from benchmarks.quality_tasks import REVIEWS, TASKS, MissingData, Task
 from benchmarks.review_data import REPOSITORY, lay_out_job, minilm_folder
 from benchmarks.stack import stack_probabilities
 from contracts.paths import SPLITS
@@ -46,9 +48,14 @@ REFERENCE = "recommended"
 def main() -> int:
     arguments = _arguments()
     encoder = minilm_folder()
-    missing = [text for text in (TASKS[name].write_missing() for name in arguments.tasks) if text is not None]
-    if encoder is None or missing:
-        print(missing[0] if missing else "MiniLM is not installed: run make setup, then run again.")
+    try:
+        for name in arguments.tasks:
+            TASKS[name].write_missing()
+    except MissingData as missing:
+        print(missing)
+        return 1
+    if encoder is None:
+        print("MiniLM is not installed: run make setup, then run again.")
         return 1
     given = {"tokenizer": str(encoder), **json.loads(arguments.set)}
     print_machine()

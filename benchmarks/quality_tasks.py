@@ -1,9 +1,12 @@
 """The tables and labels of benchmarks.quality.
 
-No rule of the presets was chosen on the tables of the package bokeh-sampledata: movies, and the passengers of a ship.
+No rule of the presets was chosen on the tables of the package bokeh-sampledata (movies, and the passengers of a ship),
+nor on Debian's list of packages, which apt keeps on Debian and its derivatives.
 """
 
+import shutil
 import sqlite3
+import subprocess
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +20,15 @@ from contracts.paths import SPLITS
 
 DRUG_REVIEWS = REAL_REVIEWS.parent / "drug-reviews"
 UNSEEN = REPOSITORY / "build" / "unseen"  # parent of the folders that Task.write_missing makes
-_PACKAGE = "bokeh_sampledata"
 _GENRES = 8  # the most frequent ones; the others are one class
+# Sections of programs. The others name a language or a kind of file, which the dependencies tell.
+_TOPICS = {"admin", "devel", "games", "graphics", "math", "misc", "net"}
+_TOPICS |= {"science", "sound", "text", "utils", "web", "x11"}
+_INTERFACES = {"graphical": "interface::(?:graphical|x11)", "text": "interface::(?:commandline|text-mode|shell)"}
+
+
+class MissingData(Exception):
+    """The data of a task is not on this machine; the message says what the user must do."""
 
 
 class Task(NamedTuple):
@@ -27,30 +37,30 @@ class Task(NamedTuple):
     Attributes:
         data: folder with {train,val,test}.parquet.
         settings: hyperparameters: columns and model class.
-        table: makes the table of the folder, in random order, if the folder is missing.
+        table: makes the table of the folder, in random order, if the folder is missing; may raise MissingData.
         rows: of train, val and test, for `table`.
     """
 
     data: Path
     settings: Mapping[str, Any]
-    table: Callable[[Path], pd.DataFrame] | None = None
+    table: Callable[[], pd.DataFrame] | None = None
     rows: tuple[int, int, int] = (0, 0, 0)
 
-    def write_missing(self) -> str | None:
-        """Write the folder if it is missing; return what the user must do if that is impossible, else None."""
+    def write_missing(self) -> None:
+        """Write the folder if it is missing.
+
+        Raises:
+            MissingData: its data is not on this machine.
+        """
         if (self.data / "train.parquet").is_file():
-            return None
-        package = find_spec(_PACKAGE)
+            return
         if self.table is None:
-            return f"{self.data} has no data"
-        if package is None or package.origin is None:
-            return "the movies and passengers are not installed: pip install bokeh-sampledata"
+            raise MissingData(f"{self.data} has no data")
+        table = self.table()
         self.data.mkdir(parents=True, exist_ok=True)
-        table = self.table(Path(package.origin).parent / "_data")
         ends = np.cumsum(self.rows).tolist()
         for split, rows, end in [*zip(SPLITS, self.rows, ends, strict=True)][::-1]:  # train last: it marks the end
             table.iloc[end - rows : end].to_parquet(self.data / f"{split}.parquet", index=False)
-        return None
 
 
 def _drug_reviews(label: str, other: str) -> Task:
@@ -84,8 +94,8 @@ def _movies(
         numbers, categories: columns besides title and cast, divided by blanks.
     """
 
-    def table(folder: Path) -> pd.DataFrame:
-        movies = _read_movies(folder).dropna(subset=source)
+    def table() -> pd.DataFrame:
+        movies = _read_movies().dropna(subset=source)
         return _shuffled(movies.assign(label=label(movies[source].to_numpy())))
 
     settings = {"id_name": "imdbID", "primary_text_name": "Title", "secondary_text_name": "Cast", "label_name": "label"}
@@ -93,8 +103,15 @@ def _movies(
     return Task(UNSEEN / name, {**settings, **columns, "model_class": "trimodal_bert"}, table, rows)
 
 
-def _read_movies(folder: Path) -> pd.DataFrame:
-    with sqlite3.connect(folder / "movies.db") as database:
+def _bokeh_data() -> Path:
+    package = find_spec("bokeh_sampledata")
+    if package is None or package.origin is None:
+        raise MissingData("the movies and passengers are not installed: pip install bokeh-sampledata")
+    return Path(package.origin).parent / "_data"
+
+
+def _read_movies() -> pd.DataFrame:
+    with sqlite3.connect(_bokeh_data() / "movies.db") as database:
         movies = pd.read_sql("select * from omdb", database)
         critics = pd.read_sql("select ID, Rating as Score, Meter, Reviews from tomatoes", database)
     movies = movies.merge(critics, on="ID").drop_duplicates("imdbID")
@@ -118,8 +135,34 @@ def _fifth(scores: np.ndarray) -> np.ndarray:
     return names[np.searchsorted(np.quantile(scores, [0.2, 0.4, 0.6, 0.8]), scores)]
 
 
-def _passengers(folder: Path) -> pd.DataFrame:
-    return _shuffled(pd.read_csv(folder / "titanic_all.csv").reset_index(names="id"))
+def _passengers() -> pd.DataFrame:
+    return _shuffled(pd.read_csv(_bokeh_data() / "titanic_all.csv").reset_index(names="id"))
+
+
+def _read_packages() -> pd.DataFrame:
+    """Return Debian's packages, one of each source, because those of one source resemble each other."""
+    listed = shutil.which("apt-cache") and subprocess.check_output(["apt-cache", "dumpavail"], text=True)
+    if not listed:
+        raise MissingData("this machine has no list of Debian's packages: run apt-get update on Debian, then run again")
+    fields = (block.replace("\n ", " ").split("\n") for block in listed.split("\n\n") if block)
+    packages = pd.DataFrame([dict(line.partition(": ")[::2] for line in lines) for lines in fields])
+    packages["Source"] = packages["Source"].fillna(packages["Package"]).str.partition(" ")[0]
+    packages["Dependencies"] = packages["Depends"].str.count(",") + 1
+    for column in ("Size", "Installed-Size"):
+        packages[column] = packages[column].astype(float)
+    return packages.drop_duplicates("Source")
+
+
+def _topics() -> pd.DataFrame:
+    packages = _read_packages()
+    return _shuffled(packages[packages["Section"].isin(_TOPICS)].rename(columns={"Section": "label"}))
+
+
+def _interfaces() -> pd.DataFrame:
+    packages = _read_packages()
+    found = {name: packages["Tag"].fillna("").str.contains(tags) for name, tags in _INTERFACES.items()}
+    packages = packages.assign(label=found["text"].astype(int))
+    return _shuffled(packages[found["graphical"] != found["text"]])
 
 
 def _shuffled(table: pd.DataFrame) -> pd.DataFrame:
@@ -168,6 +211,33 @@ TASKS = {
         },
         _passengers,
         (800, 200, 313),
+    ),
+    "topic": Task(
+        UNSEEN / "topic",
+        {
+            "id_name": "Package",
+            "primary_text_name": "Description",
+            "secondary_text_name": "Depends",
+            "label_name": "label",
+            "tab_field_list": ["Size", "Installed-Size", "Dependencies"],
+            "cat_field_list": ["Maintainer", "Architecture"],
+            "model_class": "trimodal_bert",
+        },
+        _topics,
+        (6000, 1200, 2000),
+    ),
+    "interface": Task(
+        UNSEEN / "interface",
+        {
+            "id_name": "Package",
+            "text_name": "Description",
+            "label_name": "label",
+            "tab_field_list": ["Size", "Installed-Size", "Dependencies"],
+            "cat_field_list": ["Section", "Maintainer", "Architecture"],
+            "model_class": "multimodal_bert",
+        },
+        _interfaces,
+        (2400, 600, 900),
     ),
 }
 REVIEWS = ("recommended", "rating", "effectiveness", "side_effects")
