@@ -82,7 +82,8 @@ def keys(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
     1, 1.0, "1", "1.0" and true have the key "1"; false and 0 have the key "0"; "007" stays "007". Surrounding white
     space is removed; null, NaN and "" are null. Other floats are written as Python and pandas write them, with the
-    digits of their precision (8.1, 1e-05). Times have no trailing zeros in their fraction. [R] string
+    digits of their precision (8.1, 1e-05). Decimals have all digits and no exponent. Times have no trailing zeros in
+    their fraction. [R] string
     """
     column = plain_array(column)
     if pa.types.is_null(column.type):
@@ -154,6 +155,8 @@ def _canonical(values: pa.Array) -> pa.Array:
         return pc.if_else(pa.array(np.isnan(wide)), pa.scalar(None, pa.string()), written)
     if pa.types.is_boolean(values.type):
         values = pc.cast(values, pa.int8())
+    if pa.types.is_decimal(values.type):  # Arrow writes 0 with 7 digits after the point as 0E-7
+        values = pa.array([None if value is None else f"{value:f}" for value in values.to_pylist()], pa.string())
     if pa.types.is_timestamp(values.type) or pa.types.is_time(values.type):
         text = pc.replace_substring_regex(pc.cast(values, pa.string()), pattern=_FRACTION, replacement=r"\1\2")
         return pc.replace_substring_regex(text, pattern=r"\." + _ZONE, replacement=r"\1")
