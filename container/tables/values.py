@@ -148,11 +148,7 @@ def written_float(text: str) -> str:
 
 def _canonical(values: pa.Array) -> pa.Array:
     if pa.types.is_floating(values.type):
-        wide = widen_floats(values).to_numpy(zero_copy_only=False)
-        whole = exact_integers(wide)
-        integers = pa.array(np.where(whole, wide, 0).astype(np.int64)).cast(pa.string())
-        written = pc.if_else(pa.array(whole), integers, pa.array(list(map(repr, wide.tolist())), pa.string()))
-        return pc.if_else(pa.array(np.isnan(wide)), pa.scalar(None, pa.string()), written)
+        return _floats(widen_floats(values).to_numpy(zero_copy_only=False))
     if pa.types.is_boolean(values.type):
         values = pc.cast(values, pa.int8())
     if pa.types.is_decimal(values.type):  # Arrow writes 0 with 7 digits after the point as 0E-7
@@ -165,6 +161,19 @@ def _canonical(values: pa.Array) -> pa.Array:
     for pattern, key in ((r"^-0$", "0"), (r"(?i)^true$", "1"), (r"(?i)^false$", "0")):
         text = pc.replace_substring_regex(text, pattern=pattern, replacement=key)
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+
+
+def _floats(values: np.ndarray) -> pa.Array:
+    """Return the key of each float64; null for NaN. [R] -> [R] string"""
+    whole = exact_integers(values)
+    integers = pa.array(np.where(whole, values, 0).astype(np.int64)).cast(pa.string())
+    size = np.abs(values)
+    plain = (size >= 1e-4) & (size < 1e7)  # Arrow writes these as Python does, in a fifth of the time
+    others = pa.array(list(map(repr, values[~plain].tolist())), pa.string())
+    written = pc.replace_with_mask(pa.array(values).cast(pa.string()), pa.array(~plain), others)
+    return pc.if_else(
+        pa.array(np.isnan(values)), pa.scalar(None, pa.string()), pc.if_else(pa.array(whole), integers, written)
+    )
 
 
 def _refuse(column: pa.Array, wrong: np.ndarray, name: str, expected: str, fix: str, *, origin: Origin) -> None:

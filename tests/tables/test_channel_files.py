@@ -280,7 +280,7 @@ def floats_written(values: list[float], kind: pa.DataType) -> list[str]:
 
 
 def test_floats_are_named_as_python_and_pandas_write_them() -> None:
-    values = [8.1, 1e-05, 123456789012.5, 1e30]
+    values = [8.1, 1e-05, 0.0001, 0.00012, 9999999.5, 123456789012.5, 1e30]
     assert floats_written(values, pa.float64()) == [repr(value) for value in values]
     assert floats_written([8.1, 0.25, 3, 0.0001], pa.float32()) == ["8.1", "0.25", "3", "0.0001"]
     assert floats_written([8.1, 65504, 1e-05], pa.float16()) == ["8.1", "65504", "1e-05"]
@@ -411,6 +411,23 @@ def test_a_written_float_keeps_its_key(tmp_path: Path, suffix: str, kind: str) -
     with TableWriter(tmp_path / f"a{suffix}", written.schema) as writer:
         writer.write(written)
     assert keys(read([tmp_path / f"a{suffix}"], ["c"])["c"]).to_pylist() == ["8.1", "0.1", "2048"]
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (12345678901.0, "12345678901"), (1e16, "10000000000000000"), (0.25e11, "25000000000"), (1234567890123.25,) * 2,
+        (1e-5, "1e-05"), (float("nan"), ""), (np.float32(16777218 * 16), "268435488"), (np.float16(8.1), "8.1"),
+        (Decimal("0E-18"), "0"), (Decimal("1.10"), "1.10"),
+    ],
+)  # fmt: skip
+def test_a_cell_of_csv_is_the_text_of_the_number_that_was_written(
+    tmp_path: Path, value: object, written: object
+) -> None:
+    rows = pa.table({"n": ["1"], "c": pa.array([value])})
+    with TableWriter(tmp_path / "a.csv", rows.schema) as writer:
+        writer.write(rows)
+    assert read([tmp_path / "a.csv"], ["c"])["c"].to_pylist() == [str(written)]
 
 
 def test_an_id_of_uuids_is_their_text(tmp_path: Path) -> None:
