@@ -13,7 +13,15 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from container.tables.column_types import decode, is_binary, is_text, plain_type, replace_surrogates, widen_floats
+from container.tables.column_types import (
+    decode,
+    is_binary,
+    is_text,
+    plain_type,
+    replace_surrogates,
+    unknown_zone,
+    widen_floats,
+)
 from container.tables.csv_blocks import CsvText
 from container.tables.csv_files import csv_batches, csv_header
 from contracts.errors import ContractError, first_line
@@ -291,6 +299,8 @@ def _common_schema(files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
                     f"{path}: column {name!r} is of type {raw_kind}, which is not a type of single values",
                     "Write one text or number per row, or leave the column out of the configuration.",
                 )
+            if reason := unknown_zone(kind):
+                raise ContractError(f"{path}: column {name!r} is of type {kind}: {reason}", "Write the times in UTC.")
             try:
                 merged = pa.unify_schemas([merged, pa.schema([(name, kind)])], promote_options="permissive")
             except pa.ArrowException as error:

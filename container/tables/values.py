@@ -15,9 +15,10 @@ from container.tables.column_types import (
     is_binary,
     is_text,
     plain_type,
+    unknown_zone,
     widen_floats,
 )
-from contracts.errors import ContractError, RowErrors, first_line, shown
+from contracts.errors import ContractError, RowErrors, shown
 from contracts.numbers import LARGEST_NUMBER
 
 MISSING_NUMBERS = ("", "na", "n/a", "null", "none", "nan")
@@ -58,13 +59,9 @@ def check_single_values(column: pa.Array | pa.ChunkedArray, name: str, *, origin
         cause = f"{origin.file or 'records'}: column {name!r} is of type {kind} and is not UTF-8 text"
         rows = invalid_values(column, decode) or range(len(column))  # a dictionary may have values that no row has
         raise ContractError.of_rows(dict.fromkeys(rows, cause), "Write the column as strings.") from error
-    try:
-        if pa.types.is_timestamp(plain):
-            pa.array([0], plain).cast(pa.string())
-    except pa.ArrowInvalid as error:
-        cause = f"{origin.file or 'records'}: column {name!r} is of type {kind}: {first_line(error)}"
-        rows = range(len(column))
-        raise ContractError.of_rows(dict.fromkeys(rows, cause), "Write the times in UTC.") from error
+    if reason := unknown_zone(plain):
+        cause = f"{origin.file or 'records'}: column {name!r} is of type {kind}: {reason}"
+        raise ContractError.of_rows(dict.fromkeys(range(len(column)), cause), "Write the times in UTC.")
 
 
 def _held(column: pa.Array | pa.ChunkedArray) -> dict[int, str]:

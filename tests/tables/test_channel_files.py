@@ -430,6 +430,12 @@ def test_a_cell_of_csv_is_the_text_of_the_number_that_was_written(
     assert read([tmp_path / "a.csv"], ["c"])["c"].to_pylist() == [str(written)]
 
 
+def test_an_unknown_time_zone_is_named_with_its_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"c": pa.array([0], pa.timestamp("us", "Nowhere/X"))}), tmp_path / "a.parquet")
+    with pytest.raises(ContractError, match=r"a\.parquet: column 'c' is of type timestamp.*: .*'Nowhere/X'"):
+        read([tmp_path / "a.parquet"], ["c"])
+
+
 def test_an_id_of_uuids_is_their_text(tmp_path: Path) -> None:
     name = uuid.UUID(int=5)
     pq.write_table(pa.table({"id": pa.array([name.bytes, None], pa.uuid())}), tmp_path / "a.parquet")
