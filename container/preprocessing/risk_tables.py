@@ -1,6 +1,7 @@
 """Replace each category by the smoothed frequency of each class among its training rows."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -269,12 +270,24 @@ def parse_risk_table(column: str, given: Any, *, num_values: int, source: str) -
         raise refuse("has no 'risk' object")
     if default is None:
         raise refuse("has no default, the value of unseen categories")
-    names = category_keys(pa.array([None if name is None else str(name) for name in risks], pa.string())).to_pylist()
+    names = _category_names(risks)
     table = {name: values(f"category {name!r}", risk) for name, risk in zip(names, risks.values())}
     if len(table) != len(risks):
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, count in Counter(names).items() if count > 1)
         raise refuse(f"the category {twice!r} occurs twice (1, 1.0 and '1' are the same)")
     counts = given.get("counts") or {}
     if not isinstance(counts, Mapping) or not all(isinstance(count, (int, np.integer)) for count in counts.values()):
         raise refuse(f"counts is {shown(counts)}, not {{category: training rows}}")
-    return RiskTable(values("the default", default), table, {str(name): int(count) for name, count in counts.items()})
+    return RiskTable(
+        values("the default", default), table, dict(zip(_category_names(counts), map(int, counts.values())))
+    )
+
+
+def _category_names(given: Iterable[Any]) -> list[str]:
+    """Return the category of each key of a mapping; None and NaN, as pandas has it, are missing."""
+
+    def is_missing(key: Any) -> bool:
+        return key is None or (isinstance(key, (float, np.floating)) and bool(np.isnan(key)))
+
+    texts = [None if is_missing(key) else str(key) for key in given]
+    return category_keys(pa.array(texts, pa.string())).to_pylist()
