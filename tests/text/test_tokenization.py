@@ -65,11 +65,14 @@ def test_special_tokens_around_a_chunk_are_the_tokenizers_own(kind: str, prefix:
     assert chunk == Tokenizer.from_str(trained(kind)).encode("the dress fits").ids
 
 
-def test_a_tokenizer_without_special_tokens_has_none_around_its_chunks() -> None:
+def test_a_tokenizer_without_special_tokens_has_none_around_its_chunks_and_one_in_an_empty_chunk() -> None:
     settings_of = json.loads(trained("wordpiece")) | {"post_processor": None}
     tokenizer = ChunkTokenizer(Tokenizer.from_str(json.dumps(settings_of)))
     assert (tokenizer.prefix, tokenizer.suffix) == ((), ())
-    assert len(TextProcessor(field(), tokenizer).process([""]).chunk_lengths) == 1
+    encoded = TextProcessor(field(), tokenizer).process(["the dress", ""])
+    the_dress = Tokenizer.from_str(trained("wordpiece")).encode("the dress").ids[1:-1]
+    assert chunks_of(encoded) == [[the_dress], [[0]]]
+    assert encoded.counts.empty_records == 1
 
 
 def test_truncation_and_padding_baked_into_a_tokenizer_are_off(tmp_path: Path) -> None:
