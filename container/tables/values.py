@@ -165,7 +165,7 @@ def _floats(values: np.ndarray) -> pa.Array:
     whole = exact_integers(values)
     integers = pa.array(np.where(whole, values, 0).astype(np.int64)).cast(pa.string())
     size = np.abs(values)
-    plain = (size >= 1e-4) & (size < 1e7)  # Arrow writes these as Python does, in a fifth of the time
+    plain = whole | ((size >= 1e-4) & (size < 1e7))  # Arrow writes the latter as Python does, in a fifth of the time
     others = pa.array(list(map(repr, values[~plain].tolist())), pa.string())
     written = pc.replace_with_mask(pa.array(values).cast(pa.string()), pa.array(~plain), others)
     return pc.if_else(
