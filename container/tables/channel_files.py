@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -87,13 +88,13 @@ def format_of(path: Path) -> DataFormat:
 def input_format(files: Sequence[Path]) -> DataFormat:
     """Return the format of all `files`; raise ContractError where they differ."""
     formats: dict[Path, DataFormat] = {path: format_of(path) for path in files}
-    check_one_format(files[0].parent, formats)
+    check_one_format(Path(os.path.commonpath([path.parent for path in files])), formats)
     return formats[files[0]]
 
 
 def check_one_format(folder: Path, formats: Mapping[Path, str]) -> None:
-    """Raise ContractError where the files of `folder` have several formats."""
-    examples = {data_format: path.name for path, data_format in formats.items()}
+    """Raise ContractError where the files below `folder` have several formats."""
+    examples = {data_format: str(path.relative_to(folder)) for path, data_format in formats.items()}
     if len(examples) > 1:
         listed = ", ".join(f"{name} ({data_format})" for data_format, name in sorted(examples.items()))
         raise ContractError(f"{folder}: contains files of several formats: {listed}", "Keep the files of one format.")

@@ -55,6 +55,14 @@ def test_one_channel_has_one_format(tmp_path: Path) -> None:
     assert input_format([tmp_path / "x.tsv.gz"]) == "tsv"
 
 
+def test_files_of_several_formats_in_several_folders_are_named_below_the_folder_of_all(tmp_path: Path) -> None:
+    with pytest.raises(ContractError) as caught:
+        input_format([tmp_path / "eu" / "part.csv", tmp_path / "us" / "part.parquet"])
+    assert caught.value.cause == (
+        f"{tmp_path}: contains files of several formats: eu/part.csv (csv), us/part.parquet (parquet)"
+    )
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
 def test_rows_of_several_files_keep_order_and_numbers(tmp_path: Path, suffix: str) -> None:
     files = [write_table(tmp_path / f"{i}{suffix}", table(rows, start=20 * i)) for i, rows in enumerate((20, 0, 13))]
