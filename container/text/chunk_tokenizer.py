@@ -60,12 +60,13 @@ class ChunkTokenizer:
                 f"tokenizer: {path} is missing", "Put the encoder's tokenizer.json there, or choose another encoder."
             )
         try:
-            tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception
+            return cls(Tokenizer.from_file(str(path)))
+        except ContractError:
+            raise
+        except Exception as error:  # the library raises bare Exception, also if a token for unknown words is missing
             raise ContractError(
                 f"tokenizer: {path} is not a tokenizer: {error}", "Copy the file again from the source of the encoder."
             ) from None
-        return cls(tokenizer)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, without special tokens."""
@@ -106,6 +107,11 @@ class ChunkTokenizer:
 
 def _special_tokens(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     whole, inner = (tokenizer.encode("a", add_special_tokens=special).ids for special in (True, False))
+    if not inner:
+        raise ContractError(
+            "tokenizer: encodes 'a' as no token, so text with unknown letters would be lost",
+            "Use a tokenizer with a token for unknown text, such as [UNK].",
+        )
     for start in range(len(whole) - len(inner) + 1):
         if whole[start : start + len(inner)] == inner:
             return tuple(whole[:start]), tuple(whole[start + len(inner) :])
