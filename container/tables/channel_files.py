@@ -34,6 +34,7 @@ SUFFIXES: dict[str, DataFormat] = {
 }  # fmt: skip
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 GROUPED_BYTES = 4 << 20  # most bytes of a slice with the rows of several files
+SLICE_BYTES = 16 << 20  # about the most bytes of a slice: several are in memory, in each process that prepares data
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def missing_column(column: str, present: Sequence[str], where: str) -> ContractE
 
 
 def iter_tables(files: Sequence[Path], columns: Sequence[str], *, rows_per_batch: int) -> Iterator[TableSlice]:
-    """Stream the rows of `files` in order, at most `rows_per_batch` at a time, in bounded memory.
+    """Stream the rows of `files` in order, at most `rows_per_batch` at a time, fewer if they are long.
 
     CSV and TSV columns are strings, so that an id 007 is kept and the types do not depend on the first rows; an empty
     field is "". Parquet columns keep their types, widened where files differ.
@@ -169,8 +170,9 @@ def iter_tables(files: Sequence[Path], columns: Sequence[str], *, rows_per_batch
             table = pa.Table.from_batches([batch])
             if schema:
                 table = pa.table([_as_plain(table[field.name], field, path) for field in schema], schema=schema)
-            for start in range(0, table.num_rows, rows_per_batch):
-                yield table.slice(start, rows_per_batch)
+            rows = min(rows_per_batch, max(1, SLICE_BYTES * table.num_rows // max(1, table.nbytes)))
+            for start in range(0, table.num_rows, rows):
+                yield table.slice(start, rows)
 
     yield from number_slices(files, tables, rows_per_batch=rows_per_batch)
 

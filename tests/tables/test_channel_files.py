@@ -438,6 +438,16 @@ def test_a_cell_of_csv_is_the_text_of_the_number_that_was_written(
     assert read([tmp_path / "a.csv"], ["c"])["c"].to_pylist() == [str(written)]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_slice_of_long_texts_has_few_rows(tmp_path: Path, suffix: str) -> None:
+    long = [f"{row} {'good ' * 20_000}" for row in range(400)]  # 100 KB each
+    path = write_table(tmp_path / f"a{suffix}", pa.table({"id": range(400), "text": long}))
+    slices = list(iter_tables([path], ["text"], rows_per_batch=1024))
+    assert max(part.table.nbytes for part in slices) < 18 << 20
+    assert [text for part in slices for text in part.table["text"].to_pylist()] == long
+    assert [part.first_row for part in slices] == [part.origin.first_row for part in slices]
+
+
 def test_an_unknown_time_zone_is_named_with_its_file(tmp_path: Path) -> None:
     pq.write_table(pa.table({"c": pa.array([0], pa.timestamp("us", "Nowhere/X"))}), tmp_path / "a.parquet")
     with pytest.raises(ContractError, match=r"a\.parquet: column 'c' is of type timestamp.*: .*'Nowhere/X'"):
