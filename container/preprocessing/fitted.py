@@ -77,6 +77,14 @@ class Rules:
         return tuple(1 + len(categories) for categories in self.embedded_categories.values())
 
     @cached_property
+    def category_codes(self) -> dict[str, dict[str, int]]:
+        """Return the code of each category with an embedding, by column; 0 stands for all other categories."""
+        return {
+            column: {category: code for code, category in enumerate(categories, start=1)}
+            for column, categories in self.embedded_categories.items()
+        }
+
+    @cached_property
     def tabular_places(self) -> dict[str, tuple[int, ...]]:
         """Return the positions among the K tabular inputs of each raw column's values."""
         num_risks = 1 if self.is_binary else len(self.class_labels)

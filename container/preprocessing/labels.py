@@ -49,7 +49,8 @@ class LabelMap:
             index = int(wrong[0])
             value = shown(plain_array(column)[index].as_py())
             raise ContractError(
-                f"{origin.row(index)}, column {self.column!r}: {value} is not one of the labels {list(self.labels)}",
+                f"{origin.row(index)}, column {self.column!r}: {value} is not one of the labels "
+                f"{shown(list(self.labels))}",
                 "Correct the row, or multiclass_categories (with is_binary false) so that it lists every label.",
             )
         return pc.fill_null(ids, UNLABELLED).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -86,7 +87,7 @@ def check_two_classes(labels: LabelMap, counts: Mapping[str, int], *, where: str
     """
     present = [key for key in labels.keys.to_pylist() if counts.get(key)]
     if len(present) < 2:
-        only = f"only the label {present[0]!r}" if present else "no label"
+        only = f"only the label {shown(present[0])}" if present else "no label"
         raise ContractError(
             f"{where}: column {labels.column!r} has {only}, but a classifier needs two classes",
             "Check label_name and the split of the data.",
@@ -132,7 +133,7 @@ class LabelCollector:
         if len(self.index) == self.allowed:
             raise ContractError(
                 f"{where}, column {self.column!r}: {shown(key)} is an additional label; the data "
-                f"already has {self.allowed} classes: {list(self.index)}",
+                f"already has {self.allowed} classes: {shown(list(self.index))}",
                 "Check label_name. For more classes, set is_binary=false, num_classes and multiclass_categories.",
             )
         self.index[key] = len(self.index)

@@ -114,9 +114,10 @@ def write_split(
                     summary.add(np.diff(batch.column(f"{role}_tokens").offsets.to_numpy()).astype(np.float64))
                 if time.monotonic() - last_line > SECONDS_BETWEEN_LINES:
                     last_line = time.monotonic()
-                    rate = counts.rows / (last_line - start)
-                    speed = f"{rate:.0f} rows/s, {(expected_rows - counts.rows) / rate:.0f} s remaining"
-                    logger.info("%s: %d of %d rows prepared, %s.", split, counts.rows, expected_rows, speed)
+                    read = counts.rows + counts.dropped
+                    rate = read / (last_line - start)
+                    speed = f"{rate:.0f} rows/s, {(expected_rows - read) / rate:.0f} s remaining"
+                    logger.info("%s: %d of %d rows prepared, %s.", split, read, expected_rows, speed)
             if writer is not None:
                 writer.close()
         np.save(batch_starts_path(path), np.cumsum([0, *batch_rows]))

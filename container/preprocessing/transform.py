@@ -184,8 +184,8 @@ class Preprocessor:
                 values = risk.values[codes]
             tabular[:, position : position + values.shape[1]] = values
             position += values.shape[1]
-        for name, categories in fitted.embedded_categories.items():
-            tabular[:, position] = category_codes(table[name], categories)  # float32 is exact up to 16 million
+        for name, codes_of in fitted.category_codes.items():
+            tabular[:, position] = category_codes(table[name], codes_of, other=0)  # float32 is exact up to 16 million
             position += 1
         return tabular, imputed, unseen
 

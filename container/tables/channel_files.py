@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,15 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from container.tables.column_types import decode, is_binary, is_text, plain_type, replace_surrogates, widen_floats
+from container.tables.column_types import (
+    decode,
+    is_binary,
+    is_text,
+    plain_type,
+    replace_surrogates,
+    unknown_zone,
+    widen_floats,
+)
 from container.tables.csv_blocks import CsvText
 from container.tables.csv_files import csv_batches, csv_header
 from contracts.errors import ContractError, first_line
@@ -25,6 +34,7 @@ SUFFIXES: dict[str, DataFormat] = {
 }  # fmt: skip
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 GROUPED_BYTES = 4 << 20  # most bytes of a slice with the rows of several files
+SLICE_BYTES = 16 << 20  # about the most bytes of a slice: several are in memory, in each process that prepares data
 
 
 @dataclass(frozen=True)
@@ -79,13 +89,13 @@ def format_of(path: Path) -> DataFormat:
 def input_format(files: Sequence[Path]) -> DataFormat:
     """Return the format of all `files`; raise ContractError where they differ."""
     formats: dict[Path, DataFormat] = {path: format_of(path) for path in files}
-    check_one_format(files[0].parent, formats)
+    check_one_format(Path(os.path.commonpath([path.parent for path in files])), formats)
     return formats[files[0]]
 
 
 def check_one_format(folder: Path, formats: Mapping[Path, str]) -> None:
-    """Raise ContractError where the files of `folder` have several formats."""
-    examples = {data_format: path.name for path, data_format in formats.items()}
+    """Raise ContractError where the files below `folder` have several formats."""
+    examples = {data_format: str(path.relative_to(folder)) for path, data_format in formats.items()}
     if len(examples) > 1:
         listed = ", ".join(f"{name} ({data_format})" for data_format, name in sorted(examples.items()))
         raise ContractError(f"{folder}: contains files of several formats: {listed}", "Keep the files of one format.")
@@ -141,7 +151,7 @@ def missing_column(column: str, present: Sequence[str], where: str) -> ContractE
 
 
 def iter_tables(files: Sequence[Path], columns: Sequence[str], *, rows_per_batch: int) -> Iterator[TableSlice]:
-    """Stream the rows of `files` in order, at most `rows_per_batch` at a time, in bounded memory.
+    """Stream the rows of `files` in order, at most `rows_per_batch` at a time, fewer if they are long.
 
     CSV and TSV columns are strings, so that an id 007 is kept and the types do not depend on the first rows; an empty
     field is "". Parquet columns keep their types, widened where files differ.
@@ -160,8 +170,9 @@ def iter_tables(files: Sequence[Path], columns: Sequence[str], *, rows_per_batch
             table = pa.Table.from_batches([batch])
             if schema:
                 table = pa.table([_as_plain(table[field.name], field, path) for field in schema], schema=schema)
-            for start in range(0, table.num_rows, rows_per_batch):
-                yield table.slice(start, rows_per_batch)
+            rows = min(rows_per_batch, max(1, SLICE_BYTES * table.num_rows // max(1, table.nbytes)))
+            for start in range(0, table.num_rows, rows):
+                yield table.slice(start, rows)
 
     yield from number_slices(files, tables, rows_per_batch=rows_per_batch)
 
@@ -291,6 +302,8 @@ def _common_schema(files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
                     f"{path}: column {name!r} is of type {raw_kind}, which is not a type of single values",
                     "Write one text or number per row, or leave the column out of the configuration.",
                 )
+            if reason := unknown_zone(kind):
+                raise ContractError(f"{path}: column {name!r} is of type {kind}: {reason}", "Write the times in UTC.")
             try:
                 merged = pa.unify_schemas([merged, pa.schema([(name, kind)])], promote_options="permissive")
             except pa.ArrowException as error:

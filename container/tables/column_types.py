@@ -49,6 +49,16 @@ def decode(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     return column.cast(kind)
 
 
+def unknown_zone(kind: pa.DataType) -> str:
+    """Return Arrow's message for a type that `plain_type` returns if it has an unknown time zone, else ""."""
+    try:
+        if pa.types.is_timestamp(kind):
+            pa.array([0], kind).cast(pa.string())
+    except pa.ArrowInvalid as error:
+        return first_line(error)
+    return ""
+
+
 def unpacked(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Return a column without dictionaries, which its rows share, and views, of which Arrow 25 cannot take rows."""
     kind = column.type

@@ -160,12 +160,12 @@ def read_signature(folder: Path) -> list[str]:
 
 
 def _json_parts(files: Sequence[Path], signature: Sequence[str] | None) -> PartFiles:
-    names: dict[str, None] = {}
+    names: dict[str, None] = dict.fromkeys(signature or ())
     for path in files:
-        names.update(dict.fromkeys(json_column_names(path)))
-    if signature is not None:
-        _check_same(files[0], names, signature, "the signature", missing_is_null=True)
-        names = dict.fromkeys(signature)
+        found = json_column_names(path)
+        if signature is not None:
+            _check_same(path, found, signature, "the signature", missing_is_null=True)
+        names.update(dict.fromkeys(found))
     return PartFiles(tuple(files), "json", tuple(names))
 
 
@@ -199,7 +199,7 @@ def _is_headless(path: Path, signature: Sequence[str]) -> bool:
 
 def _check_same(
     path: Path,
-    names: Sequence[str] | dict[str, None],
+    names: Sequence[str],
     expected: Sequence[str],
     reference: str,
     *,

@@ -9,7 +9,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from container.tables.channel_files import DELIMITERS
-from container.tables.column_types import is_text, widen_floats
+from container.tables.column_types import is_text
 from container.tables.values import keys
 from contracts.atomic_files import AtomicFile
 from contracts.errors import ContractError, shown
@@ -111,14 +111,13 @@ class TableWriter:
 
 
 def _text_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type whose values Arrow writes as text with the key that values of type `kind` have."""
-    if pa.types.is_float16(kind):  # written with all digits, 8.1015625, where a float32 is 8.1
-        return pa.float32()
-    # Written with zeros up to the precision of the type, 08:00:00.000000.
-    return pa.string() if pa.types.is_timestamp(kind) or pa.types.is_time(kind) else kind
+    """Return `kind` if Arrow writes its values with their keys, else the type of the keys.
+
+    Arrow writes NaN as nan, 1e10 as 1e+10, a decimal 0 as 0E-18, and times with zeros up to the precision of the type.
+    """
+    others = (pa.types.is_floating, pa.types.is_decimal, pa.types.is_timestamp, pa.types.is_time)
+    return pa.string() if any(holds(kind) for holds in others) else kind
 
 
 def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
-    if column.type == kind:
-        return column
-    return keys(column) if pa.types.is_string(kind) else widen_floats(column).cast(kind)
+    return column if column.type == kind else keys(column)

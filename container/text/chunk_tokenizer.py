@@ -32,6 +32,8 @@ class ChunkTokenizer:
     Attributes:
         prefix: ids at the beginning of a chunk, e.g. [CLS].
         suffix: ids at its end, e.g. [SEP].
+        blank: ids between them in a chunk without text: none, or id 0, mostly [PAD], without prefix and suffix. A chunk
+            without a token would have no vector.
         vocab_size: number of ids, including added tokens.
         separator: text before each message except the first, so that messages encoded one by one have the ids of their
             joined text: byte-level vocabularies mark the start of a word by the space before it.
@@ -44,6 +46,7 @@ class ChunkTokenizer:
         self._words = _WordCache(tokenizer)
         self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
         self.prefix, self.suffix = _special_tokens(tokenizer)
+        self.blank: list[int] = [] if self.prefix or self.suffix else [0]
         joined, first, second, spaced = self._words.encode_batch(["a b", "a", "b", " b"])
         self.separator = "" if joined == first + second != first + spaced else " "
         self._continues = _continuing_tokens(tokenizer)
@@ -57,12 +60,13 @@ class ChunkTokenizer:
                 f"tokenizer: {path} is missing", "Put the encoder's tokenizer.json there, or choose another encoder."
             )
         try:
-            tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception
+            return cls(Tokenizer.from_file(str(path)))
+        except ContractError:
+            raise
+        except Exception as error:  # the library raises bare Exception, also if a token for unknown words is missing
             raise ContractError(
                 f"tokenizer: {path} is not a tokenizer: {error}", "Copy the file again from the source of the encoder."
             ) from None
-        return cls(tokenizer)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, without special tokens."""
@@ -103,6 +107,11 @@ class ChunkTokenizer:
 
 def _special_tokens(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     whole, inner = (tokenizer.encode("a", add_special_tokens=special).ids for special in (True, False))
+    if not inner:
+        raise ContractError(
+            "tokenizer: encodes 'a' as no token, so text with unknown letters would be lost",
+            "Use a tokenizer with a token for unknown text, such as [UNK].",
+        )
     for start in range(len(whole) - len(inner) + 1):
         if whole[start : start + len(inner)] == inner:
             return tuple(whole[:start]), tuple(whole[start + len(inner) :])

@@ -29,7 +29,7 @@ class TextCounts:
         records: records processed.
         chunks: chunks kept.
         tokens: tokens kept, including special tokens.
-        empty_records: records without a text token; each has one chunk of the special tokens.
+        empty_records: records without a text token; each has one chunk, of ChunkTokenizer.blank.
         truncated_records: records that lost a token or a chunk.
         cut_chunks: chunks removed beyond max_total_chunks.
         cut_tokens: text tokens removed beyond max_total_chunks, or beyond max_sen_len without a chunker.
@@ -106,7 +106,7 @@ class TextProcessor:
             )
 
     def process(self, texts: Sequence[str | None], *, max_tokens: int | None = None) -> EncodedTexts:
-        """Encode R records; None and blank text become one chunk of special tokens only.
+        """Encode R records; None and blank text become one chunk without text, see ChunkTokenizer.blank.
 
         Args:
             max_tokens: the most tokens that the caller accepts of a record. Of a longer record, only the beginning is
@@ -199,7 +199,7 @@ class TextProcessor:
             cut_chunks += len(chunks) - len(kept)
             if not kept:
                 empty += 1
-                kept = [[]]
+                kept = [self.tokenizer.blank]
             for chunk in kept:
                 runs.append(np.array([*prefix, *chunk, *suffix], dtype=np.int32))
                 lengths.append(len(chunk))

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from container.data import batch
 from container.preprocessing.fit import TableColumns, learn_label_map, scan_held_out, scan_train
-from container.preprocessing.labels import UNLABELLED, LabelCollector, LabelMap, given_labels, learned_labels
+from container.preprocessing.labels import (
+    UNLABELLED,
+    LabelCollector,
+    LabelMap,
+    check_two_classes,
+    given_labels,
+    learned_labels,
+)
 from container.tables.channel_files import Origin
 from contracts.errors import ContractError
 from testing.table_jobs import settings, table, write_table
@@ -156,3 +163,16 @@ def test_a_channel_without_rows_is_named(tmp_path: Path) -> None:
     path = write_table(tmp_path / "train.csv", table(0))
     with pytest.raises(ContractError, match=r"channel train: .*train.csv has no rows"):
         scan_train([path], hp, TableColumns.of(hp))
+
+
+def test_an_error_shows_the_beginning_of_long_labels() -> None:
+    text, other, third = (f"{word} {'long ' * 20_000}" for word in ("one", "two", "three"))
+    refused = (
+        lambda: LabelCollector("text", allowed=2).add(pa.array([text, other, third]), origin=Origin()),
+        lambda: learned_labels("text", {text: 1, other: 1}).encode(pa.array(["z"]), origin=Origin()),
+        lambda: check_two_classes(learned_labels("text", {text: 1}), {text: 1}, where="train"),
+    )
+    for check in refused:
+        with pytest.raises(ContractError) as caught:
+            check()
+        assert len(caught.value.cause) < 600

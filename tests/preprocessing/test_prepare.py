@@ -1,6 +1,7 @@
 """A whole job's data: prepared once, reused, in processes, never half-written."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from container.preprocessing import split_file
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData, open_prepared
 from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
@@ -320,6 +322,18 @@ def test_unlabelled_rows_are_dropped_from_train_and_kept_elsewhere(paths: JobPat
     summary = prepared.summary["splits"]
     assert (summary["train"]["dropped_unlabelled"], summary["train"]["unlabelled"]) == (2, 0)
     assert (summary["val"]["dropped_unlabelled"], summary["val"]["unlabelled"]) == (0, 2)
+
+
+def test_progress_counts_the_rows_that_are_dropped(
+    paths: JobPaths, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(split_file, "ROWS_PER_SLICE", 30)
+    monkeypatch.setattr(split_file, "SECONDS_BETWEEN_LINES", 0)
+    write_table(paths.channel("train") / "data.csv", table(60, label=[None] * 30 + [0, 1] * 15))
+    with caplog.at_level(logging.INFO):
+        assert prepare(paths, drop_unlabelled=True).rows["train"] == 30
+    for number in (30, 60):
+        assert any(line.startswith(f"train: {number} of 60 rows prepared, ") for line in caplog.messages)
 
 
 def test_the_summary_describes_the_data(paths: JobPaths) -> None:

@@ -19,6 +19,7 @@ from container.preprocessing.risk_tables import (
     smoothed_risk,
 )
 from contracts.errors import ContractError
+from testing.hostile_texts import processor_seconds
 from testing.table_jobs import fit, settings, table
 
 RULE = {"binary": True, "smooth_factor": 0.0, "count_threshold": 0}
@@ -168,6 +169,22 @@ def test_the_older_form_with_bins_is_read() -> None:
     )
     assert found.default == (0.2,)
     assert found.risk == {"a": (0.5,), "1": (1.0,), "": (0.1,)}
+
+
+@pytest.mark.parametrize("missing", [None, math.nan, np.float32("nan"), ""])
+def test_a_given_table_names_its_categories_as_the_cells_do(missing: object) -> None:
+    risks, counts = {missing: 0.1, 1.0: 0.2, " a ": 0.3}, {missing: 7, "1.0": 8, "a": 1}
+    found = parse_risk_table("c", {"risk": risks, "default_risk": 0.5, "counts": counts}, num_values=1, source="x")
+    column = pa.array([None, "", "1", "a", "b", "nan"])
+    assert found.values[found.codes(column), 0].tolist() == [0.1, 0.1, 0.2, 0.3, 0.5, 0.5]
+    assert found.frequent(2) == ("", "1")
+
+
+def test_the_time_of_a_batch_does_not_depend_on_the_number_of_categories() -> None:
+    risk = RiskTable((0.5,), {f"user {i}": (0.25,) for i in range(200_000)}, {})
+    column = pa.array(["user 7", "nobody"])
+    assert risk.values[risk.codes(column), 0].tolist() == [0.25, 0.5]
+    assert processor_seconds(lambda: [risk.codes(column) for _ in range(20)]) < 0.2  # 1 s with a hash of all categories
 
 
 @pytest.mark.parametrize(

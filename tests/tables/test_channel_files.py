@@ -55,6 +55,14 @@ def test_one_channel_has_one_format(tmp_path: Path) -> None:
     assert input_format([tmp_path / "x.tsv.gz"]) == "tsv"
 
 
+def test_files_of_several_formats_in_several_folders_are_named_below_the_folder_of_all(tmp_path: Path) -> None:
+    with pytest.raises(ContractError) as caught:
+        input_format([tmp_path / "eu" / "part.csv", tmp_path / "us" / "part.parquet"])
+    assert caught.value.cause == (
+        f"{tmp_path}: contains files of several formats: eu/part.csv (csv), us/part.parquet (parquet)"
+    )
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
 def test_rows_of_several_files_keep_order_and_numbers(tmp_path: Path, suffix: str) -> None:
     files = [write_table(tmp_path / f"{i}{suffix}", table(rows, start=20 * i)) for i, rows in enumerate((20, 0, 13))]
@@ -280,7 +288,7 @@ def floats_written(values: list[float], kind: pa.DataType) -> list[str]:
 
 
 def test_floats_are_named_as_python_and_pandas_write_them() -> None:
-    values = [8.1, 1e-05, 123456789012.5, 1e30]
+    values = [8.1, 1e-05, 0.0001, 0.00012, 9999999.5, 123456789012.5, 1e30]
     assert floats_written(values, pa.float64()) == [repr(value) for value in values]
     assert floats_written([8.1, 0.25, 3, 0.0001], pa.float32()) == ["8.1", "0.25", "3", "0.0001"]
     assert floats_written([8.1, 65504, 1e-05], pa.float16()) == ["8.1", "65504", "1e-05"]
@@ -411,6 +419,39 @@ def test_a_written_float_keeps_its_key(tmp_path: Path, suffix: str, kind: str) -
     with TableWriter(tmp_path / f"a{suffix}", written.schema) as writer:
         writer.write(written)
     assert keys(read([tmp_path / f"a{suffix}"], ["c"])["c"]).to_pylist() == ["8.1", "0.1", "2048"]
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (12345678901.0, "12345678901"), (1e16, "10000000000000000"), (0.25e11, "25000000000"), (1234567890123.25,) * 2,
+        (1e-5, "1e-05"), (float("nan"), ""), (np.float32(16777218 * 16), "268435488"), (np.float16(8.1), "8.1"),
+        (Decimal("0E-18"), "0"), (Decimal("1.10"), "1.10"),
+    ],
+)  # fmt: skip
+def test_a_cell_of_csv_is_the_text_of_the_number_that_was_written(
+    tmp_path: Path, value: object, written: object
+) -> None:
+    rows = pa.table({"n": ["1"], "c": pa.array([value])})
+    with TableWriter(tmp_path / "a.csv", rows.schema) as writer:
+        writer.write(rows)
+    assert read([tmp_path / "a.csv"], ["c"])["c"].to_pylist() == [str(written)]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_slice_of_long_texts_has_few_rows(tmp_path: Path, suffix: str) -> None:
+    long = [f"{row} {'good ' * 20_000}" for row in range(400)]  # 100 KB each
+    path = write_table(tmp_path / f"a{suffix}", pa.table({"id": range(400), "text": long}))
+    slices = list(iter_tables([path], ["text"], rows_per_batch=1024))
+    assert max(part.table.nbytes for part in slices) < 18 << 20
+    assert [text for part in slices for text in part.table["text"].to_pylist()] == long
+    assert [part.first_row for part in slices] == [part.origin.first_row for part in slices]
+
+
+def test_an_unknown_time_zone_is_named_with_its_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"c": pa.array([0], pa.timestamp("us", "Nowhere/X"))}), tmp_path / "a.parquet")
+    with pytest.raises(ContractError, match=r"a\.parquet: column 'c' is of type timestamp.*: .*'Nowhere/X'"):
+        read([tmp_path / "a.parquet"], ["c"])
 
 
 def test_an_id_of_uuids_is_their_text(tmp_path: Path) -> None:

@@ -55,6 +55,9 @@ ACCEPTED = [
         (pa.array([Decimal("1.10"), None], kind(5, 2)), ("1.10", "1.10", 1.1))
         for kind in (pa.decimal32, pa.decimal64, pa.decimal128, pa.decimal256)
     ],
+    (pa.array([Decimal(0), None], pa.decimal128(38, 18)), ("0", "0", 0.0)),
+    (pa.array([Decimal("0.00000011"), None], pa.decimal64(18, 9)), ("0.000000110", "0.000000110", 1.1e-7)),
+    (pa.array([Decimal(10**30), None], pa.decimal256(60, 18)), (f"1{'0' * 30}", f"1{'0' * 30}", 1e30)),
     *[(pa.array([DAY.date(), None], kind), text("2026-01-02")) for kind in (pa.date32(), pa.date64())],
     *[
         (pa.array([TIME, None], kind), text("01:02:03"))

@@ -127,6 +127,13 @@ def test_a_signature_of_another_table_is_refused(tmp_path: Path) -> None:
         read(tmp_path, tmp_path, signature=["x", "y"])
 
 
+def test_a_json_file_with_a_column_that_the_signature_lacks_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
+    (tmp_path / "b.jsonl").write_text('{"z": 1}\n')
+    with pytest.raises(ContractError, match=r"b\.jsonl: has the column 'z', which the signature lacks"):
+        read(tmp_path, tmp_path, signature=["x", "y"])
+
+
 @pytest.mark.parametrize("text", ['["a", "b c"]', "a,b c", "a\tb c\n", "a\nb c\n"])
 def test_a_signature_is_a_json_list_or_names_in_one_line_or_one_a_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "signature").write_text(text)

@@ -10,12 +10,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, processors
 
 from container.text import chunk_tokenizer, tokenization
 from container.text.chunk_tokenizer import ChunkTokenizer
@@ -65,11 +66,14 @@ def test_special_tokens_around_a_chunk_are_the_tokenizers_own(kind: str, prefix:
     assert chunk == Tokenizer.from_str(trained(kind)).encode("the dress fits").ids
 
 
-def test_a_tokenizer_without_special_tokens_has_none_around_its_chunks() -> None:
+def test_a_tokenizer_without_special_tokens_has_none_around_its_chunks_and_one_in_an_empty_chunk() -> None:
     settings_of = json.loads(trained("wordpiece")) | {"post_processor": None}
     tokenizer = ChunkTokenizer(Tokenizer.from_str(json.dumps(settings_of)))
     assert (tokenizer.prefix, tokenizer.suffix) == ((), ())
-    assert len(TextProcessor(field(), tokenizer).process([""]).chunk_lengths) == 1
+    encoded = TextProcessor(field(), tokenizer).process(["the dress", ""])
+    the_dress = Tokenizer.from_str(trained("wordpiece")).encode("the dress").ids[1:-1]
+    assert chunks_of(encoded) == [[the_dress], [[0]]]
+    assert encoded.counts.empty_records == 1
 
 
 def test_truncation_and_padding_baked_into_a_tokenizer_are_off(tmp_path: Path) -> None:
@@ -107,6 +111,21 @@ def test_a_missing_or_broken_tokenizer_file_is_named(tmp_path: Path, content: st
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(ContractError, match=r"tokenizer\.json"):
+        ChunkTokenizer.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (models.WordPiece({"[CLS]": 0, "[SEP]": 1, "ж": 2}, unk_token="[UNK]"), r"tokenizer\.json .*Missing \[UNK\]"),
+        (models.BPE({"[CLS]": 0, "[SEP]": 1, "ж": 2}, []), "encodes 'a' as no token"),
+    ],
+)
+def test_a_tokenizer_without_a_token_for_unknown_text_is_refused(tmp_path: Path, model: Any, message: str) -> None:
+    tokenizer = Tokenizer(model)
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 1), ("[CLS]", 0))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ContractError, match=message):
         ChunkTokenizer.from_folder(tmp_path)
 
 
