@@ -75,12 +75,13 @@ class Control:
         """
         if self.topology.size > 1:
             deadline = time.monotonic() + self._wait
+            # First: the hosts that have met may wait for another one for longer than SILENCE.
+            threading.Thread(target=self._beat, name="beat", daemon=True).start()
             if self.topology.leads:
                 self._listen()
                 self._await_members(deadline)
             else:
                 self._join(deadline)
-            threading.Thread(target=self._beat, name="beat", daemon=True).start()
         return self.gather(HELLO, dict(description))
 
     def publish(self, key: str, value: Any) -> None:

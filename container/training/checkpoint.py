@@ -175,10 +175,10 @@ class CheckpointStore:
         """Write the checkpoint; runs in the thread."""
         temporary = self._folder / f"{TEMPORARY}{name}"
         try:
-            self._on_each_host(lambda: _make_empty(temporary))
+            self._on_each_host(lambda: self._begin(temporary, content))
             with _raising_own_failure(self._rank):
                 save(states, checkpoint_id=temporary, process_group=self._group)
-            self._on_each_host(lambda: self._share(temporary, content))
+            self._on_each_host(lambda: self._hosts.share(temporary))
             self._on_each_host(lambda: self._complete(temporary, name, best_step=best_step))
         except BaseException:
             if self._hosts.is_first:
@@ -201,11 +201,11 @@ class CheckpointStore:
             if message is not None:
                 raise PeerFailed(f"rank {rank}: {message}")
 
-    def _share(self, temporary: Path, content: str) -> None:
-        """Give every host the state of rank 0 (rates differ between ranks), and the files of all hosts."""
+    def _begin(self, temporary: Path, content: str) -> None:
+        """Make the folder of a checkpoint; that of rank 0 gets its state, because rates differ between ranks."""
+        _make_empty(temporary)
         if self._rank == 0:
             _write_synced(temporary / "state.json", content)
-        self._hosts.share(temporary)
 
     def _complete(self, temporary: Path, name: str, *, best_step: int | None) -> None:
         files = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}

@@ -31,6 +31,7 @@ def build_optimizer(hp: Hyperparameters, module: nn.Module) -> Optimizer:
         {"params": parameters, "weight_decay": decay, "lr_scale": scale}
         for (scale, decay, _), parameters in members.items()
     ]
+    groups = groups or [{"params": [], "lr_scale": 1.0}]  # torch refuses no groups; LoRA freezes whole pipeline stages
     if hp.optimizer == "SGD":
         fused = all(mesh is None for *_, mesh in members)  # torch has no fused SGD over DTensors
         return torch.optim.SGD(groups, lr=hp.lr, momentum=hp.momentum, fused=fused)

@@ -231,6 +231,14 @@ def remove_curves(paths: JobPaths, *, name: str) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
+def rename_curves(paths: JobPaths, *, name: str, to: str) -> None:
+    """Give what `copy_curves` copied for a run the name that it has as another part of the model."""
+    for folder in _curves(paths):
+        if (folder / name).is_dir() and name != to:
+            shutil.rmtree(folder / to, ignore_errors=True)  # of an earlier run with this name
+            (folder / name).rename(folder / to)
+
+
 def _curves(paths: JobPaths) -> tuple[Path, Path]:
     return paths.tensorboard, paths.output_data / artifacts.PROFILE
 

@@ -9,7 +9,7 @@ from typing import Any
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints, move_checkpoints
 from container.tuning.ensemble import member_folder
 from container.tuning.study import TuningStudy
-from container.tuning.trial_workers import copy_curves, remove_curves, remove_run
+from container.tuning.trial_workers import copy_curves, remove_curves, remove_run, rename_curves
 from contracts.atomic_files import write_text_atomically
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
@@ -65,8 +65,12 @@ def install_winner(
         elif earlier is not None and not earlier["combined"]:
             # The search ended with one network, which may be one of those that are combined now.
             move_checkpoints(paths.checkpoints, _checkpoints(paths, earlier["folder"]))
-        for name in _shown(paths, earlier) if earlier is not None else ():
-            remove_curves(paths, name=name)
+        shown = _shown(paths, best)
+        for folder, name in _shown(paths, earlier).items() if earlier is not None else ():
+            if folder in shown:
+                rename_curves(paths, name=name, to=shown[folder])
+            else:
+                remove_curves(paths, name=name)
         clear_checkpoints(paths.checkpoints)
         write_text_atomically(paths.tuning / _FILE, json.dumps(best, indent=1))
     for seed, folder in best["combined"].items():
@@ -80,9 +84,10 @@ def install_winner(
     return best
 
 
-def _shown(paths: JobPaths, best: Mapping[str, Any]) -> list[str]:
-    """Return the names under which the curves of a winner are in the output."""
-    return [member_folder(paths, int(seed)).name for seed in best["combined"]] or [best["folder"]]
+def _shown(paths: JobPaths, best: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names under which the curves of a winner are in the output, by the folders of its runs."""
+    members = {folder: member_folder(paths, int(seed)).name for seed, folder in best["combined"].items()}
+    return members or {best["folder"]: best["folder"]}
 
 
 def remove_runs(paths: JobPaths) -> None:

@@ -182,6 +182,20 @@ def test_a_host_that_falls_silent_is_lost(monkeypatch):
     made.each(lambda control: control.leave())
 
 
+def test_hosts_that_have_met_are_not_lost_while_they_wait_for_another_one_longer_than_the_silence(monkeypatch):
+    monkeypatch.setattr(control_module, "SILENCE", 1.0)
+    monkeypatch.setattr(control_module, "_BEAT", 0.2)
+    made = Together(monkeypatch)
+
+    def come(control):
+        time.sleep(2.5 if control.topology.current == HOSTS[2] else 0.0)
+        return control.connect({})
+
+    expected = {host: {} for host in HOSTS}
+    assert made.each(come) == dict.fromkeys(HOSTS, expected)
+    made.each(lambda control: control.leave())
+
+
 def test_a_host_that_never_comes_is_named_on_all_hosts(monkeypatch):
     made = Together(monkeypatch, wait=2)
 

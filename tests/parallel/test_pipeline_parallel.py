@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from container.data.batch import PackedBatch
 from container.models.build import build_classifier
 from container.models.classifier import Classifier
+from container.models.lora import add_lora
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.execution import Execution
 from container.parallel.mesh import RankMesh, build_mesh
@@ -85,7 +86,9 @@ def build(folder: Path, case: Case) -> Classifier:
         write_config(own / field.role, family, num_hidden_layers=case.layers, initializer_range=0.1)
         for field, family in zip(hp.text_fields, case.families)
     ]
-    return build_classifier(hp, files, tabular_dim=3, numeric_transform=standard_transform(3))
+    model = build_classifier(hp, files, tabular_dim=3, numeric_transform=standard_transform(3))
+    add_lora(model, hp)
+    return model
 
 
 def microbatches(case: Case, step: int, *, data_rank: int = 0) -> list[PackedBatch]:
@@ -191,7 +194,7 @@ def assert_one_process(readings: list[Reading], case: Case, *, rel: float = 1e-5
         assert total == pytest.approx(readings[0].expected_losses[step], rel=rel)
     for reading in readings:
         assert reading.missing == []
-        assert max(reading.gradients.values()) < rel, max(reading.gradients, key=reading.gradients.get)
+        assert max(reading.gradients.values(), default=0.0) < rel, max(reading.gradients, key=reading.gradients.get)
         assert reading.norm == pytest.approx(reading.expected_norm, rel=rel)
     speakers = [reading for reading in readings if reading.predictions is not None]
     assert len(speakers) == len(readings) // (case.world_size // data_size(case))
@@ -253,6 +256,17 @@ def test_frozen_tables_in_a_stage_change_nothing_for_the_others(run: Any, schedu
     case = Case(schedule, {"pp": 2}, ("bert",), values=(("is_embeddings_trainable", False),), layers=1, steps=1)
     readings = run(case)
     assert_one_process(readings, case)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("schedule", ["1F1B", "ZBVZeroBubble"])
+def test_adapters_in_stages_learn_as_in_one_process_and_a_stage_may_have_none(run: Any, schedule: str) -> None:
+    """With 1F1B, the first stage is the frozen embeddings alone."""
+    values = (("lora_rank", 2), ("reinit_layers", 0))
+    case = Case(schedule, {"pp": 2}, ("bert",), values=values, layers=2, steps=1)
+    readings = run(case)
+    assert_one_process(readings, case)
+    assert (readings[0].gradients == {}) == (schedule == "1F1B")
 
 
 @pytest.mark.long

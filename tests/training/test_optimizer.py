@@ -39,6 +39,17 @@ def test_biases_and_norms_do_not_decay():
     assert (len(fixed["params"]), fixed["weight_decay"]) == (3, 0.0)
 
 
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+def test_a_rank_whose_parameters_are_all_frozen_has_an_optimizer_that_changes_nothing(name):
+    module = torch.nn.Linear(3, 3).requires_grad_(False)
+    before = module.weight.clone()
+    optimizer = build_optimizer(hyperparameters(optimizer=name), module)
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr_scale"]
+    optimizer.step()
+    assert torch.equal(module.weight, before)
+
+
 @pytest.mark.parametrize("name", MODEL_CLASSES)
 @pytest.mark.parametrize("embedding", ["none", "periodic"])
 def test_no_bias_of_any_class_decays(tmp_path, name, embedding):

@@ -555,6 +555,23 @@ def test_the_curves_of_the_winner_of_a_search_are_in_the_output(tmp_path, monkey
     assert not (paths.tensorboard / name).exists()
 
 
+@pytest.mark.parametrize("combined", [{}, {"7": "trial-0003", "8": "average-seed-8"}])
+def test_the_curves_of_networks_that_stay_in_the_model_of_a_search_stay_in_the_output(tmp_path, monkeypatch, combined):
+    paths = JobPaths(tmp_path)
+    runs = {"7": "trial-0003", "8": "average-seed-8", "9": "average-seed-9"}
+    earlier = {"folder": "trial-0003", "combined": combined, "trial": 3}
+    monkeypatch.setattr(winner, "_order", lambda _, run: -len(run["combined"]))
+    for best, before in ((earlier, None), ({**earlier, "combined": runs}, earlier)):
+        installed = {"trial-0003", *combined.values()} if before else set()
+        for folder in {best["folder"], *best["combined"].values()} - installed:
+            curves = JobPaths(paths.tuning / folder).tensorboard / "events"
+            curves.parent.mkdir(parents=True)
+            curves.write_text(folder)
+        install_winner(paths, None, best, earlier=before)
+    shown = {path.parent.name: path.read_text() for path in paths.tensorboard.glob("*/events")}
+    assert shown == {f"seed-{seed}": folder for seed, folder in runs.items()}
+
+
 def test_a_network_is_finished_only_if_training_would_take_no_further_step():
     stopping = EarlyStopping("val/loss", patience=1)
 
