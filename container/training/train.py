@@ -203,7 +203,7 @@ def choose_weights(hp: Hyperparameters, store: CheckpointStore, state: TrainingS
     if not hp.load_ckpt:
         chosen = f"the last (step {state.step}), because load_ckpt is false"
     elif state.best_step is None:
-        chosen = f"the last (step {state.step}), because {hp.early_stop_metric} was never defined"
+        chosen = f"the last (step {state.step}), because no kept validation has a defined {hp.early_stop_metric}"
     elif state.best_step == state.step:
         chosen = f"the best by {hp.early_stop_metric} ({state.best_value:.6g}), those of the last step ({state.step})"
     else:

@@ -81,7 +81,8 @@ class TrainingRun:
     def resume(self) -> None:
         """Restore the newest checkpoint that is complete on every host, if there is one. Called by all ranks together.
 
-        The global batch stays that of the checkpoint, on any number of ranks.
+        The global batch stays that of the checkpoint, on any number of ranks. The best validation counts only if its
+        checkpoint is complete too, because its weights are those to save at the end.
 
         Raises:
             ContractError: the checkpoint has other settings or data, or its global batch does not fit these ranks.
@@ -96,3 +97,9 @@ class TrainingRun:
         self.scaler = LossScaler(**content["scaler"])
         self.state = TrainingState(**content["state"])
         logger.info("resuming from %s after %d steps", checkpoint.folder.name, self.state.step)
+        best = self.state.best_step
+        if best is not None and self.store.at_step(best) is None:
+            logger.warning(
+                "the best checkpoint, of step %d, is missing or damaged: later validations compete anew", best
+            )
+            self.state.best_value = self.state.best_step = None

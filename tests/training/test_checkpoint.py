@@ -165,6 +165,20 @@ def test_checkpoints_that_another_host_has_lost_do_not_displace_those_after_a_ro
     assert steps_in(tmp_path) == [*common, 175]
 
 
+def test_a_best_validation_whose_checkpoint_is_lost_is_forgotten(tmp_path, caplog):
+    run = run_of(tmp_path)
+    run.state.best_value = 0.9
+    save_steps(run, 100, 200, best_step=100)
+    resumed = run_of(tmp_path)
+    resumed.resume()
+    assert (resumed.state.best_step, resumed.state.best_value) == (100, 0.9)
+    (tmp_path / "epoch=0-step=100.ckpt" / "manifest.json").unlink()
+    resumed = run_of(tmp_path)
+    resumed.resume()
+    assert (resumed.state.step, resumed.state.best_step, resumed.state.best_value) == (200, None, None)
+    assert "the best checkpoint, of step 100, is missing or damaged" in caplog.text
+
+
 @pytest.mark.parametrize("manifest", ["[]", "{}", "not json", '{"state.json": 2, ".metadata": 2}'])
 def test_garbage_is_no_checkpoint(tmp_path, manifest):
     module, optimizer = trained(0)
