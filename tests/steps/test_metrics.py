@@ -332,6 +332,31 @@ def test_predictions_that_do_not_fit_are_named(
     assert cause in message(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "settings"),
+    [("label", "x", {"CLASS_LABELS": "0,1"}), ("amount", -3, {"AMOUNT_FIELD": "amount"})],
+)
+def test_an_invalid_cell_of_several_files_is_named_by_its_id(
+    tmp_path: Path, column: str, value: Any, settings: dict[str, str]
+) -> None:
+    """Row 8 of both files is row 3 of the second."""
+    folder = input_folder(tmp_path, "metrics", "eval_output")
+    for number, prefix in enumerate("ab"):
+        frame = scored(5, prefix=prefix).astype({"label": object}).assign(amount=1)
+        frame.loc[2, column] = value if number else frame.loc[2, column]
+        frame.to_csv(folder / f"test_predictions-{number}.csv", index=False)
+    compute(tmp_path, expect=1, **settings)
+    assert f"eval_data: the record with id 'b00002', column {column!r}: " in message(tmp_path)
+
+
+def test_an_invalid_cell_of_processed_data_is_named_in_its_file(tmp_path: Path) -> None:
+    test = scored(5)
+    lay_out(tmp_path, test=test)
+    processed(tmp_path, test=pd.DataFrame({"id": test["id"][::-1], "amount": [1, "x", 1, 1, 1]}))
+    compute(tmp_path, expect=1, AMOUNT_FIELD="amount")
+    assert "test_processed_data.csv: the record with id 'r00003', column 'amount': 'x'" in message(tmp_path)
+
+
 def test_a_previous_model_of_other_records_is_refused(tmp_path: Path) -> None:
     lay_out(tmp_path, test=scored(50))
     lay_out(tmp_path, name="previous_eval_output", test=scored(50, prefix="other"))
