@@ -164,6 +164,7 @@ def test_more_classes_have_macro_metrics_slices_and_comparison(tmp_path: Path) -
     assert report["test/auroc"] == pytest.approx(sk.roc_auc_score(frame["label"], scores, multi_class="ovr"))
     assert len(report["slices"]["test"]["market"]) == 3
     assert report["comparison"]["test"]["differences"]["accuracy"] > 0.1
+    assert report["comparison"]["test"]["verdict"] is None  # nothing tests whether the difference is significant
     assert "multiclass_classification_metrics" in read(tmp_path, "evaluation.json")
 
 
@@ -248,6 +249,18 @@ def test_a_previous_model_is_compared_on_the_records_that_both_scored(tmp_path: 
     assert found["values"]["auroc"] == pytest.approx(own)
     assert found["differences"]["auroc"] == pytest.approx(own - previous)
     assert found["verdict"] == "better"
+
+
+def test_a_previous_model_of_other_classes_or_of_another_order_is_refused(tmp_path: Path) -> None:
+    lay_out(tmp_path, test=three_classes(30))
+    lay_out(tmp_path, name="previous_eval_output", test=three_classes(30))
+    previous = input_folder(tmp_path, "metrics", "previous_eval_output") / "metrics.json"
+    for labels, expect in (("abc", 0), ("acb", 1)):
+        previous.write_text(json.dumps({"classes": {"test": [{"label": label} for label in labels]}}))
+        compute(tmp_path, expect=expect)
+    assert message(tmp_path).endswith(
+        "metrics.json: the previous model has the classes ['a', 'c', 'b'], this one ['a', 'b', 'c']"
+    )
 
 
 def test_a_previous_score_may_be_a_column(tmp_path: Path) -> None:

@@ -65,8 +65,7 @@ def run(step: StepRun) -> None:
     previous_folder = step.input("previous_eval_output")
     previous = None if previous_folder is None else find_predictions(previous_folder, scratch=step.scratch)
     inputs = {
-        name: _split_input(step, split, files.splits[name], previous, num_classes=len(labels.labels))
-        for name, split in read.items()
+        name: _split_input(step, split, files.splits[name], previous, labels=labels) for name, split in read.items()
     }
     threshold = settings.decision_threshold or files.threshold or DEFAULT_THRESHOLD
     options = MetricOptions(
@@ -90,7 +89,7 @@ def _encoded(split: SplitPredictions, labels: LabelMap, records: Records) -> Spl
 
 
 def _split_input(
-    step: StepRun, split: SplitPredictions, parts: PartFiles, previous: PredictionFiles | None, *, num_classes: int
+    step: StepRun, split: SplitPredictions, parts: PartFiles, previous: PredictionFiles | None, *, labels: LabelMap
 ) -> SplitInput:
     """Collect amounts, groups and previous scores of a split's records."""
     settings: ModelMetricsSettings = step.settings
@@ -105,16 +104,16 @@ def _split_input(
     if score is not None:
         if previous is not None:
             raise ContractError("PREVIOUS_SCORE_FIELD: is set, but previous_eval_output exists too", "Use one of them.")
-        if num_classes != 2:
+        if len(labels.labels) != 2:
             raise ContractError(
-                f"PREVIOUS_SCORE_FIELD: is a score of class 1, and there are {num_classes} classes",
+                f"PREVIOUS_SCORE_FIELD: is a score of class 1, and there are {len(labels.labels)} classes",
                 "Provide the previous model's predictions as previous_eval_output.",
             )
         fix = "Write numbers from 0 to 1, or correct PREVIOUS_SCORE_FIELD."
         of_class_1 = _bounded(columns[score], highest=1.0, problem="not a probability", fix=fix)
         before = np.stack([1 - of_class_1, of_class_1], axis=1)
     elif previous is not None:
-        before = _previous_probabilities(settings, split, previous, num_classes=num_classes)
+        before = _previous_probabilities(settings, split, previous, labels=labels)
     groups = {name: keys(columns[name].cells).to_pylist() for name in settings.group_fields}
     return SplitInput(predictions=split, amounts=amounts, groups=groups, previous=before)
 
@@ -155,7 +154,7 @@ def _processed_files(step: StepRun, split: str) -> PartFiles | None:
 
 
 def _previous_probabilities(
-    settings: ModelMetricsSettings, split: SplitPredictions, previous: PredictionFiles, *, num_classes: int
+    settings: ModelMetricsSettings, split: SplitPredictions, previous: PredictionFiles, *, labels: LabelMap
 ) -> np.ndarray | None:
     """Return the previous model's probabilities of the same records, NaN for other records [N, K].
 
@@ -167,11 +166,14 @@ def _previous_probabilities(
         return None
     scores = score_columns(previous, settings.score_fields)
     read = read_split(split.split, parts, id_field=settings.id_field, label_field=settings.label_field, scores=scores)
-    if read.probabilities.shape[1] != num_classes:
-        raise ContractError(
-            f"{parts.files[0]}: the previous model has {read.probabilities.shape[1]} classes, this one {num_classes}",
-            "Compare models of the same classes.",
-        )
+    fix = "Compare models of the same classes in the same order."
+    classes, num_classes = read.probabilities.shape[1], len(labels.labels)
+    if classes != num_classes:
+        raise ContractError(f"{parts.files[0]}: the previous model has {classes} classes, this one {num_classes}", fix)
+    known = previous.class_labels
+    if known is not None and not LabelMap(labels.column, known).keys.equals(labels.keys):
+        cause = f"the previous model has the classes {list(known)}, this one {list(labels.labels)}"
+        raise ContractError(f"{previous.folder / artifacts.METRICS}: {cause}", fix)
     rows = positions(split.ids, read.ids)
     scored = rows.is_valid().to_numpy(zero_copy_only=False)
     if not scored.any():
