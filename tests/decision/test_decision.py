@@ -217,6 +217,12 @@ def scored(rows: int = 400) -> tuple[np.ndarray, np.ndarray]:
     return labels == 1, Decision().probabilities(logits)[:, 1]
 
 
+def test_an_isotonic_line_is_finite_where_scores_differ_in_their_last_digit():
+    logits = np.array([[0, -1], [1.2e-16, 1], [0, 1]], np.float32)
+    (line,) = fit_calibrator("isotonic", logits, np.array([0, 1, 1])).lines
+    assert line.probability == pytest.approx((0.2, 0.8))
+
+
 def test_a_target_is_written_with_all_its_digits():
     assert settings(decision_threshold="precision >= 0.9999999").decision_threshold == "precision>=0.9999999"
 
