@@ -397,6 +397,13 @@ def test_a_training_jobs_own_metrics_are_found_again(calibrated_job: JobPaths, t
     assert found["decision"]["threshold"]["value"] == trained["decision"]["threshold"]["value"]
 
 
+def test_a_threshold_of_0_assigns_every_record_to_class_1(tmp_path: Path) -> None:
+    lay_out(tmp_path, test=scored(50))
+    job = {"decision": {"threshold": {"value": 0.0}}}
+    (input_folder(tmp_path, "metrics", "eval_output") / "metrics.json").write_text(json.dumps(job))
+    assert compute(tmp_path)["test/recall"] == 1
+
+
 def test_a_second_archive_of_predictions_is_refused(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()

@@ -67,16 +67,21 @@ def run(step: StepRun) -> None:
     inputs = {
         name: _split_input(step, split, files.splits[name], previous, labels=labels) for name, split in read.items()
     }
-    threshold = settings.decision_threshold or files.threshold or DEFAULT_THRESHOLD
+    threshold = _first(settings.decision_threshold, files.threshold, DEFAULT_THRESHOLD)
     options = MetricOptions(
         class_labels=labels.labels,
         threshold=threshold,
-        previous_threshold=(previous and previous.threshold) or threshold,
+        previous_threshold=_first(previous and previous.threshold, threshold),
         flagged_shares=settings.flagged_shares,
         false_positive_rate=settings.false_positive_rate,
         min_group_rows=settings.min_group_rows,
     )
     _write(step, compute_model_metrics(inputs, options))
+
+
+def _first(*thresholds: float | None) -> float:
+    """Return the first threshold that is given; it may be 0."""
+    return next(value for value in thresholds if value is not None)
 
 
 def _encoded(split: SplitPredictions, labels: LabelMap, records: Records) -> SplitPredictions:
