@@ -114,7 +114,7 @@ def _measure(task: str, folder: Path, tables: Mapping[str, pa.Table], values: Ma
         }
         for part, values_of in parts.items():
             found = estimate_metrics(splits[split].column("label").to_numpy(), log_softmax(values_of), seed=0)
-            figures = [f"{found[name].value:.4f} ± {found[name].standard_error:.4f}" for name in METRICS]
+            figures = [f"{found[name].value:.4f} ± {found[name].standard_error or np.nan:.4f}" for name in METRICS]
             rows.append((task, part, split, *figures, seconds, size))
     return rows
 

@@ -9,6 +9,7 @@ from container.decision.softmax import log_softmax
 
 SAMPLES = 100
 MOST_ROWS = 50_000  # of a sample
+_FEWEST_SAMPLES = 20  # with every class; the standard deviation of so many is itself uncertain by a sixth
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Estimate:
 
 
 def estimate_metrics(labels: np.ndarray, logits: np.ndarray, *, seed: int) -> dict[str, Estimate]:
-    """Return log loss, AUROC, average precision and F1 with standard errors.
+    """Return log loss, AUROC, average precision and F1 with standard errors; none where few samples have every class.
 
     Two classes: average precision is that of the rarer class, and F1 that of class 1 at 0.5. More: means over the
     classes that occur, and the most probable class is predicted.
@@ -46,7 +47,8 @@ def estimate_metrics(labels: np.ndarray, logits: np.ndarray, *, seed: int) -> di
         weights = stands_for + np.sqrt(stands_for) * (times - 1)
         if all((weights[labels[chosen] == k] > 0).any() for k in present):  # else a ranking is undefined
             drawn.append(of_chosen(weights))
-    errors = {name: float(np.std([each[name] for each in drawn])) if drawn else None for name in of_all}
+    defined = len(drawn) >= _FEWEST_SAMPLES
+    errors = {name: float(np.std([each[name] for each in drawn])) if defined else None for name in of_all}
     return {name: Estimate(value, errors[name]) for name, value in of_all.items()}
 
 

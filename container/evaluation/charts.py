@@ -82,10 +82,12 @@ class Bar:
 
 
 def percent(share: float) -> str:
-    """Format as 12.3%; the number of digits is such that only 0 and 1 become 0% and 100%."""
+    """Format as 12.3%, 0.04% or <0.01%; only 0 and 1 become 0% and 100%."""
     value = 100 * share
     if value in (0, 100):
         return f"{value:.0f}%"
+    if not 0.005 < value < 99.995:
+        return "<0.01%" if value < 50 else ">99.99%"
     return f"{value:.1f}%" if 1 <= value <= 99 else f"{value:.2f}%"
 
 
@@ -376,7 +378,7 @@ def _tick_text(step: float, largest: float) -> Callable[[float], str]:
     if 0 < largest < 0.01:
         power = math.floor(math.log10(largest))
         return lambda value: f"{value / 10.0**power:.3g}e{power}" if value else "0"
-    digits = next((d for d in range(5) if abs(round(step, d) - step) < 1e-9 * step), 4)
+    digits = next((d for d in range(16) if abs(round(step, d) - step) < 1e-9 * step), 16)
     return lambda value: f"{value:,.{digits}f}"
 
 

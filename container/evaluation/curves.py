@@ -147,8 +147,8 @@ def threshold_below(ranking: Ranking, index: int) -> float:
     It lies halfway to the next lower score; after the last score, halfway to 0.
     """
     upper, lower = ranking.thresholds[index], np.append(ranking.thresholds, 0.0)[index + 1]
-    if index == 0:  # flags nothing: above every score, and at least 1
-        return float(max(1.0, np.nextafter(lower, 2.0)))
+    if index == 0:  # flags nothing: above every score, and above 1, to which scores below 1 are rounded in 32 bits
+        return float(np.nextafter(max(1.0, lower), 2.0))
     middle = (upper + lower) / 2
     return float(middle if middle > lower else upper)  # adjacent floats have no middle
 

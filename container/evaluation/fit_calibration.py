@@ -74,7 +74,7 @@ def _rising_line(scores: np.ndarray, outcome: np.ndarray) -> RisingLine:
 
     assert 0 < outcome.sum() < len(outcome), "a line needs records of both classes"
     least = 1 / (len(outcome) + 2)
-    levels = IsotonicRegression(y_min=least, y_max=1 - least).fit_transform(scores, outcome)
+    levels = IsotonicRegression(y_min=least, y_max=1 - least, out_of_bounds="clip").fit_transform(scores, outcome)
     heights, member, counts = np.unique(levels, return_inverse=True, return_counts=True)
     centers = np.bincount(member, weights=scores) / counts
     knots: list[tuple[float, float, float]] = []  # center, height, records

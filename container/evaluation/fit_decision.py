@@ -56,7 +56,7 @@ def fit_decision(
         counts = np.bincount(val_labels, minlength=2) if decision.method == "isotonic" else of_loss
         assert counts is not None
         decision = replace(decision, prior=PriorShift(float(counts[1] / counts.sum()), hp.target_prior))
-    scores = {split: decision.probabilities(values)[:, 1] for split, values in logits.items()}
+    scores = {split: _served_scores(decision.log_probabilities(values)) for split, values in logits.items()}
     threshold = choose_threshold(
         wanted,
         val_labels == 1,
@@ -73,6 +73,15 @@ def fit_decision(
         for split in logits
     }
     return replace(decision, threshold=replace(threshold, reached=reached))
+
+
+def _served_scores(log_probabilities: np.ndarray) -> np.ndarray:
+    """Return class 1's probabilities as the graph computes them, in 32 bits. [N, 2] -> [N] float64
+
+    A threshold cannot divide records whose probabilities are the same number there, such as those above 1 - 6e-8.
+    """
+    relative = np.exp((log_probabilities - log_probabilities.max(axis=1, keepdims=True)).astype(np.float32))
+    return (relative[:, 1] / relative.sum(axis=1)).astype(np.float64)
 
 
 def _warn_at_a_bound(calibrator: Calibrator) -> None:

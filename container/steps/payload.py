@@ -1,7 +1,9 @@
 """Payload: load the package in a fresh process, send it requests, and write the sample requests."""
 
 import base64
+import csv
 import hashlib
+import io
 import json
 import logging
 import os
@@ -340,7 +342,8 @@ def _ask(package: Package, questions: Sequence[Question], scratch: Path, setting
 def _probabilities(question: Question, package: Package) -> np.ndarray:
     """Return an answer's probabilities, and check their form. [N, K]"""
     if question.accept == CSV:
-        rows = [line.split(",")[-len(package.fitted.class_labels) :] for line in question.answer.decode().splitlines()]
+        lines = csv.reader(io.StringIO(question.answer.decode(), newline=""))  # a label may contain a line break
+        rows = [cells[-len(package.fitted.class_labels) :] for cells in lines]
     else:
         rows = [entry[PROBABILITIES] for entry in json.loads(question.answer)["predictions"]]
     probabilities = np.array(rows, np.float64)

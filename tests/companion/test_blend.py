@@ -226,6 +226,14 @@ def test_standard_errors_of_a_sample_are_those_of_all_rows(monkeypatch):
         assert sample[name].standard_error == pytest.approx(expected.standard_error, rel=0.3)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_there_is_no_standard_error_where_few_samples_have_every_class(seed):
+    labels = np.arange(6)
+    found = estimate_metrics(labels, noisy(labels, strength=1, seed=seed, classes=6), seed=seed)
+    assert found["auroc"].value is not None
+    assert {estimate.standard_error for estimate in found.values()} == {None}
+
+
 def test_a_split_of_one_class_has_no_estimates():
     found = estimate_metrics(np.ones(9, int), np.zeros((9, 2)), seed=0)
     assert all(estimate.value is None for estimate in found.values())

@@ -217,6 +217,12 @@ def scored(rows: int = 400) -> tuple[np.ndarray, np.ndarray]:
     return labels == 1, Decision().probabilities(logits)[:, 1]
 
 
+def test_an_isotonic_line_is_finite_where_scores_differ_in_their_last_digit():
+    logits = np.array([[0, -1], [1.2e-16, 1], [0, 1]], np.float32)
+    (line,) = fit_calibrator("isotonic", logits, np.array([0, 1, 1])).lines
+    assert line.probability == pytest.approx((0.2, 0.8))
+
+
 def test_a_target_is_written_with_all_its_digits():
     assert settings(decision_threshold="precision >= 0.9999999").decision_threshold == "precision>=0.9999999"
 
@@ -225,6 +231,11 @@ def test_a_threshold_between_neighbouring_floats_decides_as_the_upper_one():
     upper = np.nextafter(0.5, 1)
     found = choose_threshold(parse_threshold("best_f1"), np.array([True, False]), np.array([upper, 0.5]))
     assert found.value == upper
+
+
+def test_a_threshold_that_flags_nothing_is_above_1():
+    positives, scores = np.array([True, False]), np.array([0.2, 0.9999999])
+    assert choose_threshold(parse_threshold("cost"), positives, scores, false_positive_cost=9).value > 1
 
 
 def test_a_score_that_is_not_a_number_reaches_no_threshold():
@@ -310,6 +321,21 @@ def test_what_a_threshold_reaches_is_recorded_for_each_split():
     assert decision.threshold.reached["val"]["recall"] >= 0.8
     assert decision.threshold.reached["test"]["recall"] == pytest.approx(sk.recall_score(labels, flagged))
     assert decision.threshold.reached["test"]["precision"] == pytest.approx(sk.precision_score(labels, flagged))
+
+
+def test_the_graph_decides_as_the_job_where_probabilities_are_close_to_1():
+    logits = np.zeros((400, 2), np.float32)
+    logits[:, 1] = np.linspace(10, 30, 400)
+    labels = (logits[:, 1] > 20).astype(np.int64)
+    splits = {"logits": {"val": logits}, "labels": {"val": labels}}
+    decision = fit_decision(
+        settings(decision_threshold="precision>=0.9"), **splits, train_counts=np.ones(2), class_weights=np.ones(2)
+    )
+    with torch.no_grad():
+        served = DecisionLayer(decision)(torch.from_numpy(logits)).numpy().astype(np.float64)
+    flagged = decision.decide(served)
+    np.testing.assert_array_equal(flagged, decision.decide(decision.probabilities(logits)))
+    assert decision.threshold.reached["val"]["precision"] == pytest.approx(labels[flagged == 1].mean())
 
 
 CASES = {

@@ -243,13 +243,17 @@ def test_a_small_split_is_called_small(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("share", "text"), [(0, "0%"), (1, "100%"), (0.123, "12.3%"), (0.0004, "0.04%"), (0.9996, "99.96%")]
-)
+    ("share", "text"),
+    [
+        (0, "0%"), (1, "100%"), (0.123, "12.3%"), (0.0004, "0.04%"), (0.9996, "99.96%"), (0.00003, "<0.01%"),
+        (0.99997, ">99.99%"),
+    ],
+)  # fmt: skip
 def test_a_percentage_of_almost_all_is_not_100(share, text):
     assert percent(share) == text
 
 
-@pytest.mark.parametrize("values", [[], [0.0], [3.0, 3.0], [1e-5, 3e-4], [-2, 7], [0.881, 0.962], [1e6, 3e6]])
+@pytest.mark.parametrize("values", [[], [0.0], [3.0, 3.0], [1e-5, 3e-4], [-2, 7], [0.881, 0.962], [0.991231, 0.991287], [1e6, 3e6]])
 def test_an_axis_holds_its_values_and_its_ticks_read_apart(values):
     axis = number_axis("y", values)
     assert all(axis.low <= value <= axis.high for value in values)

@@ -164,6 +164,7 @@ def test_more_classes_have_macro_metrics_slices_and_comparison(tmp_path: Path) -
     assert report["test/auroc"] == pytest.approx(sk.roc_auc_score(frame["label"], scores, multi_class="ovr"))
     assert len(report["slices"]["test"]["market"]) == 3
     assert report["comparison"]["test"]["differences"]["accuracy"] > 0.1
+    assert report["comparison"]["test"]["verdict"] is None  # nothing tests whether the difference is significant
     assert "multiclass_classification_metrics" in read(tmp_path, "evaluation.json")
 
 
@@ -250,6 +251,18 @@ def test_a_previous_model_is_compared_on_the_records_that_both_scored(tmp_path: 
     assert found["verdict"] == "better"
 
 
+def test_a_previous_model_of_other_classes_or_of_another_order_is_refused(tmp_path: Path) -> None:
+    lay_out(tmp_path, test=three_classes(30))
+    lay_out(tmp_path, name="previous_eval_output", test=three_classes(30))
+    previous = input_folder(tmp_path, "metrics", "previous_eval_output") / "metrics.json"
+    for labels, expect in (("abc", 0), ("acb", 1)):
+        previous.write_text(json.dumps({"classes": {"test": [{"label": label} for label in labels]}}))
+        compute(tmp_path, expect=expect)
+    assert message(tmp_path).endswith(
+        "metrics.json: the previous model has the classes ['a', 'c', 'b'], this one ['a', 'b', 'c']"
+    )
+
+
 def test_a_previous_score_may_be_a_column(tmp_path: Path) -> None:
     test, before = scored(400, seed=2), scored(400, seed=2, noise=2.5)
     lay_out(tmp_path / "column", test=test.assign(old=before["prob_class_1"]))
@@ -332,6 +345,31 @@ def test_predictions_that_do_not_fit_are_named(
     assert cause in message(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "settings"),
+    [("label", "x", {"CLASS_LABELS": "0,1"}), ("amount", -3, {"AMOUNT_FIELD": "amount"})],
+)
+def test_an_invalid_cell_of_several_files_is_named_by_its_id(
+    tmp_path: Path, column: str, value: Any, settings: dict[str, str]
+) -> None:
+    """Row 8 of both files is row 3 of the second."""
+    folder = input_folder(tmp_path, "metrics", "eval_output")
+    for number, prefix in enumerate("ab"):
+        frame = scored(5, prefix=prefix).astype({"label": object}).assign(amount=1)
+        frame.loc[2, column] = value if number else frame.loc[2, column]
+        frame.to_csv(folder / f"test_predictions-{number}.csv", index=False)
+    compute(tmp_path, expect=1, **settings)
+    assert f"eval_data: the record with id 'b00002', column {column!r}: " in message(tmp_path)
+
+
+def test_an_invalid_cell_of_processed_data_is_named_in_its_file(tmp_path: Path) -> None:
+    test = scored(5)
+    lay_out(tmp_path, test=test)
+    processed(tmp_path, test=pd.DataFrame({"id": test["id"][::-1], "amount": [1, "x", 1, 1, 1]}))
+    compute(tmp_path, expect=1, AMOUNT_FIELD="amount")
+    assert "test_processed_data.csv: the record with id 'r00003', column 'amount': 'x'" in message(tmp_path)
+
+
 def test_a_previous_model_of_other_records_is_refused(tmp_path: Path) -> None:
     lay_out(tmp_path, test=scored(50))
     lay_out(tmp_path, name="previous_eval_output", test=scored(50, prefix="other"))
@@ -357,6 +395,13 @@ def test_a_training_jobs_own_metrics_are_found_again(calibrated_job: JobPaths, t
         for split in ("val", "test"):
             assert found[f"{split}/{name}"] == pytest.approx(trained[f"{split}/{name}"], abs=1e-6), name
     assert found["decision"]["threshold"]["value"] == trained["decision"]["threshold"]["value"]
+
+
+def test_a_threshold_of_0_assigns_every_record_to_class_1(tmp_path: Path) -> None:
+    lay_out(tmp_path, test=scored(50))
+    job = {"decision": {"threshold": {"value": 0.0}}}
+    (input_folder(tmp_path, "metrics", "eval_output") / "metrics.json").write_text(json.dumps(job))
+    assert compute(tmp_path)["test/recall"] == 1
 
 
 def test_a_second_archive_of_predictions_is_refused(tmp_path: Path) -> None:

@@ -4,12 +4,19 @@ import hashlib
 import json
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from container.archives import extract_archive, write_archive
+from container.serving.answers import write_answer
+from container.serving.media_types import MediaType
+from container.serving.model import Prediction
 from container.steps import payload
+from container.steps.payload import Package, Question, _probabilities
 from container.steps.sample_requests import request_body
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, RecordSettings
@@ -297,6 +304,15 @@ def test_an_input_that_is_wrong_is_named_in_the_message(package, trained_job, tm
 def test_a_setting_that_is_wrong_is_named_in_the_message(package, tmp_path, settings, named):
     root = give(tmp_path, PAYLOAD, model_input=package)
     assert named in failure_of(root, "payload", **settings)
+
+
+@pytest.mark.parametrize("label", ["a, b", "two\nlines", "a\u2028b"])
+def test_an_answer_in_csv_is_read_for_any_label(label):
+    probabilities = np.array([[0.25, 0.75], [0.5, 0.5]])
+    body = write_answer(Prediction(probabilities, [label, label], ["no", label]), MediaType(CSV))
+    package = cast(Package, SimpleNamespace(fitted=SimpleNamespace(class_labels=("no", label))))
+    found = _probabilities(Question(CSV, CSV, Path("request"), 2, answer=body), package)
+    np.testing.assert_array_equal(found, probabilities)
 
 
 def test_text_with_commas_quotes_and_lines_survives_every_format():

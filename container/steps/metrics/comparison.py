@@ -43,10 +43,10 @@ class Comparison:
     no_longer_flagged: Swap | None
 
     @property
-    def verdict(self) -> str:
-        """Return better, worse or no significant difference, by the interval of the difference in AUROC."""
+    def verdict(self) -> str | None:
+        """Return better, worse or no significant difference, by auroc_interval; None without one."""
         if self.auroc_interval is None:
-            return "no significant difference"
+            return None
         low, high = self.auroc_interval
         return "better" if low > 0 else "worse" if high < 0 else "no significant difference"
 

@@ -1,14 +1,53 @@
 """Look up columns that are not in the predictions, by id in the scored tables."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from container.tables.channel_files import Origin
 from container.tables.part_files import PartFiles
 from container.tables.values import keys
-from contracts.errors import ContractError
+from contracts.errors import ContractError, shown
+
+
+@dataclass(frozen=True)
+class Records(Origin):
+    """Rows of one or several files in the order of the predictions; messages name them by their ids.
+
+    Attributes:
+        file: the file, or the folder of several.
+        ids: [N]
+    """
+
+    ids: pa.ChunkedArray = field(kw_only=True)
+    id_field: str = field(kw_only=True)
+
+    @classmethod
+    def of(cls, parts: PartFiles, ids: pa.ChunkedArray, id_field: str) -> Self:
+        """Return the rows of `parts` with these ids."""
+        first, *others = parts.files
+        return cls(first.parent if others else first, ids=ids, id_field=id_field)
+
+    def row(self, index: int) -> str:
+        return f"{self.file}: the record with {self.id_field} {shown(self.ids[int(index)].as_py())}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a split's records.
+
+    Attributes:
+        cells: [N]
+        records: of the files that have the column.
+    """
+
+    name: str
+    cells: pa.ChunkedArray
+    records: Records
 
 
 def look_up(ids: pa.ChunkedArray, parts: PartFiles, *, id_field: str, columns: Sequence[str]) -> pa.Table:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from container.evaluation.predictions import SplitPredictions
 from container.preprocessing.labels import LabelMap
 from container.steps.metrics.computation import MetricOptions, ModelMetrics, SplitInput, compute_model_metrics
-from container.steps.metrics.joined_columns import look_up, positions
+from container.steps.metrics.joined_columns import Column, Records, look_up, positions
 from container.steps.metrics.read_predictions import (
     PredictionFiles,
     find_labels,
@@ -24,7 +24,7 @@ from container.steps.metrics.read_predictions import (
 from container.steps.metrics.reports import metrics_content, model_statistics, report_content
 from container.steps.metrics.summary import metrics_summary
 from container.steps.program import StepRun
-from container.tables.channel_files import Origin, missing_column
+from container.tables.channel_files import missing_column
 from container.tables.data_files import data_files
 from container.tables.part_files import PartFiles, open_part_files
 from container.tables.values import keys, numbers
@@ -58,18 +58,20 @@ def run(step: StepRun) -> None:
         given=settings.class_labels or files.class_labels,
         num_classes=max(len(scores), 2),
     )
-    read = {name: _encoded(split, labels, files.splits[name]) for name, split in read.items()}
+    read = {
+        name: _encoded(split, labels, Records.of(files.splits[name], split.ids, settings.id_field))
+        for name, split in read.items()
+    }
     previous_folder = step.input("previous_eval_output")
     previous = None if previous_folder is None else find_predictions(previous_folder, scratch=step.scratch)
     inputs = {
-        name: _split_input(step, split, files.splits[name], previous, num_classes=len(labels.labels))
-        for name, split in read.items()
+        name: _split_input(step, split, files.splits[name], previous, labels=labels) for name, split in read.items()
     }
-    threshold = settings.decision_threshold or files.threshold or DEFAULT_THRESHOLD
+    threshold = _first(settings.decision_threshold, files.threshold, DEFAULT_THRESHOLD)
     options = MetricOptions(
         class_labels=labels.labels,
         threshold=threshold,
-        previous_threshold=(previous and previous.threshold) or threshold,
+        previous_threshold=_first(previous and previous.threshold, threshold),
         flagged_shares=settings.flagged_shares,
         false_positive_rate=settings.false_positive_rate,
         min_group_rows=settings.min_group_rows,
@@ -77,17 +79,22 @@ def run(step: StepRun) -> None:
     _write(step, compute_model_metrics(inputs, options))
 
 
-def _encoded(split: SplitPredictions, labels: LabelMap, parts: PartFiles) -> SplitPredictions:
+def _first(*thresholds: float | None) -> float:
+    """Return the first threshold that is given; it may be 0."""
+    return next(value for value in thresholds if value is not None)
+
+
+def _encoded(split: SplitPredictions, labels: LabelMap, records: Records) -> SplitPredictions:
     if split.raw_labels is None:
         return split
     try:
-        return replace(split, labels=labels.encode(split.raw_labels, origin=Origin(parts.files[0])))
+        return replace(split, labels=labels.encode(split.raw_labels, origin=records))
     except ContractError as error:
         raise ContractError(error.cause, "Correct the row, or list every label in CLASS_LABELS.") from None
 
 
 def _split_input(
-    step: StepRun, split: SplitPredictions, parts: PartFiles, previous: PredictionFiles | None, *, num_classes: int
+    step: StepRun, split: SplitPredictions, parts: PartFiles, previous: PredictionFiles | None, *, labels: LabelMap
 ) -> SplitInput:
     """Collect amounts, groups and previous scores of a split's records."""
     settings: ModelMetricsSettings = step.settings
@@ -97,46 +104,46 @@ def _split_input(
     amounts = None
     if amount is not None:
         fix = "Dollar recall is a share of a sum of amounts; write them as positive numbers."
-        amounts = _bounded(columns[amount], amount, parts, highest=np.inf, problem="below 0", fix=fix)
+        amounts = _bounded(columns[amount], highest=np.inf, problem="below 0", fix=fix)
     before = None
     if score is not None:
         if previous is not None:
             raise ContractError("PREVIOUS_SCORE_FIELD: is set, but previous_eval_output exists too", "Use one of them.")
-        if num_classes != 2:
+        if len(labels.labels) != 2:
             raise ContractError(
-                f"PREVIOUS_SCORE_FIELD: is a score of class 1, and there are {num_classes} classes",
+                f"PREVIOUS_SCORE_FIELD: is a score of class 1, and there are {len(labels.labels)} classes",
                 "Provide the previous model's predictions as previous_eval_output.",
             )
         fix = "Write numbers from 0 to 1, or correct PREVIOUS_SCORE_FIELD."
-        of_class_1 = _bounded(columns[score], score, parts, highest=1.0, problem="not a probability", fix=fix)
+        of_class_1 = _bounded(columns[score], highest=1.0, problem="not a probability", fix=fix)
         before = np.stack([1 - of_class_1, of_class_1], axis=1)
     elif previous is not None:
-        before = _previous_probabilities(settings, split, previous, num_classes=num_classes)
-    groups = {name: keys(columns[name]).to_pylist() for name in settings.group_fields}
+        before = _previous_probabilities(settings, split, previous, labels=labels)
+    groups = {name: keys(columns[name].cells).to_pylist() for name in settings.group_fields}
     return SplitInput(predictions=split, amounts=amounts, groups=groups, previous=before)
 
 
-def _columns(
-    step: StepRun, split: SplitPredictions, parts: PartFiles, names: Sequence[str]
-) -> Mapping[str, pa.ChunkedArray]:
+def _columns(step: StepRun, split: SplitPredictions, parts: PartFiles, names: Sequence[str]) -> Mapping[str, Column]:
     """Return further columns of a split's records, from the predictions or else from processed_data."""
-    columns: dict[str, pa.ChunkedArray] = {}
+    columns: dict[str, Column] = {}
+    id_field = step.settings.id_field
     present = [name for name in names if name in parts.columns]
     if present:
         table = pa.concat_tables([part.table for part in parts.iter_tables(present)])
-        columns |= {name: table[name] for name in present}
+        records = Records.of(parts, split.ids, id_field)
+        columns |= {name: Column(name, table[name], records) for name in present}
     missing = [name for name in names if name not in present]
     if not missing:
         return columns
     processed = _processed_files(step, split.split)
     if processed is None:
         raise missing_column(missing[0], parts.columns, f"{split.split} predictions, and there is no processed_data")
-    id_field = step.settings.id_field
     for name in (id_field, *missing):
         if name not in processed.columns:
             raise missing_column(name, processed.columns, f"processed_data of {split.split}")
     joined = look_up(split.ids, processed, id_field=id_field, columns=missing)
-    return columns | {name: joined[name] for name in missing}
+    records = Records.of(processed, split.ids, id_field)
+    return columns | {name: Column(name, joined[name], records) for name in missing}
 
 
 def _processed_files(step: StepRun, split: str) -> PartFiles | None:
@@ -152,7 +159,7 @@ def _processed_files(step: StepRun, split: str) -> PartFiles | None:
 
 
 def _previous_probabilities(
-    settings: ModelMetricsSettings, split: SplitPredictions, previous: PredictionFiles, *, num_classes: int
+    settings: ModelMetricsSettings, split: SplitPredictions, previous: PredictionFiles, *, labels: LabelMap
 ) -> np.ndarray | None:
     """Return the previous model's probabilities of the same records, NaN for other records [N, K].
 
@@ -164,11 +171,14 @@ def _previous_probabilities(
         return None
     scores = score_columns(previous, settings.score_fields)
     read = read_split(split.split, parts, id_field=settings.id_field, label_field=settings.label_field, scores=scores)
-    if read.probabilities.shape[1] != num_classes:
-        raise ContractError(
-            f"{parts.files[0]}: the previous model has {read.probabilities.shape[1]} classes, this one {num_classes}",
-            "Compare models of the same classes.",
-        )
+    fix = "Compare models of the same classes in the same order."
+    classes, num_classes = read.probabilities.shape[1], len(labels.labels)
+    if classes != num_classes:
+        raise ContractError(f"{parts.files[0]}: the previous model has {classes} classes, this one {num_classes}", fix)
+    known = previous.class_labels
+    if known is not None and not LabelMap(labels.column, known).keys.equals(labels.keys):
+        cause = f"the previous model has the classes {list(known)}, this one {list(labels.labels)}"
+        raise ContractError(f"{previous.folder / artifacts.METRICS}: {cause}", fix)
     rows = positions(split.ids, read.ids)
     scored = rows.is_valid().to_numpy(zero_copy_only=False)
     if not scored.any():
@@ -182,14 +192,15 @@ def _previous_probabilities(
     return probabilities
 
 
-def _bounded(
-    column: pa.ChunkedArray, name: str, parts: PartFiles, *, highest: float, problem: str, fix: str
-) -> np.ndarray:
+def _bounded(column: Column, *, highest: float, problem: str, fix: str) -> np.ndarray:
     """Return a column's numbers, after a check that they are between 0 and `highest`. [N]"""
-    values = numbers(column, name, origin=Origin(parts.files[0]))
+    try:
+        values = numbers(column.cells, column.name, origin=column.records)
+    except ContractError as error:
+        raise ContractError(error.cause, fix) from None
     invalid = np.flatnonzero((values < 0) | (values > highest))
     if len(invalid):
-        where = f"record {invalid[0] + 1} of {parts.files[0].name}, column {name!r}"
+        where = f"{column.records.row(invalid[0])}, column {column.name!r}"
         raise ContractError(f"{where}: {values[invalid[0]]:g} is {problem}", fix)
     return values
 
