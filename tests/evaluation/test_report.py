@@ -253,7 +253,10 @@ def test_a_percentage_of_almost_all_is_not_100(share, text):
     assert percent(share) == text
 
 
-@pytest.mark.parametrize("values", [[], [0.0], [3.0, 3.0], [1e-5, 3e-4], [-2, 7], [0.881, 0.962], [0.991231, 0.991287], [1e6, 3e6]])
+@pytest.mark.parametrize(
+    "values",
+    [[], [0.0], [3.0, 3.0], [1e-5, 3e-4], [-2, 7], [0.881, 0.962], [0.991231, 0.991287], [1e6, 3e6]],
+)
 def test_an_axis_holds_its_values_and_its_ticks_read_apart(values):
     axis = number_axis("y", values)
     assert all(axis.low <= value <= axis.high for value in values)
