@@ -34,8 +34,9 @@ SHAPE_KEYS = frozenset(
     """.split()  # noqa: SIM905
 )
 
-# Keys that every BERT config has, which need no check by transformers: its import takes seconds.
-_PLAIN_BERT = frozenset({*ENCODER_SIZES, "intermediate_size", "max_position_embeddings"})
+# Keys of BERT's config, with values of their types, that need no check by transformers: its import takes seconds.
+_PLAIN_BERT = {**ENCODER_SIZES, "intermediate_size": 512, "max_position_embeddings": 512}
+_PLAIN_BERT |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 
 # Names of BERT's sizes in other families.
 _OTHER_NAMES = {
@@ -74,10 +75,12 @@ def scratch_config(
     given = dict(encoder_config)
     model_type = str(given.pop("model_type", "bert"))
     schema = None
-    if model_type != "bert" or not set(given) <= _PLAIN_BERT:
+    if model_type == "bert" and given.keys() <= _PLAIN_BERT.keys():
+        _check_values(given, _PLAIN_BERT)
+    else:
         schema = _ask(model_type, given)
         given = {schema.aliases.get(key, key): value for key, value in given.items()}
-    known = schema.defaults if schema else dict.fromkeys((*_PLAIN_BERT, "pad_token_id"), 0)
+    known = schema.defaults if schema else {**_PLAIN_BERT, "pad_token_id": 0}
     aliases = schema.aliases if schema else {}
     config: dict[str, Any] = {"model_type": model_type}
     for key, size in ENCODER_SIZES.items():

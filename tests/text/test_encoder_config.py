@@ -12,6 +12,7 @@ from container.text.transformers_process import describe_config
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
+from contracts.presets import RULES
 from testing.jobs import CONFIGURATION
 
 BERT = {
@@ -47,6 +48,12 @@ def test_a_value_of_the_wrong_type_or_out_of_range_is_named_with_its_range(
         scratch_config(values, vocab_size=100, special_ids={}, max_sen_len=24)
     assert words in raised.value.cause
     assert raised.value.fix
+
+
+def test_the_small_encoder_of_the_presets_needs_no_import_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(encoder_config, "_answer")
+    (rule,) = (rule for rule in RULES if rule.setting == "encoder_config")
+    assert scratch_config(rule.value, vocab_size=100, special_ids={}, max_sen_len=24)["hidden_dropout_prob"] == 0.3
 
 
 def test_the_sizes_of_a_from_scratch_encoder_are_checked_before_data_is_prepared(tmp_path: Any) -> None:
