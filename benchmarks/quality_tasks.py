@@ -7,7 +7,7 @@ nor on Debian's list of packages, which apt keeps on Debian and its derivatives.
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -150,7 +150,27 @@ def _read_packages() -> pd.DataFrame:
     packages["Dependencies"] = packages["Depends"].str.count(",") + 1
     for column in ("Size", "Installed-Size"):
         packages[column] = packages[column].astype(float)
-    return packages.drop_duplicates("Source")
+    return packages.sort_values("Package").drop_duplicates("Source")  # apt's order is not always the same
+
+
+def _packages(
+    name: str,
+    table: Callable[[], pd.DataFrame],
+    *,
+    texts: Sequence[str],
+    categories: Sequence[str],
+    rows: tuple[int, int, int],
+) -> Task:
+    """Return a task on packages; `categories` besides maintainer and architecture."""
+    roles = ("text_name",) if len(texts) == 1 else ("primary_text_name", "secondary_text_name")
+    settings = {
+        "id_name": "Package",
+        "label_name": "label",
+        "tab_field_list": ["Size", "Installed-Size", "Dependencies"],
+        "cat_field_list": [*categories, "Maintainer", "Architecture"],
+        "model_class": "multimodal_bert" if len(texts) == 1 else "trimodal_bert",
+    }
+    return Task(UNSEEN / name, {**dict(zip(roles, texts, strict=True)), **settings}, table, rows)
 
 
 def _topics() -> pd.DataFrame:
@@ -212,32 +232,9 @@ TASKS = {
         _passengers,
         (800, 200, 313),
     ),
-    "topic": Task(
-        UNSEEN / "topic",
-        {
-            "id_name": "Package",
-            "primary_text_name": "Description",
-            "secondary_text_name": "Depends",
-            "label_name": "label",
-            "tab_field_list": ["Size", "Installed-Size", "Dependencies"],
-            "cat_field_list": ["Maintainer", "Architecture"],
-            "model_class": "trimodal_bert",
-        },
-        _topics,
-        (6000, 1200, 2000),
-    ),
-    "interface": Task(
-        UNSEEN / "interface",
-        {
-            "id_name": "Package",
-            "text_name": "Description",
-            "label_name": "label",
-            "tab_field_list": ["Size", "Installed-Size", "Dependencies"],
-            "cat_field_list": ["Section", "Maintainer", "Architecture"],
-            "model_class": "multimodal_bert",
-        },
-        _interfaces,
-        (2400, 600, 900),
+    "topic": _packages("topic", _topics, texts=("Description", "Depends"), categories=[], rows=(6000, 1200, 2000)),
+    "interface": _packages(
+        "interface", _interfaces, texts=("Description",), categories=["Section"], rows=(2400, 600, 900)
     ),
 }
 REVIEWS = ("recommended", "rating", "effectiveness", "side_effects")

@@ -86,8 +86,10 @@ def percent(share: float) -> str:
     value = 100 * share
     if value in (0, 100):
         return f"{value:.0f}%"
-    if not 0.005 < value < 99.995:
-        return "<0.01%" if value < 50 else ">99.99%"
+    if 0 < value < 0.005:
+        return "<0.01%"
+    if 99.995 <= value < 100:
+        return ">99.99%"
     return f"{value:.1f}%" if 1 <= value <= 99 else f"{value:.2f}%"
 
 

@@ -208,17 +208,16 @@ def _take_pooler(backbone: PreTrainedModel) -> nn.Linear | None:
 
 
 def _reinitialize_last_layers(field: TextField, backbone: PreTrainedModel, family: EncoderFamily) -> None:
-    count = field.reinit_layers
-    layers = encoder_layers(backbone, family)
-    if layers is None or family.shared_layers:
-        if count:
-            logger.warning(
-                "reinit_layers: the default of %d is not applied: %s's encoder is of model_type %r, %s.",
-                count, field.role, backbone.config.model_type, family.without_own_layers,
-            )  # fmt: skip
+    """Reinitialize as many layers as set; none if the encoder has fewer, which only a default can ask for."""
+    count, layers = field.reinit_layers, encoder_layers(backbone, family) if family.has_own_layers else None
+    own = [] if layers is None else list(layers)
+    if count > len(own):
+        logger.warning(
+            "reinit_layers: the default of %d is not applied: %s's encoder, of model_type %r, has %d known layers with "
+            "weights of their own.", count, field.role, backbone.config.model_type, len(own),
+        )  # fmt: skip
         return
-    assert count <= len(layers), "container/parallel/encoder_checks.py refuses more layers"
-    for layer in layers[len(layers) - count :]:
+    for layer in own[len(own) - count :]:
         reinitialize(layer, std=_std(backbone.config))
 
 

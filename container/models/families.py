@@ -46,7 +46,8 @@ class EncoderFamily:
 
     @property
     def without_own_layers(self) -> str:
-        """Return why layers cannot be treated one by one, for a message."""
+        """Return why layers cannot be treated one by one, after the name of an encoder; only without has_own_layers."""
+        assert not self.has_own_layers
         return "whose layers share one set of weights" if self.shared_layers else "whose layers are not known"
 
     @property

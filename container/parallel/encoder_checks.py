@@ -70,8 +70,7 @@ def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegree
     if hp.architecture.encoder != "transformer":
         _check_no_split(hp, degrees)
         return
-    reinitialized = any(field.reinit_layers and field.tokenizer != FROM_SCRATCH for field in hp.text_fields)
-    if degrees.pp > 1 or degrees.tp > 1 or hp.layer_lr_decay < 1 or reinitialized:
+    if degrees.pp > 1 or degrees.tp > 1 or hp.layer_lr_decay < 1 or _reinitialized(hp):
         check_against_model(degrees, hp, _encoders(paths, hp))
 
 
@@ -171,14 +170,28 @@ def _check_own_layers(encoder: EncoderShape, setting: str, fix: str) -> None:
         )
 
 
+def _reinitialized(hp: Hyperparameters) -> dict[str, tuple[str, int]]:
+    """Return the reinit_layers above 0 that were set for pretrained encoders: name and value, by the text's role.
+
+    A default counts for nothing: it is not applied to an encoder without so many layers of its own.
+    """
+    chosen = hp.model_fields_set
+    sources = {field.role: field.source("reinit_layers", chosen) for field in hp.text_fields}
+    return {
+        field.role: (sources[field.role], field.reinit_layers)
+        for field in hp.text_fields
+        if field.reinit_layers and field.tokenizer != FROM_SCRATCH and sources[field.role] in chosen
+    }
+
+
 def _check_reinitialized(hp: Hyperparameters, encoders: list[EncoderShape]) -> None:
-    for field, encoder in zip(hp.text_fields, encoders, strict=True):
-        name, count = field.source("reinit_layers", hp.model_fields_set), field.reinit_layers
-        if field.tokenizer == FROM_SCRATCH or not count:
+    reinitialized = _reinitialized(hp)
+    for encoder in encoders:
+        if encoder.role not in reinitialized:
             continue
-        if name in hp.model_fields_set:  # a default is not applied to an encoder without layers of its own
-            _check_own_layers(encoder, f"{name}: is {count}", f"Set {name} to 0")
-        if encoder_family(encoder.model_type).has_own_layers and count > encoder.layers:
+        name, count = reinitialized[encoder.role]
+        _check_own_layers(encoder, f"{name}: is {count}", f"Set {name} to 0")
+        if count > encoder.layers:
             raise ContractError(
                 f"{name}: is {count}, but {encoder.role}'s encoder {encoder.name!r} has {encoder.layers} layers",
                 f"Set {name} to at most {encoder.layers}.",

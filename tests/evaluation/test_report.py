@@ -246,7 +246,7 @@ def test_a_small_split_is_called_small(tmp_path):
     ("share", "text"),
     [
         (0, "0%"), (1, "100%"), (0.123, "12.3%"), (0.0004, "0.04%"), (0.9996, "99.96%"), (0.00003, "<0.01%"),
-        (0.99997, ">99.99%"),
+        (0.99997, ">99.99%"), (-0.01, "-1.00%"), (1.5, "150.00%"),
     ],
 )  # fmt: skip
 def test_a_percentage_of_almost_all_is_not_100(share, text):

@@ -221,6 +221,20 @@ def test_shared_layers_are_not_reinitialized(tmp_path: Path, caplog: pytest.LogC
     files = pretrained(tmp_path / "e", "albert")
     kept = encoder_state(files)
     assert "the default of 2 is not applied" in caplog.text
+    assert_pretrained(kept, files)
+
+
+def test_a_default_of_more_layers_than_there_are_reinitializes_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = pretrained(tmp_path / "e", num_hidden_layers=1)
+    kept = encoder_state(files)
+    assert "the default of 2 is not applied" in caplog.text
+    assert_pretrained(kept, files)
+
+
+def assert_pretrained(kept: dict[str, Tensor], files: Files) -> None:
+    assert files.weights_folder is not None
     expected = AutoModel.from_pretrained(files.weights_folder).state_dict()
     assert all(torch.equal(kept[f"backbone.{name}"], expected[name]) for name in expected if "pooler" not in name)
 

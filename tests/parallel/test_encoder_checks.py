@@ -153,6 +153,7 @@ def test_layers_are_reinitialized_on_request_only_if_the_encoder_has_separate_la
 def test_more_reinitialized_layers_than_there_are_is_an_error():
     pretrained = {"tokenizer": "some-encoder", "encoder_config": {}}
     check(1, [shape(BASE)], **pretrained, reinit_layers=12)
+    check(1, [shape({**BASE, "num_hidden_layers": 1})], **pretrained)  # the default, 2, is not applied
     message = refusal(1, [shape(BASE)], **pretrained, reinit_layers=13)
     assert "reinit_layers: is 13, but text's encoder 'some-encoder' has 12 layers" in message
     message = refusal(1, two(BASE, BASE), **pretrained, secondary_reinit_layers=13)
