@@ -24,6 +24,17 @@ from contracts.ports import free_port
 
 logger = logging.getLogger(__name__)
 
+# Environment variables of workers that the user did not set. Batches differ in shape: oneDNN, and torch's layer around
+# it, keep a kernel for each shape, by default the last 1,024, which take a gigabyte; torch's allocator would fragment
+# the memory of a GPU.
+DEFAULTS = MappingProxyType(
+    {
+        "TOKENIZERS_PARALLELISM": "false",
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32",
+        "LRU_CACHE_CAPACITY": "32",
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+    }
+)
 STOP_GRACE = 110  # seconds; SageMaker kills 120 s after its SIGTERM
 _POLL = 0.1
 _REPORT_GRACE = 15.0  # seconds that workers have to report a cause after those of another host failed
@@ -219,8 +230,7 @@ class Workers:
         return {
             "OMP_NUM_THREADS": str(max(1, available_cores() // self._num_workers)),
             **_waiting(os.environ),
-            "TOKENIZERS_PARALLELISM": "false",
-            "PYTORCH_ALLOC_CONF": "expandable_segments:True",  # for batches of different lengths
+            **DEFAULTS,
             **network_environment(self._control.topology, self._control.address()),
             **self._variables,
             **os.environ,

@@ -15,6 +15,7 @@ from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh, init_distributed
 from container.processes import die_with_parent, set_up_logging
 from container.training.affinity import stay_near
+from container.training.cpu_products import choose_matrix_products
 from container.training.distill import distill
 from container.training.job_data import JobData
 from container.training.members import predict_members
@@ -38,6 +39,7 @@ def run(job: Job, stop: StopFlag) -> None:
     degrees = ParallelDegrees.resolve(job.hp, dist.get_world_size(), per_host=per_host)
     ranks = build_mesh(degrees, timeout_minutes=timeout)
     stay_near(ranks.device)
+    choose_matrix_products(ranks.device)
     data = JobData.open(job)
     if job.kind == "trial":
         train_only(job, ranks, data=data, stop=stop)
