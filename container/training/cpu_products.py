@@ -20,21 +20,30 @@ def choose_matrix_products(device: torch.device, cpu_info: Path = _CPU_INFO) -> 
 
     torch computes them with MKL, which uses AVX-512 on Intel processors only.
     """
-    if device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX512" and _is_amd(cpu_info):
-        use_onednn()
+    slow = device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX512" and _is_amd(cpu_info)
+    if slow and use_onednn():
         logger.info("oneDNN computes large float32 matrix products: MKL is slower on this processor.")
 
 
-def use_onednn() -> None:
-    """Replace torch's kernels of `mm` and `addmm` on the CPU; autograd and DTensor call these, too."""
-    if _registered or not torch.backends.mkldnn.is_available():
-        return
+def use_onednn() -> bool:
+    """Replace torch's kernels of `mm` and `addmm` on the CPU; autograd and DTensor call these, too.
+
+    Returns:
+        False if torch has no oneDNN, or if its interface, which is not public, has changed.
+    """
+    if _registered:
+        return True
+    try:
+        _linear(torch.ones(1, 1), torch.ones(1, 1), None)
+    except (AttributeError, RuntimeError, TypeError):
+        return False
     library = Library("aten", "IMPL")
     with warnings.catch_warnings():  # torch warns of a kernel that is replaced
         warnings.simplefilter("ignore")
         library.impl("mm", _mm, "CPU", allow_override=True)
         library.impl("addmm", _addmm, "CPU", allow_override=True)
     _registered.append(library)
+    return True
 
 
 def _is_amd(cpu_info: Path) -> bool:

@@ -59,6 +59,15 @@ def test_amd_processors_with_avx512_use_onednn(monkeypatch, tmp_path, machine, c
     assert bool(calls) == chosen
 
 
+def test_another_interface_of_onednn_leaves_the_products_to_torch(monkeypatch):
+    def changed(left, right, bias):
+        raise TypeError
+
+    monkeypatch.setattr(cpu_products, "_linear", changed)
+    assert not cpu_products.use_onednn()
+    assert not cpu_products._registered
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_layer_and_its_gradients_are_those_of_torch(bias):
     in_a_process_of_its_own(f"""
