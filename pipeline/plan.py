@@ -134,12 +134,18 @@ class Plan:
 
 
 def make_plan(
-    config: PipelineConfig, outside: Mapping[str, str], *, tuner: bool = False, hosts: int | None = None
+    config: PipelineConfig,
+    outside: Mapping[str, str],
+    *,
+    section: str = "inputs",
+    tuner: bool = False,
+    hosts: int | None = None,
 ) -> Plan:
     """Check a configuration as a whole.
 
     Args:
         outside: local folder or S3 URI of each external input, which no step writes, by logical name.
+        section: of the configuration that `outside` is from, for errors.
         tuner: whether SageMaker's tuner runs the search, if the configuration says so.
         hosts: instances that train; None = those of the configuration.
 
@@ -164,11 +170,11 @@ def make_plan(
         hyperparameters = {name: value for name, value in hyperparameters.items() if name not in search.space}
         hyperparameters["early_stop_metric"] = from_sections["early_stop_metric"] = search.metric
     _require_known("settings", config.settings, (step.name for step in ORDER), "step")
-    _require_known("inputs", outside, outside_inputs(), "external input")
+    _require_known(section, outside, outside_inputs(), "external input")
     optional = {TRACKING.name: config.tracked_by_step, BATCH_SCORE.name: config.batch_score is not None}
     on = [contract for contract in ORDER if optional.get(contract.name, True)]
     given = {f"settings.{name}": name for name in config.settings}
-    given |= {f"inputs.{name}": outside_inputs()[name][0].name for name in outside}
+    given |= {f"{section}.{name}": outside_inputs()[name][0].name for name in outside}
     for place, step in given.items():
         if step not in {contract.name for contract in on}:
             raise ContractError(
@@ -176,7 +182,15 @@ def make_plan(
             )
     reserved = search.reserved if search is not None else 0
     steps = tuple(
-        _plan_step(contract, config, hyperparameters=hyperparameters, outside=outside, hp=hp, reserved=reserved)
+        _plan_step(
+            contract,
+            config,
+            hyperparameters=hyperparameters,
+            outside=outside,
+            section=section,
+            hp=hp,
+            reserved=reserved,
+        )
         for contract in on
     )
     return Plan(steps, _texts(hyperparameters), frozenset(from_sections), search)
@@ -188,6 +202,7 @@ def _plan_step(
     *,
     hyperparameters: Mapping[str, Any],
     outside: Mapping[str, str],
+    section: str,
     hp: Hyperparameters,
     reserved: int,
 ) -> StepPlan:
@@ -205,15 +220,15 @@ def _plan_step(
         ),
     )
     written: dict[str, str] = {}  # where the user wrote a setting that is elsewhere in the configuration
-    for section, fields, values in sections:
+    for origin, fields, values in sections:
         for field, name in fields.items():
             if field in given:
                 raise ContractError(
-                    f"settings.{contract.name}.{field}: repeats {section}.{name}",
-                    f"Remove it, and set {section}.{name}.",
+                    f"settings.{contract.name}.{field}: repeats {origin}.{name}",
+                    f"Remove it, and set {origin}.{name}.",
                 )
             given[field] = values[name]
-            written[field] = f"{section}.{name}"
+            written[field] = f"{origin}.{name}"
     try:
         settings = contract.settings.model_validate(given)
     except ValidationError as error:
@@ -225,22 +240,26 @@ def _plan_step(
             f"{key}: {value}{first['msg'].removeprefix('Value error, ')}",
             f"{decimal_comma(first['input'])}Correct it; docs/pipeline.md lists the settings.",
         ) from None
+    environment = settings.to_environment()
+    for field in settings.model_fields_set:
+        if not environment.get(field.upper(), "set").strip():  # the step would take an empty variable as not set
+            key = written.get(field, f"settings.{contract.name}.{field}")
+            raise ContractError(f"{key}: is empty", "Give it a text, or remove it.")
     inputs = {name: uri for name, uri in outside.items() if outside_inputs()[name][0] is contract}
     _check_against_training(settings, hp)
-    _check_comparison(settings, inputs)
+    _check_comparison(settings, inputs, section)
     for folder in contract.inputs:
         if folder.required and source(contract, folder) is None and folder.name not in inputs:
-            raise ContractError(f"inputs.{folder.name}: is missing", f"Provide it: {folder.about}")
+            raise ContractError(f"{section}.{folder.name}: is missing", f"Provide it: {folder.about}")
     if contract is DATA_LOADING and ("input_data" in inputs) == bool(given.get("generate_rows")):
         raise ContractError(
-            "inputs.input_data: is set, and settings.DataLoading.generate_rows is set too"
+            f"{section}.input_data: is set, and settings.DataLoading.generate_rows is set too"
             if inputs
-            else "inputs.input_data: is missing, and settings.DataLoading.generate_rows is not set",
-            "Set inputs.input_data to your table's folder, or generate_rows to a number of demo rows.",
+            else f"{section}.input_data: is missing, and settings.DataLoading.generate_rows is not set",
+            f"Set {section}.input_data to your table's folder, or generate_rows to a number of demo rows.",
         )
     command = tuple(contract.command_line()) if contract.command else ()
     variables = {field.upper(): name for field, name in repeated.items()}
-    environment = settings.to_environment()
     training = contract.kind == "training"
     in_file: dict[str, str] = {}  # a registered or hosted model has no inputs
     if any(folder.name == "settings" for folder in contract.inputs):
@@ -283,17 +302,17 @@ def _check_against_training(settings: StepSettings, hp: Hyperparameters) -> None
                 )
 
 
-def _check_comparison(settings: StepSettings, inputs: Mapping[str, str]) -> None:
+def _check_comparison(settings: StepSettings, inputs: Mapping[str, str], section: str) -> None:
     """Raise ContractError if the metrics are compared with those of no model, or of two."""
     if not isinstance(settings, ModelMetricsSettings):
         return
     place, metric = f"settings.{MODEL_METRICS.name}.previous_score_field", settings.decision_metric
     if settings.previous_score_field is not None and PREVIOUS in inputs:
-        raise ContractError(f"{place}: is set, and inputs.{PREVIOUS} is set too", "Set one of them.")
+        raise ContractError(f"{place}: is set, and {section}.{PREVIOUS} is set too", "Set one of them.")
     if metric.endswith("_difference") and settings.previous_score_field is None and PREVIOUS not in inputs:
         raise ContractError(
             f"condition.metric: {metric!r} compares with a previous model, and there is none",
-            f"Set inputs.{PREVIOUS} or {place}, or use another metric.",
+            f"Set {section}.{PREVIOUS} or {place}, or use another metric.",
         )
 
 

@@ -16,6 +16,7 @@ from pipeline.aws.parameters import (
     THRESHOLD,
     TO_BEAT,
     ParameterSpec,
+    instance_count_parameter,
     machine_of,
     parameter_specs,
     sdk_parameters,
@@ -46,7 +47,7 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
     """
     if config.aws is None:
         raise ContractError("aws: is missing", "Add the section aws: region, role, image and bucket at least.")
-    plan = make_plan(config, config.aws.inputs, tuner=True)
+    plan = make_plan(config, config.aws.inputs, section="aws.inputs", tuner=True)
     if plan.tuner is not None and config.aws.training.tensorboard:
         raise ContractError(
             "aws.training.tensorboard: is true, but training jobs of SageMaker's tuner cannot upload curves",
@@ -190,6 +191,10 @@ def checkpoint_key(
         "hyperparameters": dict(plan.hyperparameters),
         **({"tuning": config.tuning.model_dump(mode="json")} if config.tuning is not None and plan.tuner else {}),
         "steps": {step.contract.name: [dict(step.environment), dict(step.outside)] for step in trained_from},
+        "instances": {  # each writes files of its own, so their number decides the order of the rows
+            name: str(overrides.get(instance_count_parameter(name), machine_of(config, name).instance_count))
+            for name in (step.contract.name for step in trained_from if step.contract.kind == "processing")
+        },
         "overrides": {
             # Other parameters, such as instance types, do not change the training: a job can resume with new values.
             name: str(value)

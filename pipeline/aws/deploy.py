@@ -1,10 +1,13 @@
 """Create or update the pipeline on AWS, and start it."""
 
 import hashlib
+import json
 import math
 import sys
 from collections.abc import Mapping
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from contracts.errors import ContractError, shown
 from contracts.spelling import did_you_mean
@@ -15,6 +18,7 @@ from pipeline.aws.parameters import (
     CHECKPOINT_KEY,
     HYPERPARAMETER_PREFIX,
     INPUT_PREFIX,
+    INSTANCE_COUNT,
     INSTANCE_TYPE,
     THRESHOLD,
     TO_BEAT,
@@ -24,8 +28,8 @@ from pipeline.aws.parameters import (
 )
 from pipeline.aws.session import aws_session, sagemaker_sdk
 from pipeline.config import PipelineConfig
-from pipeline.config_aws import Aws
-from pipeline.config_types import check_s3_folder
+from pipeline.config_aws import Aws, Machine
+from pipeline.config_types import S3Folder
 from pipeline.decision import decision_value, limit_to_beat
 from pipeline.graph import inputs_of
 from pipeline.plan import make_plan
@@ -59,29 +63,50 @@ def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
         _check_storage(config, specs, values)
     session = aws_session(aws.region, aws.bucket)
     client, s3 = session.sagemaker_client, session.boto_session.client("s3")
+    _require_upserted(config, specs, client)
     if TO_BEAT in specs and TO_BEAT not in values:
         registered = registered_metric(config, client, s3)
         if registered is not None:
             values[TO_BEAT] = limit_to_beat(config.condition, registered)
+        elif THRESHOLD in values:
+            values[TO_BEAT] = values[THRESHOLD]
     data = {name: _entity_tags(s3, values.get(f"{INPUT_PREFIX}{name}", uri)) for name, uri in _compared(aws).items()}
     for step in plan.steps:
         if (parameter := data_key_parameter(step.contract.name)) in specs:
             tags = sorted(each for name in step.outside for each in data[name])
             values.setdefault(parameter, hashlib.sha256("\n".join(tags).encode()).hexdigest()[:16])
     values.setdefault(CHECKPOINT_KEY, checkpoint_key(config, plan, values, data=data))
+    response = client.start_pipeline_execution(
+        PipelineName=config.name,
+        PipelineParameters=[{"Name": name, "Value": str(value)} for name, value in sorted(values.items())],
+    )
+    return response["PipelineExecutionArn"]
+
+
+def _require_upserted(config: PipelineConfig, specs: Mapping[str, ParameterSpec], client: Any) -> None:
+    """Raise ContractError unless the pipeline exists and its parameters have the configuration's values.
+
+    After an edit without `upsert`, the execution would have the earlier values, and its checkpoints the later key.
+    """
+    assert config.aws is not None
     try:
-        response = client.start_pipeline_execution(
-            PipelineName=config.name,
-            PipelineParameters=[{"Name": name, "Value": str(value)} for name, value in sorted(values.items())],
-        )
+        definition = client.describe_pipeline(PipelineName=config.name)["PipelineDefinition"]
     except client.exceptions.ClientError as error:
         code, text = error.response["Error"]["Code"], error.response["Error"]["Message"]
         if code not in ("ResourceNotFound", "ValidationException") or config.name not in text:
             raise
         raise ContractError(
-            f"pipeline {config.name!r}: does not exist in {aws.region}", "Create it: python -m pipeline upsert"
+            f"pipeline {config.name!r}: does not exist in {config.aws.region}", "Create it: python -m pipeline upsert"
         ) from None
-    return response["PipelineExecutionArn"]
+    deployed = {each["Name"]: str(each.get("DefaultValue")) for each in json.loads(definition)["Parameters"]}
+    wanted = {name: str(spec.default) for name, spec in specs.items()}
+    for name in sorted(deployed.keys() | wanted.keys()):
+        before, now = (each.get(name, "absent") for each in (deployed, wanted))
+        if before != now:
+            raise ContractError(
+                f"pipeline {config.name!r}: its parameter {name} is {shown(before)}, in the configuration {shown(now)}",
+                "Update it: python -m pipeline upsert",
+            )
 
 
 def parse_overrides(
@@ -103,11 +128,16 @@ def parse_overrides(
             raise ContractError(f"parameter {name}: {text!r} is invalid", f"Use one of: {', '.join(spec.choices)}.")
         try:
             if name.startswith(INPUT_PREFIX):
-                check_s3_folder(text)
+                TypeAdapter(S3Folder).validate_python(text)
+            if name.endswith(INSTANCE_COUNT):
+                Machine(instance_count=values[name])
             if name == THRESHOLD:
                 config.condition.check_limit(values[name])
             if name == TO_BEAT and not math.isfinite(values[name]):
                 raise ValueError("it must be finite")
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise ContractError(f"parameter {name}: {shown(text)} is invalid: {reason}", spec.about) from None
         except ValueError as error:
             raise ContractError(f"parameter {name}: {shown(text)} is invalid: {error}", spec.about) from None
     hyperparameters = {
@@ -118,7 +148,7 @@ def parse_overrides(
     assert config.aws is not None
     hosts = values.get(instance_count_parameter(PYTORCH_TRAINING.name), config.aws.training_hosts)
     changed = config.model_copy(update={"hyperparameters": {**config.hyperparameters, **hyperparameters}})
-    make_plan(changed, config.aws.inputs, hosts=hosts)
+    make_plan(changed, config.aws.inputs, section="aws.inputs", hosts=hosts)
     return values
 
 

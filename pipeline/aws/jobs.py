@@ -144,13 +144,18 @@ def output_uri(build: Build, contract: StepContract, output: str) -> Any:
         # The best job is the first summary, as in TuningStep.get_top_model_s3_uri. A tuner has no property with the
         # URI of an artifact; the step cache compares the path, so an earlier execution had the same.
         archive = "model.tar.gz" if output == "model_output" else "output.tar.gz"
-        best = properties.TrainingJobSummaries[0].TrainingJobName
-        return Join(on="/", values=[output_path(build), best, "output", archive])
+        return Join(on="/", values=[output_path(build), _training_job(build), "output", archive])
     if output == "model_output":
         return properties.ModelArtifacts.S3ModelArtifacts
     # output/data has no property; the service writes it next to the model.
-    job = [properties.OutputDataConfig.S3OutputPath, properties.TrainingJobName]
+    job = [properties.OutputDataConfig.S3OutputPath, _training_job(build)]
     return Join(on="/", values=[*job, "output", "output.tar.gz"])
+
+
+def _training_job(build: Build) -> Any:
+    """Return the name of the training job; with a tuner, of the best."""
+    properties = build.steps[PYTORCH_TRAINING.name].properties
+    return (properties if build.plan.tuner is None else properties.TrainingJobSummaries[0]).TrainingJobName
 
 
 def output_path(build: Build) -> str:
@@ -165,7 +170,7 @@ def environment(build: Build, plan: StepPlan) -> dict[str, Any]:
         if (parameter := f"{HYPERPARAMETER_PREFIX}{name}") in build.parameters:
             variables[variable] = build.parameters[parameter]
     if plan.contract is TRACKING:
-        variables.setdefault("MLFLOW_RUN_NAME", build.steps[PYTORCH_TRAINING.name].properties.TrainingJobName)
+        variables.setdefault("MLFLOW_RUN_NAME", _training_job(build))
     if (parameter := data_key_parameter(plan.contract.name)) in build.parameters:
         variables["DATA_KEY"] = build.parameters[parameter]
     return variables

@@ -14,6 +14,7 @@ from pipeline.plan import Plan
 HYPERPARAMETER_PREFIX = "Hp_"
 INPUT_PREFIX = "Input_"
 INSTANCE_TYPE = "InstanceType"  # end of the name of a parameter
+INSTANCE_COUNT = "InstanceCount"  # likewise
 THRESHOLD = "Threshold"
 TO_BEAT = "ToBeat"
 APPROVAL = "ApprovalStatus"
@@ -46,7 +47,7 @@ def instance_type_parameter(step: str) -> str:
 
 def instance_count_parameter(step: str) -> str:
     """Return the name of the parameter with a step's number of instances."""
-    return f"{step}InstanceCount"
+    return f"{step}{INSTANCE_COUNT}"
 
 
 def data_key_parameter(step: str) -> str:

@@ -163,7 +163,10 @@ def score(
     package = inputs["packaged_model"] / ARCHIVED_MODEL
     with serving(package, directory, variables, step=BATCH_SCORE.name, image=image) as port:
         client = _Client(port, config, Filters.of(config))
-        limits = json.loads(client.ask("GET", "/execution-parameters"))
+        try:
+            limits = json.loads(client.ask("GET", "/execution-parameters"))
+        except _Failed as error:
+            raise StepFailed(BATCH_SCORE.name, f"/execution-parameters: {error}", directory.log) from None
         size, requests = config.payloads or (limits["MaxPayloadInMB"], limits["MaxConcurrentTransforms"])
         with ThreadPoolExecutor(requests) as pool:
             for path in files:

@@ -116,7 +116,10 @@ def _run(state: Run, s3: Any, home: Path) -> int:
         state.decide(registered)
     failure: str | None = execution.failure_reason
     if state.config.tracked_by_step and PYTORCH_TRAINING.name in state.directories:
-        run_or_reuse(state, TRACKING)
+        try:
+            run_or_reuse(state, TRACKING)
+        except StepFailed as error:
+            failure = failure or str(error)
     if failure is None:
         model = state.register(state.digests.of(state.output(PACKAGE, "packaged_model")))
         note = f"version {model.version} in {model.folder.relative_to(state.root)}"
@@ -267,7 +270,9 @@ def _require_image(image: str) -> None:
     except FileNotFoundError:
         raise ContractError("docker: is not installed", "Install it, or remove --docker.") from None
     if done.returncode:
-        raise ContractError(f"--docker {image}: {done.stderr.strip()}", "Build it: make image")
+        missing = "no such image" in done.stderr.lower()
+        fix = "Build it: make image" if missing else "Start Docker, or give your user access to it."
+        raise ContractError(f"--docker {image}: {done.stderr.strip()}", fix)
 
 
 @contextmanager

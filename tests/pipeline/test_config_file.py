@@ -129,6 +129,12 @@ def test_one_previous_model_is_compared_with():
         make_plan(both, {"input_data": "table", "previous_eval_output": "old"})
 
 
+def test_an_empty_text_is_refused_because_the_step_would_take_its_default():
+    settings = {**CONFIG["settings"], "Payload": {"default_text_value": " "}}
+    with pytest.raises(ContractError, match=r"settings\.Payload\.default_text_value: is empty"):
+        make_plan(configuration(settings=settings), {})
+
+
 def test_payload_checks_records_as_the_registered_model_reads_them():
     registered = {"serving_max_tokens": 99, "serving_csv_header": "absent", "serving_threads": 2}
     plan = make_plan(configuration(settings={**CONFIG["settings"], "Registration": registered}), {})

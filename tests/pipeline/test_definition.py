@@ -375,10 +375,13 @@ REFUSED = {
         {"hyperparameters": {**CONFIG["hyperparameters"], " ": 8}},
         "' ': unknown hyperparameter",
     ),
-    "no data": ({"settings": {}}, "inputs.input_data: is missing, and settings.DataLoading.generate_rows is not set"),
+    "no data": (
+        {"settings": {}},
+        "aws.inputs.input_data: is missing, and settings.DataLoading.generate_rows is not set",
+    ),
     "an unknown input": (
         {"aws": {**configuration().aws.model_dump(), "inputs": {"inptu_data": "s3://raw/x"}}},
-        "inputs.inptu_data: unknown external input; did you mean 'input_data'",
+        "aws.inputs.inptu_data: unknown external input; did you mean 'input_data'",
     ),
     "several instances of one": (
         {"aws": {**configuration().aws.model_dump(), "steps": {"Package": {"instance_count": 2}}}},

@@ -28,6 +28,14 @@ def deployed(local_aws):
     return upsert(everything())
 
 
+@pytest.fixture(scope="module")
+def undeployed(local_aws):
+    aws = Aws.model_validate({**EVERYTHING, "deploy": None})
+    config = everything().model_copy(update={"aws": aws, "name": "undeployed"})
+    upsert(config)
+    return config
+
+
 def sent_parameters(client, arn):
     found = client.list_pipeline_parameters_for_execution(PipelineExecutionArn=arn)["PipelineParameters"]
     return {each["Name"]: each["Value"] for each in found}
@@ -60,12 +68,17 @@ def test_another_calibration_packages_again_and_trains_nothing_again(client, dep
     assert [name for name in first if first[name] != other[name]] == ["PackageDataKey"]
 
 
-def test_a_second_upsert_updates_the_same_pipeline(client, deployed, tmp_path, capsys):
-    config = everything().model_dump(mode="json", exclude_none=True)
-    config["condition"] = {"metric": "test/f1_score", "minimum": 0.7}
-    assert main(["upsert", "--config", str(write_config(tmp_path, config))]) == 0
+def test_a_second_upsert_updates_the_same_pipeline_and_start_needs_it(client, local_aws, tmp_path, capsys):
+    config = everything().model_copy(update={"name": "edited"})
+    deployed = upsert(config)
+    changed = {**config.model_dump(mode="json", exclude_none=True), "name": "edited"}
+    changed["condition"] = {"metric": "test/auroc", "minimum": 0.7}
+    file = str(write_config(tmp_path, changed))
+    assert main(["start", "--config", file]) == 1
+    assert "pipeline 'edited': its parameter Threshold is '0.8', in the configuration '0.7'" in capsys.readouterr().err
+    assert main(["upsert", "--config", file]) == 0
     assert capsys.readouterr().out.strip() == deployed
-    assert "test/f1_score" in client.describe_pipeline(PipelineName="demo")["PipelineDefinition"]
+    assert main(["start", "--config", file]) == 0
 
 
 def test_upsert_uploads_the_settings_that_a_job_cannot_contain(client, local_aws):
@@ -121,10 +134,20 @@ def test_start_sends_parameters_and_a_folder_for_checkpoints(client, deployed):
 @pytest.mark.parametrize(
     ("name", "value"), [("PyTorchTrainingInstanceType", "ml.g5.12xlarge"), ("ApprovalStatus", "Approved")]
 )
-def test_a_training_resumes_where_only_instances_or_the_approval_change(client, deployed, name, value):
-    config = everything().model_copy(update={"aws": Aws.model_validate({**EVERYTHING, "deploy": None})})
-    first, other = (sent_parameters(client, start(config, given)) for given in ({}, {name: value}))
+def test_a_training_resumes_where_only_instances_or_the_approval_change(client, undeployed, name, value):
+    first, other = (sent_parameters(client, start(undeployed, given)) for given in ({}, {name: value}))
     assert other["CheckpointKey"] == first["CheckpointKey"]
+
+
+def test_several_instances_of_preprocessing_give_rows_in_another_order_so_another_training(client, undeployed):
+    counts = ({}, {"TabularPreprocessingInstanceCount": "2"})
+    first, other = (sent_parameters(client, start(undeployed, given)) for given in counts)
+    assert other["CheckpointKey"] != first["CheckpointKey"]
+
+
+def test_without_a_registered_model_the_threshold_of_an_execution_alone_decides(client, undeployed):
+    sent = sent_parameters(client, start(undeployed, {"Threshold": "0.6"}))
+    assert (sent["Threshold"], sent["ToBeat"]) == ("0.6", "0.6")
 
 
 def test_start_looks_up_the_registered_model_that_must_be_beaten(client, deployed):
@@ -186,6 +209,7 @@ def test_starting_a_missing_pipeline_names_the_command_that_creates_it(local_aws
         ({"Threshold": "95"}, "parameter Threshold: '95' is invalid: 95 is not between 0 and 1, as test/auroc is"),
         ({"Threshold": "nan"}, "parameter Threshold: 'nan' is invalid: nan is not between 0 and 1"),
         ({"ApprovalStatus": "Maybe"}, "parameter ApprovalStatus: 'Maybe' is invalid"),
+        ({"PyTorchTrainingInstanceCount": "0"}, "parameter PyTorchTrainingInstanceCount: '0' is invalid"),
         ({"Hp_batch_size": "0"}, "batch_size: '0' is invalid"),
     ],
 )
@@ -194,6 +218,11 @@ def test_a_parameter_that_is_refused_is_named(overrides, cause):
     with pytest.raises(ContractError) as error:
         parse_overrides(config, specs_of(config), overrides)
     assert error.value.cause.startswith(cause)
+
+
+def test_an_input_that_is_no_s3_uri_is_refused():
+    with pytest.raises(ContractError, match="parameter Input_input_data: 'https://b/t' is invalid"):
+        parse_overrides(everything(), specs_of(everything()), {"Input_input_data": "https://b/t"})
 
 
 @pytest.mark.parametrize(("text", "is_refused"), [("inf", True), ("1.02", False)])

@@ -16,7 +16,7 @@ from pipeline.local.run import run_or_reuse
 from pipeline.local.run_state import Run
 from pipeline.plan import make_plan
 from testing.mlflow_server import MlflowServer
-from testing.pipelines import AWS, EVERYTHING, MLFLOW, all_steps, configuration, everything, loopback_only
+from testing.pipelines import AWS, EVERYTHING, MLFLOW, all_steps, configuration, everything, loopback_only, tuned
 
 CONNECTED = {**AWS, "network_isolation": False}
 SETTINGS = configuration().settings
@@ -51,6 +51,14 @@ def test_a_run_without_a_name_has_that_of_the_training_job(step):
     variables = step["Arguments"]["Environment"]
     assert variables["MLFLOW_RUN_NAME"] == {"Get": "Steps.PyTorchTraining.TrainingJobName"}
     assert json.loads(variables["MLFLOW_TAGS"]) == MLFLOW["tags"]
+
+
+def test_after_a_search_of_the_tuner_the_run_has_the_name_of_the_best_job():
+    config = tuned().model_copy(update={"mlflow": everything().mlflow})
+    with loopback_only():
+        steps = all_steps(json.loads(definition(config)))
+    name = steps["Tracking"]["Arguments"]["Environment"]["MLFLOW_RUN_NAME"]
+    assert name == {"Get": "Steps.PyTorchTraining.TrainingJobSummaries[0].TrainingJobName"}
 
 
 def test_a_local_run_in_containers_sends_the_results_where_aws_does():
