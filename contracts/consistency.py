@@ -58,9 +58,10 @@ def _check_shared_encoder(hp: Hyperparameters) -> None:
                 f"Give both texts the same {name}, or set share_encoder to false.",
             )
     if first.tokenizer == FROM_SCRATCH:
+        names = dict.fromkeys(field.source("tokenizer", hp.model_fields_set) for field in hp.text_fields)
         raise ContractError(
             f"share_encoder: is true, but tokenizer {FROM_SCRATCH} builds a vocabulary for each text",
-            "Set tokenizer to a pretrained encoder, or share_encoder to false.",
+            f"Set {' and '.join(names)} to a pretrained encoder, or share_encoder to false.",
         )
 
 
@@ -77,13 +78,14 @@ def _check_lora(hp: Hyperparameters) -> None:
             raise ContractError(
                 f"lora_rank: is {hp.lora_rank}, but the encoder of {field.column!r} is {FROM_SCRATCH}: its weights are "
                 "random, and LoRA does not train them",
-                "Set lora_rank to 0, or tokenizer to a pretrained encoder.",
+                f"Set lora_rank to 0, or {field.source('tokenizer', hp.model_fields_set)} to a pretrained encoder.",
             )
         if field.reinit_layers:
+            name = field.source("reinit_layers", hp.model_fields_set)
             raise ContractError(
-                f"reinit_layers: is {field.reinit_layers} for {field.column!r}, but with lora_rank {hp.lora_rank} "
+                f"{name}: is {field.reinit_layers} for {field.column!r}, but with lora_rank {hp.lora_rank} "
                 "the weights of the reinitialized layers are not trained",
-                "Set reinit_layers to 0, or lora_rank to 0.",
+                f"Set {name} to 0, or lora_rank to 0.",
             )
 
 

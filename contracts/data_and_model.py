@@ -1,11 +1,11 @@
 """Declare the hyperparameters of the data and the model; contracts.hyperparameters declares the others."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from contracts import conditions, value_types
-from contracts.declaration import declare
+from contracts.declaration import declare, plain_type, plain_types
 from contracts.model_classes import (
     CROSS_ATTENTION_CLASSES,
     FROM_SCRATCH,
@@ -28,6 +28,14 @@ class DataAndModel(BaseModel):
     """The hyperparameters of the data and the model."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=(), frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_booleans_as_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        kinds = plain_types(plain_type(cls.model_fields[str(info.field_name)].annotation))
+        if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
+            raise ValueError("true and false are no numbers")
+        return value
 
     # fmt: off
     id_name: str = declare(group="data", scope="prepare", about="Column of record ids, copied to the predictions unchanged.")

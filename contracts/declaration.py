@@ -97,6 +97,16 @@ def plain_type(annotation: Any) -> Any:
     return functools.reduce(operator.or_, plain) if is_union(annotation) else origin[tuple(plain)]
 
 
+def plain_types(annotation: Any) -> set[Any]:
+    """Return the alternatives of an annotation, without their arguments; a literal's are the types of its values."""
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return set().union(*(plain_types(part) for part in typing.get_args(annotation)))
+    if origin is typing.Literal:
+        return {type(value) for value in typing.get_args(annotation)}
+    return {origin or annotation}
+
+
 def type_name(annotation: Any) -> str:
     """Return an annotation as text, without the names of modules."""
     if typing.get_origin(annotation) is Literal:

@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import types
-import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 
 from contracts.consistency import check_consistency, check_data_settings
-from contracts.declaration import describe_limits, plain_type, type_name
+from contracts.declaration import describe_limits, plain_type, plain_types, type_name
 from contracts.errors import ContractError, shortened, shown
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import exists, read_object
@@ -220,7 +218,8 @@ def _typed(values: dict[str, Any], origin: dict[str, Path] | None) -> Hyperparam
         first = problems[0]
         key = str(first["loc"][0])
         inside = "".join(f"{part}: " for part in first["loc"][1:] if isinstance(part, str) and part.isidentifier())
-        raise _invalid(key, values[key], inside + first["msg"], (origin or {}).get(key)) from None
+        reason = inside + first["msg"].removeprefix("Value error, ")
+        raise _invalid(key, values[key], reason, (origin or {}).get(key)) from None
 
 
 def describe_hyperparameters(hp: Hyperparameters) -> list[str]:
@@ -245,7 +244,7 @@ def cast_value(name: str, value: Any, path: Path | None = None) -> Any:
     """
     field = Hyperparameters.model_fields[name]
     try:
-        return _cast(value, _plain_types(plain_type(field.annotation))) if isinstance(value, str) else value
+        return _cast(value, plain_types(plain_type(field.annotation))) if isinstance(value, str) else value
     except json.JSONDecodeError:
         return value  # the type's check names the setting
     except ValueError as error:
@@ -254,15 +253,19 @@ def cast_value(name: str, value: Any, path: Path | None = None) -> Any:
 
 def _cast(value: str, kinds: set[Any]) -> Any:
     text = value.strip()
+    if len(text) > 1 and text[0] == text[-1] == '"':  # some SDK versions put JSON quotes around strings
+        value = str(parse_json(text))
+        text = value.strip()
     if type(None) in kinds and text.lower() in ("", "none", "null"):
         return None
     if kinds & {list, dict} or any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in kinds):
-        return parse_literal(text)
+        try:
+            return parse_literal(text)
+        except json.JSONDecodeError:
+            return text  # a word that the setting may also be, or an error of the type's check
     if bool in kinds and str not in kinds:
         return text.lower() if text.lower() in ("true", "false") else text
-    text = value if str in kinds else text
-    # Some SDK versions put JSON quotes around strings.
-    return str(parse_json(text)) if text[:1] == text[-1:] == '"' else text
+    return value if str in kinds else text
 
 
 def _invalid(name: str, value: Any, reason: str, path: Path | None) -> ContractError:
@@ -272,15 +275,6 @@ def _invalid(name: str, value: Any, reason: str, path: Path | None) -> ContractE
         f"{name}: {shown(value)} is invalid: {reason}{f' (in {path})' if path else ''}",
         f"{decimal_comma(value)}{name} is {kind}{describe_limits(field)}: {field.description}",
     )
-
-
-def _plain_types(annotation: Any) -> set[Any]:
-    origin = typing.get_origin(annotation)
-    if origin in (typing.Union, types.UnionType):
-        return set().union(*(_plain_types(part) for part in typing.get_args(annotation)))
-    if origin is typing.Literal:
-        return {type(value) for value in typing.get_args(annotation)}
-    return {origin or annotation}
 
 
 def _missing(names: list[str], origin: Mapping[str, Path], *, others: int, valid: bool) -> ContractError:

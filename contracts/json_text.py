@@ -90,6 +90,8 @@ def parse_literal(text: str) -> Any:
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             raise error from None
     for node in ast.walk(tree):
+        if isinstance(node, ast.Set):
+            raise ValueError("a set has no order; use [ ] instead of { }")
         if isinstance(node, ast.Dict):
             _unique_keys([(ast.literal_eval(key), None) for key in node.keys if key is not None])
     _check(content, _MOST_LEVELS)

@@ -66,6 +66,8 @@ def default_space(hp: Hyperparameters) -> Space:
         space = _RANDOM
     else:
         space = _ADAPTED if hp.lora_rank else _PRETRAINED
+    if hp.head_lr is not None:  # then lr is the rate of the encoder or of the word embeddings only
+        space = {"head_lr": space["lr"], **space}
     declarations = hp.declarations()
     needed = {"dropout_keep", "num_layers"}  # each has an effect for some values of the other
     found: Space = {}

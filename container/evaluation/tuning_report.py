@@ -70,7 +70,7 @@ def standard_error(evaluation: EvaluationInput, intervals: Mapping[str, tuple[fl
     if name in intervals:
         low, high = intervals[name]
         return (high - low) / _INTERVAL
-    weighted = name == "loss" and evaluation.class_weights is not None
+    weighted = name == "loss" and any(weight != 1 for weight in evaluation.class_weights or ())
     if weighted or (name == "average_precision" and len(evaluation.class_labels) == 2):
         return None  # the bootstrap has no weights, and of two classes it takes the rarer one
     scores = evaluation.uncalibrated.get("val", val.probabilities)

@@ -73,6 +73,9 @@ def build_encoder(
         reinitialize(pooler, std=_std(config))
         if has_pooler and pretrained_pooler is not None and not field.reinit_pooler:
             pooler.dense.load_state_dict(pretrained_pooler.state_dict())
+        elif files.weights_folder is not None and not field.reinit_pooler:
+            name, message = field.source("reinit_pooler", chosen), "%s is false and has no effect for %r: %s"
+            log_once(logger, logging.WARNING, message % (name, field.column, "its encoder has no pooler weights."))
     if files.weights_folder is not None:
         _reinitialize_last_layers(field, backbone, family)
     if config.model_type not in FAMILIES:

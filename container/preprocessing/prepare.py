@@ -174,15 +174,21 @@ def _write_encoder(
     target: Path, source: EncoderSource, field: TextField, hp: Hyperparameters, *, files: Sequence[Path], rows: int
 ) -> None:
     target.mkdir(parents=True, exist_ok=True)
+    setting = field.source("max_sen_len", hp.model_fields_set)
     if source.folder is None:
         messages = _vocabulary_texts(files, field, rows=rows, seed=hp.seed)
         learn_vocabulary(
-            messages, target, encoder_config=hp.encoder_config, seed=hp.seed, max_sen_len=field.max_sen_len
+            messages,
+            target,
+            encoder_config=hp.encoder_config,
+            seed=hp.seed,
+            max_sen_len=field.max_sen_len,
+            length_setting=setting,
         )
     else:
         write_encoder_files(source, target)
         apply_config_overrides(target, hp.encoder_config)
-        check_positions(read_config(target), field.max_sen_len)
+        check_positions(read_config(target), field.max_sen_len, setting=setting)
 
 
 def _vocabulary_texts(files: Sequence[Path], field: TextField, *, rows: int, seed: int) -> Iterator[str]:

@@ -59,7 +59,12 @@ class _Schema:
 
 
 def scratch_config(
-    encoder_config: Mapping[str, Any], *, vocab_size: int, special_ids: Mapping[str, int], max_sen_len: int
+    encoder_config: Mapping[str, Any],
+    *,
+    vocab_size: int,
+    special_ids: Mapping[str, int],
+    max_sen_len: int,
+    setting: str = "max_sen_len",
 ) -> dict[str, Any]:
     """Return config.json of an encoder with random weights.
 
@@ -68,6 +73,7 @@ def scratch_config(
         vocab_size: number of ids of the learned vocabulary.
         special_ids: id of pad, bos, eos, cls and sep.
         max_sen_len: tokens of the longest chunk; each needs a position.
+        setting: the hyperparameter with `max_sen_len`, for errors.
 
     Raises:
         ContractError: an unknown key or model_type, a size that is not a positive integer, heads that do not divide.
@@ -105,7 +111,7 @@ def scratch_config(
     if "max_position_embeddings" in known:
         positions = max(DEFAULT_POSITIONS, max_sen_len) + _position_offset(config)
         config.setdefault("max_position_embeddings", positions)
-    check_positions(config, max_sen_len)
+    check_positions(config, max_sen_len, setting=setting)
     return config
 
 
@@ -132,16 +138,20 @@ def apply_config_overrides(target: Path, encoder_config: Mapping[str, Any]) -> N
     path.write_text(json.dumps(config, indent=2) + "\n")
 
 
-def check_positions(config: Mapping[str, Any], max_sen_len: int) -> None:
-    """Raise ContractError if the encoder has no position for the last token of a chunk of `max_sen_len`."""
+def check_positions(config: Mapping[str, Any], max_sen_len: int, *, setting: str = "max_sen_len") -> None:
+    """Raise ContractError if the encoder has no position for the last token of a chunk of `max_sen_len`.
+
+    Args:
+        setting: the hyperparameter with this length, for errors.
+    """
     limit = config.get("max_position_embeddings")
     if limit is None or config.get("model_type") in _NO_POSITION_TABLE:
         return
     longest = limit - _position_offset(config)
     if max_sen_len > longest:
         raise ContractError(
-            f"max_sen_len: is {max_sen_len}, but the encoder has positions for {longest} tokens",
-            f"Set max_sen_len to {longest} or less"
+            f"{setting}: is {max_sen_len}, but the encoder has positions for {longest} tokens",
+            f"Set {setting} to {longest} or less"
             f" (with from_scratch: or encoder_config max_position_embeddings to {limit + max_sen_len - longest}).",
         )
 
@@ -180,7 +190,8 @@ def config_value(config: Mapping[str, Any], name: str) -> Any:
 def _position_offset(config: Mapping[str, Any]) -> int:
     if config.get("model_type") not in _OFFSET_POSITIONS:
         return 0
-    padding = config.get("pad_token_id")
+    # MPNet's positions begin at 2 whatever the padding token is.
+    padding = 1 if config["model_type"] == "mpnet" else config.get("pad_token_id")
     return (1 if padding is None else padding) + 1
 
 

@@ -101,7 +101,7 @@ class TextProcessor:
         self._budget = field.max_sen_len - len(tokenizer.prefix) - len(tokenizer.suffix)
         if self._budget < 1:
             raise ContractError(
-                f"max_sen_len: {field.max_sen_len} leaves no room for text after the special tokens",
+                f"max_sen_len of {field.column!r}: {field.max_sen_len} leaves no room beside the special tokens",
                 f"Set it to {field.max_sen_len - self._budget + 1} or more.",
             )
 

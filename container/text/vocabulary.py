@@ -31,6 +31,7 @@ def learn_vocabulary(
     encoder_config: Mapping[str, Any],
     seed: int,
     max_sen_len: int = 512,
+    length_setting: str = "max_sen_len",
 ) -> None:
     """Learn a vocabulary and write tokenizer.json, tokenizer_config.json and config.json to `target`.
 
@@ -42,6 +43,7 @@ def learn_vocabulary(
         encoder_config: the encoder's sizes; vocab_size is the maximum size of the vocabulary.
         seed: of the random sample of texts after the first million.
         max_sen_len: tokens of the longest chunk.
+        length_setting: the hyperparameter with `max_sen_len`, for errors.
 
     Raises:
         ContractError: no text, a vocab_size too small, or an encoder_config that scratch_config rejects.
@@ -72,6 +74,7 @@ def learn_vocabulary(
         vocab_size=len(vocabulary),
         special_ids={name: vocabulary[token] for name, token in special.items()},
         max_sen_len=max_sen_len,
+        setting=length_setting,
     )
     target.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(target / "tokenizer.json"))

@@ -206,9 +206,15 @@ class Search:
             self._wait()
         values = {self._hp.seed: best.value}
         values |= {seed: self._study.notes.get(folder) for seed, folder in folders.items() if seed != self._hp.seed}
-        seed = min(values, key=lambda each: self._study.rank(values[each]))
         trained = list(itertools.takewhile(lambda each: values[each] is not None, values))
         combined = {each: folders[each] for each in trained} if kind != "best" and len(trained) > 1 else {}
+        candidates = values
+        if kind != "best" and len(values) > 1 and not combined:  # the runs of the other seeds are no jobs of their own
+            logger.warning(
+                "final_model: %s needs the network of a second seed, which failed; using the best trial", kind
+            )
+            candidates = {self._hp.seed: best.value}
+        seed = min(candidates, key=lambda each: self._study.rank(values[each]))
         own = {"ensemble": len(combined), "ensemble_model": kind} if combined else {"seed": seed}
         return {
             "folder": folders[seed],

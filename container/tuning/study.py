@@ -20,6 +20,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from container.evaluation.metrics import classification_metrics
+from container.preprocessing.fingerprint import FLAGS
 from container.tables.data_files import find_data_files
 from contracts.atomic_files import AtomicFile, write_text_atomically
 from contracts.errors import ContractError, first_line, shown
@@ -291,6 +292,16 @@ def _identity(paths: JobPaths, hp: Hyperparameters, *, num_workers: int) -> dict
             f"the data file {split}/{path.name}": _digest(path)
             for split in ("train", "val")
             for path in find_data_files(paths.channel(split), getattr(hp, f"{split}_filename"))
+        },
+        **{
+            f"the file {path.relative_to(paths.precomputed_artifacts.parent)}": _digest(path)
+            for path in sorted(paths.precomputed_artifacts.rglob("*"))
+            if path.is_file()
+        },
+        **{
+            f"the variable {name}": value
+            for name in FLAGS
+            if (value := os.environ.get(name, "false").lower()) != "false"
         },
     }
 

@@ -43,7 +43,8 @@ class TimeLimit:
         hours = self._tuning.max_hours
         if hours is None or not self._study.finished:
             return True
-        rounds = self._rounds() if seeds else 1
+        distilled = self._tuning.final_model == "distill"
+        rounds = self._rounds() if seeds else 1 + distilled
         return self.seconds + rounds * self._estimate(max_epochs) <= hours * _HOUR
 
     def check(self, max_epochs: int) -> None:

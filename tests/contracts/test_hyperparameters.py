@@ -45,6 +45,9 @@ def paths(tmp_path):
         ("multiclass_categories", "[0, 1]", [0, 1]),
         ("nproc_per_node", "2", 2),
         ("optimizer", '"SGD"', "SGD"),
+        ("run_scheduler", '"true"', True),
+        ("class_weights", '"[1, 5]"', [1.0, 5.0]),
+        ("head_lr", '"None"', None),
     ],
 )
 def test_a_string_becomes_the_type_of_its_hyperparameter(name, text, value):
@@ -52,6 +55,20 @@ def test_a_string_becomes_the_type_of_its_hyperparameter(name, text, value):
     overrides = {"id_name": None, name: cast} if name != "id_name" else {name: cast}
     merged = {**CONFIGURATION, **{key: v for key, v in overrides.items() if v is not None or key == name}}
     assert getattr(parse_hyperparameters(merged), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cause"),
+    [
+        ("class_weights", "{5, 1}", "class_weights: '{5, 1}' is invalid: a set has no order"),
+        ("batch_size", True, "batch_size: True is invalid: true and false are no numbers"),
+        ("head_lr", True, "head_lr: True is invalid: true and false are no numbers"),
+    ],
+)
+def test_a_set_is_no_list_and_a_boolean_no_number(name, value, cause):
+    with pytest.raises(ContractError) as error:
+        parse_hyperparameters({**CONFIGURATION, name: cast_value(name, value)})
+    assert error.value.cause.startswith(cause)
 
 
 def test_the_job_s_file_wins_over_its_input_settings_and_they_over_the_file_shipped_with_the_code(paths):

@@ -125,6 +125,25 @@ def test_settings_of_the_user_may_need_what_the_preset_chooses():
         choose(lora_rank=4, reinit_layers=1)
 
 
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        ({"primary_reinit_layers": 1, "reinit_layers": 0, "lora_rank": 4}, "primary_reinit_layers: is 1"),
+        ({"share_encoder": True, "primary_tokenizer": "from_scratch", "secondary_tokenizer": "from_scratch"}, "share"),
+    ],
+)
+def test_an_error_names_the_override_of_a_text(settings, cause):
+    with pytest.raises(ContractError, match=cause) as error:
+        parse_hyperparameters({**TWO, **settings})
+    assert "primary_" in error.value.fix
+
+
+@pytest.mark.parametrize("settings", [{"model_class": "lstm", "head_lr": 1e-3}, {"model_class": "lstm"}])
+def test_the_default_space_has_the_rate_of_most_weights(settings):
+    space = default_space(choose(tuning={}, preset="documents", **settings).hp)
+    assert ("head_lr" in space) == ("head_lr" in settings)
+
+
 def test_a_missing_column_is_named_whatever_the_preset():
     with pytest.raises(ContractError, match="text_name: missing"):
         choose(text_name=None)

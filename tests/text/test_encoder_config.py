@@ -56,6 +56,11 @@ def test_the_small_encoder_of_the_presets_needs_no_import_of_transformers(monkey
     assert scratch_config(rule.value, vocab_size=100, special_ids={}, max_sen_len=24)["hidden_dropout_prob"] == 0.3
 
 
+def test_mpnet_has_a_position_for_the_last_token_whatever_its_padding_id() -> None:
+    config = scratch_config({"model_type": "mpnet"}, vocab_size=100, special_ids={"pad": 0}, max_sen_len=600)
+    assert config["max_position_embeddings"] == 602
+
+
 def test_the_sizes_of_a_from_scratch_encoder_are_checked_before_data_is_prepared(tmp_path: Any) -> None:
     hp = parse_hyperparameters({**CONFIGURATION, "model_class": "lstm", "encoder_config": {"vocab_size": 10**12}})
     with pytest.raises(ContractError, match="vocab_size is 1000000000000"):

@@ -278,6 +278,9 @@ def test_positions_of_roberta_kinds_begin_after_the_padding_id() -> None:
     check_positions(config, 512)
     with pytest.raises(ContractError, match="max_sen_len: is 513"):
         check_positions(config, 513)
+    with pytest.raises(ContractError, match="secondary_max_sen_len: is 513") as error:
+        check_positions(config, 513, setting="secondary_max_sen_len")
+    assert error.value.fix.startswith("Set secondary_max_sen_len to 512")
 
 
 def test_overrides_that_keep_every_shape_are_written(tmp_path: Path, learned: Path) -> None:

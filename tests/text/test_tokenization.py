@@ -338,7 +338,7 @@ def test_the_tokenizer_alone_sees_the_raw_text() -> None:
 
 
 def test_a_budget_without_room_for_text_is_refused() -> None:
-    with pytest.raises(ContractError, match="max_sen_len: 2"):
+    with pytest.raises(ContractError, match="max_sen_len of .body.: 2"):
         TextProcessor(field(max_sen_len=2), tokenizer_of("wordpiece"))
 
 

@@ -164,6 +164,29 @@ def test_the_best_settings_name_the_model_that_is_made_of_the_seeds(tmp_path, va
     assert members(paths).keys() == {"seed-42", "seed-43"}
 
 
+@pytest.mark.parametrize("kind", ["average", "soup", "distill"])
+def test_without_the_network_of_the_second_seed_the_best_trial_is_the_winner(tmp_path, values, kind, caplog):
+    values += [0.6, 0.7, None, 0.9]  # the run of the last seed is no job of its own
+    paths, hp = searched(tmp_path, trials=2, final_seeds=3, final_model=kind)
+    assert (installed(paths), hp.seed, hp.ensemble, hp.ensemble_model) == ("trial-0001", 42, 1, "average")
+    assert f"final_model: {kind} needs the network of a second seed, which failed" in caplog.text
+
+
+def test_a_seed_starts_only_if_a_distilled_network_can_follow_it(tmp_path, values):
+    values += [0.7, 0.6]
+    paths, _ = searched(tmp_path, trials=1, final_seeds=3, max_hours=3.5, final_model="distill")
+    assert members(paths).keys() == {"seed-42", "seed-43"}
+
+
+def test_another_precomputed_file_is_another_search(tmp_path, values):
+    values += [0.6, 0.7]
+    paths, _ = searched(tmp_path, trials=1)
+    paths.precomputed_artifacts.mkdir(parents=True, exist_ok=True)
+    (paths.precomputed_artifacts / "selected_features.json").write_text("[]")
+    with pytest.raises(ContractError, match="the file model_artifacts_input/selected_features.json: the search"):
+        searched(tmp_path, trials=2)
+
+
 def test_the_time_of_a_distilled_network_is_part_of_the_hours(tmp_path, values):
     values += [0.6, 0.7, 0.65]
     paths, _ = searched(tmp_path, trials=3, max_hours=4.5, final_model="distill")
