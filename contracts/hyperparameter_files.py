@@ -253,10 +253,12 @@ def cast_value(name: str, value: Any, path: Path | None = None) -> Any:
 
 def _cast(value: str, kinds: set[Any]) -> Any:
     text = value.strip()
-    if len(text) > 1 and text[0] == text[-1] == '"':  # some SDK versions put JSON quotes around strings
-        value = str(parse_json(text))
-        text = value.strip()
-    if type(None) in kinds and text.lower() in ("", "none", "null"):
+    quoted = text[:1] == text[-1:] == '"'
+    if quoted:  # some SDK versions put JSON quotes around strings
+        with contextlib.suppress(json.JSONDecodeError):  # a list without brackets: "a", "b"
+            value = str(parse_json(text))
+            text = value.strip()
+    if type(None) in kinds and not (quoted and str in kinds) and text.lower() in ("", "none", "null"):
         return None
     if kinds & {list, dict} or any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in kinds):
         try:

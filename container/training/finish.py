@@ -63,10 +63,7 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
 
     def add_variants(folder: Path) -> None:
         if trained.values:
-            try:
-                costs.update(measure_costs(folder, model, hp, val=val, decision=decision, companion=companion))
-            except Exception:  # the graph of one network is for this measurement only
-                logger.exception("the size and latency of model.onnx were not measured; the job continues")
+            costs.update(measure_costs(folder, model, hp, val=val, decision=decision, companion=companion))
         expected = decision.probabilities(trained.logits["val"])
         variants.extend(write_variants(folder, model, hp, val=val, expected=expected))
 

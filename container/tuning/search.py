@@ -211,7 +211,7 @@ class Search:
         candidates = values
         if kind != "best" and len(values) > 1 and not combined:  # the runs of the other seeds are no jobs of their own
             logger.warning(
-                "final_model: %s needs the network of a second seed, which failed; using the best trial", kind
+                "final_model: %s needs the network of a second seed, which has no result; using the best trial", kind
             )
             candidates = {self._hp.seed: best.value}
         seed = min(candidates, key=lambda each: self._study.rank(values[each]))

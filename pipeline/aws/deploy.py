@@ -43,7 +43,7 @@ def upsert(config: PipelineConfig) -> str:
     tags = [{"Key": key, "Value": value} for key, value in sorted(aws.tags.items())]
     upload_settings(config, plan, session.boto_session.client("s3"))
     with sagemaker_sdk(aws.region):
-        return pipeline.upsert(role_arn=aws.role, tags=tags or None)["PipelineArn"]
+        return pipeline.upsert(role_arn=aws.role, description=_described(config), tags=tags or None)["PipelineArn"]
 
 
 def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
@@ -83,14 +83,21 @@ def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
     return response["PipelineExecutionArn"]
 
 
-def _require_upserted(config: PipelineConfig, specs: Mapping[str, ParameterSpec], client: Any) -> None:
-    """Raise ContractError unless the pipeline exists and its parameters have the configuration's values.
+def _described(config: PipelineConfig) -> str:
+    """Return the description of the pipeline: a digest of the configuration, by which `start` notices an edit."""
+    settings = config.model_dump(mode="json", exclude_defaults=True, exclude={"inputs", "hyperparameters_file"})
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+    return f"Written by python -m pipeline upsert from the configuration with the digest {digest}."
 
-    After an edit without `upsert`, the execution would have the earlier values, and its checkpoints the later key.
+
+def _require_upserted(config: PipelineConfig, specs: Mapping[str, ParameterSpec], client: Any) -> None:
+    """Raise ContractError unless the pipeline exists and `upsert` wrote it from this configuration.
+
+    After an edit without `upsert`, the execution would have the earlier steps, and the later values that `start` sends.
     """
     assert config.aws is not None
     try:
-        definition = client.describe_pipeline(PipelineName=config.name)["PipelineDefinition"]
+        deployed = client.describe_pipeline(PipelineName=config.name)
     except client.exceptions.ClientError as error:
         code, text = error.response["Error"]["Code"], error.response["Error"]["Message"]
         if code not in ("ResourceNotFound", "ValidationException") or config.name not in text:
@@ -98,15 +105,16 @@ def _require_upserted(config: PipelineConfig, specs: Mapping[str, ParameterSpec]
         raise ContractError(
             f"pipeline {config.name!r}: does not exist in {config.aws.region}", "Create it: python -m pipeline upsert"
         ) from None
-    deployed = {each["Name"]: str(each.get("DefaultValue")) for each in json.loads(definition)["Parameters"]}
-    wanted = {name: str(spec.default) for name, spec in specs.items()}
-    for name in sorted(deployed.keys() | wanted.keys()):
-        before, now = (each.get(name, "absent") for each in (deployed, wanted))
-        if before != now:
-            raise ContractError(
-                f"pipeline {config.name!r}: its parameter {name} is {shown(before)}, in the configuration {shown(now)}",
-                "Update it: python -m pipeline upsert",
-            )
+    if deployed.get("PipelineDescription") == _described(config):
+        return
+    parameters = json.loads(deployed["PipelineDefinition"])["Parameters"]
+    found = {each["Name"]: each["DefaultValue"] for each in parameters if each["Name"] != CHECKPOINT_KEY}
+    changed = sorted(name for name in found if name in specs and specs[name].default != found[name])
+    example = f": {changed[0]} is {shown(found[changed[0]])}, now {shown(specs[changed[0]].default)}" if changed else ""
+    raise ContractError(
+        f"pipeline {config.name!r}: was written from another configuration{example}",
+        "Update it: python -m pipeline upsert",
+    )
 
 
 def parse_overrides(

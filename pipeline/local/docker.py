@@ -42,6 +42,7 @@ from pipeline.local.process import StepFailed, last_line
 from pipeline.local.progress import DONE, FAILED, Progress
 from pipeline.local.run import COMPLETED, NOT_REGISTERED, STOPPED, lock, name_engine, require_inputs, run_or_reuse
 from pipeline.local.run_state import Run
+from pipeline.plan import make_plan
 
 REGION, BUCKET = "us-east-1", "local"
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
@@ -59,6 +60,7 @@ def run_in_docker(config: PipelineConfig, root: Path, *, image: str) -> int:
         ContractError: the configuration is refused, an input, the image, the SDK or moto is missing, or another run
             uses `root`.
     """
+    make_plan(config, config.inputs)  # errors name the sections of the user's configuration
     local = local_config(config, image)
     _, plan = aws_plan(local)
     require_inputs(local)
@@ -271,7 +273,7 @@ def _require_image(image: str) -> None:
         raise ContractError("docker: is not installed", "Install it, or remove --docker.") from None
     if done.returncode:
         missing = "no such image" in done.stderr.lower()
-        fix = "Build it: make image" if missing else "Start Docker, or give your user access to it."
+        fix = "Build it: make image" if missing else "Correct the name, start Docker, or give your user access to it."
         raise ContractError(f"--docker {image}: {done.stderr.strip()}", fix)
 
 

@@ -132,6 +132,16 @@ def test_the_cost_of_one_network_is_measured_with_the_companion_and_the_decision
     assert costs["model.onnx with one network"].num_bytes == one.stat().st_size
 
 
+def test_one_network_that_cannot_be_exported_costs_the_comparison_and_not_the_job(made, tmp_path, monkeypatch, caplog):
+    hp, model, companion, batch, _, _ = made
+    given = {"decision": Decision(), "companion": companion}
+    export_onnx(Ensemble([model, model]), hp, tmp_path / "model.onnx", samples=[batch], **given)
+    monkeypatch.delattr("container.training.onnx_costs.export_onnx")
+    costs = measure_costs(tmp_path, Ensemble([model, model]), hp, val=Rows(batch), **given)
+    assert list(costs) == ["model.onnx"]
+    assert "the graph of one network was not measured" in caplog.text
+
+
 @pytest.mark.parametrize("write", [write_fused, write_int8])
 def test_variants_contain_the_companion(made, write, tmp_path):
     hp, model, _, batch, path, _ = made

@@ -70,7 +70,7 @@ def test_a_metric_has_the_standard_error_of_its_values_on_samples_of_val(tmp_pat
         return classification_metrics(val.labels[rows], val.probabilities[rows], [metric]).values[metric]
 
     samples = [value(rng.integers(0, 300, 300)) for _ in range(300)]
-    given = replace(given, tuning=summary(*WHOLE, metric=f"val/{metric}"))
+    given = replace(given, tuning=summary(*WHOLE, metric=f"val/{metric}"), class_weights=[1.0] * len(labels))
     page = Page(report(tmp_path, given))
     error = float(re.search(rf"The standard error of val/{metric} is ([\d.]+):", page.text)[1])
     assert error == pytest.approx(np.std(samples), rel=0.25)

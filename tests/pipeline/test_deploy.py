@@ -75,10 +75,12 @@ def test_a_second_upsert_updates_the_same_pipeline_and_start_needs_it(client, lo
     changed["condition"] = {"metric": "test/auroc", "minimum": 0.7}
     file = str(write_config(tmp_path, changed))
     assert main(["start", "--config", file]) == 1
-    assert "pipeline 'edited': its parameter Threshold is '0.8', in the configuration '0.7'" in capsys.readouterr().err
+    assert "written from another configuration: Threshold is 0.8, now 0.7" in capsys.readouterr().err
     assert main(["upsert", "--config", file]) == 0
     assert capsys.readouterr().out.strip() == deployed
     assert main(["start", "--config", file]) == 0
+    changed["condition"]["metric"] = "test/f1_score"  # no parameter
+    assert main(["start", "--config", str(write_config(tmp_path, changed))]) == 1
 
 
 def test_upsert_uploads_the_settings_that_a_job_cannot_contain(client, local_aws):
