@@ -190,13 +190,16 @@ def test_the_pooler_is_reinitialized_on_request_only(tmp_path: Path, family: str
     assert reinitialized.abs().max() == 0
 
 
-def test_a_checkpoint_without_a_pooler_gets_a_fresh_one(tmp_path: Path) -> None:
+def test_a_checkpoint_without_a_pooler_gets_a_fresh_one_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tmp_path / "e"
     write_config(folder, "roberta")
     AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
     state = encoder_state(Files(folder, folder), reinit_layers=0, reinit_pooler=False, max_sen_len=MAX_LENGTH)
     assert state["pooler.dense.bias"].abs().max() == 0
     assert state["pooler.dense.weight"].std() > 0.1
+    assert "reinit_pooler is false and has no effect" in caplog.text
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "electra", "modernbert", "deberta-v2", "mpnet"])

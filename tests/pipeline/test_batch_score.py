@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from contracts.serving import BODIES, CSV, JSON_LINES, ServingSettings
 from contracts.steps import ARCHIVED_MODEL, BATCH_SCORE
 from pipeline.config import BatchScore
 from pipeline.hosting import serving_settings
+from pipeline.local import batch_score
 from pipeline.local.batch_score import Filters, _Failed, read_payloads, score
 from pipeline.local.cache import StepDirectory
 from pipeline.local.json_path import compile_path
@@ -257,6 +259,13 @@ def test_records_of_csv_are_joined_with_their_scores(package, expected, tmp_path
 def test_a_file_that_cannot_be_scored_is_named_with_the_lines(package, tmp_path, section, text, cause):
     with pytest.raises(StepFailed, match=cause):
         scored(package, tmp_path, {"a.txt": text}, **section)
+
+
+def test_a_server_that_ends_before_its_first_answer_is_named(tmp_path, monkeypatch):
+    closed = lambda *_, **__: nullcontext(1)  # nothing listens on port 1
+    monkeypatch.setattr(batch_score, "serving", closed)
+    with pytest.raises(StepFailed, match="/execution-parameters: no answer"):
+        scored(tmp_path, tmp_path, {"a": LINES[0]})
 
 
 @pytest.mark.slow

@@ -197,11 +197,11 @@ def test_a_refused_value_is_named_by_its_key_before_anything_is_sent(send, chang
     ("overrides", "problem"),
     [
         ({"Hp_label_name": "x" * 257}, f"'{'x' * 199}... has 257 characters; the service accepts at most 256"),
-        ({"Input_input_data": "s3://b/" + "x" * 1024}, "has 1031 characters; the service accepts at most 1024"),
-        ({"TabularPreprocessingInstanceCount": "101"}, "101 is refused: the service accepts at most 100"),
+        ({"Input_input_data": "s3://b/" + "x" * 1024}, "is invalid: String should have at most 1024 characters"),
+        ({"TabularPreprocessingInstanceCount": "101"}, "is invalid: Input should be less than or equal to 100"),
     ],
 )
-def test_a_parameter_that_the_service_refuses_is_named_before_anything_is_sent(overrides, problem):
+def test_a_parameter_beyond_a_limit_is_named_before_anything_is_sent(overrides, problem):
     with loopback_only(), pytest.raises(ContractError) as error:
         start(everything(), overrides)
     (name,) = overrides
