@@ -262,8 +262,7 @@ def test_a_file_that_cannot_be_scored_is_named_with_the_lines(package, tmp_path,
 
 
 def test_a_server_that_ends_before_its_first_answer_is_named(tmp_path, monkeypatch):
-    closed = lambda *_, **__: nullcontext(1)  # nothing listens on port 1
-    monkeypatch.setattr(batch_score, "serving", closed)
+    monkeypatch.setattr(batch_score, "serving", lambda *_, **__: nullcontext(1))  # nothing listens on port 1
     with pytest.raises(StepFailed, match="/execution-parameters: no answer"):
         scored(tmp_path, tmp_path, {"a": LINES[0]})
 
