@@ -39,7 +39,11 @@ class TimeLimit:
         self._study.note(_SECONDS, self.seconds)
 
     def allows(self, max_epochs: int, *, seeds: bool = True) -> bool:
-        """Return whether a run of `max_epochs` can finish before max_hours, and after it the seeds of the winner."""
+        """Return whether a run of `max_epochs` can finish before max_hours, and after it the seeds of the winner.
+
+        Args:
+            seeds: False for one of these seeds, after which only a distilled network may follow.
+        """
         hours = self._tuning.max_hours
         if hours is None or not self._study.finished:
             return True

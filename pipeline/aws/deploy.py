@@ -108,7 +108,7 @@ def _require_upserted(config: PipelineConfig, specs: Mapping[str, ParameterSpec]
     if deployed.get("PipelineDescription") == _described(config):
         return
     parameters = json.loads(deployed["PipelineDefinition"])["Parameters"]
-    found = {each["Name"]: each["DefaultValue"] for each in parameters if each["Name"] != CHECKPOINT_KEY}
+    found = {each["Name"]: each.get("DefaultValue") for each in parameters if each["Name"] != CHECKPOINT_KEY}
     changed = sorted(name for name in found if name in specs and specs[name].default != found[name])
     example = f": {changed[0]} is {shown(found[changed[0]])}, now {shown(specs[changed[0]].default)}" if changed else ""
     raise ContractError(
