@@ -33,20 +33,16 @@ def _run(options: argparse.Namespace) -> int:
 
         print(definition(config), end="")
         return 0
-    if options.command == "upsert":
-        from pipeline.aws.deploy import upsert
-
-        print(upsert(config))
-        return 0
-    if options.command == "autoscale":
+    if options.command in ("upsert", "start", "autoscale"):
         from pipeline.aws.autoscaling import autoscale
+        from pipeline.aws.deploy import start, upsert
+        from pipeline.aws.errors import aws_errors
 
-        print(autoscale(config))
-        return 0
-    if options.command == "start":
-        from pipeline.aws.deploy import start
-
-        print(start(config, _pairs(options.set)))
+        with aws_errors(f"{options.command} of {config.name!r}"):
+            if options.command == "start":
+                print(start(config, _pairs(options.set)))
+            else:
+                print({"upsert": upsert, "autoscale": autoscale}[options.command](config))
         return 0
     if options.docker:
         from pipeline.local.docker import run_in_docker

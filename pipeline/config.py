@@ -152,7 +152,8 @@ class Mlflow(Section):
     )
     image: Image | None = Field(
         default=None,
-        description="Image of the step on AWS, by digest; it must contain MLflow. Default: aws.image.",
+        description="Image of the step on AWS, by digest; it must contain MLflow. Default: aws.image. An error if the "
+        "training job sends the results.",
     )
 
 

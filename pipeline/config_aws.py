@@ -18,6 +18,7 @@ from pipeline.config_types import (
     in_directory_bucket,
 )
 
+LONGEST_PROCESSING = 432_000  # the service's quota of a processing job's duration in s; botocore's model allows 9 days
 InputMode = Literal["File", "FastFile"]
 
 
@@ -38,7 +39,8 @@ class Machine(Section):
         default=86_400,
         ge=60,
         le=2_419_200,
-        description="Maximum duration; at most 5 days except for training; not for BatchScore.",
+        description=f"Maximum duration; at most {LONGEST_PROCESSING:,} (5 days) except for training; not for "
+        "BatchScore.",
     )
 
 
@@ -192,7 +194,7 @@ class Deploy(Section):
 class Aws(Section):
     """The pipeline on AWS; `run` does not need this section."""
 
-    region: str = Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$", description="Region.")
+    region: str = Field(pattern=r"^[a-z]{2,}(-[a-z]+)+-\d$", description="Region.")
     role: str = Field(
         pattern=r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[a-zA-Z0-9+=,.@/_-]+$",
         max_length=2048,

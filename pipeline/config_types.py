@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
+from pipeline.json_path import compile_path
+
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9](-*[A-Za-z0-9]){0,62}$")]
 _DIRECTORY_BUCKET = "--x-s3"  # end of the name of a bucket of S3 Express One Zone
 
@@ -20,6 +22,19 @@ def check_s3_folder(uri: str) -> str:
     return uri
 
 
+def check_tag_key(key: str) -> str:
+    """Return the key; raise ValueError if AWS reserves it."""
+    if key.lower().startswith("aws:"):
+        raise ValueError(f"the key {key!r} begins with aws:, which AWS reserves for its own tags")
+    return key
+
+
+def check_json_path(path: str) -> str:
+    """Return the path; raise ValueError if it has a part that filters do not have."""
+    compile_path(path)
+    return path
+
+
 S3Folder = Annotated[
     str,
     StringConstraints(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$", max_length=1024),
@@ -29,9 +44,9 @@ InstanceType = Annotated[str, StringConstraints(pattern=r"^ml\.[a-z0-9-]+\.[a-z0
 Image = Annotated[str, StringConstraints(pattern=r"^[^\s@]+@sha256:[0-9a-f]{64}$", max_length=255)]
 NetworkId = Annotated[str, StringConstraints(pattern=r"^[-0-9a-zA-Z]{1,32}$")]
 _TAG = r"^[\p{L}\p{Z}\p{N}_.:/=+\-@]*$"
-TagKey = Annotated[str, StringConstraints(pattern=_TAG, min_length=1, max_length=128)]
+TagKey = Annotated[str, StringConstraints(pattern=_TAG, min_length=1, max_length=128), AfterValidator(check_tag_key)]
 TagValue = Annotated[str, StringConstraints(pattern=_TAG, max_length=256)]
-JsonPath = Annotated[str, StringConstraints(pattern=r"^\$", max_length=63)]
+JsonPath = Annotated[str, StringConstraints(pattern=r"^\$", max_length=63), AfterValidator(check_json_path)]
 SnsTopic = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:sns:[a-z0-9-]*:[0-9]{12}:[a-zA-Z0-9_.-]+$")]
 CardText = Annotated[str, StringConstraints(max_length=1024)]
 Approval = Literal["PendingManualApproval", "Approved", "Rejected"]

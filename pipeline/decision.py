@@ -9,6 +9,7 @@ from contracts.steps import EVALUATION
 from pipeline.config import Condition
 
 VALUE_PATH = "decision.value"  # in evaluation.json
+_UNREACHABLE = 1e30
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class ConditionOutcome:
 def limit_to_beat(condition: Condition, registered: float) -> float:
     """Return the registered model's metric, moved by the margin."""
     return registered + (condition.margin if condition.higher_is_better else -condition.margin)
+
+
+def unreachable(condition: Condition) -> float:
+    """Return a limit that no model meets, far from every metric and from every loss."""
+    return _UNREACHABLE if condition.higher_is_better else -_UNREACHABLE
 
 
 def decide(condition: Condition, value: float | None, registered: float | None) -> ConditionOutcome:

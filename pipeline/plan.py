@@ -346,6 +346,12 @@ def _tracking(config: PipelineConfig) -> dict[str, Any]:
             raise ContractError(f"hyperparameters.{name}: repeats mlflow.{key}", f"Remove it, and set mlflow.{key}.")
     if config.tracked_by_step:
         return {}
+    if config.mlflow.image is not None:
+        why = "mlflow.sent_by is job" if config.mlflow.sent_by else "aws.network_isolation is false"
+        raise ContractError(
+            f"mlflow.image: is set, but no step uses it: the training job sends the results itself, because {why}",
+            "Remove mlflow.image (aws.image must contain MLflow), or set mlflow.sent_by to step.",
+        )
     given = config.mlflow.model_dump(exclude_unset=True)
     return {name: given[key] for name, key in _TRACKED.items() if key in given}
 

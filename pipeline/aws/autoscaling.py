@@ -18,8 +18,8 @@ def autoscale(config: PipelineConfig) -> str:
     if deploy is None or deploy.real_time is None or deploy.real_time.autoscaling is None:
         raise ContractError("aws.deploy.real_time.autoscaling: is missing", "Add it: max_instances and a target.")
     section, name = deploy.real_time.autoscaling, endpoint_name(config, deploy)
-    session = aws_session(aws.region, aws.bucket)
-    sagemaker, scaling = session.sagemaker_client, session.boto_session.client("application-autoscaling")
+    session = aws_session(aws.region)
+    sagemaker, scaling = session.client("sagemaker"), session.client("application-autoscaling")
     try:
         sagemaker.describe_endpoint(EndpointName=name)
     except sagemaker.exceptions.ClientError as error:

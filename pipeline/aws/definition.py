@@ -21,12 +21,13 @@ from pipeline.aws.parameters import (
     parameter_specs,
     sdk_parameters,
 )
+from pipeline.aws.partitions import check_partitions
 from pipeline.aws.registration import registration_step
 from pipeline.aws.session import offline_session, sagemaker_sdk
 from pipeline.aws.training import training_step
 from pipeline.config import PipelineConfig
-from pipeline.config_aws import Aws, Machine
-from pipeline.decision import VALUE_PATH
+from pipeline.config_aws import LONGEST_PROCESSING, Aws, Machine
+from pipeline.decision import VALUE_PATH, unreachable
 from pipeline.graph import CONDITION, FAIL, SEVERAL_INSTANCES, inputs_of, upstream
 from pipeline.plan import Plan, make_plan
 
@@ -53,6 +54,7 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
             "aws.training.tensorboard: is true, but training jobs of SageMaker's tuner cannot upload curves",
             "Set it to false, or tuning.engine to container.",
         )
+    processing = {step.contract.name for step in plan.steps if step.contract.kind == "processing"}
     on_instances = [step.contract.name for step in plan.steps if step.contract is not REGISTRATION]
     for name, machine in config.aws.steps.items():
         if name not in on_instances:
@@ -61,6 +63,12 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
             )
         if name == BATCH_SCORE.name:
             _require_default(machine, name, "volume_gb", "max_runtime_seconds", why="a batch transform has none")
+        if name in processing and machine.max_runtime_seconds > LONGEST_PROCESSING:
+            raise ContractError(
+                f"aws.steps.{name}.max_runtime_seconds: is {machine.max_runtime_seconds}, but a processing job runs "
+                f"{LONGEST_PROCESSING} s (5 days) at most",
+                f"Set it to {LONGEST_PROCESSING} or less.",
+            )
         if name not in SEVERAL_INSTANCES and machine.instance_count != 1:
             raise ContractError(
                 f"aws.steps.{name}.instance_count: is {machine.instance_count}, but this step runs on one instance",
@@ -108,12 +116,11 @@ def definition(config: PipelineConfig) -> str:
     Raises:
         ContractError: the configuration or a value is refused.
     """
-    _, text = checked_pipeline(config)
-    return json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
+    return json.dumps(json.loads(checked_definition(config)), indent=2, sort_keys=True) + "\n"
 
 
-def checked_pipeline(config: PipelineConfig, overrides: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-    """Return the SDK's Pipeline, with an offline session, and its definition.
+def checked_definition(config: PipelineConfig, overrides: Mapping[str, Any] | None = None) -> str:
+    """Return the definition as it is sent.
 
     Args:
         overrides: parameters given to an execution.
@@ -123,12 +130,12 @@ def checked_pipeline(config: PipelineConfig, overrides: Mapping[str, Any] | None
     """
     aws, plan = aws_plan(config)
     session = offline_session(aws.region, aws.bucket)
-    pipeline = build_pipeline(config, session)
+    check_partitions(config, session.boto_session)
     with sagemaker_sdk(aws.region):
-        text = pipeline.definition()
+        text = build_pipeline(config, session).definition()
     model = session.sagemaker_client.meta.service_model
     check_limits(config, plan, text, specs=specs_of(config), overrides=overrides or {}, service=model)
-    return pipeline, text
+    return text
 
 
 def build_pipeline(config: PipelineConfig, session: Any, *, local: bool = False) -> Any:
@@ -233,7 +240,8 @@ def _reason(build: Build) -> Any:
         f" ({THRESHOLD})",
     ]
     if TO_BEAT in build.parameters:
+        unset = f"{unreachable(condition):g} means that {TO_BEAT} was not set; set it, or use python -m pipeline start"
         parts += [f" and {condition.word} ", build.parameters[TO_BEAT]]
-        parts.append(f" ({TO_BEAT}: the {condition.beat} registered model)")
+        parts.append(f" ({TO_BEAT}: the {condition.beat} registered model; {unset})")
     parts.append(f". {MODEL_METRICS.name}'s metrics_summary.txt has the details.")
     return Join(on="", values=parts)

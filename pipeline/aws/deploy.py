@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -12,8 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 from contracts.errors import ContractError, shown
 from contracts.spelling import did_you_mean
 from contracts.steps import BATCH_SCORE, PYTORCH_TRAINING
-from pipeline.aws.definition import aws_plan, checked_pipeline, checkpoint_key, specs_of
-from pipeline.aws.jobs import has_volume, upload_settings
+from pipeline.aws.definition import aws_plan, checked_definition, checkpoint_key, specs_of
+from pipeline.aws.errors import aws_errors
+from pipeline.aws.jobs import has_volume, home_of, job_tags, upload_settings, write_object
 from pipeline.aws.parameters import (
     CHECKPOINT_KEY,
     HYPERPARAMETER_PREFIX,
@@ -26,7 +27,7 @@ from pipeline.aws.parameters import (
     data_key_parameter,
     instance_count_parameter,
 )
-from pipeline.aws.session import aws_session, sagemaker_sdk
+from pipeline.aws.session import aws_session
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Aws, Machine
 from pipeline.config_types import S3Folder
@@ -34,16 +35,44 @@ from pipeline.decision import decision_value, limit_to_beat
 from pipeline.graph import inputs_of
 from pipeline.plan import make_plan
 
+_WRITTEN = "Written by python -m pipeline upsert"  # begins the description of a pipeline
+_LONGEST_REQUEST = 100 << 10  # bytes of a definition; a longer one is sent as an object, as the SDK does
+
 
 def upsert(config: PipelineConfig) -> str:
     """Create or update the pipeline, and return its ARN."""
     aws, plan = aws_plan(config)
-    pipeline, _ = checked_pipeline(config)  # with an offline session, so that nothing is sent before the check
-    pipeline.sagemaker_session = session = aws_session(aws.region, aws.bucket)
-    tags = [{"Key": key, "Value": value} for key, value in sorted(aws.tags.items())]
-    upload_settings(config, plan, session.boto_session.client("s3"))
-    with sagemaker_sdk(aws.region):
-        return pipeline.upsert(role_arn=aws.role, description=_described(config), tags=tags or None)["PipelineArn"]
+    definition = checked_definition(config)  # nothing is sent before this check
+    session = aws_session(aws.region)
+    sagemaker, s3 = session.client("sagemaker"), session.client("s3")
+    upload_settings(config, plan, s3)
+    request = {
+        "PipelineName": config.name,
+        "RoleArn": aws.role,
+        "PipelineDescription": _described(config),
+        **_definition_argument(config, definition, s3),
+    }
+    tags = {"Tags": job_tags(aws)} if aws.tags else {}
+    try:
+        return sagemaker.create_pipeline(**request, **tags)["PipelineArn"]
+    except sagemaker.exceptions.ClientError as error:
+        if "already exists" not in error.response["Error"]["Message"]:
+            raise
+    arn = sagemaker.update_pipeline(**request)["PipelineArn"]
+    if tags:
+        sagemaker.add_tags(ResourceArn=arn, **tags)
+    return arn
+
+
+def _definition_argument(config: PipelineConfig, definition: str, s3: Any) -> dict[str, Any]:
+    """Return the argument with the definition; upload a long one, and return its location."""
+    assert config.aws is not None
+    content = definition.encode()
+    if len(content) < _LONGEST_REQUEST:
+        return {"PipelineDefinition": definition}
+    uri = f"{home_of(config)}/definitions/{hashlib.sha256(content).hexdigest()[:16]}.json"
+    bucket, key = write_object(config.aws, s3, uri=uri, content=content)
+    return {"PipelineDefinitionS3Location": {"Bucket": bucket, "ObjectKey": key}}
 
 
 def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
@@ -53,24 +82,24 @@ def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
         overrides: values of parameters, as text.
 
     Raises:
-        ContractError: an unknown parameter, an invalid value, or the pipeline does not exist.
+        ContractError: an unknown parameter, an invalid value, an input without objects, or the pipeline does not exist.
     """
     aws, plan = aws_plan(config)
     specs = specs_of(config)
     values = parse_overrides(config, specs, overrides)
     if values:
-        checked_pipeline(config, values)
+        checked_definition(config, values)
         _check_storage(config, specs, values)
-    session = aws_session(aws.region, aws.bucket)
-    client, s3 = session.sagemaker_client, session.boto_session.client("s3")
+    session = aws_session(aws.region)
+    client, s3 = session.client("sagemaker"), session.client("s3")
     _require_upserted(config, specs, client)
     if TO_BEAT in specs and TO_BEAT not in values:
         registered = registered_metric(config, client, s3)
-        if registered is not None:
+        if registered is None:
+            values[TO_BEAT] = values.get(THRESHOLD, config.condition.threshold)
+        else:
             values[TO_BEAT] = limit_to_beat(config.condition, registered)
-        elif THRESHOLD in values:
-            values[TO_BEAT] = values[THRESHOLD]
-    data = {name: _entity_tags(s3, values.get(f"{INPUT_PREFIX}{name}", uri)) for name, uri in _compared(aws).items()}
+    data = _input_data(aws, values, s3)
     for step in plan.steps:
         if (parameter := data_key_parameter(step.contract.name)) in specs:
             tags = sorted(each for name in step.outside for each in data[name])
@@ -87,7 +116,7 @@ def _described(config: PipelineConfig) -> str:
     """Return the description of the pipeline: a digest of the configuration, by which `start` notices an edit."""
     settings = config.model_dump(mode="json", exclude_defaults=True, exclude={"inputs", "hyperparameters_file"})
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
-    return f"Written by python -m pipeline upsert from the configuration with the digest {digest}."
+    return f"{_WRITTEN} from the configuration with the digest {digest}."
 
 
 def _require_upserted(config: PipelineConfig, specs: Mapping[str, ParameterSpec], client: Any) -> None:
@@ -105,8 +134,14 @@ def _require_upserted(config: PipelineConfig, specs: Mapping[str, ParameterSpec]
         raise ContractError(
             f"pipeline {config.name!r}: does not exist in {config.aws.region}", "Create it: python -m pipeline upsert"
         ) from None
-    if deployed.get("PipelineDescription") == _described(config):
+    description = deployed.get("PipelineDescription", "")
+    if description == _described(config):
         return
+    if not description.startswith(_WRITTEN):
+        raise ContractError(
+            f"pipeline {config.name!r}: was not written by python -m pipeline upsert",
+            "Choose another name, or replace that pipeline: python -m pipeline upsert",
+        )
     parameters = json.loads(deployed["PipelineDefinition"])["Parameters"]
     found = {each["Name"]: each.get("DefaultValue") for each in parameters if each["Name"] != CHECKPOINT_KEY}
     changed = sorted(name for name in found if name in specs and specs[name].default != found[name])
@@ -191,7 +226,9 @@ def registered_metric(config: PipelineConfig, sagemaker: Any, s3: Any) -> float 
             print(f"{arn} was not decided by {config.condition.metric}; skipping it.", file=sys.stderr)
             continue
         bucket, key = uri.removeprefix("s3://").split("/", 1)
-        text = s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode()
+        where, missing = f"the metric of {arn}, {uri}", f"Restore the object, or give the limit: --set {TO_BEAT}=VALUE"
+        with aws_errors(where, missing=missing):
+            text = s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode()
         value = decision_value(text, where=uri)
         if value is not None:
             print(f"To beat: {config.condition.metric} {value:.6g} of {arn}.", file=sys.stderr)
@@ -200,16 +237,31 @@ def registered_metric(config: PipelineConfig, sagemaker: Any, s3: Any) -> float 
     return None
 
 
-def _compared(aws: Aws) -> dict[str, str]:
-    """Return the URIs of the inputs whose data decides what runs again: all but the records to score."""
-    return {name: uri for name, uri in aws.inputs.items() if name not in inputs_of(BATCH_SCORE)}
+def _input_data(aws: Aws, values: Mapping[str, Any], s3: Any) -> dict[str, list[str]]:
+    """Return what identifies the data under each input, except that of records to score, which trains nothing.
+
+    Raises:
+        ContractError: there is no object under an input.
+    """
+    data: dict[str, list[str]] = {}
+    for name, configured in aws.inputs.items():
+        parameter = f"{INPUT_PREFIX}{name}"
+        key, uri = f"aws.inputs.{name}", configured
+        if parameter in values:
+            key, uri = f"parameter {parameter}", values[parameter]
+        with aws_errors(f"{key}: {uri}", missing=f"Correct the bucket of {key}."):
+            objects = _objects(s3, uri)
+            if (first := next(objects, None)) is None:
+                raise ContractError(f"{key}: no object under {uri}", "Correct the URI, or upload the data.")
+            if name not in inputs_of(BATCH_SCORE):
+                data[name] = [first, *objects]
+    return data
 
 
-def _entity_tags(s3: Any, uri: str) -> list[str]:
-    """Return keys, entity tags and sizes of the objects under an input."""
+def _objects(s3: Any, uri: str) -> Iterator[str]:
+    """Yield key, entity tag and size of each object under an input, except the folders that S3's console creates."""
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
-    return [
-        f"{entry['Key']} {entry['ETag']} {entry['Size']}"
-        for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        for entry in page.get("Contents", [])
-    ]
+    for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+        for entry in page.get("Contents", []):
+            if not entry["Key"].endswith("/"):
+                yield f"{entry['Key']} {entry['ETag']} {entry['Size']}"

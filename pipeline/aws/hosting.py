@@ -7,7 +7,7 @@ from typing import Any
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES
 from contracts.steps import ARCHIVED_MODEL, PACKAGE, REGISTRATION
-from pipeline.aws.jobs import Build, input_uris, job_retries, output_uri, service_retries, volume_key
+from pipeline.aws.jobs import Build, input_uris, job_retries, job_tags, output_uri, service_retries, volume_key
 from pipeline.aws.parameters import instance_type_parameter, machine_of
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Asynchronous, Deploy, Hosts
@@ -57,7 +57,7 @@ def transform_step(build: Build, plan: StepPlan) -> Any:
         max_concurrent_transforms=concurrency,
         max_payload=payload_mb,
         base_transform_job_name=build.config.name,
-        tags=_tags(build),
+        tags=job_tags(aws),
         sagemaker_session=build.session,
     )
     return TransformStep(
@@ -107,7 +107,7 @@ def deploy_steps(build: Build, deploy: Deploy) -> dict[str, Any]:
             # A configuration cannot change, so each execution creates one.
             name=Join(on="-", values=[name[:_LONGEST_PREFIX], ExecutionVariables.PIPELINE_EXECUTION_ID]),
             production_variants=[{**hosted, **_capacity(deploy)}],
-            tags=_tags(build),
+            tags=job_tags(aws),
             kms_key=None if deploy.serverless else aws.kms_key,
             data_capture_config_dict=_capture(build, deploy),
             async_inference_config_dict=deploy.asynchronous and _queue(build, deploy.asynchronous),
@@ -120,7 +120,7 @@ def deploy_steps(build: Build, deploy: Deploy) -> dict[str, Any]:
         step_args=build.session.create_endpoint(
             endpoint_name=name,
             config_name=config.properties.EndpointConfigName,
-            tags=_tags(build),
+            tags=job_tags(aws),
         ),
     )
     return {step.name: step for step in (model, config, endpoint)}
@@ -146,7 +146,7 @@ def _model_step(build: Build, name: str, variables: Mapping[str, str], *, isolat
         container_defs=container_definition(build, variables),
         vpc_config=vpc if aws.subnets and in_vpc else None,
         enable_network_isolation=isolated,
-        tags=_tags(build),
+        tags=job_tags(aws),
     )
     return ModelStep(
         name=name,
@@ -200,7 +200,3 @@ def _queue(build: Build, asynchronous: Asynchronous) -> dict[str, Any]:
     if asynchronous.concurrency is not None:
         queue["ClientConfig"] = {"MaxConcurrentInvocationsPerInstance": asynchronous.concurrency}
     return queue
-
-
-def _tags(build: Build) -> Any:
-    return [{"Key": key, "Value": value} for key, value in sorted(build.aws.tags.items())]

@@ -8,6 +8,7 @@ from typing import Any
 from contracts.paths import SETTINGS_FILE
 from contracts.step_contract import StepContract, StepFolder
 from contracts.steps import EVALUATION, MODEL_METRICS, PYTORCH_TRAINING, TRACKING
+from pipeline.aws.errors import aws_errors
 from pipeline.aws.parameters import (
     HYPERPARAMETER_PREFIX,
     INPUT_PREFIX,
@@ -23,6 +24,8 @@ from pipeline.plan import Plan, StepPlan
 
 ENTRYPOINT = ("python", "-m", "container")  # the image's entry point; local pipelines require it
 DECISION_FILE = "decision"
+# Families with local NVMe storage that SDK 3.27 does not know: https://aws.amazon.com/ec2/instance-types/p6/
+_LOCAL_STORAGE = ("p6-b300", "p6e-gb200")
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,24 @@ def home_of(config: PipelineConfig) -> str:
 def upload_settings(config: PipelineConfig, plan: Plan, s3: Any) -> None:
     """Write the input settings of each step that has one."""
     assert config.aws is not None
-    key_id = config.aws.kms_key
-    encryption = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": key_id} if key_id else {}
     for step in plan.steps:
         if step.in_file:
-            bucket, _, key = f"{_settings_uri(config, step)}/{SETTINGS_FILE}".removeprefix("s3://").partition("/")
-            s3.put_object(Bucket=bucket, Key=key, Body=step.settings_file.encode(), **encryption)
+            uri = f"{_settings_uri(config, step)}/{SETTINGS_FILE}"
+            write_object(config.aws, s3, uri=uri, content=step.settings_file.encode())
+
+
+def write_object(aws: Aws, s3: Any, *, uri: str, content: bytes) -> tuple[str, str]:
+    """Write an object below the bucket, with the key of outputs; return its bucket and key."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    encryption = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": aws.kms_key} if aws.kms_key else {}
+    with aws_errors(f"aws.bucket: {uri}", missing="Create the bucket in aws.region, or correct aws.bucket."):
+        s3.put_object(Bucket=bucket, Key=key, Body=content, **encryption)
+    return bucket, key
+
+
+def job_tags(aws: Aws) -> Any:
+    """Return the tags of the pipeline and of everything that it creates."""
+    return [{"Key": key, "Value": value} for key, value in sorted(aws.tags.items())]
 
 
 def _settings_uri(config: PipelineConfig, plan: StepPlan) -> str:
@@ -93,10 +108,10 @@ def processing_step(build: Build, plan: StepPlan) -> Any:
         volume_size_in_gb=machine.volume_gb,
         volume_kms_key=volume_key(aws, machine.instance_type),
         output_kms_key=aws.kms_key,
-        max_runtime_in_seconds=min(machine.max_runtime_seconds, 432_000),
+        max_runtime_in_seconds=machine.max_runtime_seconds,
         sagemaker_session=build.session,
         env=environment(build, plan) or None,
-        tags=[{"Key": key, "Value": value} for key, value in sorted(aws.tags.items())],
+        tags=job_tags(aws),
         network_config=NetworkConfig(
             enable_network_isolation=aws.network_isolation and mlflow is None,
             encrypt_inter_container_traffic=aws.encrypt_traffic,
@@ -130,7 +145,8 @@ def has_volume(instance_type: str) -> bool:
     """Return whether instances of this type have a volume with a KMS key, and no local storage."""
     from sagemaker.core.common_utils import instance_supports_kms
 
-    return instance_supports_kms(instance_type)
+    family = instance_type.removeprefix("ml.").partition(".")[0]
+    return instance_supports_kms(instance_type) and family not in _LOCAL_STORAGE
 
 
 def output_uri(build: Build, contract: StepContract, output: str) -> Any:
@@ -229,6 +245,21 @@ def _output(build: Build, contract: StepContract, folder: StepFolder) -> Any:
             s3_upload_mode="EndOfJob",
         ),
     )
+
+
+def tagged(step: type, aws: Aws, **arguments: Any) -> Any:
+    """Return a step of the SDK, with the tags of its job; SDK 3.27 itself leaves out tags with an empty value.
+
+    Args:
+        step: the SDK's class, whose `step_args` have no tags.
+    """
+
+    class Tagged(step):
+        @property
+        def arguments(self) -> Any:
+            return {**super().arguments, **({"Tags": job_tags(aws)} if aws.tags else {})}
+
+    return Tagged(**arguments)
 
 
 def cache(aws: Aws) -> Any:

@@ -15,6 +15,7 @@ from contracts.errors import ContractError, shown
 from contracts.spelling import did_you_mean
 from contracts.steps import BATCH_SCORE, REGISTRATION
 from pipeline.aws.hosting import ENDPOINT_MODEL, TRANSFORM_MODEL
+from pipeline.aws.jobs import job_tags
 from pipeline.aws.parameters import ParameterSpec
 from pipeline.config import PipelineConfig
 from pipeline.plan import LONGEST_VALUE, Plan
@@ -200,7 +201,7 @@ def _requests(
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield step, operation and arguments of everything that is sent, now or by an execution."""
     assert config.aws is not None
-    tags = [{"Key": key, "Value": value} for key, value in config.aws.tags.items()]
+    tags = job_tags(config.aws)
     create = {"PipelineName": config.name, "PipelineDefinition": definition, "RoleArn": config.aws.role, "Tags": tags}
     yield "", "CreatePipeline", {**create, **_TOKEN}
     texts = {name: {"Std:Join": {"On": "", "Values": [{"Get": f"Parameters.{name}"}]}} for name in parameters}

@@ -8,6 +8,7 @@ from contracts.steps import PYTORCH_TRAINING
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Machine
 from pipeline.config_types import Approval
+from pipeline.decision import unreachable
 from pipeline.graph import SEVERAL_INSTANCES
 from pipeline.plan import Plan
 
@@ -86,7 +87,7 @@ def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) 
     add(THRESHOLD, float(condition.threshold), about, key="condition")
     if condition.beat != "nothing":
         about = f"And {condition.word} this: the {condition.beat} registered model's, which `start` looks up."
-        add(TO_BEAT, float(condition.threshold), about)
+        add(TO_BEAT, unreachable(condition), about)  # an execution that does not set it registers nothing
     if config.aws.deploy is None:  # an execution deploys approved packages only
         about = "Approval status of a new package."
         add(APPROVAL, config.registration.approval, about, key="registration.approval", choices=get_args(Approval))

@@ -1,4 +1,4 @@
-"""Sessions of the SageMaker SDK: one that makes no AWS calls, for the definition, and one for AWS.
+"""Sessions: the SageMaker SDK's, which makes no AWS calls, for the definition; and boto3's, for AWS.
 
 Use the SDK within `sagemaker_sdk()` only. Importing the SDK and building some of its steps creates further sessions,
 which require a region and look for credentials, also over the network.
@@ -28,7 +28,7 @@ def sagemaker_sdk(region: str) -> Iterator[None]:
     try:
         import boto3
     except ImportError as error:
-        raise _not_installed(error) from None
+        raise not_installed(error) from None
     variables = {
         "AWS_ACCESS_KEY_ID": "offline",
         "AWS_SECRET_ACCESS_KEY": "offline",
@@ -59,10 +59,11 @@ def _import_sdk() -> None:
         import sagemaker.mlops.workflow.pipeline
         import sagemaker.train  # noqa: F401
     except ImportError as error:
-        raise _not_installed(error) from None
+        raise not_installed(error) from None
 
 
-def _not_installed(error: ImportError) -> ContractError:
+def not_installed(error: ImportError) -> ContractError:
+    """Return the error of a machine without the SageMaker SDK, which installs boto3."""
     install = "pip install -c constraints.txt '.[aws]'"
     return ContractError(f"the SageMaker SDK is not installed ({error})", f"Install it: {install}")
 
@@ -70,20 +71,17 @@ def _not_installed(error: ImportError) -> ContractError:
 def offline_session(region: str, bucket: str) -> Any:
     """Return a PipelineSession that only builds: it needs no credentials."""
     with sagemaker_sdk(region):
-        return _session(region, bucket)
+        import boto3
+        from sagemaker.core.workflow.pipeline_context import PipelineSession
+
+        session = boto3.Session(region_name=region)
+        return PipelineSession(boto_session=session, default_bucket=bucket, sagemaker_config=SDK_CONFIG)
 
 
-def aws_session(region: str, bucket: str) -> Any:
-    """Return a PipelineSession with the credentials of the environment."""
-    with sagemaker_sdk(region):
-        pass  # imports the SDK; the session itself must see the unchanged environment
-    return _session(region, bucket)
-
-
-def _session(region: str, bucket: str) -> Any:
-    import boto3
-    from sagemaker.core.workflow.pipeline_context import PipelineSession
-
-    return PipelineSession(
-        boto_session=boto3.Session(region_name=region), default_bucket=bucket, sagemaker_config=SDK_CONFIG
-    )
+def aws_session(region: str) -> Any:
+    """Return boto3's session with the credentials of the environment."""
+    try:
+        import boto3
+    except ImportError as error:
+        raise not_installed(error) from None
+    return boto3.Session(region_name=region)

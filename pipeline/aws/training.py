@@ -13,6 +13,7 @@ from pipeline.aws.jobs import (
     input_uris,
     job_retries,
     output_path,
+    tagged,
     volume_key,
 )
 from pipeline.aws.parameters import (
@@ -44,7 +45,9 @@ def training_step(build: Build, plan: StepPlan) -> Any:
     trainer.with_metric_definitions([MetricDefinition(name=name, regex=regex) for name, regex in _METRICS.items()])
     if aws.training.tensorboard:  # the service refuses a LocalPath, and uses /opt/ml/output/tensorboard without one
         trainer.with_tensorboard_output_config(TensorBoardOutputConfig(s3_output_path=f"{build.home}/tensorboard"))
-    return TrainingStep(
+    return tagged(
+        TrainingStep,
+        aws,
         name=contract.name,
         description=contract.about,
         step_args=trainer.train(input_data_config=channels),
@@ -55,7 +58,6 @@ def training_step(build: Build, plan: StepPlan) -> Any:
 
 def _trainer(build: Build, plan: StepPlan) -> Any:
     """Return the training job without its channels."""
-    from sagemaker.core.shapes import Tag
     from sagemaker.core.training.configs import CheckpointConfig, Networking, OutputDataConfig, StoppingCondition
     from sagemaker.core.workflow.functions import Join
     from sagemaker.train.model_trainer import ModelTrainer
@@ -93,7 +95,6 @@ def _trainer(build: Build, plan: StepPlan) -> Any:
             name: build.parameters.get(f"{HYPERPARAMETER_PREFIX}{name}", value)
             for name, value in plan.sent(build.plan.hyperparameters).items()
         },
-        tags=[Tag(key=key, value=value) for key, value in sorted(aws.tags.items())] or None,
     )
 
 

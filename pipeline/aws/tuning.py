@@ -9,7 +9,7 @@ from contracts.errors import ContractError, shown
 from contracts.step_contract import StepContract
 from contracts.tuning import Choices, Range
 from contracts.tuning_space import is_whole, minimizes
-from pipeline.aws.jobs import Build, cache, job_retries
+from pipeline.aws.jobs import Build, cache, job_retries, tagged
 from pipeline.plan import TunerPlan
 
 _MOST_CHOICES = 30  # ParameterValues in botocore's model of the service
@@ -46,7 +46,9 @@ def tuning_step(
         early_stopping_type="Off" if hyperband else "Auto",  # Hyperband stops trials itself
         base_tuning_job_name=build.config.name,
     )
-    return TuningStep(
+    return tagged(
+        TuningStep,
+        aws,
         name=contract.name,
         description=contract.about,
         step_args=tuner.tune(inputs=channels),

@@ -19,8 +19,8 @@ from contracts.input_files import files_below
 from contracts.serving import CSV
 from contracts.steps import ARCHIVED_MODEL, BATCH_SCORE
 from pipeline.config import BatchScore
+from pipeline.json_path import Select, compile_path
 from pipeline.local.cache import StepDirectory
-from pipeline.local.json_path import Select, compile_path
 from pipeline.local.process import StepFailed
 from pipeline.local.served import serving
 
@@ -56,11 +56,8 @@ class Filters:
 
     @classmethod
     def of(cls, config: BatchScore) -> "Filters":
-        """Compile the filters of the configuration; raise ContractError for a JSONPath that is not supported here."""
-        sent, written = (
-            compile_path(path, key=f"batch_score.{key}") if path else None
-            for key, path in (("input_filter", config.input_filter), ("output_filter", config.output_filter))
-        )
+        """Compile the filters of the configuration."""
+        sent, written = (compile_path(path) if path else None for path in (config.input_filter, config.output_filter))
         return cls(config.content_type == CSV, sent, config.join_input, written)
 
     def request_line(self, record: bytes) -> bytes:

@@ -108,8 +108,9 @@ def _run(state: Run, s3: Any, home: Path) -> int:
     upload_settings(state.config, state.plan, s3)
     names = [instance_type_parameter(step.contract.name) for step in state.plan.steps if step.command]
     parameters: dict[str, Any] = dict.fromkeys(names, "local")
-    if registered is not None and registered.value is not None and TO_BEAT in specs_of(state.config):
-        parameters[TO_BEAT] = limit_to_beat(state.config.condition, registered.value)
+    if TO_BEAT in specs_of(state.config):
+        condition, value = state.config.condition, registered and registered.value
+        parameters[TO_BEAT] = condition.threshold if value is None else limit_to_beat(condition, value)
     execution = _execute(state, parameters, home)
     for contract in ORDER:
         if contract.name in state.directories:

@@ -17,7 +17,7 @@ from contracts.steps import BATCH_SCORE, PACKAGE, PYTORCH_TRAINING, REGISTRATION
 from contracts.tracking import TRACKED
 from pipeline.config import PipelineConfig
 from pipeline.graph import CONDITION, inputs_of
-from pipeline.local.batch_score import Filters, score
+from pipeline.local.batch_score import score
 from pipeline.local.cache import Completed, StepDirectory, step_folder
 from pipeline.local.digests import ContentDigests, code_digest
 from pipeline.local.process import StepFailed, last_line, run_step
@@ -55,14 +55,12 @@ def run(config: PipelineConfig, root: Path) -> int:
 
 
 def require_inputs(config: PipelineConfig) -> None:
-    """Raise ContractError where an input does not exist, or a filter of its records cannot be applied here."""
+    """Raise ContractError where an input does not exist."""
     for name, path in config.inputs.items():
         if not Path(path).exists():
             raise ContractError(f"inputs.{name}: {path} does not exist", "Name an existing folder or file.")
         if name in inputs_of(BATCH_SCORE) and Path(path).is_dir() and not files_below(Path(path)).files:
             raise ContractError(f"inputs.{name}: {path} has no files", "Name a folder with files of records.")
-    if config.batch_score is not None:
-        Filters.of(config.batch_score)
 
 
 def name_engine(config: PipelineConfig) -> None:
@@ -136,7 +134,7 @@ def _not_tracked(state: Run, directory: StepDirectory) -> str | None:
     if problem is not None:
         mlflow, job = state.config.mlflow, state.directories[PYTORCH_TRAINING.name].ml
         assert mlflow is not None
-        command = f"python -m container track --root {job} --uri {mlflow.tracking_uri}"
+        command = f"python -m container track --root {shlex.quote(str(job))} --uri {mlflow.tracking_uri}"
         print(
             f"{TRACKING.name}: {problem}. The run continues. To send the results later, run it again, or: {command} "
             f"--experiment {shlex.quote(mlflow.experiment)}. Log: {directory.log}", file=sys.stderr,

@@ -1,5 +1,6 @@
 """The state of a run, and the report of its end."""
 
+import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,7 +110,7 @@ class Run:
         report.write_text("\n".join(page) + "\n", encoding="utf-8")
         print(f"\n{table}\n\n{outcome}\nThe run took {seconds:.1f} s.\n\nReport: {report}")
         if REGISTRATION.name in self.records or (failure is None and not refused):
-            print(f"Serve the newest registered model: python -m pipeline serve --root {self.root}")
+            print(f"Serve the newest registered model: python -m pipeline serve --root {shlex.quote(str(self.root))}")
         if failure and not refused:
             print(failure, file=sys.stderr)
 

@@ -114,6 +114,12 @@ def test_a_value_that_a_later_step_or_the_service_refuses_is_named_by_its_key(tm
     assert raised.value.fix
 
 
+@pytest.mark.parametrize("key", ["aws:team", "AWS:team"])
+def test_a_key_of_a_tag_that_aws_reserves_is_refused(tmp_path, key):
+    with pytest.raises(ContractError, match=f"'{key}' begins with aws:, which AWS reserves"):
+        check(tmp_path, written(aws={**AWS, "tags": {key: "risk"}}))
+
+
 def test_a_metric_of_two_classes_does_not_decide_about_three(tmp_path):
     classes = {"is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2]}
     changes = {

@@ -25,9 +25,12 @@ from contracts.steps import (
 from pipeline import graph, plan
 from pipeline.aws.definition import definition, specs_of
 from pipeline.aws.limits import _OPERATIONS
+from pipeline.decision import decide
 from pipeline.graph import EDGES, Source, source
 from testing.jobs import REPOSITORY
 from testing.pipelines import (
+    APPROVED,
+    AWS,
     CONFIG,
     IMAGE,
     MLFLOW,
@@ -316,8 +319,16 @@ def test_the_condition_and_the_reason_carry_metric_and_limits(full):
     reason = filled_in(arguments(full, "MetricTooLow")["ErrorMessage"], defaults(full))
     assert reason.startswith(
         "The model was not registered: test/auroc is 0.5, but must be at least 0.8 (Threshold) "
-        "and at least 0.8 (ToBeat: the approved registered model)."
+        "and at least 1e+30 (ToBeat: the approved registered model; 1e+30 means that ToBeat was not set; set it, or "
+        "use python -m pipeline start)."
     )
+
+
+@pytest.mark.parametrize(("limit", "reached"), [({"minimum": 0.5}, 1.0), ({"maximum": 0.5}, -1.0)])
+def test_no_model_reaches_the_value_to_beat_of_an_execution_that_does_not_set_it(limit, reached):
+    config = configuration(condition={"metric": "test/auroc", "beat": "newest", **limit})
+    default = specs_of(config)["ToBeat"].default
+    assert not decide(config.condition.model_copy(update={next(iter(limit)): default}), reached, None).holds
 
 
 def test_a_maximum_reverses_the_condition(other):
@@ -387,11 +398,55 @@ REFUSED = {
         {"aws": {**configuration().aws.model_dump(), "steps": {"Package": {"instance_count": 2}}}},
         "aws.steps.Package.instance_count: is 2",
     ),
+    "a processing job that is too long": (
+        {"aws": {**configuration().aws.model_dump(), "steps": {"Package": {"max_runtime_seconds": 864_000}}}},
+        "aws.steps.Package.max_runtime_seconds: is 864000, but a processing job runs 432000 s (5 days) at most",
+    ),
+    "a region of no partition": (
+        {"aws": {**configuration().aws.model_dump(), "region": "xx-moon-1"}},
+        "aws.region: 'xx-moon-1' is of no partition that botocore knows",
+    ),
     "waiting shorter than running": (
         {"aws": {**configuration().aws.model_dump(), "spot": {"enabled": True, "max_wait_seconds": 60}}},
         "aws.spot.max_wait_seconds: is 60",
     ),
 }
+
+
+EUSC = {
+    "region": "eusc-de-east-1",
+    "role": "arn:aws-eusc:iam::123456789012:role/SageMaker",
+    "image": IMAGE.replace("eu-west-1.amazonaws.com", "eusc-de-east-1.amazonaws.eu"),
+}
+
+
+def test_the_european_sovereign_cloud_is_a_partition():
+    pipeline = built(configuration(aws={**AWS, **EUSC}))
+    assert arguments(pipeline, "Package")["RoleArn"] == EUSC["role"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "found"),
+    [
+        ({"aws": {"role": AWS["role"]}}, "aws.role", "aws"),
+        ({"aws": {"image": IMAGE}}, "aws.image", "aws"),
+        ({"aws": {"kms_key": "arn:aws-cn:kms:cn-north-1:123456789012:key/1"}}, "aws.kms_key", "aws-cn"),
+        (
+            {
+                "aws": {"deploy": {"asynchronous": {"error_topic": "arn:aws:sns:eu-west-1:123456789012:errors"}}},
+                "registration": APPROVED,
+            },
+            "aws.deploy.asynchronous.error_topic",
+            "aws",
+        ),
+        ({"mlflow": {"tracking_uri": MLFLOW["tracking_uri"]}}, "mlflow.tracking_uri", "aws"),
+    ],
+)
+def test_a_resource_of_another_partition_than_the_region_is_named(changes, key, found):
+    changes = {**changes, "aws": {**AWS, **EUSC, **changes.get("aws", {})}}
+    refused = f"^{key}: .* is in the partition {found}, but aws.region eusc-de-east-1 is in aws-eusc"
+    with loopback_only(), pytest.raises(ContractError, match=refused):
+        definition(configuration(**changes))
 
 
 @pytest.mark.parametrize(("changes", "cause"), REFUSED.values(), ids=REFUSED.keys())

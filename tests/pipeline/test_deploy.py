@@ -1,21 +1,31 @@
 """upsert and start, against moto's server: a real HTTP service on loopback."""
 
+import ast
+import io
 import json
+import os
+import re
+import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr
+from unittest.mock import patch
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError, ParamValidationError
 
 from contracts.errors import ContractError
 from pipeline.__main__ import main
-from pipeline.aws.definition import aws_plan, build_pipeline, specs_of
+from pipeline.aws import deploy
+from pipeline.aws.definition import aws_plan, build_pipeline, definition, specs_of
 from pipeline.aws.deploy import parse_overrides, registered_metric, start, upsert
+from pipeline.aws.errors import aws_errors
 from pipeline.aws.jobs import upload_settings
 from pipeline.aws.session import offline_session, sagemaker_sdk
 from pipeline.config_aws import Aws
 from pipeline.local.docker import local_config
-from testing.pipelines import EVERYTHING, all_steps, configuration, everything, wide, write_config
+from testing.jobs import REPOSITORY
+from testing.pipelines import AWS, EVERYTHING, all_steps, configuration, everything, tuned, wide, write_config
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +104,41 @@ def test_upsert_uploads_the_settings_that_a_job_cannot_contain(client, local_aws
     assert found["SSEKMSKeyId"] == EVERYTHING["kms_key"]
 
 
+def test_a_long_definition_is_an_encrypted_object_below_the_prefix_of_the_pipeline(client, local_aws, monkeypatch):
+    monkeypatch.setattr(deploy, "_LONGEST_REQUEST", 1000)
+    config = everything().model_copy(update={"name": "long"})
+    first, second = upsert(config), upsert(config)
+    assert first == second
+    s3 = boto3.client("s3")
+    (found,) = s3.list_objects_v2(Bucket="my-bucket", Prefix="teams/risk/long/")["Contents"]
+    assert re.fullmatch(r"teams/risk/long/definitions/[0-9a-f]{16}\.json", found["Key"])
+    stored = s3.get_object(Bucket="my-bucket", Key=found["Key"])
+    assert stored["SSEKMSKeyId"] == EVERYTHING["kms_key"]
+    assert json.load(stored["Body"]) == json.loads(definition(config))
+    deployed = client.describe_pipeline(PipelineName="long")["PipelineDefinition"]
+    assert ast.literal_eval(deployed) == json.loads(definition(config))  # moto prints the object's content as Python
+
+
+def test_a_misspelt_bucket_is_named_and_not_created(local_aws, monkeypatch):
+    monkeypatch.setattr(deploy, "_LONGEST_REQUEST", 1000)
+    with pytest.raises(ContractError, match="aws.bucket: s3://my-bukcet/pipelines/demo/definitions/.* NoSuchBucket"):
+        upsert(configuration(aws={**AWS, "bucket": "my-bukcet"}))
+    buckets = [each["Name"] for each in boto3.client("s3").list_buckets()["Buckets"]]
+    assert "my-bukcet" not in buckets
+
+
+def test_a_tag_without_a_value_reaches_the_pipeline_and_its_jobs(client, local_aws):
+    tags, sent = {"team": ""}, [{"Key": "team", "Value": ""}]
+    for config in (
+        configuration(aws={**AWS, "tags": tags}, name="tagged"),
+        tuned(aws={**AWS, "tags": tags}).model_copy(update={"name": "tagged-search"}),
+    ):
+        arn = upsert(config)
+        steps = all_steps(json.loads(client.describe_pipeline(PipelineName=config.name)["PipelineDefinition"]))
+        assert [steps[name]["Arguments"]["Tags"] for name in ("DataLoading", "PyTorchTraining")] == [sent, sent]
+        assert client.list_tags(ResourceArn=arn)["Tags"] == sent
+
+
 def test_the_containers_of_a_local_run_get_the_settings_that_a_job_cannot_contain(local_aws, tmp_path):
     folders = {"input_data": "table", "batch_input": "records"}
     config = local_config(wide().model_copy(update={"inputs": folders}), "image")
@@ -153,7 +198,7 @@ def test_without_a_registered_model_the_threshold_of_an_execution_alone_decides(
 
 
 def test_start_looks_up_the_registered_model_that_must_be_beaten(client, deployed):
-    assert "ToBeat" not in sent_parameters(client, start(everything(), {})), "none is registered yet"
+    assert sent_parameters(client, start(everything(), {}))["ToBeat"] == "0.8", "the threshold: none is registered yet"
     register(client, value=0.91, status="Approved")
     register(client, value=0.99, status="PendingManualApproval")
     sent = sent_parameters(client, start(everything(), {}))
@@ -161,19 +206,32 @@ def test_start_looks_up_the_registered_model_that_must_be_beaten(client, deploye
     assert "ToBeat" in sent_parameters(client, start(everything(), {"ToBeat": "0.5"}))
 
 
-def register(client, *, value, status):
-    if not client.list_model_package_groups()["ModelPackageGroupSummaryList"]:
-        client.create_model_package_group(ModelPackageGroupName="demo")
+def register(client, *, value, status, group="demo"):
+    groups = client.list_model_package_groups()["ModelPackageGroupSummaryList"]
+    if group not in [each["ModelPackageGroupName"] for each in groups]:
+        client.create_model_package_group(ModelPackageGroupName=group)
     key = f"evaluations/{value}.json"
     boto3.client("s3").put_object(Bucket="my-bucket", Key=key, Body=json.dumps({"decision": {"value": value}}))
     client.create_model_package(
-        ModelPackageGroupName="demo",
+        ModelPackageGroupName=group,
         ModelApprovalStatus=status,
         CustomerMetadataProperties={"condition_metric": "test/auroc"},
         ModelMetrics={
             "ModelQuality": {"Statistics": {"ContentType": "application/json", "S3Uri": f"s3://my-bucket/{key}"}}
         },
     )
+
+
+def test_a_missing_evaluation_of_the_model_to_beat_is_named_with_the_parameter_that_replaces_it(client, local_aws):
+    config = configuration(condition={"metric": "test/auroc", "minimum": 0.5, "beat": "newest"}, name="lost")
+    register(client, value=0.93, status="Approved", group="lost")
+    boto3.client("s3").delete_object(Bucket="my-bucket", Key="evaluations/0.93.json")
+    with pytest.raises(ContractError) as error:
+        registered_metric(config, client, boto3.client("s3"))
+    assert re.match(
+        r"the metric of arn:\S+/lost/1, s3://my-bucket/evaluations/0.93.json: .* NoSuchKey", error.value.cause
+    )
+    assert "--set ToBeat=VALUE" in error.value.fix
 
 
 def test_a_model_decided_by_another_metric_need_not_be_beaten(client, local_aws, capsys):
@@ -201,6 +259,80 @@ def test_starting_a_missing_pipeline_names_the_command_that_creates_it(local_aws
         start(configuration(name="nowhere"), {})
     assert error.value.cause == "pipeline 'nowhere': does not exist in eu-west-1"
     assert "upsert" in error.value.fix
+
+
+def test_a_pipeline_that_upsert_did_not_write_is_named(client, local_aws):
+    definition = json.dumps({"Version": "2020-12-01", "Steps": []})
+    client.create_pipeline(PipelineName="foreign", PipelineDefinition=definition, RoleArn=AWS["role"])
+    with pytest.raises(ContractError, match="pipeline 'foreign': was not written by python -m pipeline upsert"):
+        start(configuration(name="foreign"), {})
+
+
+@pytest.mark.parametrize("name", ["input_data", "batch_input"])
+def test_an_input_without_objects_starts_nothing(client, undeployed, name):
+    boto3.client("s3").put_object(Bucket="raw", Key="empty/")  # as the console creates a folder
+    with pytest.raises(ContractError, match=f"parameter Input_{name}: no object under s3://raw/empty/"):
+        start(undeployed, {f"Input_{name}": "s3://raw/empty/"})
+
+
+def test_an_input_of_the_configuration_without_a_bucket_is_named(client, local_aws):
+    config = configuration(aws={**AWS, "inputs": {"input_data": "s3://rwa/table"}}, settings={}, name="bucketless")
+    upsert(config)
+    with pytest.raises(
+        ContractError, match="aws.inputs.input_data: s3://rwa/table: ListObjectsV2 failed with NoSuchBu"
+    ):
+        start(config, {})
+
+
+@pytest.mark.parametrize("command", ["upsert", "start", "autoscale"])
+@pytest.mark.parametrize(
+    ("variables", "cause"),
+    [
+        ({}, "Unable to locate credentials"),
+        ({"AWS_PROFILE": "nobody"}, "The config profile (nobody) could not be found"),
+    ],
+)
+def test_missing_credentials_are_a_message_of_every_command(command, variables, cause, local_aws, tmp_path):
+    hidden = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    environment = {**kept, "HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true", **variables}
+    file = write_config(tmp_path, everything().model_dump(mode="json", exclude_none=True))
+    with patch.dict(os.environ, environment, clear=True), redirect_stderr(io.StringIO()) as printed:
+        assert main([command, "--config", str(file)]) == 1
+    shown, fix = printed.getvalue().splitlines()
+    assert shown == f"{command} of 'demo': {cause}"
+    assert fix.startswith("Check the AWS credentials")
+
+
+def response(code):
+    return ClientError({"Error": {"Code": code, "Message": "why"}}, "CreatePipeline")
+
+
+@pytest.mark.parametrize(
+    ("error", "fix"),
+    [
+        (response("AccessDenied"), "Grant the permission to the caller; docs/pipeline.md, Permissions"),
+        (response("ExpiredToken"), "Check the AWS credentials"),
+        (response("PermanentRedirect"), "Name a bucket in aws.region"),
+        (response("ThrottlingException"), "Wait a minute"),
+        (response("NoSuchBucket"), "Create it."),
+        (response("Unheard"), "Correct what the message names"),
+        (EndpointConnectionError(endpoint_url="http://a"), "Check the network"),
+        (ParamValidationError(report="x"), "Correct what the message names"),
+        (NoCredentialsError(), "Check the AWS credentials"),
+    ],
+)
+def test_the_kind_of_an_error_of_aws_decides_its_fix(error, fix):
+    with pytest.raises(ContractError) as raised, aws_errors("here", missing="Create it."):
+        raise error
+    assert raised.value.cause.startswith("here: ")
+    assert raised.value.fix.startswith(fix)
+
+
+def test_an_error_of_aws_names_the_operation_and_the_message_of_the_service():
+    with pytest.raises(ContractError) as raised, aws_errors("here"):
+        raise response("AccessDenied")
+    assert raised.value.cause == "here: CreatePipeline failed with AccessDenied: why"
 
 
 @pytest.mark.parametrize(
@@ -246,3 +378,16 @@ def test_a_missing_sdk_is_installed_with_the_pinned_versions(monkeypatch):
     with pytest.raises(ContractError) as missing, sagemaker_sdk("eu-west-1"):
         pass
     assert missing.value.fix == "Install it: pip install -c constraints.txt '.[aws]'"
+
+
+@pytest.mark.parametrize("command", ["definition", "upsert", "start", "autoscale"])
+def test_a_command_without_the_sdk_says_how_to_install_it(command, tmp_path):
+    file = write_config(tmp_path, everything().model_dump(mode="json", exclude_none=True))
+    code = (
+        "import sys\n"
+        "for name in ('boto3', 'botocore', 'sagemaker'): sys.modules[name] = None\n"
+        f"from pipeline.__main__ import main; sys.exit(main([{command!r}, '--config', {str(file)!r}]))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("the SageMaker SDK is not installed (")

@@ -19,6 +19,7 @@ from testing.mlflow_server import MlflowServer
 from testing.pipelines import AWS, EVERYTHING, MLFLOW, all_steps, configuration, everything, loopback_only, tuned
 
 CONNECTED = {**AWS, "network_isolation": False}
+SENT_BY_JOB = {name: value for name, value in MLFLOW.items() if name != "image"}
 SETTINGS = configuration().settings
 
 
@@ -62,17 +63,18 @@ def test_after_a_search_of_the_tuner_the_run_has_the_name_of_the_best_job():
 
 
 def test_a_local_run_in_containers_sends_the_results_where_aws_does():
-    config = configuration(aws=CONNECTED, mlflow={**MLFLOW, "sent_by": "job"})
+    config = configuration(aws=CONNECTED, mlflow={**SENT_BY_JOB, "sent_by": "job"})
     _, plan = aws_plan(local_config(config, "image"))
     assert "mlflow_tracking_uri" in plan.hyperparameters
 
 
 def test_hyperparameters_of_other_sections_are_no_parameters():
-    assert not [name for name in specs_of(configuration(aws=CONNECTED, mlflow=MLFLOW)) if name.startswith("Hp_mlflow")]
+    config = configuration(aws=CONNECTED, mlflow=SENT_BY_JOB)
+    assert not [name for name in specs_of(config) if name.startswith("Hp_mlflow")]
 
 
 def test_a_job_with_a_network_sends_its_results_itself():
-    plan = make_plan(configuration(aws=CONNECTED, mlflow=MLFLOW), {})
+    plan = make_plan(configuration(aws=CONNECTED, mlflow=SENT_BY_JOB), {})
     assert TRACKING not in [each.contract for each in plan.steps]
     sent = {name: value for name, value in plan.hyperparameters.items() if name.startswith("mlflow_")}
     assert sent == {
@@ -91,7 +93,9 @@ def test_a_step_can_send_the_results_of_a_job_with_a_network():
 @pytest.mark.parametrize(
     ("changes", "cause"),
     [
-        ({"mlflow": {**MLFLOW, "sent_by": "job"}}, "mlflow_tracking_uri: .* has no network"),
+        ({"mlflow": {**SENT_BY_JOB, "sent_by": "job"}}, "mlflow_tracking_uri: .* has no network"),
+        ({"mlflow": MLFLOW, "aws": CONNECTED}, "mlflow.image: .* because aws.network_isolation is false"),
+        ({"mlflow": {**MLFLOW, "sent_by": "job"}, "aws": CONNECTED}, "mlflow.image: .* because mlflow.sent_by is job"),
         (
             {"hyperparameters": {**configuration().hyperparameters, "mlflow_tracking_uri": "http://127.0.0.1:1"}},
             "mlflow_tracking_uri: .* has no network",

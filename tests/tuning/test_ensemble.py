@@ -596,7 +596,7 @@ def test_a_network_is_finished_only_if_training_would_take_no_further_step():
         (
             {"ensemble": 4, "tuning": {}},
             "ensemble: is 4, but tuning is set",
-            "final_seeds to 4 and final_model to average",
+            "final_seeds to 4 and final_model to average in tuning. With tuning.engine sagemaker, which has neither",
         ),
         ({"cross_fit": 4, "tuning": {}}, "cross_fit: is 4, but tuning is set", "model/hyperparameters.json"),
         ({"ensemble": 0}, "ensemble: 0 is invalid", ""),

@@ -4,36 +4,35 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from contracts.errors import ContractError
-
+_PLACE = r"(-?[0-9]+|-?[0-9]*\s*:\s*-?[0-9]*)"
 _PART = re.compile(
-    r"""\.(?P<name>[^.\[\]'\s]+)
-    | \[(?P<names>\s*'[^']*'\s*(,\s*'[^']*'\s*)*)\]
-    | \[(?P<places>\s*(-?\d+|-?\d*\s*:\s*-?\d*)\s*(,\s*(-?\d+|-?\d*\s*:\s*-?\d*)\s*)*)\]""",
+    rf"""\.(?P<name>[^.\[\]()*'\s]+)
+    | \.?\[(?P<names>\s*'[^']*'\s*(,\s*'[^']*'\s*)*)\]
+    | \.?\[(?P<places>\s*{_PLACE}\s*(,\s*{_PLACE}\s*)*)\]
+    | (?P<all>\.\*|\.?\[\*\])\Z""",
     re.VERBOSE,
 )
 Select = Callable[[Any], Any]
 
 
-def compile_path(path: str, *, key: str) -> Select:
+def compile_path(path: str) -> Select:
     """Return the function that selects a path's part of a record.
 
-    The parts of a path are .name, ['name'], ['name','name'], [index], [start:end] and [index,start:end]. A list of
-    names selects an object; a range, and a list of indices and ranges, select an array.
-
-    Args:
-        key: the configuration's key of the path, for messages.
+    The parts of a path are .name, ['name'], ['name','name'], [index], [start:end] and [index,start:end]; .* or [*] may
+    be its last part. A list of names selects an object; a range, a list of indices and ranges, and *, select an array.
+    SageMaker's documentation has these parts:
+    https://docs.aws.amazon.com/sagemaker/latest/dg/batch-transform-data-processing.html#data-processing-operators
 
     Raises:
-        ContractError: the path has another part. SageMaker knows more of them.
+        ValueError: the path has another part.
     """
     parts, place = [], 1
     while place < len(path):
         found = _PART.match(path, place)
-        if found is None or "*" in (found["name"] or ""):
-            raise ContractError(
-                f"{key}: {path!r} has a part that `run` does not know, from {path[place:]!r}",
-                "Use .name, ['name'], [index], [start:end], and lists of names, or of indices and ranges.",
+        if found is None:
+            raise ValueError(
+                f"its part from {path[place:]!r} is none of .name, ['name'], [index], [start:end], a list of names, a "
+                "list of indices and ranges, and * at the end"
             )
         parts.append(_part(found))
         place = found.end()
@@ -47,6 +46,8 @@ def compile_path(path: str, *, key: str) -> Select:
 
 
 def _part(found: re.Match[str]) -> Select:
+    if found["all"] is not None:
+        return _values
     if found["places"] is not None:
         places = [_place(text) for text in found["places"].split(",")]
         if len(places) == 1 and isinstance(places[0], int):
@@ -56,6 +57,12 @@ def _part(found: re.Match[str]) -> Select:
         ]
     names = [found["name"]] if found["name"] is not None else re.findall(r"'([^']*)'", found["names"])
     return lambda entries: entries[names[0]] if len(names) == 1 else {name: entries[name] for name in names}
+
+
+def _values(value: Any) -> list[Any]:
+    if not isinstance(value, (dict, list)):
+        raise TypeError(f"* selects the values of an object or an array, and this is a {type(value).__name__}")
+    return list(value.values()) if isinstance(value, dict) else value
 
 
 def _place(text: str) -> int | slice:

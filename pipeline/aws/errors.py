@@ -1,0 +1,65 @@
+"""Convert errors of AWS and of its client to errors that name a place and a fix."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from contracts.errors import ContractError, one_line
+from pipeline.aws.session import not_installed
+
+_CREDENTIALS = (
+    "Check the AWS credentials: run aws configure or aws sso login, or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY."
+)
+_PERMISSION = "Grant the permission to the caller; docs/pipeline.md, Permissions, lists what each command needs."
+_NETWORK = "Check the network, the proxy settings and aws.region, and run the command again."
+_ANOTHER_REGION = "Name a bucket in aws.region, or correct aws.region."
+_AGAIN = "Wait a minute, and run the command again."
+_OTHER = "Correct what the message names; docs/pipeline.md describes the keys and the permissions."
+_MISSING = ("NoSuchBucket", "NoSuchKey")
+_FIXES = {  # by code of a response
+    **dict.fromkeys(("AccessDenied", "AccessDeniedException", "AllAccessDisabled"), _PERMISSION),
+    **dict.fromkeys(
+        (
+            "ExpiredToken", "ExpiredTokenException", "IncompleteSignature", "InvalidAccessKeyId",
+            "InvalidClientTokenId", "InvalidSignatureException", "InvalidToken", "MissingAuthenticationToken",
+            "RequestExpired", "RequestTimeTooSkewed", "SignatureDoesNotMatch", "UnrecognizedClientException",
+        ),
+        _CREDENTIALS,
+    ),
+    **dict.fromkeys(
+        ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"), _ANOTHER_REGION
+    ),
+    **dict.fromkeys(
+        ("InternalError", "InternalFailure", "ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException"),
+        _AGAIN,
+    ),
+}  # fmt: skip
+
+
+@contextmanager
+def aws_errors(place: str, *, missing: str = _OTHER) -> Iterator[None]:
+    """Raise ContractError for an error of AWS, or of its client, within the context.
+
+    Args:
+        place: the resource and the configuration's key of it, with which the cause begins.
+        missing: the fix if the resource does not exist.
+    """
+    try:
+        from botocore import exceptions
+    except ImportError as error:
+        raise not_installed(error) from None
+    try:
+        yield
+    except exceptions.ClientError as error:
+        response = error.response.get("Error", {})
+        code, message = response.get("Code", "unknown"), one_line(response.get("Message", ""))
+        raise ContractError(
+            f"{place}: {error.operation_name} failed with {code}: {message}",
+            missing if code in _MISSING else _FIXES.get(code, _OTHER),
+        ) from None
+    except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
+        raise ContractError(f"{place}: {one_line(str(error))}", _NETWORK) from None
+    except exceptions.ParamValidationError as error:
+        raise ContractError(f"{place}: {one_line(str(error))}", _OTHER) from None
+    except exceptions.BotoCoreError as error:  # the others are about credentials and profiles
+        raise ContractError(f"{place}: {one_line(str(error))}", _CREDENTIALS) from None
