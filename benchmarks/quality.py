@@ -10,6 +10,8 @@ score           movies: the critics' score, five classes, from title, cast, 5 nu
 survived        passengers: two classes, from the name, a number and 2 categories; 800 rows
 topic           Debian's packages: 13 classes, from description, dependencies, 3 numbers and 2 categories
 interface       Debian's packages: text (1) or graphical (0), from the description, 3 numbers and 3 categories
+foreign         movies: whether a movie has no English version, from title, cast, 4 numbers and 4 categories
+large           Debian's packages: size above the median, from description, dependencies, their number and 3 categories
 
 Standard errors are those of 200 bootstrap samples of the rows; with several seeds, figures are means over the seeds.
 They do not contain the variation between seeds. The samples are the same for all systems, so the error of a difference

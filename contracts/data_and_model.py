@@ -158,6 +158,8 @@ class DataAndModel(BaseModel):
 
     smooth_factor: float = declare(0.0, group="table", scope="prepare", ge=0, le=1_000_000, needs=(conditions.CATEGORIES, conditions.FITS_RISKS),
         about="Risk tables: weight of the prior, as a fraction of the number of training rows.")
+    smooth_rows: float = declare(0.0, group="table", scope="prepare", ge=0, le=1_000_000_000, needs=(conditions.CATEGORIES, conditions.FITS_RISKS),
+        about="Risk tables: weight of the prior, as a number of rows, in addition to smooth_factor.")
     count_threshold: int = declare(0, group="table", scope="prepare", ge=0, le=1_000_000_000, needs=(conditions.CATEGORIES, conditions.FITS_RISKS),
         about="Risk tables: a category with fewer training rows gets the prior.")
     risk_table_folds: int = declare(5, group="table", scope="prepare", ge=0, le=100, needs=(conditions.CATEGORIES, conditions.FITS_RISKS),

@@ -153,7 +153,7 @@ RULES = (
     Rule("weight_decay", 0.01, ALWAYS),
     Rule("numeric_embedding", "piecewise_linear", TABLE),
     Rule("missing_indicators", True, NUMBERS),
-    Rule("count_threshold", 10, CATEGORIES),
+    Rule("smooth_rows", 3.0, CATEGORIES),
     Rule("early_stop_metric", "val/auroc", BINARY),
     Rule("companion", True, ALWAYS),
     Rule("ensemble", 4, ALWAYS, ("best",)),

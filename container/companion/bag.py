@@ -1,12 +1,12 @@
 """Count the tokens of a text, and the pairs of neighbouring tokens, in a way that an ONNX graph can repeat."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
 
-from container.data.records import TextArrays
+from container.data.records import RecordArrays, TextArrays
 
 # A pair (a, b) has the bucket (a * MULTIPLIER + b) mod BUCKETS; BUCKETS is prime.
 BUCKETS = 65_521
@@ -65,6 +65,13 @@ class TokenBag:
         norms = np.sqrt(np.bincount(records, idf**2, minlength=num_records))
         values = idf / np.maximum(norms, 1)[records]  # a norm below 1 is that of a record without terms
         return sparse.csr_matrix((values, (records, terms)), shape=(num_records, len(self.idf)))
+
+
+def token_counts(parts: Sequence[RecordArrays]) -> np.ndarray:
+    """Return the number of tokens of each text. [N, n] float32"""
+    return np.concatenate(
+        [np.stack([np.diff(text.token_offsets) for text in part.texts], axis=1, dtype=np.float32) for part in parts]
+    )
 
 
 def _occurrences(text: TextArrays, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from container.companion.bag import TokenBag
+from container.companion.bag import TokenBag, token_counts
 from container.companion.graph import Companion, build_companion
 from container.companion.linear import FOLDS, LinearText, count_scores, fit_linear, num_columns, out_of_fold
 from container.companion.predict import predict
@@ -42,7 +42,7 @@ class Fitted:
         classes: ids of the classes that it was fitted on. [M]
         log_shares: of each other class, the logarithm of its share; of `classes`, that of the share left for them. [K]
         rows: positions in train of the rows that it was fitted on. [N]
-        uses_texts: whether its trees read the scores of the texts, or the table alone.
+        uses_texts: whether its trees read the texts, or the table alone.
         rounds: of boosting.
         out_of_fold: probabilities of these rows, by companions of the other folds. [N, M]
         labels: index in `classes` of the label of each of these rows. [N]
@@ -79,10 +79,10 @@ class Fitted:
 def fit_companion(
     train: Sequence[RecordArrays], fields: Sequence[TextField], *, class_weights: Sequence[float], seed: int
 ) -> Fitted:
-    """Fit the linear scores of the texts, then trees over the table and these scores.
+    """Fit the linear scores of the texts, then trees over the table, these scores and the texts' numbers of tokens.
 
-    The trees read the table alone unless the scores decrease the log loss of held-out rows by more than its standard
-    error: scores of texts that say nothing about the label are noise, which costs quality where rows are few.
+    The trees read the table alone unless the texts decrease the log loss of held-out rows by more than its standard
+    error: features of texts that say nothing about the label are noise, which costs quality where rows are few.
 
     A class with fewer than FEWEST_ROWS rows gets its share of the rows as a constant probability. In a sample, a row
     has the weight of the rows that it stands for, so the probabilities assume the shares of all rows.
@@ -94,7 +94,7 @@ def fit_companion(
         StepsAside: too few rows, too many classes, or a graph that computes something else than the fitted models.
     """
     num_classes = min(len(class_weights), MOST_CLASSES)
-    features = train[0].tabular.shape[1] + count_scores(len(fields), columns=num_columns(num_classes))
+    features = train[0].tabular.shape[1] + len(fields) + count_scores(len(fields), columns=num_columns(num_classes))
     limit = min(MOST_ROWS, most_rows(num_features=features, num_classes=num_classes))
     rows = _chosen_rows(train, limit=limit, seed=seed)
     labels = np.concatenate([part.label for part in train])
@@ -118,7 +118,7 @@ def fit_companion(
     scores = out_of_fold(terms, codes, weights=weights, folds=folds).astype(np.float32)  # [N, S]
     tabular = np.concatenate([part.tabular for part in chosen])
     given = {"weights": weights, "folds": folds, "seed": seed}
-    trees = fit_trees(np.hstack([tabular, scores]), codes, **given)
+    trees = fit_trees(np.hstack([tabular, scores, token_counts(chosen)]), codes, **given)
     table = fit_trees(tabular, codes, **given) if tabular.shape[1] else None
     uses_texts = table is None or _is_better(trees, table, codes, weights=weights)
     if not uses_texts:
@@ -162,7 +162,7 @@ def _check_graph(
     logits, found = predict(fitted.companion, records, fields)
     largest = max(1.0, *(float(np.abs(weights).max()) for weights in linear.weights))
     tabular = np.concatenate([part.tabular for part in records])
-    features = np.hstack([tabular, found]) if fitted.uses_texts else tabular
+    features = np.hstack([tabular, found, token_counts(records)]) if fitted.uses_texts else tabular
     expected = np.exp(fitted.all_classes(np.log(np.maximum(trees.probabilities(features), _TINY))))
     for what, difference, tolerance in (
         ("text scores", np.abs(found - scores), _TOLERANCE * largest),

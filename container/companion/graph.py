@@ -58,14 +58,17 @@ def build_companion(
     """Return the companion that computes `linear` and `trees`.
 
     Args:
-        trees: read the table and the scores, or the table alone.
+        trees: read the table, the scores and the number of tokens of each text, or the table alone.
         num_numbers: columns of the table.
         classes: the M classes that the trees were fitted on. [M]
         log_shares: of each other class, the logarithm of its share; of `classes`, that of the share left for them. [K]
     """
     graph = _Graph()
-    _add_scores(graph, fields, bags, linear)
-    _add_trees(graph, trees, num_numbers=num_numbers, classes=classes, log_shares=log_shares)
+    masks = _add_scores(graph, fields, bags, linear)
+    features = [graph.input(ONNX_TABULAR, TensorProto.FLOAT, ["batch", num_numbers])] if num_numbers else []
+    if trees.model.n_features_in_ > num_numbers:
+        features += [SCORES, *(_token_count(graph, mask) for mask in masks)]
+    _add_trees(graph, trees, features, classes=classes, log_shares=log_shares)
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", None]) for name in (LOGITS, SCORES)]
     built = helper.make_graph(graph.nodes, "companion", graph.inputs, outputs, graph.constants)
     return Companion(helper.make_model(built, opset_imports=OPSETS, ir_version=_IR_VERSION))
@@ -105,23 +108,38 @@ class _Graph:
         return self.add("ReduceSum", value, self.constant([1, 2], np.int64), keepdims=0)
 
 
-def _add_scores(graph: _Graph, fields: Sequence[TextField], bags: Sequence[TokenBag], linear: LinearText) -> None:
-    """Add the nodes of `LinearText.scores`.
+def _add_scores(
+    graph: _Graph, fields: Sequence[TextField], bags: Sequence[TokenBag], linear: LinearText
+) -> Sequence[str]:
+    """Add the nodes of `LinearText.scores`, and return the name of each text's mask.
 
     Weights and inverse document frequencies are 16-bit integers, so that sums of their products are exact. In floating
     point, a sum depends on the padding of the batch, and the smallest difference can cross a threshold of a tree.
     """
-    scores = [_text_score(graph, *text) for text in zip(fields, bags, linear.weights, strict=True)]
+    scores, masks = [], []
+    for field, bag, weights in zip(fields, bags, linear.weights, strict=True):
+        shape = ["batch", f"{field.role}_chunks", f"{field.role}_length"]
+        ids, mask = (
+            graph.input(key, TensorProto.INT64, shape) for key in (field.input_ids_key, field.attention_mask_key)
+        )
+        scores.append(_text_score(graph, ids, mask, bag, weights))
+        masks.append(mask)
     if len(scores) > 1:
         scores.append(graph.add("Sum", *scores))
     scores[-1] = graph.add("Add", scores[-1], graph.constant(linear.bias, np.float32))
     graph.add("Concat", *scores, output=SCORES, axis=1)
+    return masks
 
 
-def _text_score(graph: _Graph, field: TextField, bag: TokenBag, weights: np.ndarray) -> str:
+def _token_count(graph: _Graph, mask: str) -> str:
+    """Add the nodes of `token_counts` for one text, and return its name. [B, 1]"""
+    count = graph.add("ReduceSum", mask, graph.constant([1, 2], np.int64), keepdims=0)
+    column = graph.add("Unsqueeze", count, graph.constant([1], np.int64))
+    return graph.add("Cast", column, to=TensorProto.FLOAT)
+
+
+def _text_score(graph: _Graph, ids: str, mask: str, bag: TokenBag, weights: np.ndarray) -> str:
     """Add the nodes of one text's score, and return its name. [B, C]"""
-    shape = ["batch", f"{field.role}_chunks", f"{field.role}_length"]
-    ids, mask = (graph.input(key, TensorProto.INT64, shape) for key in (field.input_ids_key, field.attention_mask_key))
     whole = np.iinfo(np.int64).max
     known = graph.add("Min", ids, graph.constant(len(bag.terms_of_tokens) - 1, np.int64))
     tokens = graph.add("Mul", graph.take(bag.terms_of_tokens, np.uint16, at=known), mask)  # padding has term 0
@@ -143,17 +161,13 @@ def _text_score(graph: _Graph, field: TextField, bag: TokenBag, weights: np.ndar
 
 
 def _add_trees(
-    graph: _Graph, fitted: FittedTrees, *, num_numbers: int, classes: np.ndarray, log_shares: np.ndarray
+    graph: _Graph, fitted: FittedTrees, features: Sequence[str], *, classes: np.ndarray, log_shares: np.ndarray
 ) -> None:
-    """Add the nodes from the table and the scores to the logarithms of the probabilities of all K classes."""
-    features = SCORES
-    if num_numbers:
-        table = graph.input(ONNX_TABULAR, TensorProto.FLOAT, ["batch", num_numbers])
-        alone = fitted.model.n_features_in_ == num_numbers
-        features = table if alone else graph.add("Concat", table, SCORES, axis=1)
+    """Add the nodes from the columns of the features to the logarithms of the probabilities of all K classes."""
     raw, labels = f"{_PREFIX}raw", f"{_PREFIX}labels"
     ensemble = _ensemble(fitted)
-    ensemble.input[:], ensemble.output[:], ensemble.name = [features], [labels, raw], f"{_PREFIX}trees"
+    columns = graph.add("Concat", *features, axis=1)
+    ensemble.input[:], ensemble.output[:], ensemble.name = [columns], [labels, raw], f"{_PREFIX}trees"
     graph.nodes.append(ensemble)
     if fitted.out_of_fold.shape[1] == 2:  # only the second column is the score: the first has two meanings
         raw = graph.add("Mul", graph.slice(raw, 1, 2, axis=1), graph.constant([[-0.5, 0.5]], np.float32))

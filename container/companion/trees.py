@@ -1,4 +1,4 @@
-"""Fit boosted trees on the table and the scores of the texts, with a number of rounds chosen on held-out rows."""
+"""Fit boosted trees on features of the table and the texts, with a number of rounds chosen on held-out rows."""
 
 from dataclasses import dataclass
 from itertools import islice

@@ -15,7 +15,7 @@ class CompanionReport:
         reason: why it is not; empty if it is.
         factors: of the network's and of the companion's logits in the blend; None if none was fitted.
         improvement, standard_error: mean decrease of val's log loss by the blend, cross-fitted.
-        uses_texts: whether its trees read the scores of the texts, or the table alone.
+        uses_texts: whether its trees read the texts, or the table alone.
         rounds: of boosting.
         rows: training rows that it was fitted on.
         num_bytes: of its graph.
@@ -76,9 +76,9 @@ def companion_section(report: CompanionReport, class_labels: Sequence[int | str]
         f"{report.standard_error:.4f}, cross-fitted, compared with a scaled network)"
     )
     features = (
-        "the table and a linear score of each text"
+        "the table, and a linear score and the number of tokens of each text"
         if report.uses_texts
-        else "the table alone, because scores of the texts do not decrease the log loss of held-out training rows by "
+        else "the table alone, because the texts do not decrease the log loss of held-out training rows by "
         "more than its standard error"
     )
     fitted = (

@@ -295,6 +295,7 @@ def _risk_tables(
                 totals,
                 binary=hp.is_binary,
                 smooth_factor=hp.smooth_factor,
+                smooth_rows=hp.smooth_rows,
                 count_threshold=hp.count_threshold,
             )
             if values is not None:

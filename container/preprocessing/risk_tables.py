@@ -172,23 +172,21 @@ def fold_of(rows: np.ndarray, *, seed: int, num_folds: int) -> np.ndarray:
     return (mixed % np.uint64(num_folds)).astype(np.int64)
 
 
-def smoothed_risk(
-    counts: np.ndarray, num_rows: int, prior: np.ndarray, *, smooth_factor: float, rare: np.ndarray
-) -> np.ndarray:
+def smoothed_risk(counts: np.ndarray, prior: np.ndarray, *, strength: float, rare: np.ndarray) -> np.ndarray:
     """Return class frequencies, smoothed towards the prior.
 
-    With n rows of a category, n_k of them of class k, N rows in all and prior p_k:
-    (n_k + s p_k) / (n + s), s = smooth_factor * N; p_k if the category is rare or n + s = 0.
+    With n rows of a category, n_k of them of class k, and prior p_k:
+    (n_k + s p_k) / (n + s); p_k if the category is rare or n + s = 0.
 
     Args:
         counts: rows by category and class. [C, K]
         prior: share of each class. [K]
+        strength: s, the number of rows that the prior counts as.
         rare: whether a category gets the prior. [C]
 
     Returns:
         [C + 1, K] float64, the last row the prior.
     """
-    strength = smooth_factor * num_rows
     rows = counts.sum(1, keepdims=True)  # [C, 1]
     weight = rows + strength
     risk = np.divide(
@@ -205,6 +203,7 @@ def fit_risk_table(
     *,
     binary: bool,
     smooth_factor: float,
+    smooth_rows: float,
     count_threshold: int,
 ) -> tuple[RiskTable, np.ndarray | None]:
     """Fit the table on all training rows, and the values of each fold on the rows of the others.
@@ -222,10 +221,14 @@ def fit_risk_table(
     """
     kept = slice(1, 2) if binary else slice(None)
     in_all = counts.sum((1, 2))  # [C]
-    settings = {"smooth_factor": smooth_factor, "rare": in_all < count_threshold}
+    rare = in_all < count_threshold
     num_rows = totals.sum()
     prior = totals.sum(0) / num_rows
-    whole = smoothed_risk(counts.sum(1), num_rows, prior, **settings)[:, kept]
+
+    def values(found: np.ndarray, num_rows: int) -> np.ndarray:
+        return smoothed_risk(found, prior, strength=smooth_factor * num_rows + smooth_rows, rare=rare)[:, kept]
+
+    whole = values(counts.sum(1), num_rows)
     table = RiskTable(
         default=tuple(whole[-1].tolist()),
         risk={name: tuple(row) for name, row in zip(categories, whole.tolist())},
@@ -233,11 +236,8 @@ def fit_risk_table(
     )
     if counts.shape[1] == 1:
         return table, None
-    folds = []
-    for fold in range(counts.shape[1]):
-        others = num_rows - totals[fold].sum()
-        folds.append(smoothed_risk(counts.sum(1) - counts[:, fold], others, prior, **settings)[:, kept])
-    return table, np.stack(folds)
+    of_folds = enumerate(totals.sum(1))
+    return table, np.stack([values(counts.sum(1) - counts[:, fold], num_rows - rows) for fold, rows in of_folds])
 
 
 def parse_risk_table(column: str, given: Any, *, num_values: int, source: str) -> RiskTable:

@@ -1,5 +1,6 @@
 """The companion: what is fitted on train, and that its graph computes it for any batch."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from container.companion import fit as module
 from container.companion import graph, trees
+from container.companion.bag import token_counts
 from container.companion.fit import FEWEST_ROWS, StepsAside
 from container.data.records import RecordArrays, onnx_inputs
 from container.decision.softmax import softmax
@@ -47,6 +49,20 @@ def test_texts_that_say_nothing_about_the_label_are_left_out_of_the_trees():
     np.testing.assert_allclose(predict(found, val)[0], found.table_logits(val.tabular), atol=1e-5)
 
 
+def test_the_trees_read_the_number_of_tokens_of_a_text():
+    def of_length(part: RecordArrays) -> RecordArrays:
+        """Rows without numbers and terms, whose texts are longer in class 1."""
+        ids = itertools.count(5)  # each token occurs once, in a chunk of its own
+        lengths = np.random.default_rng(0).integers(1, 30, len(part.row)) + 30 * part.label
+        texts = text([[[next(ids)] for _ in range(length)] for length in lengths])
+        return replace(part, tabular=np.zeros((len(part.row), 0), np.float32), texts=(texts,))
+
+    val = of_length(rows(100, seed=1))
+    logits, scores = predict(fitted(of_length(rows(600))), val)
+    assert np.ptp(scores) == 0
+    assert auroc(val, logits) > 0.99
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_record_has_the_same_bits_alone_and_beside_longer_records(classes):
     found, val = fitted(rows(200, classes=classes), classes=classes), rows(60, classes=classes, seed=1)
@@ -79,7 +95,7 @@ def test_the_graph_computes_the_linear_scores_and_the_trees_that_were_fitted(num
     found, val = fitted(rows(number, classes=3), classes=3), rows(60, classes=3, seed=1)
     logits, scores = predict(found, val)
     np.testing.assert_allclose(scores, linear_scores(built, val), atol=2e-3)  # 16-bit weights
-    computed = built["trees"].probabilities(np.hstack([val.tabular, scores]))
+    computed = built["trees"].probabilities(np.hstack([val.tabular, scores, token_counts([val])]))
     np.testing.assert_allclose(np.exp(logits), computed, atol=1e-5)
 
 
@@ -250,7 +266,7 @@ def test_many_classes_take_fewer_rounds_with_a_higher_learning_rate():
 
 
 def test_the_sample_is_smaller_where_even_the_fewest_rounds_take_long(monkeypatch):
-    monkeypatch.setattr(trees, "_MOST_VALUES", 20 * (2 + 3) * 3 * 90)  # 20 rounds of 3 trees on 90 rows
+    monkeypatch.setattr(trees, "_MOST_VALUES", 20 * (2 + 3 + 1) * 3 * 90)  # 20 rounds of 3 trees on 90 rows
     found = fitted(rows(200, classes=3), classes=3)
     assert len(found.rows) == 90
     assert found.rounds <= 20

@@ -80,8 +80,8 @@ def test_every_setting_is_in_a_group_of_the_reference_page():
     assert {declaration.group for declaration in Hyperparameters.declarations().values()} == set(GROUPS)
 
 
-RISKS = ("smooth_factor", "count_threshold", "risk_table_folds")
-FIT = {"smooth_factor": 0.1, "count_threshold": 2, "risk_table_folds": 3}
+RISKS = ("smooth_factor", "smooth_rows", "count_threshold", "risk_table_folds")
+FIT = {"smooth_factor": 0.1, "smooth_rows": 2.0, "count_threshold": 2, "risk_table_folds": 3}
 GIVEN = {"risk_tables": {"color": {"risk": {}, "default": 0.5}}}
 
 

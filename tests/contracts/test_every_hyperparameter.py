@@ -100,6 +100,7 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "primary_text_processing_steps": (TWO, {"primary_text_processing_steps": SHORT_STEPS}),
     "secondary_text_processing_steps": (TWO, {"secondary_text_processing_steps": ["dialogue_chunker", "tokenizer"]}),
     "smooth_factor": (ONE, {"smooth_factor": 0.5}),
+    "smooth_rows": (ONE, {"smooth_rows": 4.0}),
     "count_threshold": (ONE, {"count_threshold": 30}),
     "risk_table_folds": (ONE, {"risk_table_folds": 0}),
     "imputation_strategy": (ONE, {"imputation_strategy": "median"}),

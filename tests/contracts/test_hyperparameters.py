@@ -199,9 +199,12 @@ NO_TABLE = {"tab_field_list": [], "cat_field_list": []}
     [
         (["hidden_common_dim"], {"model_class": "bert", **NO_TABLE, "hidden_common_dim": 64}),
         (
-            ["smooth_factor", "count_threshold", "risk_table_folds", "numeric_transform", "imputation_strategy"],
+            [
+                "smooth_factor", "smooth_rows", "count_threshold", "risk_table_folds", "numeric_transform",
+                "imputation_strategy",
+            ],
             {
-                **NO_TABLE, "smooth_factor": 0.1, "count_threshold": 2, "risk_table_folds": 3,
+                **NO_TABLE, "smooth_factor": 0.1, "smooth_rows": 2, "count_threshold": 2, "risk_table_folds": 3,
                 "numeric_transform": "quantile", "imputation_strategy": "mode",
             },
         ),

@@ -230,7 +230,13 @@ def test_settings_of_fits_that_are_precomputed_are_logged_as_without_effect(
     (paths.precomputed_artifacts / "impute_dict.json").write_text('{"x": 0, "y": 0}')
     (paths.precomputed_artifacts / "risk_table_map.json").write_text('{"c": {"risk": {"a": 0.5}, "default_risk": 0.5}}')
     caplog.set_level("INFO")
-    given = {"imputation_strategy": "median", "smooth_factor": 0.2, "count_threshold": 3, "risk_table_folds": 4}
+    given = {
+        "imputation_strategy": "median",
+        "smooth_factor": 0.2,
+        "smooth_rows": 2,
+        "count_threshold": 3,
+        "risk_table_folds": 4,
+    }
     prepare(paths, **given)
     assert "no effect" not in caplog.text
     monkeypatch.setenv("USE_PRECOMPUTED_IMPUTATION", "true")

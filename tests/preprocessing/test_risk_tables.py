@@ -22,7 +22,7 @@ from contracts.errors import ContractError
 from testing.hostile_texts import processor_seconds
 from testing.table_jobs import fit, settings, table
 
-RULE = {"binary": True, "smooth_factor": 0.0, "count_threshold": 0}
+RULE = {"binary": True, "smooth_factor": 0.0, "smooth_rows": 0.0, "count_threshold": 0}
 CATEGORIES = ["a", "a", "a", "b", None, "", "1", "1.0"]
 LABELS = [1, 1, 0, 0, 1, 0, 1, 1]
 
@@ -49,6 +49,16 @@ def test_smoothing_draws_towards_the_prior_by_a_fraction_of_the_rows() -> None:
     risk, _ = fit_risk_table(*counted(CATEGORIES, LABELS), **{**RULE, "smooth_factor": 0.25})
     strength = 0.25 * 8
     assert risk.risk["a"][0] == pytest.approx((2 + strength * 5 / 8) / (3 + strength))
+
+
+def test_smoothing_by_a_number_of_rows_adds_to_that_by_a_fraction() -> None:
+    rows = counted(CATEGORIES, LABELS, folds=[0, 1] * 4)
+    risk, folds = fit_risk_table(*rows, **{**RULE, "smooth_factor": 0.25, "smooth_rows": 3})
+    strength = 0.25 * 8 + 3
+    assert risk.risk["a"][0] == pytest.approx((2 + strength * 5 / 8) / (3 + strength))
+    strength = 0.25 * 4 + 3
+    assert folds is not None
+    assert folds[0, list(risk.risk).index("a"), 0] == pytest.approx((1 + strength * 5 / 8) / (1 + strength))
 
 
 def test_a_category_below_the_threshold_gets_the_prior() -> None:
@@ -151,7 +161,7 @@ def test_risks_of_a_category_sum_to_one(counts: list[list[int]], smooth: float, 
     found = np.array(counts)
     if found.sum():
         rare = found.sum(1) < threshold
-        risk = smoothed_risk(found, found.sum(), found.sum(0) / found.sum(), smooth_factor=smooth, rare=rare)
+        risk = smoothed_risk(found, found.sum(0) / found.sum(), strength=smooth, rare=rare)
         np.testing.assert_allclose(risk.sum(1), 1)
         assert (risk >= 0).all()
 
