@@ -20,7 +20,9 @@ class Estimate:
     standard_error: float | None = None
 
 
-def estimate_metrics(labels: np.ndarray, logits: np.ndarray, *, seed: int) -> dict[str, Estimate]:
+def estimate_metrics(
+    labels: np.ndarray, logits: np.ndarray, *, seed: int, rarer: int | None = None
+) -> dict[str, Estimate]:
     """Return log loss, AUROC, average precision and F1 with standard errors; none where few samples have every class.
 
     Two classes: average precision is that of the rarer class, and F1 that of class 1 at 0.5. More: means over the
@@ -29,6 +31,7 @@ def estimate_metrics(labels: np.ndarray, logits: np.ndarray, *, seed: int) -> di
     Args:
         labels: class ids; unlabelled records are negative and ignored. [N]
         logits: [N, K]
+        rarer: of two classes, the rarer one; None = in `labels`.
     """
     known = (labels >= 0) & np.isfinite(logits).all(axis=1)
     labels, log_p = labels[known], log_softmax(logits[known])
@@ -36,7 +39,8 @@ def estimate_metrics(labels: np.ndarray, logits: np.ndarray, *, seed: int) -> di
     present = np.flatnonzero(counts)
     if len(present) < 2:
         return dict.fromkeys(("loss", "auroc", "average_precision", "f1_score"), Estimate(None))
-    classes = [int(counts.argmin())] if log_p.shape[1] == 2 else present.tolist()
+    rarer = int(counts.argmin()) if rarer is None else rarer
+    classes = [rarer] if log_p.shape[1] == 2 else present.tolist()
     rng = np.random.default_rng(seed)
     chosen, stands_for = _strata(labels, rng)
     of_all = _metrics(labels, log_p, classes)(np.ones(len(labels)))

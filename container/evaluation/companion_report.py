@@ -21,6 +21,7 @@ class CompanionReport:
         num_bytes: of its graph.
         seconds: to fit and measure it.
         parts: the metrics of each part of the model alone, by part, split and metric.
+        rarer_class: id of the rarest class on val; of two classes, average precision is that of this class.
     """
 
     kept: bool
@@ -34,6 +35,7 @@ class CompanionReport:
     num_bytes: int = 0
     seconds: float = 0.0
     parts: Mapping[str, Mapping[str, Mapping[str, Estimate]]] = field(default_factory=dict)
+    rarer_class: int = 0
 
     def __str__(self) -> str:
         if self.factors is None:
@@ -95,7 +97,8 @@ def companion_section(report: CompanionReport, class_labels: Sequence[int | str]
     names = {
         "loss": "log loss",
         "auroc": "AUROC",
-        "average_precision": "average precision of the rarer class" if binary else "average precision",
+        "average_precision": "average precision"
+        + (f" of class {class_labels[report.rarer_class]}" if binary else ", mean of classes"),
         "f1_score": f"F1 of class {class_labels[1]} at 0.5" if binary else "F1, mean of classes",
     }
     rest = (

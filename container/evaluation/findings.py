@@ -172,17 +172,20 @@ def _never_predicted(analysis: SplitAnalysis) -> Iterator[Finding]:
 def _agreement(analyses: Mapping[str, SplitAnalysis]) -> Iterator[Finding]:
     if not {"val", "test"} <= analyses.keys():
         return
-    val, test = analyses["val"].metric("auroc"), analyses["test"].metric("auroc")
-    if val is None or test is None:
+    (val, of_val), (test, of_test) = (
+        (analyses[split].metric("auroc"), analyses[split].intervals.get("auroc")) for split in ("val", "test")
+    )
+    if val is None or test is None or of_val is None or of_test is None:
         return
-    interval = analyses["test"].intervals.get("auroc", (test - 0.02, test + 0.02))
-    if val > interval[1] and val - test > 0.01:
+    fall = val - test
+    below, above = (np.hypot(val - of_val[0], of_test[1] - test), np.hypot(of_val[1] - val, test - of_test[0]))
+    if fall > max(below, 0.01):
         yield Finding(
             "check",
-            f"AUROC falls from {val:.3f} on val to {test:.3f} on test, by more than the sampling error. Either "
+            f"AUROC falls from {val:.3f} on val to {test:.3f} on test, by more than the sampling error of both. Either "
             "test differs from val, or too many settings were chosen on val.",
         )
-    elif interval[0] <= val <= interval[1] and analyses["test"].labelled >= ENOUGH_RECORDS:
+    elif -above <= fall <= below and min(analyses[split].labelled for split in ("val", "test")) >= ENOUGH_RECORDS:
         yield Finding("good", f"AUROC on val ({val:.3f}) and test ({test:.3f}) agree.")
 
 
@@ -239,7 +242,8 @@ def _calibration(analysis: SplitAnalysis, evaluation: EvaluationInput) -> Iterat
 def _variants(variants: Sequence[VariantReport]) -> Iterator[Finding]:
     for report in variants:
         if not report.written:
-            yield Finding("check", f"model.{report.name}.onnx was not written: {report.reason}.")
+            level = "check" if report.expected else "note"
+            yield Finding(level, f"model.{report.name}.onnx was not written: {report.reason}.")
 
 
 def _explanation(explanation: Explanation | None) -> Iterator[Finding]:
@@ -278,7 +282,7 @@ def _data(summary: Mapping[str, Any]) -> Iterator[Finding]:
         if described["duplicate_ids"]:
             yield Finding(
                 "check",
-                f"{described['duplicate_ids']:,} ids occur more than once in {split}, e.g. "
+                f"{described['duplicate_ids']:,} rows of {split} repeat the id of an earlier row, e.g. "
                 f"{described['duplicate_id_example']}; all rows were kept.",
             )
     first = next(iter(splits.values()))

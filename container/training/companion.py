@@ -95,6 +95,7 @@ def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) 
     parts["text, linear"] = {name: fitted.text_logits(scores) for name, (_, scores) in predicted.items()}
     if fitted.table is not None:
         parts["table"] = {name: fitted.table_logits(_tabular(data.splits[name])) for name in network}
+    rarer = int(np.bincount(labels["val"][known], minlength=len(data.class_weights)).argmin())
     report = CompanionReport(
         kept=trial.helps,
         reason="" if trial.helps else "val does not improve by more than the standard error",
@@ -106,9 +107,13 @@ def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) 
         rows=len(fitted.rows),
         num_bytes=fitted.companion.graph.ByteSize(),
         parts={
-            part: {name: estimate_metrics(labels[name], values, seed=hp.seed) for name, values in logits.items()}
+            part: {
+                name: estimate_metrics(labels[name], values, seed=hp.seed, rarer=rarer)
+                for name, values in logits.items()
+            }
             for part, logits in parts.items()
         },
+        rarer_class=rarer,
     )
     if not trial.helps:
         return replace(alone, report=report)

@@ -11,7 +11,7 @@ from container.data.split import PreparedSplit
 from container.evaluation.explanation import even_sample
 from container.evaluation.variant_report import VariantReport, judge
 from container.export.onnx import feed_of
-from container.export.variants import WRITERS
+from container.export.variants import WRITERS, NothingToGain
 from container.models.ensemble import Network
 from contracts import artifacts
 from contracts.errors import first_line
@@ -44,6 +44,8 @@ def write_variants(
         try:
             WRITERS[name](folder / artifacts.MODEL_ONNX, path, model)
             probabilities = _probabilities(path, model, hp, val=val, positions=sample, batch=_BATCH[name])
+        except NothingToGain as reason:
+            report = VariantReport(name, False, reason=str(reason), expected=False)
         except Exception as error:  # of any type, from the tools that change the graph
             report = VariantReport(name, False, reason=f"{type(error).__name__}: {first_line(error)}")
         else:
@@ -58,7 +60,7 @@ def write_variants(
         if not report.written:
             for part in _files(path):
                 part.unlink()
-        logger.log(logging.INFO if report.written else logging.WARNING, "%s", report)
+        logger.log(logging.WARNING if report.expected and not report.written else logging.INFO, "%s", report)
         reports.append(report)
     return tuple(reports)
 

@@ -212,6 +212,31 @@ def test_standard_errors_are_those_of_many_samples():
     assert found["auroc"].standard_error == pytest.approx(spread, rel=0.4)
 
 
+def test_val_decides_of_which_class_the_average_precision_of_every_split_is():
+    few, many = (
+        np.arange(40) % 4 // 3,
+        (np.arange(40) % 4 > 0).astype(int),
+    )  # class 1 is rare in val, and class 0 in test
+    splits = {"train": Split(rows(100)), "val": Split(rows(40, labels=few)), "test": Split(rows(40, labels=many))}
+    data = SimpleNamespace(splits=splits, class_weights=[1.0, 1.0])
+    network = {name: np.random.default_rng(0).normal(size=(40, 2)) for name in ("val", "test")}
+    report = add_companion(hyperparameters(companion=True), cast(JobData, data), network).report
+    assert report is not None
+    assert report.rarer_class == 1
+    of_class = estimate_metrics(many, network["test"], seed=42, rarer=1)["average_precision"].value
+    assert report.parts["network"]["test"]["average_precision"].value == of_class
+
+
+def test_the_average_precision_is_that_of_the_class_that_is_given():
+    labels = np.arange(90) % 3 // 2  # class 1 is rarer
+    logits = noisy(labels, strength=1, seed=0, classes=2)
+    rarer, of_class = (
+        [estimate_metrics(labels, logits, seed=0, rarer=k)["average_precision"].value for k in choices]
+        for choices in ((None,), (0, 1))
+    )
+    assert rarer == of_class[1:] != of_class[:1]
+
+
 def _metric(name: str, logits: np.ndarray) -> float:
     from container.decision.softmax import softmax
     from container.evaluation.metrics import classification_metrics

@@ -38,6 +38,10 @@ def test_a_companion_that_is_used_has_its_factors_and_a_table_for_each_split(tmp
     assert "<td>–</td>" in shown
 
 
+def test_the_average_precision_of_two_classes_names_its_class(tmp_path):
+    assert "average precision of class 1" in page(tmp_path, replace(KEPT, rarer_class=1))
+
+
 @pytest.mark.parametrize(
     ("report", "sentence"),
     [

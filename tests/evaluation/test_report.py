@@ -11,6 +11,8 @@ from container.decision.decision import Decision, PriorShift, Threshold
 from container.evaluation.charts import number_axis, percent
 from container.evaluation.choose_threshold import decisions_at
 from container.evaluation.evaluate import write_evaluation
+from container.evaluation.evaluation_input import EvaluationInput
+from container.evaluation.predictions import SplitPredictions
 from testing.evaluations import evaluation, history, split, two_splits
 
 HOSTILE = "<script>alert('x')</script>"
@@ -235,6 +237,42 @@ def test_a_warning_comes_for_a_model_that_is_no_better_than_guessing(tmp_path):
         predictions.probabilities[:] = np.stack([1 - scores, scores], axis=1)
     assert "is not significantly better than random guessing" in Page(report(tmp_path, made)).text
     assert "is not significantly better than random guessing" not in Page(report(tmp_path, two_splits())).text
+
+
+def with_aurocs(*, rows_of_val: int, rows_of_test: int, test: float, num_classes: int = 2) -> EvaluationInput:
+    """Val with an AUROC of about 0.95 and test with a worse one: `test` is the distance of the classes' scores."""
+
+    def made(name: str, rows: int, distance: float) -> SplitPredictions:
+        found = split(name, rows, labels=[*range(num_classes)])
+        noise = np.random.default_rng(rows).normal(size=found.probabilities.shape)
+        logits = distance * np.eye(num_classes)[found.labels] + noise
+        return replace(found, probabilities=np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True))
+
+    splits = {"val": made("val", rows_of_val, 1.8), "test": made("test", rows_of_test, test)}
+    return evaluation(splits, labels=[*range(num_classes)])
+
+
+@pytest.mark.parametrize(
+    ("given", "falls", "agree"),
+    [
+        ({"rows_of_val": 2000, "rows_of_test": 2000, "test": 1.2}, True, False),
+        ({"rows_of_val": 40, "rows_of_test": 2000, "test": 1.2}, False, False),  # few rows of val
+        ({"rows_of_val": 2000, "rows_of_test": 30, "test": 1.2}, False, False),
+        ({"rows_of_val": 2000, "rows_of_test": 2000, "test": 1.8}, False, True),
+        ({"rows_of_val": 60, "rows_of_test": 60, "test": 1.0, "num_classes": 3}, False, False),  # no interval
+    ],
+)
+def test_the_auroc_falls_if_the_difference_is_larger_than_the_error_of_both_splits(tmp_path, given, falls, agree):
+    text = Page(report(tmp_path, with_aurocs(**given))).text
+    assert ("by more than the sampling error of both" in text) == falls
+    assert ("AUROC on val" in text and "agree." in text) == agree
+
+
+def test_the_report_counts_rows_that_repeat_an_id(tmp_path):
+    made = two_splits()
+    described = made.data_summary["splits"]["val"]
+    described["duplicate_ids"], described["duplicate_id_example"] = 2, "dup"
+    assert "2 rows of val repeat the id of an earlier row, e.g. dup" in Page(report(tmp_path, made)).text
 
 
 def test_a_small_split_is_called_small(tmp_path):
