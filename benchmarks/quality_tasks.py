@@ -1,8 +1,8 @@
 """The tables and labels of benchmarks.quality.
 
 The movies and the passengers of a ship are in the package bokeh-sampledata; apt keeps Debian's list of packages on
-Debian and its derivatives. No rule of the presets was chosen on the tasks in CONFIRMING. On the other tasks of these
-tables, only the rule of smooth_rows was.
+Debian and its derivatives. No rule of the presets was chosen on the tasks foreign and large. On the other tasks of
+these tables, the rule of smooth_rows and features of the companion were.
 """
 
 import shutil
@@ -265,5 +265,4 @@ TASKS = {
         "interface", _interfaces, texts=("Description",), categories=["Section"], rows=(2400, 600, 900)
     ),
 }
-CONFIRMING = ("foreign", "large")
 REVIEWS = ("recommended", "rating", "effectiveness", "side_effects")

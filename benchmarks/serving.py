@@ -134,7 +134,7 @@ def _feed(model: Path, record: Mapping[str, Any]) -> tuple[dict[str, np.ndarray]
     arrays = RecordArrays.from_batch(preprocessor.transform(records_to_table([record])).batch, [field.role])
     packed = pack_text(arrays.texts, [0])
     ids, mask = pad_text(packed, 1)
-    feed = {field.input_ids_key: ids, field.attention_mask_key: mask, "tabular": arrays.tabular}
+    feed = {"input_ids": ids, "attention_mask": mask, "tabular": arrays.tabular}  # the default names
     return feed, len(packed.tokens)
 
 

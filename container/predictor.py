@@ -15,7 +15,8 @@ from container.tables.records import records_to_table
 from contracts import artifacts
 from contracts.errors import ContractError, first_line
 from contracts.hyperparameters import ONNX_VARIANTS
-from contracts.text_fields import TextField
+from contracts.input_files import read_as
+from contracts.text_fields import InputKeys, TextField, TextInputs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,11 +101,12 @@ class Predictor:
         if batch_size < 1:
             raise ContractError(f"batch_size: is {batch_size}", "Use at least 1.")
         preprocessor, decision = Preprocessor.load(folder), Decision.load(folder)
+        keys = read_as(folder / artifacts.HYPERPARAMETERS, InputKeys, _FIX)
+        texts = [keys.of(field.role) for field in preprocessor.fitted.text_fields]
         if backend == "onnx":
-            fields = preprocessor.fitted.text_fields
-            loaded: Backend = OnnxBackend(folder, fields, variant=variant, threads=threads)
+            loaded: Backend = OnnxBackend(folder, texts, variant=variant, threads=threads)
         else:
-            loaded = TorchBackend(folder, preprocessor.fitted.text_fields, decision)
+            loaded = TorchBackend(folder, texts, decision)
         size = 1 if variant == "int8" else batch_size
         predictor = cls(preprocessor, loaded, decision=decision, batch_size=size, max_tokens=max_tokens)
         predictor._check_model(folder)
@@ -244,9 +246,7 @@ def _too_long(
 class OnnxBackend:
     """Run model.onnx, or a variant of it, on ONNX Runtime."""
 
-    def __init__(
-        self, folder: Path, text_fields: Sequence[TextField], *, variant: str | None, threads: int | None
-    ) -> None:
+    def __init__(self, folder: Path, texts: Sequence[TextInputs], *, variant: str | None, threads: int | None) -> None:
         import onnxruntime
 
         path = folder / artifacts.onnx_file(variant)
@@ -264,11 +264,11 @@ class OnnxBackend:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's exceptions derive from Exception only
             raise ContractError(f"{path}: cannot be loaded: {error}", "Copy the model folder again.") from error
-        self._fields = text_fields
+        self._texts = texts
         self._inputs = {node.name for node in self._session.get_inputs()}
 
     def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
-        inputs = onnx_inputs(self._fields, records, indices)
+        inputs = onnx_inputs(self._texts, records, indices)
         feed = {name: value for name, value in inputs.items() if name in self._inputs}
         return np.asarray(self._session.run(["probabilities"], feed)[0])
 
@@ -276,13 +276,13 @@ class OnnxBackend:
 class TorchBackend:
     """Run model.pth in PyTorch, packed as in training."""
 
-    def __init__(self, folder: Path, text_fields: Sequence[TextField], decision: Decision) -> None:
+    def __init__(self, folder: Path, texts: Sequence[TextInputs], decision: Decision) -> None:
         from container.companion.blend import BlendedCompanion
         from container.models.build import load_classifier
 
         self._model = load_classifier(folder)
         self._companion = BlendedCompanion.load(folder)
-        self._fields = text_fields
+        self._texts = texts
         self._decision = decision
 
     def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
@@ -293,5 +293,5 @@ class TorchBackend:
         with torch.inference_mode():
             logits = self._model(pack_records(records, indices)).numpy()  # [B, K]
         if self._companion is not None:
-            logits = self._companion(logits, onnx_inputs(self._fields, records, indices))
+            logits = self._companion(logits, onnx_inputs(self._texts, records, indices))
         return self._decision.probabilities(logits)

@@ -70,8 +70,3 @@ def onnx_file(variant: str | None) -> str:
 def tokenizer_folder(role: str) -> str:
     """Return the folder of a text field's tokenizer in the model folder; role is text, primary or secondary."""
     return TOKENIZER if role == "text" else f"{TOKENIZER}/{role}"
-
-
-def indicator_column(column: str) -> str:
-    """Return the name of the input that tells where a numeric column is missing."""
-    return f"{column}_missing"

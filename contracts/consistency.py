@@ -2,12 +2,13 @@
 
 from pathlib import PurePosixPath
 
-from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR, PROBABILITY_COLUMN, indicator_column
+from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR, PROBABILITY_COLUMN
 from contracts.errors import ContractError
 from contracts.hyperparameters import METRICS, Hyperparameters
 from contracts.model_classes import CROSS_ATTENTION_CLASSES, FROM_SCRATCH, POOLED_CLASSES
 from contracts.paths import SPLITS
 from contracts.spelling import did_you_mean
+from contracts.tabular_inputs import check_tabular_inputs
 
 
 def check_data_settings(hp: Hyperparameters) -> None:
@@ -20,7 +21,7 @@ def check_data_settings(hp: Hyperparameters) -> None:
 def check_consistency(hp: Hyperparameters) -> None:
     """Raise ContractError for the first contradiction."""
     check_data_settings(hp)
-    _check_indicators(hp)
+    check_tabular_inputs(hp)
     _check_model(hp)
     _check_text_steps(hp)
     _check_onnx_names(hp)
@@ -195,20 +196,6 @@ def _check_columns(hp: Hyperparameters) -> None:
             f"and {inputs} inputs with the risk values",
             "Remove input_tab_dim: it is computed.",
         )
-
-
-def _check_indicators(hp: Hyperparameters) -> None:
-    if not (hp.missing_indicators and hp.has_table):
-        return
-    names = {*hp.tab_field_list, *(hp.encoded_categories if hp.is_binary else ())}  # of the tabular inputs
-    for column in hp.tab_field_list:
-        indicator = indicator_column(column)
-        if indicator in names:
-            raise ContractError(
-                f"missing_indicators: is true, but the indicator of {column!r} would have the name of the column "
-                f"{indicator!r}",
-                "Rename the column, or set missing_indicators to false.",
-            )
 
 
 def _check_model(hp: Hyperparameters) -> None:

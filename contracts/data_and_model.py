@@ -17,7 +17,6 @@ from contracts.model_classes import (
 from contracts.numbers import Json, Number
 from contracts.text_fields import EVENT_TEXT_STEPS, FULL_TEXT_STEPS, TextStep
 
-ONNX_NAME = "^[A-Za-z_][A-Za-z0-9_]*$"  # ONNX requires identifiers of C
 _POOLED_TWO_TEXT_CLASSES = tuple(name for name in POOLED_CLASSES if name in TWO_TEXT_CLASSES)
 FUSION_WIDTH_CLASSES = (*TWO_TEXT_CLASSES, "multimodal_gate_fusion", "multimodal_moe")
 FUSION_DROPOUT_CLASSES = (*TWO_TEXT_CLASSES, "multimodal_moe", "multimodal_cross_attn")
@@ -145,9 +144,9 @@ class DataAndModel(BaseModel):
         about="Chunks kept per record and text if chunk_trancate is true.")
     fixed_tokenizer_length: bool = declare(True, group="text", scope="run", needs=(conditions.NEVER_PADS,),
         about="Accepted for older configurations. It has no effect because batches are packed, without padding.")
-    text_input_ids_key: str = declare("input_ids", group="text", scope="after", pattern=ONNX_NAME, max_length=100,
+    text_input_ids_key: value_types.OnnxName = declare("input_ids", group="text", scope="after",
         about="Name of the token input in model.onnx; with two texts, prefixed with primary_ or secondary_.")
-    text_attention_mask_key: str = declare("attention_mask", group="text", scope="after", pattern=ONNX_NAME, max_length=100,
+    text_attention_mask_key: value_types.OnnxName = declare("attention_mask", group="text", scope="after",
         about="Name of the mask input in model.onnx, with the same prefixes.")
     text_processing_steps: list[TextStep] | None = declare(None, group="text", scope="prepare", needs=(conditions.ONE_TEXT,),
         about="Steps for the one text, in order. Default: " + ", ".join(FULL_TEXT_STEPS) + ".")

@@ -5,12 +5,14 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
-from pydantic import Field
+from pydantic import Field, GetCoreSchemaHandler
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, ErrorDetails
+from pydantic_core.core_schema import no_info_after_validator_function
 
 # What a change invalidates. Each scope includes the later ones: new prepared data require new training.
 Scope = Literal["prepare", "train", "after", "run"]
@@ -77,6 +79,7 @@ def declaration_of(field: FieldInfo) -> Declaration:
     return cast(Any, extra)["declaration"] if isinstance(extra, dict) else Declaration()
 
 
+_WRONG_TYPE = ("_type", "_parsing", "literal_error")  # ends of the names of pydantic's errors
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
@@ -107,11 +110,38 @@ def plain_types(annotation: Any) -> set[Any]:
     return {origin or annotation}
 
 
-def type_name(annotation: Any) -> str:
-    """Return an annotation as text, without the names of modules."""
+def type_name(annotation: Any, *, quote: str = "") -> str:
+    """Return an annotation without constraints as text, e.g. "list[float] or balanced"; None is left out.
+
+    Args:
+        quote: written before and after each word of a literal.
+    """
     if typing.get_origin(annotation) is Literal:
-        return f"one of {', '.join(map(str, typing.get_args(annotation)))}"
-    return re.sub(r"\b[a-z_]+\.", "", str(annotation)) if typing.get_args(annotation) else annotation.__name__
+        return " or ".join(f"{quote}{value}{quote}" for value in typing.get_args(annotation))
+    if is_union(annotation):
+        return " or ".join(type_name(kind, quote=quote) for kind in _alternatives(annotation))
+    if not typing.get_args(annotation):
+        return annotation.__name__
+    return "list of names" if "Literal" in str(annotation) else re.sub(r"\b[a-z_]+\.", "", str(annotation))
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    return [kind for kind in typing.get_args(annotation) if kind is not type(None)]
+
+
+def reason_of(problems: Sequence[ErrorDetails], annotation: Any) -> str:
+    """Return why a value is invalid, from pydantic's errors of the value, of which a union has one for each type.
+
+    Args:
+        annotation: the type of the value.
+    """
+    kind = plain_type(annotation)
+    others = [each for each in problems if not each["type"].endswith(_WRONG_TYPE)]
+    if not others and is_union(kind) and len(_alternatives(kind)) > 1:
+        return f"it is not {type_name(kind)}"
+    first = (others or problems)[0]
+    inside = "".join(f"{part}: " for part in first["loc"][1:] if isinstance(part, str) and part.isidentifier())
+    return inside + first["msg"].removeprefix("Value error, ")
 
 
 def number_limits(annotation: Any, rules: Iterable[Any] = ()) -> list[dict[str, float]]:
@@ -131,11 +161,39 @@ def number_limits(annotation: Any, rules: Iterable[Any] = ()) -> list[dict[str, 
     return [found for part in typing.get_args(annotation) for found in number_limits(part, passed)]
 
 
+@dataclass(frozen=True)
+class Pattern:
+    """Metadata of a text's type: a regular expression that the whole text must match, and its meaning in words.
+
+    Attributes:
+        words: completes the sentence "it is not ...".
+    """
+
+    regex: str
+    words: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, text: str) -> str:
+        if not re.fullmatch(self.regex, text):
+            raise ValueError(f"it is not {self.words}")
+        return text
+
+
+def _patterns(annotation: Any) -> list[Pattern]:
+    """Return the patterns of the texts in an annotation."""
+    if isinstance(annotation, Pattern):
+        return [annotation]
+    return [pattern for part in typing.get_args(annotation) for pattern in _patterns(part)]
+
+
 def describe_limits(field: FieldInfo) -> str:
-    """Return the limits of a field's numbers as text, e.g. " (at least 0, below 1)", or ""."""
+    """Return the limits of a field's numbers and texts as text, e.g. " (at least 0, below 1)", or ""."""
     limits = [
         f"{_LIMITS[name]} {value}" if isinstance(value, int) else f"{_LIMITS[name]} {value:g}"
         for found in number_limits(field.annotation, field.metadata)
         for name, value in found.items()
     ]
+    limits += [pattern.words for part in (*field.metadata, field.annotation) for pattern in _patterns(part)]
     return f" ({', '.join(limits)})" if limits else ""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 
 from contracts.consistency import check_consistency, check_data_settings
-from contracts.declaration import describe_limits, plain_type, plain_types, type_name
+from contracts.declaration import describe_limits, plain_type, plain_types, reason_of, type_name
 from contracts.errors import ContractError, shortened, shown
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import exists, read_object
@@ -145,7 +145,9 @@ def choose_settings(
     if hp.ensemble_model != "average" and hp.num_members == 1:
         raise ContractError(
             f"ensemble_model: is {hp.ensemble_model}, but the job trains one network",
-            f"Remove ensemble_model, and set final_model to {hp.ensemble_model} in tuning."
+            f"Remove ensemble_model, and set final_model to {hp.ensemble_model} in tuning. With tuning.engine "
+            "sagemaker, which has no final_model, run another job with the best settings "
+            "(model/hyperparameters.json), ensemble and ensemble_model."
             if hp.tuning is not None
             else "Set ensemble or cross_fit to the number of networks, or remove ensemble_model.",
         )
@@ -215,10 +217,9 @@ def _typed(values: dict[str, Any], origin: dict[str, Path] | None) -> Hyperparam
         if missing:
             valid = len(missing) == error.error_count()
             raise _missing(missing, origin or {}, others=len(values), valid=valid) from None
-        first = problems[0]
-        key = str(first["loc"][0])
-        inside = "".join(f"{part}: " for part in first["loc"][1:] if isinstance(part, str) and part.isidentifier())
-        reason = inside + first["msg"].removeprefix("Value error, ")
+        key = str(problems[0]["loc"][0])
+        of_key = [each for each in problems if each["loc"][0] == key]
+        reason = reason_of(of_key, Hyperparameters.model_fields[key].annotation)
         raise _invalid(key, values[key], reason, (origin or {}).get(key)) from None
 
 

@@ -8,7 +8,7 @@ from contracts import conditions, value_types
 from contracts.data_and_model import DataAndModel
 from contracts.declaration import Declaration, Scope, declaration_of, declare
 from contracts.model_classes import TRANSFORMER_CLASSES, ModelClass, model_class
-from contracts.text_fields import TextField, resolve_text_field
+from contracts.text_fields import ModelTextField, resolve_text_field
 from contracts.threshold_targets import ThresholdTarget, canonical_threshold, parse_threshold
 from contracts.tuning import EnsembleModel, Tuning
 
@@ -106,7 +106,7 @@ class Hyperparameters(DataAndModel):
     decision_threshold: value_types.Threshold | str = declare(0.5, group="outcome", scope="after",
         about="Two classes: the probability from which a record is assigned to class 1. A number between 0 and 1, or a target on val: best_f1, precision>=x (with the highest recall), recall>=x (with the highest precision), or cost.")
     companion: bool = declare(False, group="outcome", scope="after",
-        about="Fit boosted trees on the table and on a linear score of each text, and blend them with the network if that improves the log loss on val by more than its standard error. They are part of model.onnx and of the Predictor (docs/companion.md).")
+        about="Fit boosted trees on the table and on features of the texts, and blend them with the network if that improves the log loss on val by more than its standard error. They are part of model.onnx and of the Predictor (docs/companion.md).")
     label_issues: bool = declare(False, group="outcome", scope="after",
         about="Write output/data/label_issues.csv: the training rows whose label is probably wrong, by out-of-fold probabilities of the trees that companion fits (docs/companion.md).")
     explain: int = declare(500, group="outcome", scope="after", ge=0, le=1_000_000_000, needs=(conditions.SEVERAL_COLUMNS,),
@@ -170,8 +170,8 @@ class Hyperparameters(DataAndModel):
     profile: bool = declare(False, group="processes", scope="run",
         about="Trace some steps: output/data/profile/ gets the trace and a table of the ten most expensive operations.")
 
-    mlflow_tracking_uri: str | None = declare(None, group="tracking", scope="run", pattern=value_types.TRACKING_URI, max_length=250,
-        about="MLflow server that gets the finished job's results: its address (http or https), or the ARN of a SageMaker tracking server or MLflow app. A name or password goes into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. Default: none.")
+    mlflow_tracking_uri: value_types.TrackingUri | None = declare(None, group="tracking", scope="run",
+        about="MLflow server that gets the finished job's results. A name or password goes into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. Default: none.")
     mlflow_experiment: str = declare("Default", group="tracking", scope="run", min_length=1, max_length=250, needs=(conditions.TRACKED,),
         about="Experiment of the run; created if it does not exist.")
     mlflow_run_name: str | None = declare(None, group="tracking", scope="run", min_length=1, max_length=250, needs=(conditions.TRACKED,),
@@ -223,7 +223,7 @@ class Hyperparameters(DataAndModel):
         return model_class(self.model_class)
 
     @property
-    def text_fields(self) -> tuple[TextField, ...]:
+    def text_fields(self) -> tuple[ModelTextField, ...]:
         """Return the text columns that the model reads, in order, with overrides resolved."""
         roles = ("text",) if self.architecture.num_texts == 1 else ("primary", "secondary")
         return tuple(resolve_text_field(self, role) for role in roles)

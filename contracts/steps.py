@@ -14,6 +14,7 @@ from contracts.serving import MEDIA_TYPES, REQUEST_TYPES, RecordSettings, Servin
 from contracts.spelling import did_you_mean
 from contracts.step_contract import Fractions, JsonObject, Names, StepArgument, StepContract, StepFolder, StepSettings
 from contracts.tracking import TRACKED, TrackingSettings
+from contracts.value_types import MetricOfSplit
 
 TABLE_FILES = tuple(f"*.{suffix}{gz}" for suffix in ("csv", "tsv", "json", "jsonl", "parquet") for gz in ("", ".gz"))
 ARCHIVED_MODEL = "model.tar.gz"
@@ -150,10 +151,9 @@ class ModelMetricsSettings(ProcessingSettings):
         None, description="Column of a previous model's scores of class 1 to compare with, in the predictions or in "
         "processed_data. Alternative: the input previous_eval_output.",
     )  # fmt: skip
-    decision_metric: str = Field(
-        "test/auroc", pattern=r"^[^/]+/[^/]+$",
-        description="Metric that evaluation.json repeats for the pipeline's condition: split/metric.",
-    )  # fmt: skip
+    decision_metric: MetricOfSplit = Field(
+        "test/auroc", description="Metric that evaluation.json repeats for the pipeline's condition."
+    )
     generate_plots: bool = Field(True, description="Write plots.")
 
     @field_validator("decision_metric")

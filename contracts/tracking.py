@@ -13,7 +13,7 @@ TRACKED = "tracked.json"  # {"problem": why the results were not sent, or null}
 class TrackingSettings(StepSettings):
     """Environment of Tracking: the hyperparameters of the same names, for a job that cannot send its results itself."""
 
-    mlflow_tracking_uri: TrackingUri = Field(description="Address of the server, or the ARN of one on SageMaker.")
+    mlflow_tracking_uri: TrackingUri = Field(description="The MLflow server.")
     mlflow_experiment: TrackingName = Field("Default", description="Experiment of the run.")
     mlflow_run_name: TrackingName | None = Field(None, description="Name of the run. Default: MLflow chooses one.")
     mlflow_tags: Annotated[Tags, BeforeValidator(parsed)] = Field({}, description="Tags of the run.")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import TypeAdapter, ValidationError
 
 from contracts.consistency import check_consistency
-from contracts.declaration import describe_limits, plain_type, type_name
+from contracts.declaration import describe_limits, plain_type, reason_of, type_name
 from contracts.errors import ContractError, shown
 from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import FROM_SCRATCH
@@ -232,7 +232,7 @@ def _valid(name: str, value: Any) -> Any:
         return _adapter(name).dump_python(_adapter(name).validate_python(value), mode="json")
     except ValidationError as error:
         raise ContractError(
-            f"tuning.space: {name}: {shown(value)} is invalid: {error.errors()[0]['msg']}",
+            f"tuning.space: {name}: {shown(value)} is invalid: {reason_of(error.errors(), field.annotation)}",
             f"{name} is {type_name(plain_type(field.annotation))}{describe_limits(field)}: {field.description}",
         ) from None
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from contracts.declaration import Pattern
 from contracts.model_classes import ALIASES
 from contracts.numbers import LARGEST_INTEGER
 
@@ -15,7 +16,16 @@ Threshold = Annotated[float, Field(gt=0, lt=1)]
 ClassWeight = Annotated[float, Field(ge=1e-6, le=1e6)]  # only ratios matter; in this range, float32 sums are exact
 TagKey = Annotated[str, Field(min_length=1, max_length=250)]
 TagValue = Annotated[str, Field(max_length=5_000)]
-TRACKING_URI = r"^(https?://[^/?#@\s]+(/[^?#@\s]*)?|arn:aws[a-z-]*:sagemaker:[a-z0-9-]+:[0-9]{12}:mlflow-(tracking-server|app)/[A-Za-z0-9-]+)$"
-TrackingUri = Annotated[str, Field(pattern=TRACKING_URI, max_length=250)]
+_TRACKING_URI = Pattern(
+    r"https?://[^/?#@\s]+(/[^?#@\s]*)?|arn:aws[a-z-]*:sagemaker:[a-z0-9-]+:[0-9]{12}:mlflow-(tracking-server|app)/[A-Za-z0-9-]+",
+    "an http or https address without a name, password, query or fragment, or the ARN of a SageMaker "
+    "tracking server or MLflow app",
+)
+TrackingUri = Annotated[str, _TRACKING_URI, Field(max_length=250)]
+_ONNX_NAME = Pattern(  # ONNX requires identifiers of C
+    "[A-Za-z_][A-Za-z0-9_]*", "a name of ASCII letters, digits and underscores that does not begin with a digit"
+)
+OnnxName = Annotated[str, _ONNX_NAME, Field(max_length=100)]
+MetricOfSplit = Annotated[str, Pattern("[^/]+/[^/]+", "a split and a metric, e.g. test/auroc")]
 TrackingName = Annotated[str, Field(min_length=1, max_length=250)]
 Tags = Annotated[dict[TagKey, TagValue], Field(max_length=50)]

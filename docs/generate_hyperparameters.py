@@ -1,13 +1,12 @@
 """Write docs/hyperparameters.md from the contract; with `--check`, only check that it is current."""
 
 import sys
-import typing
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import PydanticUndefined
 
-from contracts.declaration import Declaration, declaration_of, describe_limits, is_union, plain_type, type_name
+from contracts.declaration import Declaration, declaration_of, describe_limits, plain_type, type_name
 from contracts.hyperparameter_files import ALIASES
 from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import ALIASES as CLASS_ALIASES
@@ -62,7 +61,7 @@ def render() -> str:
             if declaration.group != group:
                 continue
             about = (field.description or "") + describe_limits(field)
-            kind = _type(plain_type(field.annotation))
+            kind = _cell(type_name(plain_type(field.annotation), quote="`"))
             cells = (
                 f"`{name}`", kind, _default(field.default), declaration.scope, _cell(about),
                 _cell(_obstacles(declaration)),
@@ -87,16 +86,6 @@ def _obstacles(declaration: Declaration) -> str:
     if declaration.features:
         cases.append(f"without {' or '.join(declaration.features)}")
     return "; ".join([*cases, *(need.reason for need in declaration.needs)])
-
-
-def _type(annotation: Any) -> str:
-    if typing.get_origin(annotation) is typing.Literal:
-        return _cell(" or ".join(f"`{value}`" for value in typing.get_args(annotation)))
-    kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
-    if is_union(annotation) and len(kinds) > 1:
-        return " or ".join(_type(kind) for kind in kinds)
-    text = type_name(annotation).replace(" | None", "")
-    return _cell("list of names" if "Literal" in text else text)
 
 
 def _default(value: Any) -> str:

@@ -5,10 +5,11 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from contracts.numbers import LARGEST_NUMBER, Json, Number
-from contracts.serving import MOST_TRANSFORM_MIB, PAYLOAD_MIB, TRANSFORM_REQUESTS
+from contracts.serving import CSV, MOST_TRANSFORM_MIB, PAYLOAD_MIB, TRANSFORM_REQUESTS
 from contracts.value_types import Tags, TrackingName, TrackingUri
 from pipeline.config_aws import Aws
 from pipeline.config_types import Approval, CardText, Image, InstanceType, JsonPath, Name, Section
+from pipeline.json_path import reads_cells
 from pipeline.search import Search
 
 
@@ -120,6 +121,13 @@ class BatchScore(Section):
     )
 
     @model_validator(mode="after")
+    def _cells_of_csv(self) -> Self:
+        for name, path in (("input_filter", self.input_filter), ("output_filter", self.output_filter)):
+            if path and self.content_type == CSV and not reads_cells(path):
+                raise ValueError(f"{name}: {path!r} names a key, but CSV has only positions, such as $[0,-1] or $[1:]")
+        return self
+
+    @model_validator(mode="after")
     def _within_the_service_limit(self) -> Self:
         if (self.max_payload_mb or 1) * (self.concurrency or 1) > MOST_TRANSFORM_MIB:
             raise ValueError(f"max_payload_mb times concurrency must be at most {MOST_TRANSFORM_MIB}")
@@ -137,9 +145,7 @@ class BatchScore(Section):
 class Mlflow(Section):
     """Send the results of the training to an MLflow tracking server (docs/tracking.md)."""
 
-    tracking_uri: TrackingUri = Field(
-        description="Address of the server, or the ARN of a SageMaker tracking server or MLflow app."
-    )
+    tracking_uri: TrackingUri = Field(description="The MLflow server.")
     experiment: TrackingName = Field(default="Default", description="Experiment of the run.")
     run_name: TrackingName | None = Field(
         default=None, description="Name of the run. Default: the name of the SageMaker training job."

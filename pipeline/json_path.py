@@ -1,15 +1,15 @@
 """Apply the JSONPath of a filter to a record, as batch transform does."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _PLACE = r"(-?[0-9]+|-?[0-9]*\s*:\s*-?[0-9]*)"
 _PART = re.compile(
-    rf"""\.(?P<name>[^.\[\]()*'\s]+)
+    rf"""\.(?P<name>[^.\[\]()*'",\s]+)
     | \.?\[(?P<names>\s*'[^']*'\s*(,\s*'[^']*'\s*)*)\]
     | \.?\[(?P<places>\s*{_PLACE}\s*(,\s*{_PLACE}\s*)*)\]
-    | (?P<all>\.\*|\.?\[\*\])\Z""",
+    | (?P<all>\.\*|\.?\[\*\])""",
     re.VERBOSE,
 )
 Select = Callable[[Any], Any]
@@ -18,9 +18,9 @@ Select = Callable[[Any], Any]
 def compile_path(path: str) -> Select:
     """Return the function that selects a path's part of a record.
 
-    The parts of a path are .name, ['name'], ['name','name'], [index], [start:end] and [index,start:end]; .* or [*] may
-    be its last part. A list of names selects an object; a range, a list of indices and ranges, and *, select an array.
-    SageMaker's documentation has these parts:
+    The parts of a path are .name, ['name'], ['name','name'], [index], [start:end], [index,start:end], .* and [*]. A
+    list of names selects an object; a range, a list of indices and ranges, and *, select an array. What follows * is
+    selected in each value. SageMaker's documentation has these parts:
     https://docs.aws.amazon.com/sagemaker/latest/dg/batch-transform-data-processing.html#data-processing-operators
 
     Raises:
@@ -32,17 +32,24 @@ def compile_path(path: str) -> Select:
         if found is None:
             raise ValueError(
                 f"its part from {path[place:]!r} is none of .name, ['name'], [index], [start:end], a list of names, a "
-                "list of indices and ranges, and * at the end"
+                "list of indices and ranges, and *"
             )
         parts.append(_part(found))
         place = found.end()
+    return lambda record: _select(parts, record)
 
-    def select(record: Any) -> Any:
-        for part in parts:
-            record = part(record)
-        return record
 
-    return select
+def reads_cells(path: str) -> bool:
+    """Return whether a path has only parts that select cells by position."""
+    return not any(found["name"] or found["names"] for found in _PART.finditer(path, 1))
+
+
+def _select(parts: Sequence[Select], record: Any) -> Any:
+    for i, part in enumerate(parts):
+        if part is _values:
+            return [_select(parts[i + 1 :], value) for value in _values(record)]
+        record = part(record)
+    return record
 
 
 def _part(found: re.Match[str]) -> Select:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from container.companion.fit import Fitted, fit_companion
 from container.data.records import RecordArrays, TextArrays
-from contracts.text_fields import TextField, resolve_text_field
+from contracts.text_fields import ModelTextField, resolve_text_field
 from testing.table_jobs import settings
 
 FIELD = resolve_text_field(settings(tokenizer="from_scratch"), "text")
@@ -62,5 +62,7 @@ def without_meaning(part: RecordArrays) -> RecordArrays:
     return replace(part, texts=rows(len(part.row), seed=99).texts)
 
 
-def fitted(train: RecordArrays, *, classes: int = 2, fields: Sequence[TextField] = (FIELD,), seed: int = 0) -> Fitted:
+def fitted(
+    train: RecordArrays, *, classes: int = 2, fields: Sequence[ModelTextField] = (FIELD,), seed: int = 0
+) -> Fitted:
     return fit_companion([train], fields, class_weights=[1.0] * classes, seed=seed)

@@ -65,9 +65,4 @@ def field(*steps: str, max_sen_len: int = 512, max_chunks: int | None = None) ->
         steps=(*steps, "tokenizer") if steps else FULL_TEXT_STEPS,
         max_sen_len=max_sen_len,
         max_chunks=max_chunks,
-        reinit_pooler=False,
-        reinit_layers=0,
-        is_embeddings_trainable=True,
-        input_ids_key="input_ids",
-        attention_mask_key="attention_mask",
     )

@@ -1,1 +1,1 @@
-"""The companion: boosted trees over the table and a linear score of each text, beside the network."""
+"""The companion: boosted trees over the table and features of the texts, beside the network."""

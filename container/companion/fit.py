@@ -14,7 +14,7 @@ from container.companion.trees import FittedTrees, fit_trees, most_rows
 from container.data.records import RecordArrays
 from container.decision.softmax import log_softmax
 from container.preprocessing.risk_tables import fold_of
-from contracts.text_fields import TextField
+from contracts.text_fields import ModelTextField
 
 MOST_ROWS = 100_000
 MOST_TOKENS = 20_000_000  # of all texts
@@ -77,7 +77,7 @@ class Fitted:
 
 
 def fit_companion(
-    train: Sequence[RecordArrays], fields: Sequence[TextField], *, class_weights: Sequence[float], seed: int
+    train: Sequence[RecordArrays], fields: Sequence[ModelTextField], *, class_weights: Sequence[float], seed: int
 ) -> Fitted:
     """Fit the linear scores of the texts, then trees over the table, these scores and the texts' numbers of tokens.
 
@@ -143,7 +143,7 @@ def fit_companion(
 def _check_graph(
     fitted: Fitted,
     records: Sequence[RecordArrays],
-    fields: Sequence[TextField],
+    fields: Sequence[ModelTextField],
     *,
     linear: LinearText,
     trees: FittedTrees,

@@ -15,7 +15,7 @@ from container.companion.bag import BUCKETS, MULTIPLIER, TokenBag
 from container.companion.linear import LinearText
 from container.companion.trees import FittedTrees
 from contracts.artifacts import ONNX_TABULAR
-from contracts.text_fields import TextField
+from contracts.text_fields import ModelTextField
 
 OPSETS = (helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3))
 _IR_VERSION = 10
@@ -46,7 +46,7 @@ class Companion:
 
 
 def build_companion(
-    fields: Sequence[TextField],
+    fields: Sequence[ModelTextField],
     bags: Sequence[TokenBag],
     linear: LinearText,
     trees: FittedTrees,
@@ -109,7 +109,7 @@ class _Graph:
 
 
 def _add_scores(
-    graph: _Graph, fields: Sequence[TextField], bags: Sequence[TokenBag], linear: LinearText
+    graph: _Graph, fields: Sequence[ModelTextField], bags: Sequence[TokenBag], linear: LinearText
 ) -> Sequence[str]:
     """Add the nodes of `LinearText.scores`, and return the name of each text's mask.
 

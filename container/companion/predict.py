@@ -6,20 +6,20 @@ import numpy as np
 
 from container.companion.graph import Companion
 from container.data.records import RecordArrays, onnx_inputs_of_all
-from contracts.text_fields import TextField
+from contracts.text_fields import TextInputs
 
 _MOST_TOKENS = 65_536  # of the companion's inputs, with padding
 
 
 def predict(
-    companion: Companion, parts: Sequence[RecordArrays], fields: Sequence[TextField]
+    companion: Companion, parts: Sequence[RecordArrays], texts: Sequence[TextInputs]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the logits [N, K] and the scores [N, S] of the records of `parts`, computed as in serving."""
     logits, scores = [], []
     for part in parts:
         shapes = np.concatenate([text.shapes() for text in part.texts], axis=1)
         order = np.lexsort(shapes.T[::-1])  # similar shapes need little padding
-        found = [companion(onnx_inputs_of_all(fields, part.take(some))) for some in _batches(shapes, order)]
+        found = [companion(onnx_inputs_of_all(texts, part.take(some))) for some in _batches(shapes, order)]
         back = np.argsort(order)
         for kept, columns in zip((logits, scores), zip(*found), strict=True):
             kept.append(np.concatenate(columns)[back])

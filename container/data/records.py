@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from contracts.artifacts import ONNX_TABULAR
-from contracts.text_fields import TextField
+from contracts.text_fields import TextInputs
 
 
 @dataclass(frozen=True)
@@ -121,14 +121,14 @@ def pad_text(packed: PackedArrays, num_records: int) -> tuple[np.ndarray, np.nda
 
 
 def onnx_inputs(
-    fields: Sequence[TextField], records: Sequence[RecordArrays], indices: Sequence[int]
+    texts: Sequence[TextInputs], records: Sequence[RecordArrays], indices: Sequence[int]
 ) -> dict[str, np.ndarray]:
     """Return the inputs of model.onnx for record `indices[i]` of `records[i]`, i = 0..B-1: padded texts, the table."""
-    packed = [pack_text([part.texts[i] for part in records], indices) for i in range(len(fields))]
-    return _dense(fields, packed, np.stack([part.tabular[i] for part, i in zip(records, indices)]))
+    packed = [pack_text([part.texts[i] for part in records], indices) for i in range(len(texts))]
+    return _dense(texts, packed, np.stack([part.tabular[i] for part, i in zip(records, indices)]))
 
 
-def onnx_inputs_of_all(fields: Sequence[TextField], part: RecordArrays) -> dict[str, np.ndarray]:
+def onnx_inputs_of_all(texts: Sequence[TextInputs], part: RecordArrays) -> dict[str, np.ndarray]:
     """Return the inputs of model.onnx for all records of a copy that `RecordArrays.take` made."""
     packed = []
     for text in part.texts:
@@ -141,13 +141,13 @@ def onnx_inputs_of_all(fields: Sequence[TextField], part: RecordArrays) -> dict[
                 chunk_record=np.repeat(np.arange(len(part.row)), np.diff(text.chunk_offsets)),
             )
         )
-    return _dense(fields, packed, part.tabular)
+    return _dense(texts, packed, part.tabular)
 
 
-def _dense(fields: Sequence[TextField], packed: Sequence[PackedArrays], tabular: np.ndarray) -> dict[str, np.ndarray]:
+def _dense(texts: Sequence[TextInputs], packed: Sequence[PackedArrays], tabular: np.ndarray) -> dict[str, np.ndarray]:
     """Return the padded texts and the table of B records. [B, C, T] each, [B, K]"""
     inputs: dict[str, np.ndarray] = {}
-    for field, text in zip(fields, packed, strict=True):
+    for names, text in zip(texts, packed, strict=True):
         ids, mask = pad_text(text, len(tabular))
-        inputs |= {field.input_ids_key: ids, field.attention_mask_key: mask}
+        inputs |= {names.input_ids_key: ids, names.attention_mask_key: mask}
     return {**inputs, ONNX_TABULAR: tabular}

@@ -172,11 +172,10 @@ def _never_predicted(analysis: SplitAnalysis) -> Iterator[Finding]:
 def _agreement(analyses: Mapping[str, SplitAnalysis]) -> Iterator[Finding]:
     if not {"val", "test"} <= analyses.keys():
         return
-    (val, of_val), (test, of_test) = (
-        (analyses[split].metric("auroc"), analyses[split].intervals.get("auroc")) for split in ("val", "test")
-    )
-    if val is None or test is None or of_val is None or of_test is None:
+    val, test = (analyses[split].metric("auroc") for split in ("val", "test"))
+    if val is None or test is None:
         return
+    of_val, of_test = (_auroc_interval(analyses[split], area) for split, area in (("val", val), ("test", test)))
     fall = val - test
     below, above = (np.hypot(val - of_val[0], of_test[1] - test), np.hypot(of_val[1] - val, test - of_test[0]))
     if fall > max(below, 0.01):
@@ -187,6 +186,21 @@ def _agreement(analyses: Mapping[str, SplitAnalysis]) -> Iterator[Finding]:
         )
     elif -above <= fall <= below and min(analyses[split].labelled for split in ("val", "test")) >= ENOUGH_RECORDS:
         yield Finding("good", f"AUROC on val ({val:.3f}) and test ({test:.3f}) agree.")
+
+
+def _auroc_interval(analysis: SplitAnalysis, area: float) -> tuple[float, float]:
+    """Return the 95 % interval; without one, with several classes or a perfect ranking, a wider one.
+
+    The variance of a class's AUROC A with n records in the smaller of its two groups is at most A (1 - A) / n. As in
+    the interval of Agresti and Coull (1998) for a share, A is moved towards 0.5 by four records.
+    """
+    if "auroc" in analysis.intervals:
+        return analysis.intervals["auroc"]
+    sizes = np.minimum(analysis.class_counts, analysis.labelled - analysis.class_counts)
+    sizes = sizes[sizes > 0] + 4
+    moved = (area * (sizes - 4) + 2) / sizes
+    reach = 1.96 * float(np.sqrt(moved * (1 - moved) / sizes).mean())
+    return area - reach, area + reach
 
 
 def _threshold(analysis: SplitAnalysis, threshold: float | None) -> Iterator[Finding]:
@@ -242,7 +256,7 @@ def _calibration(analysis: SplitAnalysis, evaluation: EvaluationInput) -> Iterat
 def _variants(variants: Sequence[VariantReport]) -> Iterator[Finding]:
     for report in variants:
         if not report.written:
-            level = "check" if report.expected else "note"
+            level = "check" if report.possible else "note"
             yield Finding(level, f"model.{report.name}.onnx was not written: {report.reason}.")
 
 

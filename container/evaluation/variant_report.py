@@ -22,7 +22,7 @@ class VariantReport:
         max_difference, mean_difference: of a probability; None if they could not be measured.
         auroc, auroc_difference: AUROC on these records (macro), and its difference from the model's.
         seconds: time to write and measure it.
-        expected: False if no model with this architecture gains from the variant.
+        possible: False if the variant could not be faster than model.onnx, so that there is none.
     """
 
     name: str
@@ -35,7 +35,7 @@ class VariantReport:
     auroc: float | None = None
     auroc_difference: float | None = None
     seconds: float = 0.0
-    expected: bool = True
+    possible: bool = True
 
     def __str__(self) -> str:
         if self.max_difference is None:

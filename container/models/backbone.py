@@ -26,7 +26,7 @@ from container.models.encoder import MeanPooler, Pooler, TextEncoder
 from container.models.families import FAMILIES, EncoderFamily, encoder_family
 from container.models.memory import build_if_it_fits
 from contracts.errors import ContractError, first_line
-from contracts.text_fields import TextField
+from contracts.text_fields import ModelTextField
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class EncoderFolders(Protocol):
 
 
 def build_encoder(
-    field: TextField, files: EncoderFolders, *, chosen: Iterable[str] = (), pooling: str | None = "first"
+    field: ModelTextField, files: EncoderFolders, *, chosen: Iterable[str] = (), pooling: str | None = "first"
 ) -> TextEncoder:
     """Build the encoder of a text field; random numbers come from torch's current generator.
 
@@ -95,7 +95,7 @@ def build_encoder(
     )
 
 
-def build_word_embeddings(field: TextField, files: EncoderFolders) -> nn.Embedding:
+def build_word_embeddings(field: ModelTextField, files: EncoderFolders) -> nn.Embedding:
     """Build only the word embeddings of a text field's encoder; random if it has no weights.
 
     Raises:
@@ -210,7 +210,7 @@ def _take_pooler(backbone: PreTrainedModel) -> nn.Linear | None:
     return dense if fits else None
 
 
-def _reinitialize_last_layers(field: TextField, backbone: PreTrainedModel, family: EncoderFamily) -> None:
+def _reinitialize_last_layers(field: ModelTextField, backbone: PreTrainedModel, family: EncoderFamily) -> None:
     """Reinitialize as many layers as set; none if the encoder has fewer, which only a default can ask for."""
     count, layers = field.reinit_layers, encoder_layers(backbone, family) if family.has_own_layers else None
     own = [] if layers is None else list(layers)
@@ -224,7 +224,7 @@ def _reinitialize_last_layers(field: TextField, backbone: PreTrainedModel, famil
         reinitialize(layer, std=_std(backbone.config))
 
 
-def _check_length(field: TextField, backbone: PreTrainedModel, folder: Path, *, chosen: set[str]) -> None:
+def _check_length(field: ModelTextField, backbone: PreTrainedModel, folder: Path, *, chosen: set[str]) -> None:
     longest = longest_chunk(backbone)
     if longest is not None and field.max_sen_len > longest:
         key = field.source("max_sen_len", chosen)

@@ -27,7 +27,7 @@ from contracts.errors import ContractError, first_line
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import read_object
-from contracts.text_fields import TextField
+from contracts.text_fields import ModelTextField
 
 # By ModelClass.fusion.
 FUSION_HEADS: dict[str, type[FusionHead]] = {
@@ -168,7 +168,7 @@ class EncoderConfigOnly:
 
 
 def _encoder(
-    hp: Hyperparameters, field: TextField, files: EncoderFolders, *, pooling: str | None
+    hp: Hyperparameters, field: ModelTextField, files: EncoderFolders, *, pooling: str | None
 ) -> TextEncoder | WordEncoder:
     """Build the encoder that ModelClass.encoder names."""
     if hp.share_encoder:

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,7 @@ def input_fingerprint(
         "settings": {name: getattr(hp, name) for name in hp.names_of("prepare") if name not in RESOLVED},
         "seed": hp.seed if random else None,
         "uses_table": hp.architecture.uses_table,
-        "texts": [[field.role, field.column, field.tokenizer, field.steps, field.max_sen_len, field.max_chunks]
-                  for field in hp.text_fields],
+        "texts": [astuple(field.of_data) for field in hp.text_fields],
         "encoders": {role: [str(folder), tokenizer_digest(folder)] for role, folder in encoders.items() if folder},
         "flags": {name: os.environ.get(name, "false").lower() for name in FLAGS},
         "precomputed": [

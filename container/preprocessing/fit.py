@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.imputation import fit_imputation
@@ -22,7 +23,7 @@ from container.preprocessing.risk_tables import (
     parse_risk_table,
     select_labels,
 )
-from container.tables.channel_files import TableSlice, check_names, iter_tables
+from container.tables.channel_files import TableSlice, iter_tables
 from container.tables.duplicate_ids import DuplicateIds
 from container.tables.values import numbers
 from contracts import artifacts
@@ -83,6 +84,7 @@ class SplitStatistics:
     Attributes:
         rows: all rows. unlabelled: rows without a label. unlabelled_rows: names of the first of them, for messages.
         totals: labelled rows by fold and label index. [F, L] int64
+        types: Arrow type of each categorical column.
         labelled_only: whether numeric statistics exclude unlabelled rows, as in train.
     """
 
@@ -109,6 +111,7 @@ class SplitStatistics:
         self.categories = {
             name: CategoryCounts(num_folds=num_folds, num_labels=num_classes) for name in columns.categorical
         }
+        self.types: dict[str, pa.DataType] = {}
         self.ids = DuplicateIds()
 
     def add(self, part: TableSlice) -> None:
@@ -131,6 +134,7 @@ class SplitStatistics:
             values = numbers(table[name], name, origin=origin)
             summary.add(values[labelled] if self.labelled_only else values)
         for name, counts in self.categories.items():
+            self.types[name] = table[name].type
             counts.add(table[name], folds, label_index)
             self._check_size(name, counts)
         self.ids.add(table[self.columns.id_name])
@@ -170,7 +174,22 @@ def scan_train(files: Sequence[Path], hp: Hyperparameters, columns: TableColumns
     if statistics.unlabelled:
         unlabelled = f"{statistics.unlabelled} of {statistics.rows} rows"
         logger.warning("train: %s have no label and are left out (drop_unlabelled).", unlabelled)
+    _name_narrow_floats(statistics)
     return statistics
+
+
+def _name_narrow_floats(statistics: SplitStatistics) -> None:
+    """Warn of categorical columns of narrow floats whose values are other categories as Python floats."""
+    for name, kind in statistics.types.items():
+        if kind not in (pa.float16(), pa.float32()):
+            continue
+        as_float = ((key, float(kind.to_pandas_dtype()(key))) for key in statistics.categories[name].index if key)
+        found = next(((key, value) for key, value in as_float if value != float(key)), None)
+        if found is not None:
+            logger.warning(
+                "train: the categorical column %r is of type %s, e.g. %s. As a Python float, this value is %r, which "
+                "is another category in a request. Write the column as text or float64.", name, kind, *found,
+            )  # fmt: skip
 
 
 def scan_held_out(
@@ -225,7 +244,7 @@ def fit_preprocessing(
     for name in columns.categorical:
         inputs += _risk_inputs(statistics, labels, tables[name], folds.get(name), name)
     fitted = FittedPreprocessing(
-        text_fields=hp.text_fields,
+        text_fields=tuple(text.of_data for text in hp.text_fields),
         id_name=columns.id_name,
         label_name=columns.label_name,
         numeric_columns=columns.numeric,
@@ -246,7 +265,7 @@ def fit_preprocessing(
             for name in (columns.categorical if hp.category_embedding_dim else ())
         },
     )
-    check_names(fitted.feature_columns, "tabular inputs")
+    assert len(set(fitted.feature_columns)) == len(fitted.feature_columns), "check_tabular_inputs refuses such settings"
     return fitted, FoldedRisks(hp.seed, statistics.num_folds, folds) if folds else None
 
 

@@ -19,6 +19,7 @@ from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.input_files import read_as
 from contracts.numbers import Number
+from contracts.tabular_inputs import code_input, indicator_input, risk_inputs
 from contracts.text_fields import TextField
 
 LOAD_FIX = "Name a model/ folder that a job wrote completely, and use the version of this project that wrote it."
@@ -66,9 +67,11 @@ class Rules:
     @cached_property
     def feature_columns(self) -> list[str]:
         """Return the names of the K tabular inputs: numbers, indicators, risk values, codes of embedded categories."""
-        indicators = map(artifacts.indicator_column, self.missing_indicators)
-        risks = (risk_feature_names(column, self.class_labels, self.is_binary) for column in self.categorical_columns)
-        codes = (f"{column}_code" for column in self.embedded_categories)
+        indicators = map(indicator_input, self.missing_indicators)
+        risks = (
+            risk_inputs(column, self.class_labels, is_binary=self.is_binary) for column in self.categorical_columns
+        )
+        codes = map(code_input, self.embedded_categories)
         return [*self.numeric_columns, *indicators, *(name for names in risks for name in names), *codes]
 
     @property
@@ -112,7 +115,7 @@ class Rules:
     def to_json(self) -> dict[str, Any]:
         return {
             "format_version": self.format_version,
-            "text_fields": [asdict(field) for field in self.text_fields],
+            "text_fields": [asdict(text) for text in self.text_fields],
             "id_name": self.id_name,
             "label_name": self.label_name,
             "numeric_columns": list(self.numeric_columns),
@@ -142,7 +145,7 @@ class FittedPreprocessing(Rules):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return the hash of all rules, tokenizers included; it does not depend on the folder."""
+        """Return the hash of all rules, tokenizers included; it depends on no folder and on no setting of the model."""
         described = {
             "rules": self.to_json(),
             "imputation": dict(self.imputation),
@@ -187,11 +190,6 @@ class FittedPreprocessing(Rules):
                 for column in rules.categorical_columns
             },
         )
-
-
-def risk_feature_names(column: str, class_labels: tuple[Label, ...], is_binary: bool) -> list[str]:
-    """Return the names of a categorical column's risk values: the column's name, or one name per class."""
-    return [column] if is_binary else [f"{column}_{label}" for label in class_labels]
 
 
 def file_digest(paths: list[Path]) -> str:

@@ -123,7 +123,7 @@ def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) 
 
 def out_of_fold(fitted: Fitted) -> OutOfFold:
     """Return the probabilities of the training rows by companions that did not see them."""
-    source = "boosted trees over the table" + (" and linear text scores" if fitted.uses_texts else "")
+    source = "boosted trees over the table" + (" and the texts" if fitted.uses_texts else "")
     return OutOfFold(source, fitted.rows, fitted.classes, fitted.labels, fitted.out_of_fold)
 
 

@@ -12,11 +12,11 @@ from contracts.hyperparameters import Hyperparameters
 logger = logging.getLogger(__name__)
 
 
-def identity(hp: Hyperparameters, preprocessing_fingerprint: str, digests: Mapping[str, str]) -> dict[str, Any]:
+def identity(hp: Hyperparameters, fitted_fingerprint: str, digests: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings, the fitted preprocessing and the rows of train and val that a checkpoint depends on."""
     settings = hp.model_dump(mode="json", include=set(hp.names_of("prepare", "train")))
     rows = {split: digests[split] for split in ("train", "val")}
-    return {"preprocessing": preprocessing_fingerprint, "rows": rows, "hyperparameters": settings}
+    return {"fitted": fitted_fingerprint, "rows": rows, "hyperparameters": settings}
 
 
 def check_identity(saved: dict[str, Any], current: dict[str, Any], *, folder: str) -> None:
@@ -34,7 +34,8 @@ def check_identity(saved: dict[str, Any], current: dict[str, Any], *, folder: st
             + (f" (also changed: {', '.join(others)})" if others else ""),
             fix,
         )
-    if any(saved[part] != current[part] for part in ("preprocessing", "rows")):
+    # A checkpoint of an earlier version has no "fitted"; its settings and its prepared rows identify the data.
+    if any(saved.get(part, current[part]) != current[part] for part in ("fitted", "rows")):
         raise ContractError(
             f"resume: the checkpoint in {folder} was trained on other data or preprocessing than this run has",
             fix,

@@ -45,7 +45,7 @@ def write_variants(
             WRITERS[name](folder / artifacts.MODEL_ONNX, path, model)
             probabilities = _probabilities(path, model, hp, val=val, positions=sample, batch=_BATCH[name])
         except NothingToGain as reason:
-            report = VariantReport(name, False, reason=str(reason), expected=False)
+            report = VariantReport(name, False, reason=str(reason), possible=False)
         except Exception as error:  # of any type, from the tools that change the graph
             report = VariantReport(name, False, reason=f"{type(error).__name__}: {first_line(error)}")
         else:
@@ -60,7 +60,7 @@ def write_variants(
         if not report.written:
             for part in _files(path):
                 part.unlink()
-        logger.log(logging.WARNING if report.expected and not report.written else logging.INFO, "%s", report)
+        logger.log(logging.WARNING if report.possible and not report.written else logging.INFO, "%s", report)
         reports.append(report)
     return tuple(reports)
 

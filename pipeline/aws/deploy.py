@@ -36,6 +36,9 @@ from pipeline.graph import inputs_of
 from pipeline.plan import make_plan
 
 _WRITTEN = "Written by python -m pipeline upsert"  # begins the description of a pipeline
+# As in the SDK: the message has no code of its own.
+_EXISTING_CODES = ("ValidationException", "ResourceInUse")
+_EXISTING = ("already exists", "must be unique within an AWS account", "Cannot create already existing")
 _LONGEST_REQUEST = 100 << 10  # bytes of a definition; a longer one is sent as an object, as the SDK does
 
 
@@ -56,7 +59,8 @@ def upsert(config: PipelineConfig) -> str:
     try:
         return sagemaker.create_pipeline(**request, **tags)["PipelineArn"]
     except sagemaker.exceptions.ClientError as error:
-        if "already exists" not in error.response["Error"]["Message"]:
+        code, message = error.response["Error"]["Code"], error.response["Error"]["Message"]
+        if code not in _EXISTING_CODES or not any(text in message for text in _EXISTING):
             raise
     arn = sagemaker.update_pipeline(**request)["PipelineArn"]
     if tags:

@@ -1,5 +1,6 @@
 """Convert errors of AWS and of its client to errors that name a place and a fix."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,8 +15,10 @@ _PERMISSION = "Grant the permission to the caller; docs/pipeline.md, Permissions
 _NETWORK = "Check the network, the proxy settings and aws.region, and run the command again."
 _ANOTHER_REGION = "Name a bucket in aws.region, or correct aws.region."
 _AGAIN = "Wait a minute, and run the command again."
+_QUOTA = "Delete what is no longer needed, or request a larger quota in the console of Service Quotas."
 _OTHER = "Correct what the message names; docs/pipeline.md describes the keys and the permissions."
 _MISSING = ("NoSuchBucket", "NoSuchKey")
+_OF_CREDENTIALS = re.compile("Credential|Profile|Token|SSO|Login|MFA")  # in names of botocore's exceptions
 _FIXES = {  # by code of a response
     **dict.fromkeys(("AccessDenied", "AccessDeniedException", "AllAccessDisabled"), _PERMISSION),
     **dict.fromkeys(
@@ -27,10 +30,14 @@ _FIXES = {  # by code of a response
         _CREDENTIALS,
     ),
     **dict.fromkeys(
-        ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"), _ANOTHER_REGION
+        ("AuthorizationHeaderMalformed", "PermanentRedirect"), _ANOTHER_REGION
     ),
+    "ResourceLimitExceeded": _QUOTA,
     **dict.fromkeys(
-        ("InternalError", "InternalFailure", "ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException"),
+        (
+            "ConflictException", "InternalError", "InternalFailure", "ServiceUnavailable", "SlowDown", "Throttling",
+            "ThrottlingException",
+        ),
         _AGAIN,
     ),
 }  # fmt: skip
@@ -59,7 +66,6 @@ def aws_errors(place: str, *, missing: str = _OTHER) -> Iterator[None]:
         ) from None
     except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
         raise ContractError(f"{place}: {one_line(str(error))}", _NETWORK) from None
-    except exceptions.ParamValidationError as error:
-        raise ContractError(f"{place}: {one_line(str(error))}", _OTHER) from None
-    except exceptions.BotoCoreError as error:  # the others are about credentials and profiles
-        raise ContractError(f"{place}: {one_line(str(error))}", _CREDENTIALS) from None
+    except exceptions.BotoCoreError as error:
+        fix = _CREDENTIALS if _OF_CREDENTIALS.search(type(error).__name__) else _OTHER
+        raise ContractError(f"{place}: {one_line(str(error))}", fix) from None

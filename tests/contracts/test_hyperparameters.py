@@ -97,6 +97,42 @@ def test_a_wrong_type_names_key_value_file_and_expectation(paths):
         load_hyperparameters(paths)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (
+            "class_weights",
+            "auto",
+            r"'auto' is invalid: it is not list\[float\] or balanced\nclass_weights is list\[float\] or ",
+        ),
+        ("class_weights", ["a"], r"it is not list\[float\] or balanced"),
+        ("class_weights", [1, 0], "invalid: Input should be greater than or equal to 0.000001"),
+        ("bf16", "maybe", r"'maybe' is invalid: it is not bool or auto\nbf16 is bool or auto: "),
+        ("decision_threshold", 1.5, "Input should be less than 1"),
+        ("optimizer", "sgd", r"\noptimizer is SGD or Adam or AdamW: "),
+        ("head_lr", "fast", r"\nhead_lr is float \(above 0"),
+    ],
+)
+def test_the_type_of_a_setting_is_named_as_on_the_reference_page(name, value, message):
+    with pytest.raises(ContractError, match=message):
+        parse(**{name: value})
+
+
+@pytest.mark.parametrize("value", ["tok.x", "1tok", "tok\n", "tök", ""])
+def test_a_name_of_an_input_is_refused_with_the_characters_that_it_may_have(value):
+    words = "a name of ASCII letters, digits and underscores that does not begin with a digit"
+    with pytest.raises(ContractError) as refused:
+        parse(text_input_ids_key=value)
+    assert refused.value.cause.endswith(f" is invalid: it is not {words}")
+    assert f"text_input_ids_key is str ({words}): " in refused.value.fix
+
+
+def test_a_pattern_in_an_optional_type_is_described_too():
+    with pytest.raises(ContractError, match="'ftp://a' is invalid: it is not an http or https address") as refused:
+        parse(mlflow_tracking_uri="ftp://a")
+    assert "mlflow_tracking_uri is str (an http or https address" in refused.value.fix
+
+
 def test_a_file_that_is_no_json_is_named(paths):
     paths.config.mkdir(parents=True)
     paths.hyperparameter_files[-1].write_text("{lr: 1}")
@@ -107,6 +143,9 @@ def test_a_file_that_is_no_json_is_named(paths):
 def test_no_hyperparameter_file_at_all_is_an_error_that_names_both_places(paths):
     with pytest.raises(ContractError, match="code/hyperparams.*input/config"):
         load_hyperparameters(paths)
+
+
+THREE_CLASSES = {"is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2]}
 
 
 @pytest.mark.parametrize(
@@ -142,6 +181,34 @@ def test_no_hyperparameter_file_at_all_is_an_error_that_names_both_places(paths)
         ({"model_class": "multimodal_cnn", "num_layers": 3, "num_channels": [8]}, "num_layers: is 3"),
         ({"categorical_features_to_encode": ["size"]}, "is not in cat_field_list"),
         ({"input_tab_dim": 7}, "input_tab_dim: is 7"),
+        (
+            {"tab_field_list": ["price", "color_code"], "category_embedding_dim": 4},
+            r"category_embedding_dim: is 4, .* the codes of column 'color' would have the name 'color_code', which is "
+            r"the name of a column of tab_field_list\nRename the column 'color' or 'color_code', or set category_embed",
+        ),
+        (
+            {"tab_field_list": ["price", "price_missing"], "missing_indicators": True},
+            r"missing_indicators: is true, .* the indicator of column 'price' .* a column of tab_field_list\n"
+            "Rename the column 'price' or 'price_missing', or set missing_indicators to false",
+        ),
+        (
+            {"tab_field_list": ["price"], "cat_field_list": ["price_missing"], "missing_indicators": True},
+            "the indicator of column 'price' .* a column of cat_field_list",
+        ),
+        (
+            {**THREE_CLASSES, "tab_field_list": ["color_1"]},
+            r"multiclass_categories: is \[0, 1, 2\], .* the risk value of column 'color' for the class 1 would have "
+            r"the name 'color_1', which is the name of a column of tab_field_list\n"
+            "Rename the column 'color' or 'color_1', or remove 'color' from cat_field_list",
+        ),
+        (
+            {**THREE_CLASSES, "multiclass_categories": ["b_c", "c", "d"], "cat_field_list": ["a", "a_b"]},
+            "the risk value of column 'a_b' for the class 'c' .* the name of the risk value of column 'a' for .* 'b_c'",
+        ),
+        (
+            {**THREE_CLASSES, "multiclass_categories": ["x", "y", "code"], "category_embedding_dim": 4},
+            r"the codes of column 'color' .* the risk value of column 'color' for the class 'code'\nSet category_emb",
+        ),
         ({"imputation_dict": {"size": 1.0}}, "is not in tab_field_list"),
         ({"risk_tables": {"size": {}}}, "is not in cat_field_list"),
         ({"text_processing_steps": ["tokenizer", "html_normalizer"]}, "does not end with 'tokenizer'"),
@@ -161,6 +228,23 @@ def test_a_contradiction_is_an_error_that_names_the_key(overrides, message):
 def test_an_unknown_key_that_is_no_name_is_quoted(key, named):
     with pytest.raises(ContractError, match=f"^{named}: unknown hyperparameter"):
         parse(**{key: 1})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {**THREE_CLASSES, "cat_field_list": ["color", "color_1"]},  # a category is no input with its column's name
+        {"model_class": "bert", "tab_field_list": ["a", "a_missing"], "missing_indicators": True},
+        {
+            "cat_field_list": ["color", "size"],
+            "categorical_features_to_encode": ["size"],
+            "tab_field_list": ["color_code"],
+            "category_embedding_dim": 4,
+        },
+    ],
+)
+def test_columns_that_name_no_input_twice_are_accepted(settings):
+    parse(**settings)
 
 
 def test_an_unknown_model_class_lists_the_known_ones():

@@ -259,7 +259,10 @@ def with_aurocs(*, rows_of_val: int, rows_of_test: int, test: float, num_classes
         ({"rows_of_val": 40, "rows_of_test": 2000, "test": 1.2}, False, False),  # few rows of val
         ({"rows_of_val": 2000, "rows_of_test": 30, "test": 1.2}, False, False),
         ({"rows_of_val": 2000, "rows_of_test": 2000, "test": 1.8}, False, True),
-        ({"rows_of_val": 60, "rows_of_test": 60, "test": 1.0, "num_classes": 3}, False, False),  # no interval
+        ({"rows_of_val": 30, "rows_of_test": 2000, "test": 0.2}, True, False),  # all of val are ranked right
+        ({"rows_of_val": 60, "rows_of_test": 60, "test": 1.2, "num_classes": 3}, False, False),
+        ({"rows_of_val": 2000, "rows_of_test": 2000, "test": 1.2, "num_classes": 3}, True, False),
+        ({"rows_of_val": 2000, "rows_of_test": 2000, "test": 1.8, "num_classes": 3}, False, True),
     ],
 )
 def test_the_auroc_falls_if_the_difference_is_larger_than_the_error_of_both_splits(tmp_path, given, falls, agree):

@@ -213,7 +213,7 @@ def test_a_variant_that_gains_nothing_is_a_note_without_the_name_of_an_exception
     caplog.set_level("INFO")
     monkeypatch.setitem(module.WRITERS, "fused", refuse)
     fused, _ = write_variants(root, model, hp, val=val, expected=expected)
-    assert fused == VariantReport("fused", False, reason="nothing in this graph can be fused", expected=False)
+    assert fused == VariantReport("fused", False, reason="nothing in this graph can be fused", possible=False)
     assert [r.levelname for r in caplog.records if "nothing in this graph" in r.getMessage()] == ["INFO"]
 
 

@@ -357,7 +357,7 @@ def saved(tmp_path: Path) -> tuple[Path, Classifier]:
     torch.save(model.state_dict(), folder / MODEL_STATE)
     (folder / HYPERPARAMETERS).write_text(json.dumps(hp.model_dump(mode="json")))
     FittedPreprocessing(
-        text_fields=hp.text_fields,
+        text_fields=tuple(text.of_data for text in hp.text_fields),
         id_name="id",
         label_name="label",
         numeric_columns=("price", "weight"),

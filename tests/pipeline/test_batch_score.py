@@ -112,6 +112,7 @@ def test_a_record_beyond_a_payload_is_named(tmp_path):
         ("$['c','a']", {"c": 4, "a": {"b": [1, 2, 3]}}),
         ("$.a.['b']", [1, 2, 3]),
         ("$.a.*", [[1, 2, 3]]),
+        ("$.a.*[0]", [1]),
         ("$.a.b[*]", [1, 2, 3]),
     ],
 )
@@ -121,11 +122,18 @@ def test_a_path_selects_a_part_of_a_record(path, selected):
 
 @pytest.mark.parametrize("key", ["input_filter", "output_filter"])
 @pytest.mark.parametrize(
-    "path", ["$[", "$.", "$a", "$.a[", "$..x", "$[?(@.a>1)]", "$.a.length()", "$.*.a", "$[٣]", '$["a"]', "$[0:9:2]"]
+    "path",
+    ["$[", "$.", "$a", "$.a[", "$..x", "$[?(@.a>1)]", "$.a.length()", "$.a,b", '$."a"', "$[٣]", '$["a"]', "$[0:9:2]"],
 )
 def test_a_path_that_a_filter_does_not_have_is_refused_when_the_configuration_is_read(path, key):
     with pytest.raises(ValidationError, match=f"batch_score.{key}\n.*none of .name"):
         configuration(batch_score={key: path})
+
+
+@pytest.mark.parametrize("path", ["$.a", "$['a','b']", "$[0].a"])
+def test_a_filter_of_csv_has_only_positions(path):
+    with pytest.raises(ValidationError, match="output_filter: .* names a key, but CSV has only positions"):
+        BatchScore(content_type=CSV, output_filter=path)
 
 
 @pytest.mark.parametrize(

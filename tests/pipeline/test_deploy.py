@@ -12,7 +12,14 @@ from unittest.mock import patch
 
 import boto3
 import pytest
-from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError, ParamValidationError
+from botocore.exceptions import (
+    ClientError,
+    EndpointConnectionError,
+    IncompleteReadError,
+    NoCredentialsError,
+    ParamValidationError,
+    ProfileNotFound,
+)
 
 from contracts.errors import ContractError
 from pipeline.__main__ import main
@@ -271,8 +278,10 @@ def test_a_pipeline_that_upsert_did_not_write_is_named(client, local_aws):
 @pytest.mark.parametrize("name", ["input_data", "batch_input"])
 def test_an_input_without_objects_starts_nothing(client, undeployed, name):
     boto3.client("s3").put_object(Bucket="raw", Key="empty/")  # as the console creates a folder
+    before = client.list_pipeline_executions(PipelineName=undeployed.name)["PipelineExecutionSummaries"]
     with pytest.raises(ContractError, match=f"parameter Input_{name}: no object under s3://raw/empty/"):
         start(undeployed, {f"Input_{name}": "s3://raw/empty/"})
+    assert client.list_pipeline_executions(PipelineName=undeployed.name)["PipelineExecutionSummaries"] == before
 
 
 def test_an_input_of_the_configuration_without_a_bucket_is_named(client, local_aws):
@@ -315,11 +324,15 @@ def response(code):
         (response("ExpiredToken"), "Check the AWS credentials"),
         (response("PermanentRedirect"), "Name a bucket in aws.region"),
         (response("ThrottlingException"), "Wait a minute"),
+        (response("ConflictException"), "Wait a minute"),
+        (response("ResourceLimitExceeded"), "Delete what is no longer needed, or request a larger quota"),
         (response("NoSuchBucket"), "Create it."),
         (response("Unheard"), "Correct what the message names"),
         (EndpointConnectionError(endpoint_url="http://a"), "Check the network"),
         (ParamValidationError(report="x"), "Correct what the message names"),
         (NoCredentialsError(), "Check the AWS credentials"),
+        (ProfileNotFound(profile="nobody"), "Check the AWS credentials"),
+        (IncompleteReadError(actual_bytes=1, expected_bytes=2), "Correct what the message names"),
     ],
 )
 def test_the_kind_of_an_error_of_aws_decides_its_fix(error, fix):

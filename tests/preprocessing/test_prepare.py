@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -117,6 +118,25 @@ def test_a_second_run_reuses_what_the_first_prepared(paths: JobPaths) -> None:
     assert second.folder == first.folder
     assert second.split("train").stat().st_mtime_ns == written
     assert (second.fitted, second.summary, second.rows) == (first.fitted, first.summary, first.rows)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"text_input_ids_key": "tok"},
+        {"text_attention_mask_key": "seen"},
+        {"reinit_layers": 0},
+        {"reinit_pooler": False},
+        {"is_embeddings_trainable": False},
+    ],
+)
+def test_what_is_fitted_does_not_depend_on_a_setting_of_the_model(paths: JobPaths, given: dict[str, Any]) -> None:
+    first = prepare(paths)
+    saved = (first.folder / "preprocessing.json").read_text()
+    shutil.rmtree(paths.prepared)
+    second = prepare(paths, **given)
+    assert (second.folder / "preprocessing.json").read_text() == saved
+    assert second.fitted.fingerprint == first.fitted.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -305,6 +325,25 @@ def test_bad_input_is_named(
         write_table(path, content)
     with pytest.raises(ContractError, match=message):
         prepare(paths, **given)
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32()])
+def test_a_narrow_float_category_that_a_python_float_changes_is_a_warning(
+    tmp_path: Path, kind: pa.DataType, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = pa.array(np.array([0.5, 0.1, 3] * 20), pa.float64()).cast(kind, safe=False)
+    prepare(write_job(tmp_path, suffix=".parquet", train=table(60, c=values)))
+    number = float(kind.to_pandas_dtype()(0.1))
+    expected = f"column 'c' is of type {kind}, e.g. 0.1. As a Python float, this value is {number!r}, which is another"
+    assert expected in caplog.text
+
+
+@pytest.mark.parametrize("values", [pa.array([0.1] * 60), pa.array([0.5, 3.0, 2.0**24] * 20, pa.float32())])
+def test_a_float_category_that_a_python_float_keeps_is_no_warning(
+    tmp_path: Path, values: pa.Array, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare(write_job(tmp_path, suffix=".parquet", train=table(60, c=values)))
+    assert "Python float" not in caplog.text
 
 
 def test_duplicate_ids_are_a_warning_and_kept(paths: JobPaths, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -188,6 +189,8 @@ def test_a_graph_that_does_not_fit_the_preprocessing_is_an_error_when_the_folder
     Decision().save(folder)
     fitting = {"width": len(preprocessor.fitted.feature_columns)}
     write_graph(folder, **fitting)
+    keys = {"text_input_ids_key": "input_ids", "text_attention_mask_key": "attention_mask"}
+    (folder / "hyperparameters.json").write_text(json.dumps(keys))
     assert Predictor.load(folder).predict([FULL]).shape == (1, 2)
     write_graph(folder, **{**fitting, **foreign})
     with pytest.raises(ContractError, match=f"{folder}: the model cannot compute a record that preprocessing.json"):

@@ -3,12 +3,14 @@
 import getpass
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pandas as pd
 import pytest
 import torch
@@ -17,7 +19,7 @@ from container.predictor import Predictor
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
-from testing.jobs import ONE_LAYER, REPOSITORY, TWO_TEXTS, metrics, run_train, table, write_job
+from testing.jobs import ONE_LAYER, REPOSITORY, TWO_TEXTS, metrics, run_train, table, write_hyperparameters, write_job
 
 pytestmark = pytest.mark.slow
 
@@ -186,3 +188,36 @@ def test_several_files_in_a_channel_are_one_table_and_a_second_run_reuses_the_pr
     assert "found prepared" in again
     assert "resuming from" in again
     assert json.loads((paths.output_data / "metrics.json").read_text())["test/auroc"] is not None
+
+
+@pytest.fixture(scope="module")
+def renamed(tmp_path_factory):
+    """A finished job that ran again with other names of the inputs of model.onnx: predictions before, paths."""
+    settings = {"encoder_config": ONE_LAYER, "explain": 0, "max_epochs": 1, "companion": True}
+    paths = write_job(tmp_path_factory.mktemp("renamed"), overrides=settings)
+    run_train(paths)
+    before = Predictor.load(paths.model).predict(table(24, seed=2))
+    write_hyperparameters(paths, {**settings, "text_input_ids_key": "tok", "text_attention_mask_key": "seen"})
+    run_train(paths)
+    return before, paths
+
+
+@pytest.mark.parametrize("backend", ["onnx", "torch"])
+def test_a_finished_job_that_renames_the_inputs_of_its_graph_predicts_the_same(renamed, backend):
+    before, paths = renamed
+    after = Predictor.load(paths.model, backend=backend).predict(table(24, seed=2))
+    np.testing.assert_allclose(after, before, atol=1e-5)
+
+
+def test_the_inputs_of_the_graph_have_the_names_of_the_last_run(renamed):
+    graph = onnx.load(str(renamed[1].model / "model.onnx"), load_external_data=False).graph
+    assert [each.name for each in graph.input] == ["tok", "seen", "tabular"]
+
+
+def test_a_job_that_renames_the_inputs_of_its_graph_resumes_without_its_prepared_data(tmp_path):
+    settings = {"encoder_config": ONE_LAYER, "explain": 0, "max_epochs": 1}
+    paths = write_job(tmp_path, overrides=settings)
+    run_train(paths)
+    shutil.rmtree(paths.prepared)
+    write_hyperparameters(paths, {**settings, "text_input_ids_key": "tok"})
+    assert "resuming from" in run_train(paths)

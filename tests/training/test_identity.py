@@ -115,6 +115,14 @@ def test_a_checkpoint_from_before_a_setting_existed_resumes_while_it_is_off():
         check_identity(saved, averaging, folder="c")
 
 
+def test_a_checkpoint_from_before_the_hash_of_the_fitted_rules_is_known_by_its_settings_and_rows():
+    saved = identity(hyperparameters(), "abc", ROWS)
+    saved["preprocessing"] = saved.pop("fitted")
+    check_identity(saved, identity(hyperparameters(), "xyz", ROWS), folder="c")
+    with pytest.raises(ContractError, match="other data or preprocessing"):
+        check_identity(saved, identity(hyperparameters(), "xyz", {**ROWS, "train": "3"}), folder="c")
+
+
 def test_a_resumed_run_may_train_longer_but_not_differently():
     saved = identity(hyperparameters(), "abc", ROWS)
     check_identity(saved, identity(hyperparameters(max_epochs=9, nproc_per_node=4), "abc", ROWS), folder="c")

@@ -611,7 +611,11 @@ def test_settings_that_contradict_an_ensemble_are_refused(settings, cause, fix):
 
 @pytest.mark.parametrize(
     ("settings", "fix"),
-    [({}, "Set ensemble or cross_fit"), ({"tuning": {}}, "set final_model to soup in tuning")],
+    [
+        ({}, "Set ensemble or cross_fit"),
+        ({"tuning": {}}, "set final_model to soup in tuning"),
+        ({"tuning": {}}, "With tuning.engine sagemaker, which has no final_model, run another job"),
+    ],
 )
 def test_a_model_of_several_networks_is_refused_where_the_job_trains_one(tmp_path, settings, fix):
     given = read_settings(write_job(tmp_path, overrides={"ensemble_model": "soup", **settings}))
