@@ -266,6 +266,13 @@ class OnnxBackend:
             raise ContractError(f"{path}: cannot be loaded: {error}", "Copy the model folder again.") from error
         self._texts = texts
         self._inputs = {node.name for node in self._session.get_inputs()}
+        named = [name for text in texts for name in (text.input_ids_key, text.attention_mask_key)]
+        if missing := sorted(self._inputs - {*named, artifacts.ONNX_TABULAR}):
+            raise ContractError(
+                f"{folder / artifacts.HYPERPARAMETERS}: names the text inputs {', '.join(named)}, but {path.name} has "
+                f"the inputs {', '.join(missing)}",
+                _FIX,
+            )
 
     def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
         inputs = onnx_inputs(self._texts, records, indices)

@@ -43,7 +43,8 @@ class _Input(NamedTuple):
 def check_tabular_inputs(hp: Hyperparameters) -> None:
     """Raise ContractError where an input that a setting makes would have the name of another input.
 
-    The data decide which columns get an indicator. The check assumes that all numeric columns do.
+    The data decide which columns get an indicator. The check assumes that all numeric columns do, and that all columns
+    are selected.
     """
     taken: dict[str, _Input] = {}
     for made in _inputs(hp):

@@ -21,11 +21,11 @@ _TRACKING_URI = Pattern(
     "an http or https address without a name, password, query or fragment, or the ARN of a SageMaker "
     "tracking server or MLflow app",
 )
-TrackingUri = Annotated[str, _TRACKING_URI, Field(max_length=250)]
+TrackingUri = Annotated[str, Field(max_length=250), _TRACKING_URI]
 _ONNX_NAME = Pattern(  # ONNX requires identifiers of C
     "[A-Za-z_][A-Za-z0-9_]*", "a name of ASCII letters, digits and underscores that does not begin with a digit"
 )
-OnnxName = Annotated[str, _ONNX_NAME, Field(max_length=100)]
+OnnxName = Annotated[str, Field(max_length=100), _ONNX_NAME]
 MetricOfSplit = Annotated[str, Pattern("[^/]+/[^/]+", "a split and a metric, e.g. test/auroc")]
 TrackingName = Annotated[str, Field(min_length=1, max_length=250)]
 Tags = Annotated[dict[TagKey, TagValue], Field(max_length=50)]

@@ -18,7 +18,8 @@ _AGAIN = "Wait a minute, and run the command again."
 _QUOTA = "Delete what is no longer needed, or request a larger quota in the console of Service Quotas."
 _OTHER = "Correct what the message names; docs/pipeline.md describes the keys and the permissions."
 _MISSING = ("NoSuchBucket", "NoSuchKey")
-_OF_CREDENTIALS = re.compile("Credential|Profile|Token|SSO|Login|MFA")  # in names of botocore's exceptions
+# In names of botocore's exceptions; the last three are about profiles that assume roles, and roles of an instance.
+_OF_CREDENTIALS = re.compile("Credential|Profile|Token|SSO|Login|MFA|InvalidConfig|InfiniteLoop|MetadataRetrieval")
 _FIXES = {  # by code of a response
     **dict.fromkeys(("AccessDenied", "AccessDeniedException", "AllAccessDisabled"), _PERMISSION),
     **dict.fromkeys(

@@ -127,6 +127,11 @@ def test_a_name_of_an_input_is_refused_with_the_characters_that_it_may_have(valu
     assert f"text_input_ids_key is str ({words}): " in refused.value.fix
 
 
+def test_a_name_of_an_input_that_is_too_long_is_refused_with_its_limit():
+    with pytest.raises(ContractError, match="should have at most 100 characters"):
+        parse(text_input_ids_key="a" * 101)
+
+
 def test_a_pattern_in_an_optional_type_is_described_too():
     with pytest.raises(ContractError, match="'ftp://a' is invalid: it is not an http or https address") as refused:
         parse(mlflow_tracking_uri="ftp://a")

@@ -98,10 +98,13 @@ def test_a_record_beyond_a_payload_is_named(tmp_path):
         payloads(tmp_path, "aa\nbbbbbb\n", 6)
 
 
+RECORD = {"a": {"b": [1, 2, 3]}, "c": 4, "d": [{"x": 5, "y": 7}, {"x": 6}]}
+
+
 @pytest.mark.parametrize(
     ("path", "selected"),
     [
-        ("$", {"a": {"b": [1, 2, 3]}, "c": 4}),
+        ("$", RECORD),
         ("$.a.b", [1, 2, 3]),
         ("$['a']['b'][-1]", 3),
         ("$.a.b[0:2]", [1, 2]),
@@ -113,11 +116,20 @@ def test_a_record_beyond_a_payload_is_named(tmp_path):
         ("$.a.['b']", [1, 2, 3]),
         ("$.a.*", [[1, 2, 3]]),
         ("$.a.*[0]", [1]),
+        ("$.d[*].x", [5, 6]),
+        ("$.d[0:1].x", [5]),
+        ("$.d.*.*", [5, 7, 6]),
+        ("$.a.*[0:2]", [1, 2]),
         ("$.a.b[*]", [1, 2, 3]),
     ],
 )
 def test_a_path_selects_a_part_of_a_record(path, selected):
-    assert compile_path(path)({"a": {"b": [1, 2, 3]}, "c": 4}) == selected
+    assert compile_path(path)(RECORD) == selected
+
+
+def test_a_position_in_a_text_is_refused():
+    with pytest.raises(TypeError, match="a position selects a value of an array, and this is a str"):
+        compile_path("$[*][0]")(["xyz", "b"])
 
 
 @pytest.mark.parametrize("key", ["input_filter", "output_filter"])

@@ -16,6 +16,7 @@ from botocore.exceptions import (
     ClientError,
     EndpointConnectionError,
     IncompleteReadError,
+    InvalidConfigError,
     NoCredentialsError,
     ParamValidationError,
     ProfileNotFound,
@@ -332,6 +333,7 @@ def response(code):
         (ParamValidationError(report="x"), "Correct what the message names"),
         (NoCredentialsError(), "Check the AWS credentials"),
         (ProfileNotFound(profile="nobody"), "Check the AWS credentials"),
+        (InvalidConfigError(error_msg="x"), "Check the AWS credentials"),
         (IncompleteReadError(actual_bytes=1, expected_bytes=2), "Correct what the message names"),
     ],
 )

@@ -179,9 +179,20 @@ def write_graph(folder, *, width, classes=2, ids="input_ids", weight=1.0):
     )
 
 
-@pytest.mark.parametrize("foreign", [{"width": 4}, {"classes": 3}, {"ids": "other_ids"}, {"weight": np.nan}])
+@pytest.mark.parametrize(
+    ("foreign", "cause"),
+    [
+        ({"width": 4}, ": the model cannot compute a record that preprocessing.json"),
+        ({"classes": 3}, ": the model cannot compute a record that preprocessing.json"),
+        ({"weight": np.nan}, ": the model cannot compute a record that preprocessing.json"),
+        (
+            {"ids": "other_ids"},
+            "/hyperparameters.json: names the text inputs input_ids, attention_mask, but model.onnx has the inputs o",
+        ),
+    ],
+)
 def test_a_graph_that_does_not_fit_the_preprocessing_is_an_error_when_the_folder_is_loaded(
-    tmp_path, preprocessor, foreign
+    tmp_path, preprocessor, foreign, cause
 ):
     folder = tmp_path / "model"
     write_tokenizer(folder / "tokenizer")
@@ -193,7 +204,7 @@ def test_a_graph_that_does_not_fit_the_preprocessing_is_an_error_when_the_folder
     (folder / "hyperparameters.json").write_text(json.dumps(keys))
     assert Predictor.load(folder).predict([FULL]).shape == (1, 2)
     write_graph(folder, **{**fitting, **foreign})
-    with pytest.raises(ContractError, match=f"{folder}: the model cannot compute a record that preprocessing.json"):
+    with pytest.raises(ContractError, match=f"{folder}{cause}"):
         Predictor.load(folder)
 
 

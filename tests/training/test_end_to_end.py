@@ -192,10 +192,11 @@ def test_several_files_in_a_channel_are_one_table_and_a_second_run_reuses_the_pr
 
 @pytest.fixture(scope="module")
 def renamed(tmp_path_factory):
-    """A finished job that ran again with other names of the inputs of model.onnx: predictions before, paths."""
+    """A finished job with a companion that ran again with other names of the ONNX inputs: predictions before, paths."""
     settings = {"encoder_config": ONE_LAYER, "explain": 0, "max_epochs": 1, "companion": True}
     paths = write_job(tmp_path_factory.mktemp("renamed"), overrides=settings)
     run_train(paths)
+    assert (paths.model / "companion.onnx").is_file()
     before = Predictor.load(paths.model).predict(table(24, seed=2))
     write_hyperparameters(paths, {**settings, "text_input_ids_key": "tok", "text_attention_mask_key": "seen"})
     run_train(paths)
