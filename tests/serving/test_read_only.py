@@ -9,13 +9,15 @@ from contracts.serving import CSV, JSON
 from testing.jobs import table
 from testing.serving import serving
 
-# The mounts of a namespace of its own. The job's folder may be in /tmp.
+# The mounts of a namespace of its own. The job's folder and this repository may be in /tmp.
 READ_ONLY = """
 root=$1
 shift
 mount --make-rprivate /
 mount --rbind /tmp /tmp
 mount --bind "$root" "$root"
+mount --bind "$PWD" "$PWD"
+cd "$PWD"
 mount -t tmpfs -o mode=000 tmpfs /dev/shm
 for place in $(cut -d' ' -f2 /proc/self/mounts); do
     case $place in
