@@ -36,7 +36,7 @@ from pipeline.graph import inputs_of
 from pipeline.plan import make_plan
 
 _WRITTEN = "Written by python -m pipeline upsert"  # begins the description of a pipeline
-# As in the SDK: the message has no code of its own.
+# Of CreatePipeline's errors where the name exists: there is no code for it alone. The SDK compares the same texts.
 _EXISTING_CODES = ("ValidationException", "ResourceInUse")
 _EXISTING = ("already exists", "must be unique within an AWS account", "Cannot create already existing")
 _LONGEST_REQUEST = 100 << 10  # bytes of a definition; a longer one is sent as an object, as the SDK does

@@ -158,6 +158,16 @@ def test_an_error_of_a_table_names_the_columns_that_it_has(preprocessor):
         of(preprocessor).predict(pd.DataFrame([FULL]).rename(columns={"text": "texts"}))
 
 
+def test_rules_of_an_earlier_version_with_settings_of_the_encoder_are_the_same_rules(preprocessor, tmp_path):
+    preprocessor.fitted.save(tmp_path)
+    file = tmp_path / "preprocessing.json"
+    rules = json.loads(file.read_text())
+    rules["text_fields"][0] |= {"reinit_layers": 2, "is_embeddings_trainable": True, "input_ids_key": "input_ids"}
+    file.write_text(json.dumps(rules))
+    write_tokenizer(tmp_path / "tokenizer")
+    assert Preprocessor.load(tmp_path).fitted == preprocessor.fitted
+
+
 def write_graph(folder, *, width, classes=2, ids="input_ids", weight=1.0):
     """Write a model.onnx that reads texts and numbers, and computes probabilities from the numbers."""
     tensor, kinds = onnx.helper.make_tensor_value_info, onnx.TensorProto
