@@ -49,17 +49,24 @@ def test_texts_that_say_nothing_about_the_label_are_left_out_of_the_trees():
     np.testing.assert_allclose(predict(found, val)[0], found.table_logits(val.tabular), atol=1e-5)
 
 
-def test_the_trees_read_the_number_of_tokens_of_a_text():
-    def of_length(part: RecordArrays) -> RecordArrays:
-        """Rows without numbers and terms, whose texts are longer in class 1."""
-        ids = itertools.count(5)  # each token occurs once, in a chunk of its own
-        lengths = np.random.default_rng(0).integers(1, 30, len(part.row)) + 30 * part.label
-        texts = text([[[next(ids)] for _ in range(length)] for length in lengths])
-        return replace(part, tabular=np.zeros((len(part.row), 0), np.float32), texts=(texts,))
+SECOND = replace(FIELD, role="secondary", input_ids_key="secondary_ids", attention_mask_key="secondary_mask")
 
-    val = of_length(rows(100, seed=1))
-    logits, scores = predict(fitted(of_length(rows(600))), val)
-    assert np.ptp(scores) == 0
+
+@pytest.mark.parametrize("decides", [0, 1])
+def test_the_trees_read_the_number_of_tokens_of_each_text(decides):
+    def of_lengths(part: RecordArrays) -> RecordArrays:
+        """Rows without numbers and terms, of whose texts one is longer in class 1."""
+        ids = itertools.count(5)  # each token occurs once, in a chunk of its own
+        lengths = np.random.default_rng(0).integers(1, 30, (len(part.row), 2))
+        lengths[:, decides] += 30 * part.label
+        texts = tuple(text([[[next(ids)] for _ in range(length)] for length in column]) for column in lengths.T)
+        return replace(part, tabular=np.zeros((len(part.row), 0), np.float32), texts=texts)
+
+    fields, val = (FIELD, SECOND), of_lengths(rows(100, seed=1))
+    logits, scores = fitted(of_lengths(rows(600)), fields=fields).companion(
+        onnx_inputs(fields, [val] * 100, range(100))
+    )
+    assert (np.ptp(scores, axis=0) == 0).all()
     assert auroc(val, logits) > 0.99
 
 
