@@ -5,6 +5,8 @@
 testing/parity.py defines the runs and the relative difference. The exit code is 1 if a row differs or fails. On a
 machine with GPUs, each process has one, and rows with more processes than GPUs are left out. An empty
 CUDA_VISIBLE_DEVICES hides the GPUs.
+
+Rarely, a process crashes inside torch or gloo. Such a row runs once more, and the output shows the crash.
 """
 
 import argparse
@@ -47,7 +49,11 @@ def main() -> int:
             if rows and time.perf_counter() - started > 60 * arguments.minutes:
                 not_started.append(strategy.name)
                 continue
-            cells, note = _row(strategy, check, dropout)
+            try:
+                cells, note = _row(strategy, check, dropout)
+            except RankFailed as crash:
+                print(f"{strategy.name} crashed, and runs again: {_end(str(crash))}", flush=True)
+                cells, note = _row(strategy, check, dropout, may_crash=False)
             print("  ".join(cells), flush=True)
             rows.append(cells)
             notes += [f"{strategy.name}: {note}"] * bool(note)
@@ -62,8 +68,14 @@ def main() -> int:
     return 1 if notes else 0
 
 
-def _row(strategy: Strategy, check: ParityCheck, dropout: DropoutCheck | None) -> tuple[list[str], str]:
-    """Return the cells of a row, and a description of the differences or the failure."""
+def _row(
+    strategy: Strategy, check: ParityCheck, dropout: DropoutCheck | None, *, may_crash: bool = True
+) -> tuple[list[str], str]:
+    """Return the cells of a row, and a description of the differences or the failure.
+
+    Raises:
+        RankFailed: a process crashed, and `may_crash`.
+    """
     started = time.perf_counter()
     cells, problems = [strategy.name, str(strategy.world_size)], []
     try:
@@ -78,6 +90,8 @@ def _row(strategy: Strategy, check: ParityCheck, dropout: DropoutCheck | None) -
                 problems.append(f"with dropout z = {with_dropout.z:.2f}, copies differ by {with_dropout.copies}")
         verdict = "differs" if problems else "ok"
     except (RankFailed, ContractError) as error:
+        if may_crash and isinstance(error, RankFailed) and error.crashed:
+            raise
         verdict = "fails"
         problems.append(_end(str(error)))
     cells += ["-"] * (len(COLUMNS) - 2 - len(cells))

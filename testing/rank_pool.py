@@ -9,6 +9,7 @@ import faulthandler
 import itertools
 import os
 import pickle
+import re
 import signal
 import sys
 import tempfile
@@ -37,11 +38,13 @@ class RankFailed(AssertionError):
 
     Attributes:
         ranks: the ranks that failed; the first to fail comes first.
+        crashed: a rank's process ended without a Python exception.
     """
 
-    def __init__(self, message: str, *, ranks: list[int]) -> None:
+    def __init__(self, message: str, *, ranks: list[int], crashed: bool = False) -> None:
         super().__init__(message)
         self.ranks = ranks
+        self.crashed = crashed
 
 
 class RankPool:
@@ -112,6 +115,7 @@ def _collect(processes: list[Any], pipes: list[Connection], *, stacks: list[Path
     """Return the results of all ranks, or raise RankFailed with the ranks that have none."""
     results: dict[int, Any] = {}
     failures: list[tuple[float, int, str, BaseException | None]] = []
+    crashed = False
     deadline = time.monotonic() + timeout
     running = dict(zip(pipes, range(len(pipes))))
     while running and (remaining := deadline - time.monotonic()) > 0:
@@ -123,7 +127,7 @@ def _collect(processes: list[Any], pipes: list[Connection], *, stacks: list[Path
                 processes[rank].join(10)
                 text = f"ended with exit code {processes[rank].exitcode}\n{_stacks(stacks[rank])}"
                 # It was the first to fail, even if the errors of its peers arrived earlier.
-                at, error = 0.0, None
+                at, error, crashed = 0.0, None, True
             if text is None:
                 results[rank] = result
                 continue
@@ -134,9 +138,9 @@ def _collect(processes: list[Any], pipes: list[Connection], *, stacks: list[Path
         failures.sort(key=lambda failure: failure[0])
         _, rank, text, error = failures[0]
         # gloo may also abort a rank that loses a peer: then the cause is among these.
-        later = [f"also rank {rank}: {text.strip().splitlines()[-1]}" for _, rank, text, _ in failures[1:]]
+        later = [f"also rank {rank}: {_cause(text)}" for _, rank, text, _ in failures[1:]]
         message = "\n".join([f"rank {rank} of {len(pipes)}: {text}", *later])
-        raise RankFailed(message, ranks=[failure[1] for failure in failures]) from error
+        raise RankFailed(message, ranks=[failure[1] for failure in failures], crashed=crashed) from error
     if running:
         hung = sorted(running.values())
         for rank in hung:
@@ -145,6 +149,13 @@ def _collect(processes: list[Any], pipes: list[Connection], *, stacks: list[Path
         where = "\n".join(f"rank {rank}:\n{_stacks(stacks[rank])}" for rank in hung)
         raise RankFailed(f"not done after {timeout:g} s: ranks {hung} of {len(pipes)}\n{where}", ranks=hung)
     return [results[rank] for rank in range(len(pipes))]
+
+
+def _cause(text: str) -> str:
+    """Return the message of the first exception of a traceback; those that were raised from it only add a place."""
+    first = re.split(r"\n\n(?:The above exception was the direct|During handling of the above)", text)[0].strip()
+    after_calls = [line for line in first.splitlines() if not line.startswith(" ")]
+    return after_calls[-1] if after_calls else first
 
 
 def _stacks(file: Path) -> str:

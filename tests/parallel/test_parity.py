@@ -4,6 +4,7 @@ These tests cover one strategy of each kind; `make parity` runs all. testing/par
 measurements.
 """
 
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import parity
 from benchmarks.memory import PARTS, held_bytes
 from testing.dropout_parity import DropoutCheck
 from testing.jobs import REPOSITORY, run_train, write_job
@@ -31,6 +33,7 @@ from testing.parity import (
     largest_difference,
 )
 from testing.parity_strategies import BY_NAME, STRATEGIES
+from testing.rank_pool import RankFailed
 from testing.tiers import long_except
 
 pytestmark = pytest.mark.slow
@@ -180,6 +183,26 @@ def test_the_table_names_what_differs_or_fails_and_its_exit_code_says_so():
     code, verdicts, printed = printed_table("accumulation", "--exactly", "--timeout", "0.01")
     assert (code, verdicts) == (1, {"accumulation": "fails"})
     assert "not done after 0.01 s" in printed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("crashes", "code", "verdict"), [(1, 0, "ok"), (2, 1, "fails")])
+def test_a_row_whose_process_crashed_runs_once_more(monkeypatch, capsys, crashes, code, verdict):
+    class Crashing(ParityCheck):
+        left = crashes
+
+        def compare(self, strategy):
+            if self.left:
+                self.left -= 1
+                raise RankFailed("rank 0 of 1: ended with exit code -11", ranks=[0], crashed=True)
+            return super().compare(strategy)
+
+    monkeypatch.setattr(parity, "ParityCheck", Crashing)
+    monkeypatch.setattr(sys, "argv", ["parity", "accumulation", "--exactly", "--without-dropout"])
+    assert parity.main() == code
+    printed = capsys.readouterr().out
+    assert "accumulation crashed, and runs again: rank 0 of 1: ended with exit code -11" in printed
+    assert re.search(rf"^\| accumulation .* {verdict} +\|$", printed, re.MULTILINE)
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from contracts.errors import ContractError
-from testing.rank_pool import RankFailed
+from testing.rank_pool import RankFailed, _cause
 
 
 def place_and_sum(offset):
@@ -76,6 +76,24 @@ def test_a_rank_that_crashes_is_named_with_its_stderr_and_stack(rank_pool):
 def test_the_errors_of_the_other_ranks_follow_that_of_the_first_to_fail(rank_pool):
     with pytest.raises(RankFailed, match=r"rank 1 of 2: ended with exit code -9\n(?s:.*)also rank 0: .*Error"):
         rank_pool.run(fail_on, 1, "kill", world_size=2)
+
+
+def test_of_chained_errors_of_another_rank_the_first_is_named():
+    assert (
+        _cause(
+            "Traceback:\n  in attend\ngloo.Error: Connection closed\n\n"
+            "The above exception was the direct cause of the following exception:\n\n"
+            "Traceback:\n  in stage\nRuntimeError: failed to run forward\n    kwargs: {}\n"
+        )
+        == "gloo.Error: Connection closed"
+    )
+
+
+def test_only_a_process_that_ends_without_an_exception_has_crashed(rank_pool):
+    for how, crashed in (("crash", True), ("raise", False)):
+        with pytest.raises(RankFailed) as failed:
+            rank_pool.run(fail_on, 1, how, world_size=2)
+        assert failed.value.crashed == crashed
 
 
 def test_ranks_that_hang_are_named_with_their_stack_and_are_ended(rank_pool):
