@@ -7,6 +7,11 @@ from contracts.declaration import Need
 from contracts.hyperparameters import Hyperparameters
 from contracts.spelling import did_you_mean
 
+# Settings of a transformer that its word embeddings depend on.
+_OF_WORD_EMBEDDINGS = frozenset(
+    {"model_type", "vocab_size", "hidden_size", "dim", "embedding_size", "initializer_range", "pad_token_id"}
+)
+
 
 def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list[str]:
     """Return a sentence for each hyperparameter that is set and has no effect in this job.
@@ -19,6 +24,7 @@ def unused_settings(hp: Hyperparameters, features: Collection[str] = ()) -> list
         *(_sentence(name, reason) for name, reason in obstacles.items() if reason and name in hp.model_fields_set),
         *_unlisted_columns(hp),
         *_categories_left_out(hp),
+        *_encoder_settings_left_out(hp),
     ]
 
 
@@ -50,3 +56,10 @@ def _categories_left_out(hp: Hyperparameters) -> list[str]:
     if not left_out or not hp.architecture.uses_table:
         return []
     return [f"cat_field_list: {left_out} do not enter the model: categorical_features_to_encode omits them."]
+
+
+def _encoder_settings_left_out(hp: Hyperparameters) -> list[str]:
+    left_out = sorted(hp.encoder_config.keys() - _OF_WORD_EMBEDDINGS)
+    if not left_out or hp.architecture.encoder == "transformer":
+        return []
+    return [f"encoder_config: {left_out} have no effect: {hp.architecture.name} reads only the word embeddings."]

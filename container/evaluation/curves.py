@@ -127,12 +127,22 @@ def thin(curve: Curve, points: int = CURVE_POINTS) -> Curve:
     return Curve(curve.x[at], curve.y[at])
 
 
-def mean_curve(curves: list[Curve], points: int = CURVE_POINTS) -> Curve:
-    """Average y over `curves` at each x of [0, 1], with linear interpolation, from their mean start."""
+def mean_curve(curves: list[Curve], points: int = CURVE_POINTS, *, steps: bool) -> Curve:
+    """Average y over `curves` at each x of [0, 1], from their mean start.
+
+    Args:
+        steps: between two points, take the y of the right one, as `average_precision` does, instead of a straight line.
+    """
     grid = np.linspace(0.0, 1.0, points)
-    mean = np.mean([np.interp(grid, curve.x, curve.y) for curve in curves], axis=0)
+    mean = np.mean([_at(curve, grid, steps=steps) for curve in curves], axis=0)
     start = np.mean([curve.y[0] for curve in curves])
     return Curve(np.concatenate([[0.0], grid]), np.concatenate([[start], mean]))
+
+
+def _at(curve: Curve, x: np.ndarray, *, steps: bool) -> np.ndarray:
+    if steps:
+        return curve.y[np.searchsorted(curve.x, x).clip(max=len(curve.y) - 1)]
+    return np.interp(x, curve.x, curve.y)
 
 
 def best_f1_threshold(ranking: Ranking) -> float:

@@ -44,6 +44,10 @@ def area(curve: ClassCurves, kind: str) -> float:
     return curve.auroc if kind == "roc" else curve.average_precision
 
 
+def _draw_style(kind: str) -> str:
+    return "default" if kind == "roc" else "steps-pre"  # average precision is the area below the steps
+
+
 def _draw(kind: str, analyses: list[SplitAnalysis], class_labels: Sequence[int | str]) -> Figure:
     panels = [analyses] if len(class_labels) == 2 else [[analysis] for analysis in analyses]
     figure = Figure(figsize=(6.6 * len(panels), 6.4), dpi=120, layout="constrained")
@@ -71,8 +75,7 @@ def _draw_two_classes(axes: Axes, kind: str, analyses: Sequence[SplitAnalysis]) 
         curve = analysis.curves[0]
         shown = getattr(curve, kind)
         label = f"{analysis.split}: {'AUROC' if kind == 'roc' else 'average precision'} {area(curve, kind):.4f}"
-        steps = "default" if kind == "roc" else "steps-pre"
-        axes.plot(shown.x, shown.y, color=color, linestyle=dash, linewidth=2, drawstyle=steps, label=label)
+        axes.plot(shown.x, shown.y, color=color, linestyle=dash, linewidth=2, drawstyle=_draw_style(kind), label=label)
         if kind != "roc":
             rate = analysis.baselines["average_precision"]
             assert rate is not None
@@ -84,6 +87,7 @@ def _draw_one_vs_rest(
     axes: Axes, kind: str, analysis: SplitAnalysis, *, class_labels: Sequence[int | str], order: Sequence[int]
 ) -> None:
     """Draw a curve per class; those beyond the first few of `order` share one colour and one legend entry."""
+    steps = _draw_style(kind)
     if not analysis.curves:
         axes.plot([], [], " ", label=f"no curves: {analysis.metrics.undefined['auroc']}")
         return
@@ -92,16 +96,17 @@ def _draw_one_vs_rest(
     for k in order[len(named) :]:
         if k in of_class:
             shown = getattr(of_class[k], kind)
-            axes.plot(shown.x, shown.y, color=_GREY, linewidth=0.6, alpha=0.6)
+            axes.plot(shown.x, shown.y, color=_GREY, linewidth=0.6, alpha=0.6, drawstyle=steps)
     for color, k in zip(_COLORS, named):
         if k in of_class:
             shown = getattr(of_class[k], kind)
             label = f"class {shorten(str(class_labels[k]), 30)}: {area(of_class[k], kind):.3f}"
-            axes.plot(shown.x, shown.y, color=color, linewidth=1.3, label=label)
+            axes.plot(shown.x, shown.y, color=color, linewidth=1.3, drawstyle=steps, label=label)
     macro = analysis.macro_roc if kind == "roc" else analysis.macro_precision_recall
     assert macro is not None
     mean = analysis.metric("auroc" if kind == "roc" else "average_precision")
-    axes.plot(macro.x, macro.y, color="black", linewidth=2.6, label=f"mean of {len(of_class)} classes: {mean:.3f}")
+    label = f"mean of {len(of_class)} classes: {mean:.3f}"
+    axes.plot(macro.x, macro.y, color="black", linewidth=2.6, drawstyle=steps, label=label)
     if len(named) < len(order):
         axes.plot([], [], color=_GREY, linewidth=0.6, label=f"{len(order) - len(named)} other classes")
 

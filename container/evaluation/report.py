@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -184,15 +184,15 @@ def _one_vs_rest(
             curve = getattr(of_class[k], kind)
             style = f"c{named.index(k) + 1}" if k in named else "muted"
             name = f"{labels[k]} ({area(of_class[k], kind):.3f})" if k in named else ""
-            lines.append(Series(name, curve.x, curve.y, style))
+            lines.append(Series(name, curve.x, curve.y, style, steps=kind != "roc"))
     unnamed = [i for i, line in enumerate(lines) if not line.name]
     if unnamed:
         first = lines[unnamed[0]]
-        lines[unnamed[0]] = Series(f"{len(unnamed)} other classes", first.x, first.y, "muted")
+        lines[unnamed[0]] = replace(first, name=f"{len(unnamed)} other classes")
     macro = analysis.macro_roc if kind == "roc" else analysis.macro_precision_recall
     assert macro is not None
     mean = analysis.metric("auroc" if kind == "roc" else "average_precision")
-    return [*lines, Series(f"mean of classes ({mean:.3f})", macro.x, macro.y, "strong")]
+    return [*lines, Series(f"mean of classes ({mean:.3f})", macro.x, macro.y, "strong", steps=kind != "roc")]
 
 
 def _sweep(analysis: SplitAnalysis) -> Markup | None:

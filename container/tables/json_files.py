@@ -126,6 +126,8 @@ def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
         if at == len(buffer):
             buffer, at = text.read(BLOCK_BYTES), 0
             if not buffer:
+                if text.bytebuffer:
+                    raise ContractError(f"{path}: ends inside a character, after row {number}", "Write the file again.")
                 break
             continue
         if number == 0 and not in_array and buffer[at] == "[":

@@ -338,6 +338,13 @@ def test_the_reference_page_is_current():
     assert done.returncode == 0, done.stderr
 
 
+def test_settings_of_a_transformer_that_a_word_encoder_does_not_read_are_named():
+    sizes = {"hidden_size": 64, "num_hidden_layers": 4}
+    said = "encoder_config: ['num_hidden_layers'] have no effect: lstm reads only the word embeddings."
+    assert said in unused_settings(parse(model_class="lstm", encoder_config=sizes))
+    assert not any("encoder_config" in each for each in unused_settings(parse(encoder_config=sizes)))
+
+
 def test_a_column_that_full_field_list_leaves_out_is_named_and_read_all_the_same():
     hp = parse(full_field_list=["order_id", "chat", "label", "price", "quantity", "colour"])
     (sentence,) = [sentence for sentence in unused_settings(hp) if "full_field_list" in sentence]

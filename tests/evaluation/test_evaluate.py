@@ -13,6 +13,7 @@ from container.evaluation.curves import (
     average_precision,
     best_f1_threshold,
     confusion_at,
+    mean_curve,
     precision_recall,
     rank,
     roc,
@@ -193,6 +194,13 @@ def test_a_thinned_curve_keeps_its_ends_and_its_area(kind):
         curve.x[0], curve.y[0], curve.x[-1], curve.y[-1],
     )  # fmt: skip
     assert np.trapezoid(thinned.y, thinned.x) == pytest.approx(np.trapezoid(curve.y, curve.x), abs=1e-4)
+
+
+def test_the_area_below_the_steps_of_a_mean_curve_is_the_mean_average_precision():
+    rankings = [rank(*scored(200, seed=seed, digits=1)) for seed in range(3)]
+    mean = mean_curve([precision_recall(ranking) for ranking in rankings], steps=True)
+    area = (np.diff(mean.x) * mean.y[1:]).sum()
+    assert area == pytest.approx(np.mean([average_precision(ranking) for ranking in rankings]), abs=0.002)
 
 
 @pytest.mark.parametrize("digits", [None, 1])

@@ -205,6 +205,17 @@ def test_a_history_with_gaps_is_drawn_and_none_is_said(tmp_path):
     assert "There is no training log" in Page(report(tmp_path, replace(made, history=[]))).text
 
 
+def test_precision_recall_curves_of_several_classes_are_steps(tmp_path):
+    labels = ["a", "b", "c"]
+    splits = {name: split(name, 40, labels=labels) for name in ("val", "test")}
+    drawn = charts(report(tmp_path, evaluation(splits, labels=labels)))
+    for kind, is_steps in (("Precision-recall curve, val", True), ("ROC curve, val", False)):
+        (chart,) = (each for each in drawn if each.get("aria-label", "").startswith(kind))
+        lines = [path.get("d") for path in chart.iter("path")]
+        assert len(lines) >= 4, "three classes and their mean"
+        assert {"L" not in line for line in lines} == {is_steps}
+
+
 def test_fifty_classes_make_a_heat_map_of_bounded_size(tmp_path):
     labels = [f"reason {k:02d}" for k in range(50)]
     splits = {name: split(name, 2000, labels=labels) for name in ("val", "test")}

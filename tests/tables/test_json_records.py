@@ -111,3 +111,9 @@ def test_a_byte_that_is_not_utf_8_is_named_with_the_row_and_the_text_before_it(t
     (tmp_path / "a.jsonl").write_bytes(b'{"c": 1}\n{"c": "M\xfcller"}\n')
     with pytest.raises(ContractError, match=r"a\.jsonl: after row 0: byte 0xFC after .*\"M' is not UTF-8"):
         find_part_files(tmp_path, scratch=tmp_path)
+
+
+def test_a_file_that_ends_inside_a_character_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"c": 1}\n\xe2\x82')
+    with pytest.raises(ContractError, match=r"a\.jsonl: ends inside a character, after row 1"):
+        find_part_files(tmp_path, scratch=tmp_path)
