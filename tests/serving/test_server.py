@@ -1,6 +1,7 @@
 """Serving: every format in and out, errors that a client can act on, many connections at once, a clean stop."""
 
 import contextlib
+import csv
 import http.client
 import io
 import json
@@ -361,6 +362,13 @@ def test_every_format_of_an_answer_says_the_same():
     assert as_csv["predicted_label"].tolist() == [entry["predicted_label"] for entry in as_json["predictions"]]
     np.testing.assert_array_equal(as_csv.iloc[:, 1:], prediction.probabilities)
     assert write_answer(prediction, MediaType(CSV)).decode().count("\n") == 2
+
+
+@pytest.mark.parametrize("label", ["\r", "a\rb", "a\nb", "a\r\nb", '"', ",", ""])
+def test_a_label_is_one_cell_of_csv_whatever_its_characters(label):
+    prediction = Prediction(np.array([[0.25, 0.75]] * 2), [label] * 2, ["c", label])
+    answer = write_answer(prediction, MediaType(CSV)).decode()
+    assert list(csv.reader(io.StringIO(answer, newline=""))) == [[label, "0.25", "0.75"]] * 2
 
 
 # Calibration
