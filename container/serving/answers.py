@@ -1,7 +1,6 @@
 """Write predictions as JSON, CSV or JSON Lines."""
 
 import csv
-import io
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -48,9 +47,19 @@ def _json(content: dict[str, Any] | list[Any]) -> bytes:
     return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
 
+class _Lines:
+    r"""Take the rows of a csv.writer and end them with \n. The writer must use \r\n: with \n, it leaves \r unquoted."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+
+    def write(self, row: str) -> None:
+        self.written.append(row.removesuffix("\r\n") + "\n")
+
+
 def _csv(prediction: Prediction, *, header: bool) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    lines = _Lines()
+    writer = csv.writer(lines)
     count, errors = len(prediction.class_labels), prediction.errors
     if header:
         error = [] if errors is None else [ERROR]
@@ -60,4 +69,4 @@ def _csv(prediction: Prediction, *, header: bool) -> bytes:
             writer.writerow([*[""] * (count + 1), errors[i]])
         else:
             writer.writerow([label, *map(repr, probabilities.tolist()), *([] if errors is None else [""])])
-    return text.getvalue().encode("utf-8", "replace")
+    return "".join(lines.written).encode("utf-8", "replace")

@@ -64,4 +64,10 @@ def execution_parameters(bytes_per_second: float | None, settings: ServingSettin
                 settings.serving_timeout_seconds,
                 seconds,
             )
+    if settings.serving_max_bytes < _MIB:
+        logger.warning(
+            "batch transform: a payload of 1 MiB can exceed SERVING_MAX_BYTES=%d. Set it to at least %d.",
+            settings.serving_max_bytes,
+            _MIB,
+        )
     return {"MaxConcurrentTransforms": concurrent, "BatchStrategy": "MULTI_RECORD", "MaxPayloadInMB": payload}

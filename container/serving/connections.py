@@ -16,12 +16,15 @@ from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 from waitress.utilities import Error
 
 from container.serving.application import PING, RETRY
-from container.serving.errors import error_body
+from container.serving.errors import above_limit, error_body
 from contracts.serving import JSON
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
+# The server reads a body up to this multiple of the limit, so that the client can read the response. It then closes the
+# connection.
+READ_THOUGH_REFUSED = 4
 _CROWDED = 0.9  # of the most connections; with more, the server closes connections that it could keep
 _IDLE_SECONDS = 1.0  # without a request, until a crowded server may close a connection
 _WARNING_SECONDS = 60  # between two warnings
@@ -175,7 +178,11 @@ class _RefusalTask(ErrorTask):
     def execute(self) -> None:
         error: Any = self.request.error  # pyright: ignore[reportAttributeAccessIssue]  # typeshed omits it
         status = HTTPStatus(error.code)
-        body = error_body(status, str(error.body), _HINTS.get(status, ""))
+        cause = str(error.body)
+        if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:  # waitress names the limit up to which it reads
+            received: int = self.channel.adj.max_request_body_size  # pyright: ignore[reportAttributeAccessIssue]  # typeshed omits it
+            cause = above_limit(received, "bytes", received // READ_THOUGH_REFUSED)
+        body = error_body(status, cause, _HINTS.get(status, ""))
         self.status = f"{status.value} {status.phrase}"
         self.response_headers = [("Content-Type", JSON), *([RETRY] if status == _NoRoom.code else [])]
         self.set_close_on_finish()

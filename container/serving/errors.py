@@ -54,9 +54,13 @@ def as_request_error(error: BaseException, timeout: float) -> RequestError:
 def check_limit(count: int, unit: str, limit: int) -> None:
     """Raise RequestError 413 if `count` exceeds `limit`."""
     if count > limit:
-        cause = f"the request has at least {count} {unit}; at most {limit} are accepted"
         fix = "Send only columns of the model." if unit == "columns" else "Send the records in several requests."
-        raise RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, cause, fix)
+        raise RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, above_limit(count, unit, limit), fix)
+
+
+def above_limit(count: int, unit: str, limit: int) -> str:
+    """Return the cause of a request with at least `count` of a unit."""
+    return f"the request has at least {count} {unit}; at most {limit} are accepted"
 
 
 def error_body(status: HTTPStatus, cause: str, fix: str = "") -> bytes:

@@ -1,6 +1,7 @@
 """Parse Content-Type and Accept headers (RFC 9110, 8.3 and 12.5.1)."""
 
 import re
+from collections.abc import Container
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -63,9 +64,10 @@ def response_type(accept: str | None) -> MediaType:
     fix = f"Accept one of {', '.join(RESPONSE_TYPES)}."
     best: tuple[float, MediaType] | None = None
     try:
-        for part in _LISTED.findall(str(accept)):
-            name, parameters = _parse(part)
-            wanted = _response(name)
+        ranges = [_parse(part) for part in _LISTED.findall(str(accept))]
+        refused = {MEDIA_TYPES.get(name) for name, parameters in ranges if not _quality(parameters)}
+        for name, parameters in ranges:
+            wanted = _response(name, refused)
             quality = _quality(parameters)
             if wanted is not None and quality > 0 and (best is None or quality > best[0]):
                 best = quality, MediaType(wanted, _header(parameters))
@@ -77,11 +79,11 @@ def response_type(accept: str | None) -> MediaType:
     return best[1]
 
 
-def _response(name: str) -> str | None:
-    if name in ("*/*", "*"):
-        return JSON
-    if name.endswith("/*"):
-        return next((known for known in RESPONSE_TYPES if known.startswith(name[:-1])), None)
+def _response(name: str, refused: Container[str | None]) -> str | None:
+    """Return the format for a media range; a wildcard does not stand for formats that other ranges refuse."""
+    if name == "*" or name.endswith("/*"):
+        kind = "" if name in ("*/*", "*") else name[:-1]
+        return next((known for known in RESPONSE_TYPES if known.startswith(kind) and known not in refused), None)
     known = MEDIA_TYPES.get(name)
     return known if known in RESPONSE_TYPES else None
 

@@ -41,9 +41,13 @@ def parquet_parts(body: bytes, columns: Sequence[str], limits: ServingSettings) 
             if metadata.num_rows:
                 check_columns(columns, schema.names)
                 for pieces, first in grouped(_pieces(file, columns, max_bytes), len):
-                    yield Part(pa.concat_tables(pieces), first, lambda rows, _first: records_to_table(rows))
+                    yield Part(pa.concat_tables(pieces), first, _checked)
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise bad_request(f"the request is not Parquet: {first_line(error)}", "Write the table again.") from error
+
+
+def _checked(rows: pa.Table, first: int) -> pa.Table:
+    return records_to_table(rows, first=first)
 
 
 def _pieces(file: pq.ParquetFile, columns: Sequence[str], max_bytes: int) -> Iterator[tuple[pa.Table, int]]:

@@ -17,7 +17,7 @@ from container.serving.parquet_requests import parquet_parts
 from container.serving.parts import Part, grouped
 from container.tables.json_files import REQUEST_DECODER
 from container.tables.records import records_to_table
-from contracts.errors import ContractError
+from contracts.errors import ContractError, shown
 from contracts.serving import CSV, JSON, JSON_LINES, ServingSettings
 
 _LISTED = ("instances", "records")  # {"instances": [...]}
@@ -93,9 +93,14 @@ def _json_parts(values: Iterable[tuple[Any, int]], columns: Sequence[str]) -> It
     """Group records, each with its size; a record that cannot be read is an error as a value."""
 
     def read(records: Sequence[Any], first: int) -> pa.Table:
-        refused = {i: record for i, record in enumerate(records) if isinstance(record, RequestError)}
-        if refused:
-            raise ContractError.of_rows({i: error.cause for i, error in refused.items()}, _JSON_FIX)
+        causes: dict[int, str] = {}
+        for i, record in enumerate(records):
+            if isinstance(record, RequestError):
+                causes[i] = record.cause
+            elif not isinstance(record, Mapping):
+                causes[i] = f"record {first + i + 1}: {shown(record)} is not an object"
+        if causes:
+            raise ContractError.of_rows(causes, _JSON_FIX)
         return records_to_table(records, columns, first=first)
 
     blank = dict.fromkeys(columns)

@@ -15,7 +15,15 @@ from waitress import wasyncore
 
 from container.processes import available_cores, set_up_logging
 from container.serving.application import Application
-from container.serving.connections import POLL_SECONDS, Channel, Dispatcher, Server, is_busy, open_channels
+from container.serving.connections import (
+    POLL_SECONDS,
+    READ_THOUGH_REFUSED,
+    Channel,
+    Dispatcher,
+    Server,
+    is_busy,
+    open_channels,
+)
 from container.serving.model_process import MORE_THREADS, STOP_SIGNALS, ModelProcess
 from contracts.errors import ContractError
 from contracts.serving import PORT_VARIABLE, ServingSettings
@@ -23,9 +31,6 @@ from contracts.serving import PORT_VARIABLE, ServingSettings
 logger = logging.getLogger(__name__)
 
 STOPPED, FAILED = 0, 1
-# The server reads a body up to this multiple of the limit, so that the client can read the response. It then closes the
-# connection.
-_READ_THOUGH_REFUSED = 4
 _REFUSE_SECONDS = 2.0  # to send responses 503 after the grace time
 _SPARE_THREADS = 4  # respond to requests beyond SERVING_CONCURRENCY, and to requests other than /invocations
 _LEAST_CONNECTIONS = 1000  # a health check must be able to connect while many clients wait
@@ -108,7 +113,7 @@ def _open(
             backlog=2048,
             recv_bytes=_READ_BYTES,
             inbuf_overflow=_MEMORY_PER_BODY,
-            max_request_body_size=_READ_THOUGH_REFUSED * settings.serving_max_bytes,
+            max_request_body_size=READ_THOUGH_REFUSED * settings.serving_max_bytes,
             asyncore_use_poll=True,  # select() ends at 1024 descriptors
             ident=None,
             clear_untrusted_proxy_headers=False,  # the application reads no proxy headers

@@ -1,6 +1,7 @@
 """Convert a caller's records to a table of raw columns."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -12,10 +13,11 @@ import pyarrow as pa
 from container.tables.channel_files import check_names
 from container.tables.column_types import NESTED_CELLS, invalid_values, replace_surrogates
 from container.tables.values import texts
-from contracts.errors import ContractError, RowErrors, first_line, invalid_rows, shown
+from contracts.errors import ContractError, RowErrors, invalid_rows, shown
 
 _FIX = "Pass a list of dicts, a DataFrame or an Arrow table."
 _TEXT_OR_BYTES = (str, bytes, bytearray, memoryview)
+_POSITION = re.compile(r"^(In chunk \d+: )?(Invalid: )?| at string index \d+")  # in the one row that Arrow checked
 _TYPED = "biufmM"  # dtype kinds of numbers and times, which would lose their precision as Python objects
 
 
@@ -28,7 +30,7 @@ def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 
 
     Args:
         columns: the columns to take from dicts, if not all; a dict without any of them is an error.
-        first: position of the first dict, for messages.
+        first: position of the first record, for messages.
 
     Raises:
         ContractError: no records; a record that is not a dict or has none of `columns`; a column name that occurs twice
@@ -41,7 +43,7 @@ def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 
         errors = RowErrors()
         for name, column in zip(records.column_names, records.columns):
             with errors:
-                _check_values(column, name)
+                _check_values(column, name, first=first)
         errors.raise_first()
         return records
     if hasattr(records, "columns") and hasattr(records, "iloc"):
@@ -84,7 +86,7 @@ def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 
     return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
 
 
-def _check_values(column: pa.ChunkedArray, name: str) -> None:
+def _check_values(column: pa.ChunkedArray, name: str, *, first: int) -> None:
     """Raise ContractError where values are not of the column's type, for example texts that are not UTF-8."""
     try:
         column.validate(full=True)
@@ -92,10 +94,11 @@ def _check_values(column: pa.ChunkedArray, name: str) -> None:
         invalid = invalid_values(column, lambda value: value.validate(full=True))
         if not invalid:  # a dictionary may have values that no row has
             return
-        cause = f"records: column {name!r} has an invalid value: "
-        refused = ContractError(cause + first_line(error), "Write texts as UTF-8, and the table again.")
-        refused.row_causes = {row: cause + message for row, message in invalid.items()}
-        raise refused from error
+        causes = {
+            row: f"record {first + row + 1}: column {name!r} has an invalid value: {_POSITION.sub('', message)}"
+            for row, message in invalid.items()
+        }
+        raise ContractError.of_rows(causes, "Write texts as UTF-8, and the table again.") from error
 
 
 def _series(column: Any) -> pa.Array | pa.ChunkedArray:

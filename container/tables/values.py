@@ -56,9 +56,10 @@ def check_single_values(column: pa.Array | pa.ChunkedArray, name: str, *, origin
         if is_binary(kind):
             decode(column)
     except pa.ArrowInvalid as error:
-        cause = f"{origin.file or 'records'}: column {name!r} is of type {kind} and is not UTF-8 text"
         rows = invalid_values(column, decode) or range(len(column))  # a dictionary may have values that no row has
-        raise ContractError.of_rows(dict.fromkeys(rows, cause), "Write the column as strings.") from error
+        cause = f"column {name!r} is of type {kind} and is not UTF-8 text"
+        causes = {row: f"{origin.row(row)}: {cause}" for row in rows}
+        raise ContractError.of_rows(causes, "Write the column as strings.") from error
     if reason := unknown_zone(plain):
         cause = f"{origin.file or 'records'}: column {name!r} is of type {kind}: {reason}"
         raise ContractError.of_rows(dict.fromkeys(range(len(column)), cause), "Write the times in UTC.")

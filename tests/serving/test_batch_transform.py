@@ -167,6 +167,12 @@ def test_a_payload_that_takes_longer_than_the_timeout_is_logged_with_its_time(ca
     assert "more than 100" in caplog.text
 
 
+@pytest.mark.parametrize(("max_bytes", "is_logged"), [(MIB - 1, True), (MIB, False)])
+def test_a_payload_that_the_server_refuses_for_its_size_is_logged(caplog, max_bytes, is_logged):
+    assert execution_parameters(None, ServingSettings(serving_max_bytes=max_bytes))["MaxPayloadInMB"] == 1
+    assert ("SERVING_MAX_BYTES" in caplog.text) == is_logged
+
+
 @pytest.mark.slow
 def test_a_server_measures_its_speed_once_and_logs_it(trained_job):
     with serving(trained_job.root, SERVING_TIMEOUT_SECONDS="600", SERVING_THREADS="1") as server:

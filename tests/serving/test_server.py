@@ -1,6 +1,7 @@
 """Serving: every format in and out, errors that a client can act on, many connections at once, a clean stop."""
 
 import contextlib
+import csv
 import http.client
 import io
 import json
@@ -28,6 +29,7 @@ from container.decision.decision import Decision, Threshold
 from container.serving.answers import write_answer
 from container.serving.batching import BatchingQueue
 from container.serving.calibration import CalibrationMap
+from container.serving.connections import READ_THOUGH_REFUSED
 from container.serving.errors import DeadlineError, RequestError
 from container.serving.hosting import Turns
 from container.serving.media_types import MediaType, request_type, response_type
@@ -225,6 +227,11 @@ def test_an_exponent_in_json_is_read_as_python_writes_it(written, key):
     assert keys(found["color"]).to_pylist() == [key]
 
 
+def test_the_error_of_a_json_value_that_is_no_object_says_what_a_client_sends():
+    with pytest.raises(RequestError, match="record 2: 'red' is not an object\nSend an object"):
+        read(b'[{"chat": "a"}, "red"]', JSON)
+
+
 def test_a_lone_surrogate_in_json_becomes_a_replacement_character():
     found = read('{"chat": "a \\ud800 b", "price": 1, "quantity": 2, "color": "red"}', JSON)
     assert found["chat"].to_pylist() == ["a \ufffd b"]
@@ -237,7 +244,7 @@ def test_a_lone_surrogate_in_json_becomes_a_replacement_character():
     [("", JSON, 400, "empty"), ("  \n", CSV, 400, "empty"), ("[]", JSON, 400, "no record"),
      ("chat,price,quantity,color\n", CSV, 400, "no record"), ("[", JSON, 400, "not JSON"),
      ("3", JSON, 400, "neither an object nor a list"),
-     ("[3]", JSON, 400, "record 1: '3' is not a dict"),
+     ("[3]", JSON, 400, "record 1: '3' is not an object"),
      ('{"chat": "a", "price": 1, "price": 2}', JSON, 400, "the key 'price' occurs more than once"),
      ('{"chat": "a", "\\ud800": 1}', JSON, 400, r"the column name '\ud800' has a lone surrogate"),
      ("{}", JSON, 400, "no column"), ('{"chat": "hi"}\n{', JSON_LINES, 400, "line 2"),
@@ -299,7 +306,9 @@ def test_a_small_parquet_file_that_is_huge_when_decoded_is_refused():
     [(None, JSON), ("", JSON), ("*/*", JSON), ("text/*", CSV), ("text/csv", CSV), ("application/x-ndjson", JSON_LINES),
      ("text/html, text/csv;q=0.5, application/json;q=0.4", CSV), ("application/json, text/csv", JSON),
      ("text/csv;q=0, application/jsonlines", JSON_LINES), ("TEXT/CSV; Charset=UTF-8", CSV),
-     ('text/html; x=","; y="\\"", text/csv', CSV), ("text/html, *; q=.2, */*; q=.2", JSON), ("text/csv;;;", CSV)],
+     ('text/html; x=","; y="\\"", text/csv', CSV), ("text/html, *; q=.2, */*; q=.2", JSON), ("text/csv;;;", CSV),
+     ("application/json;q=0, */*", CSV), ("*/*, application/*;q=0.1, application/json;q=0", CSV),
+     ("application/*, application/json;q=0", JSON_LINES)],
 )  # fmt: skip
 def test_the_answer_has_the_format_that_accept_prefers(accept, name):
     assert response_type(accept).name == name
@@ -353,6 +362,13 @@ def test_every_format_of_an_answer_says_the_same():
     assert as_csv["predicted_label"].tolist() == [entry["predicted_label"] for entry in as_json["predictions"]]
     np.testing.assert_array_equal(as_csv.iloc[:, 1:], prediction.probabilities)
     assert write_answer(prediction, MediaType(CSV)).decode().count("\n") == 2
+
+
+@pytest.mark.parametrize("label", ["\r", "a\rb", "a\nb", "a\r\nb", '"', ",", ""])
+def test_a_label_is_one_cell_of_csv_whatever_its_characters(label):
+    prediction = Prediction(np.array([[0.25, 0.75]] * 2), [label] * 2, ["c", label])
+    answer = write_answer(prediction, MediaType(CSV)).decode()
+    assert list(csv.reader(io.StringIO(answer, newline=""))) == [[label, "0.25", "0.75"]] * 2
 
 
 # Calibration
@@ -592,7 +608,9 @@ def test_a_body_far_beyond_the_limit_is_refused_unread_and_the_next_request_is_a
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # cut off before the client had sent it all
         answer = server.ask("x" * 900_000, JSON)
         assert answer.status == 413
-        assert "max_body" in json.dumps(answer.json["error"])
+        assert answer.json["error"]["message"] == (
+            f"the request has at least {READ_THOUGH_REFUSED * 200_000} bytes; at most 200000 are accepted"
+        )
     assert server.ask("[]", JSON).status in (200, 400)
 
 

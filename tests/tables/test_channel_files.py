@@ -346,7 +346,7 @@ def test_a_value_means_the_same_beside_others_of_its_column(value: object, other
 
 @pytest.mark.parametrize("other", ["a", 7, None])
 def test_bytes_that_are_not_utf_8_are_an_error_beside_every_value(other: object) -> None:
-    with pytest.raises(ContractError, match="column 'c' is of type binary and is not UTF-8 text"):
+    with pytest.raises(ContractError, match="record 2: column 'c' is of type binary and is not UTF-8 text"):
         check_single_values(records_to_table([{"c": other}, {"c": b"\xff"}])["c"], "c", origin=Origin())
 
 

@@ -159,11 +159,11 @@ def test_a_type_that_parquet_lacks_is_refused_with_its_column(column: pa.Array) 
 
 
 @pytest.mark.parametrize("read", [of_request, of_caller])
-def test_text_that_is_not_utf_8_is_refused_with_its_column(
+def test_text_that_is_not_utf_8_is_refused_with_its_record_and_column(
     tmp_path: Path, read: Callable[[pa.Array, Path], pa.ChunkedArray]
 ) -> None:
     text = pa.array([b"a", b"\xff"]).view(pa.string())
-    with pytest.raises((ContractError, RequestError), match="records: column 'c' has an invalid value: .*UTF8"):
+    with pytest.raises((ContractError, RequestError), match="record 2: column 'c' has an invalid value: .*UTF8"):
         read(text, tmp_path)
 
 
