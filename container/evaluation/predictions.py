@@ -12,6 +12,8 @@ from contracts.artifacts import probability_column
 from contracts.atomic_files import AtomicFile
 
 _ROWS_AT_ONCE = 65_536
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
+_FORMATS = (*_DELIMITERS, "parquet")
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ def write_predictions(
 ) -> Path:
     """Write {split}_predictions.{csv,tsv,parquet} into `folder`, atomically; return its path.
 
+    Those of an earlier run whose input had another format are removed: they may be of another model.
+
     Ids and labels are written as they were read: a CSV's are strings, so 007 stays 007. Probabilities keep all digits
     needed to read back the same numbers.
     """
@@ -67,7 +71,8 @@ def write_predictions(
         if file_format == "parquet":
             pyarrow.parquet.write_table(table, temporary, row_group_size=_ROWS_AT_ONCE)
         else:
-            delimiter = {"csv": ",", "tsv": "\t"}[file_format]
-            options = pyarrow.csv.WriteOptions(delimiter=delimiter, quoting_style="needed")
+            options = pyarrow.csv.WriteOptions(delimiter=_DELIMITERS[file_format], quoting_style="needed")
             pyarrow.csv.write_csv(table, temporary, options)
+    for other in set(_FORMATS) - {file_format}:
+        path.with_suffix(f".{other}").unlink(missing_ok=True)
     return path

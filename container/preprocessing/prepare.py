@@ -174,7 +174,7 @@ def _write_encoder(
     target: Path, source: EncoderSource, field: TextField, hp: Hyperparameters, *, files: Sequence[Path], rows: int
 ) -> None:
     target.mkdir(parents=True, exist_ok=True)
-    setting = field.source("max_sen_len", hp.model_fields_set)
+    setting, tokenizer = (field.source(name, hp.model_fields_set) for name in ("max_sen_len", "tokenizer"))
     if source.folder is None:
         messages = _vocabulary_texts(files, field, rows=rows, seed=hp.seed)
         learn_vocabulary(
@@ -184,6 +184,8 @@ def _write_encoder(
             seed=hp.seed,
             max_sen_len=field.max_sen_len,
             length_setting=setting,
+            tokenizer_setting=tokenizer,
+            where=f"the text of column {field.column!r} in train",
         )
     else:
         write_encoder_files(source, target)

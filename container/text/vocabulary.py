@@ -32,6 +32,8 @@ def learn_vocabulary(
     seed: int,
     max_sen_len: int = 512,
     length_setting: str = "max_sen_len",
+    tokenizer_setting: str = "tokenizer",
+    where: str = "the text of train",
 ) -> None:
     """Learn a vocabulary and write tokenizer.json, tokenizer_config.json and config.json to `target`.
 
@@ -43,7 +45,8 @@ def learn_vocabulary(
         encoder_config: the encoder's sizes; vocab_size is the maximum size of the vocabulary.
         seed: of the random sample of texts after the first million.
         max_sen_len: tokens of the longest chunk.
-        length_setting: the hyperparameter with `max_sen_len`, for errors.
+        length_setting, tokenizer_setting: the hyperparameters with `max_sen_len` and from_scratch, for errors.
+        where: the source of `texts`, for errors.
 
     Raises:
         ContractError: no text, a vocab_size too small, or an encoder_config that scratch_config rejects.
@@ -60,8 +63,8 @@ def learn_vocabulary(
     counts = _count_words(_thin(texts, seed=seed), tokenizer)
     if not counts:
         raise ContractError(
-            "tokenizer: from_scratch learns its vocabulary from the text of train, and there is none",
-            "Check the name of the text column, or use a pretrained encoder.",
+            f"{tokenizer_setting}: from_scratch learns its vocabulary from {where}, and there is none",
+            f"Check the name of the text column, or set {tokenizer_setting} to a pretrained encoder.",
         )
     vocabulary = _learn(counts, limit)
     tokenizer.model = models.WordPiece(vocabulary, unk_token="[UNK]", continuing_subword_prefix=_PREFIX)

@@ -24,7 +24,7 @@ from container.training.optimizer import effective_warmup, learning_rate
 from container.training.predict import predict_split, weighted_log_loss
 from container.training.profiling import StepProfiler, log_memory, return_freed_memory
 from container.training.progress import Progress, metric_line
-from container.training.state import EarlyStopping, ValidationSchedule
+from container.training.state import EarlyStopping, ValidationSchedule, has_trained_longer
 from container.training.stop import StopAgreed, StopFlag
 from container.training.training_run import TrainingRun
 from contracts.errors import ContractError
@@ -109,6 +109,11 @@ class Trainer:
             "training on %d records for up to %d epochs of %d steps (global batch %d), %d warmup steps",
             schedule.records, schedule.max_epochs, schedule.steps_per_epoch, self._run.batch_plan.global_batch, warmup,
         )  # fmt: skip
+        if has_trained_longer(state, max_epochs=schedule.max_epochs):
+            logger.info(
+                "max_epochs is %d, but the checkpoint has %.2f epochs; they stay. resume=false starts over.",
+                schedule.max_epochs, schedule.progress(state),
+            )  # fmt: skip
         if "warmup_steps" in self._hp.model_fields_set and warmup >= schedule.total_steps:
             logger.warning("warmup_steps=%d: the run has %d steps, all of them warmup", warmup, schedule.total_steps)
         self._execution.module.train()

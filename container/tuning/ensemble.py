@@ -12,7 +12,7 @@ from container.job import Fold, Member
 from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint_files import complete_checkpoints
 from container.training.identity import check_identity, identity
-from container.training.state import EarlyStopping, TrainingState, is_finished
+from container.training.state import EarlyStopping, TrainingState, has_trained_longer, is_finished
 from container.tuning.trial_workers import Shares, TrialRun, copy_curves
 from container.workers import StoppedBeforeTraining
 from contracts.hyperparameter_files import parse_hyperparameters
@@ -79,6 +79,12 @@ def train_members(paths: JobPaths, hp: Hyperparameters, prepared: PreparedData, 
     if hp.ensemble_model == "distill" and hp.resume:
         _check_same_inputs(paths.checkpoints, hp, prepared)  # before hours of training
     missing = [each for each in planned if not each.is_finished]
+    for each in planned:
+        if each not in missing and (state := each.state) and has_trained_longer(state, max_epochs=hp.max_epochs):
+            logger.info(
+                "%s: max_epochs is %d, but its checkpoint has more epochs; they stay. resume=false starts over.",
+                each.folder.name, hp.max_epochs,
+            )  # fmt: skip
     shares = Shares.of_members(hp, num_gpus=num_gpus)
     if missing:
         logger.info(

@@ -32,6 +32,14 @@ def test_a_text_file_keeps_ids_and_labels_to_the_letter(tmp_path, file_format, s
     assert read[["prob_class_0", "prob_class_1"]].to_numpy().tolist() == PROBABILITIES
 
 
+@pytest.mark.parametrize(("before", "now"), [("csv", "parquet"), ("parquet", "tsv"), ("tsv", "csv")])
+def test_predictions_replace_those_of_an_earlier_run_in_another_format(tmp_path, before, now):
+    made = predictions(["a", "b"], ["yes", "no"], PROBABILITIES)
+    for file_format in (before, now):
+        write_predictions(tmp_path, made, id_name="id", label_name="y", file_format=file_format)
+    assert [entry.name for entry in tmp_path.iterdir()] == [f"test_predictions.{now}"]
+
+
 def test_parquet_keeps_the_types_of_the_input(tmp_path):
     made = predictions(pa.array([1, 2], pa.int32()), pa.array([True, False]), PROBABILITIES)
     path = write_predictions(tmp_path, made, id_name="id", label_name="y", file_format="parquet")

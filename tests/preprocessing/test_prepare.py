@@ -354,6 +354,24 @@ def test_duplicate_ids_are_a_warning_and_kept(paths: JobPaths, caplog: pytest.Lo
     assert prepared.summary["splits"]["test"]["duplicate_ids"] == 2
 
 
+@pytest.mark.parametrize("setting", ["tokenizer", "secondary_tokenizer"])
+def test_a_text_without_words_for_a_vocabulary_is_named(paths: JobPaths, setting: str) -> None:
+    for split in SPLITS:
+        write_table(paths.channel(split) / "data.csv", table(20, u=["<br>", None] * 10))
+    hp = settings(
+        text_name=None,
+        primary_text_name="text",
+        secondary_text_name="u",
+        model_class="trimodal_bert",
+        secondary_text_processing_steps=["html_normalizer", "tokenizer"],
+        **{"tokenizer": "tiny", setting: "from_scratch"},
+    )
+    with pytest.raises(ContractError) as error:
+        prepare_data(paths, hp)
+    expected = f"{setting}: from_scratch learns its vocabulary from the text of column 'u' in train, and there is none"
+    assert (error.value.cause, setting in error.value.fix) == (expected, True)
+
+
 def test_unlabelled_rows_are_dropped_from_train_and_kept_elsewhere(paths: JobPaths) -> None:
     labels = [None if i % 10 == 0 else i % 2 for i in range(20)]
     for split in ("train", "val"):

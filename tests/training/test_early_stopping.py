@@ -1,3 +1,4 @@
+import logging
 import math
 
 import pytest
@@ -12,7 +13,7 @@ from container.training.job_data import JobData
 from container.training.state import EarlyStopping, TrainingState
 from container.training.stop import StopAgreed, StopFlag
 from container.training.train import train_and_predict
-from contracts.hyperparameter_files import load_hyperparameters
+from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
 from testing.jobs import ONE_LAYER, write_job
 
 
@@ -78,3 +79,17 @@ def test_a_run_that_stops_between_two_validations_has_the_same_patience_left(one
         train()
     state = train()
     assert (state.step, state.stopped_early) == (24, False)
+
+
+def test_the_log_says_that_a_checkpoint_has_more_epochs_than_a_lower_max_epochs(one_rank, tmp_path, caplog):
+    paths = write_job(tmp_path, overrides={"encoder_config": ONE_LAYER, "max_epochs": 2})
+    hp = load_hyperparameters(paths)
+    prepared = prepare_data(paths, hp).folder
+    ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
+    sentence = "max_epochs is 1, but the checkpoint has 2.00 epochs; they stay. resume=false starts over."
+    for epochs, is_said in ((2, False), (1, True)):
+        changed = parse_hyperparameters({**hp.model_dump(exclude_unset=True), "max_epochs": epochs})
+        job = Job(paths, changed, Scratch(paths.root), prepared)
+        with caplog.at_level(logging.INFO):
+            train_and_predict(job, ranks, data=JobData.open(job), stop=StopFlag())
+        assert (sentence in caplog.messages) == is_said

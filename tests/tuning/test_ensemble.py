@@ -1,6 +1,7 @@
 """An ensemble trains each network once, however often it is killed, and its model averages their probabilities."""
 
 import json
+import logging
 import re
 import shutil
 import time
@@ -518,6 +519,17 @@ def test_networks_that_were_trained_with_other_settings_are_refused(one_rank, tm
     changed = parse_hyperparameters({**load_hyperparameters(paths).model_dump(exclude_unset=True), "lr": 5e-3})
     with pytest.raises(ContractError, match=r"lr: the checkpoint in .*seed-42.* was trained with 0\.002"):
         train_members(paths, changed, prepare_data(paths, changed), num_gpus=0)
+
+
+def test_the_log_says_that_a_finished_network_has_more_epochs_than_a_lower_max_epochs(one_rank, tmp_path, caplog):
+    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 2, "ensemble": 2})
+    train_here(paths)
+    lower = parse_hyperparameters({**load_hyperparameters(paths).model_dump(exclude_unset=True), "max_epochs": 1})
+    with caplog.at_level(logging.INFO):
+        train_members(paths, lower, prepare_data(paths, lower), num_gpus=0)
+    for name in ("seed-42", "seed-43"):
+        sentence = f"{name}: max_epochs is 1, but its checkpoint has more epochs; they stay. resume=false starts over."
+        assert sentence in caplog.messages
 
 
 def test_the_curves_and_the_profile_of_each_network_are_in_the_output_of_every_run(one_rank, tmp_path):
