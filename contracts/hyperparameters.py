@@ -100,7 +100,7 @@ class Hyperparameters(DataAndModel):
         about="Consecutive optimizer steps with a non-finite loss or gradient before the job fails; such steps are skipped.")
 
     calibration: Literal["none", "temperature", "isotonic"] = declare("none", group="outcome", scope="after",
-        about="Calibration of the probabilities, fitted on val after training. temperature divides the logits by one number and keeps the order of records. isotonic maps each class's probability through a monotone function and needs some thousand val records. temperature cannot undo class_weights: with two classes, also set target_prior. The calibration is part of model.onnx and of the Predictor.")
+        about="Calibration of the probabilities, fitted on val after training. temperature divides the logits by one number: the most probable class stays the same, with two classes also the order of records. isotonic maps each class's probability through a monotone function and needs some thousand val records. temperature cannot undo class_weights: with two classes, also set target_prior. The calibration is part of model.onnx and of the Predictor.")
     target_prior: float | None = declare(None, group="outcome", scope="after", gt=0, lt=1,
         about="Two classes: the share of class 1 in the data that the model will score, if it differs from train. The probabilities are corrected for this share.")
     decision_threshold: value_types.Threshold | str = declare(0.5, group="outcome", scope="after",

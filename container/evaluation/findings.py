@@ -325,7 +325,7 @@ def _data(summary: Mapping[str, Any]) -> Iterator[Finding]:
         counts = {split: (of["categories"][name]["unseen_rows"], of["rows"]) for split, of in splits.items()}
         largest, unseen = _shares(counts)
         if largest > 0.01:
-            yield Finding("check", f"{name} has a category that does not occur in train in {unseen}.")
+            yield Finding("check", f"{name} has categories that do not occur in train: {unseen}.")
 
 
 def _shares(counts: Mapping[str, tuple[int, int]]) -> tuple[float, str]:

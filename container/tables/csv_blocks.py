@@ -14,6 +14,7 @@ _TAIL_BYTES = 1 << 16
 _PART_BYTES = 1 << 20
 _LISTED_COLUMNS = 20
 _SHOWN_CHARACTERS = 40
+_DELIMITER_FIX = "Separate the cells by commas in CSV, by tabs in TSV."
 _QUOTES_FIX = (
     "Begin and end a cell that contains quotes with a quote, and write each quote inside it as two quotes. "
     "Also look for a missing quote in the cells before and after it."
@@ -85,7 +86,8 @@ class Block:
                 f"the cell begins with a quote, and a later quote in it is followed by {follows!r}, not by a delimiter "
                 "or a line end"
             )
-            raise ContractError(f"{self._cell_at(self._opening())}: {cause}", _QUOTES_FIX)
+            fix = f"{_DELIMITER_FIX} {_QUOTES_FIX}" if follows in ",;|\t" else _QUOTES_FIX
+            raise ContractError(f"{self._cell_at(self._opening())}: {cause}", fix)
         if self.is_last and len(self._quotes) % 2:
             cause = "the cell begins with a quote that is never closed"
             raise ContractError(f"{self._cell_at(self._opening())}: {cause}", _QUOTES_FIX)

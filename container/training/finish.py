@@ -132,7 +132,7 @@ def _run_facts(
         "parallelism": str(ranks.degrees),
         "optimizer steps": state.step,
         "epochs": state.history[-1]["epoch"] if state.history else state.epoch,
-        "stopped early": state.stopped_early,
+        "stopped early": state.stopped_before(job.hp.max_epochs),
         "skipped steps": state.skipped,
         "weights": trained.weights,
         "seconds": round(job.timeline.elapsed(), 1),

@@ -133,7 +133,7 @@ class Trainer:
             self._profiler.close()
         self._job.timeline.mark("train")
         self._log_validation_share()
-        if state.stopped_early:
+        if state.stopped_before(schedule.max_epochs):
             logger.info(
                 "early stop after %.2f epochs: %s has not been better than %.6g (step %s) for %d epochs",
                 schedule.progress(state), self._early.metric, state.best_value, state.best_step,

@@ -62,7 +62,7 @@ class _Network:
         assert newest is not None, "the network is trained"
         state = TrainingState(**newest.content["state"])
         checkpoint, weights = choose_weights(job.hp, store, state)
-        logger.info("%s: evaluating %s", member.name, weights)
+        logger.info("%s: evaluating the weights: %s", member.name, weights)
         return cls(member, store, state, checkpoint, weights)
 
 

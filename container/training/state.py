@@ -39,6 +39,10 @@ class TrainingState:
         """Return the epochs (fractional) trained at the newest validation; 0 before the first."""
         return next((entry["epoch"] for entry in reversed(self.history) if entry["step"] == self.validated_step), 0.0)
 
+    def stopped_before(self, max_epochs: int) -> bool:
+        """Return whether patience ended training before its last epoch."""
+        return self.stopped_early and self.epoch < max_epochs
+
 
 @dataclass(frozen=True)
 class ValidationSchedule:

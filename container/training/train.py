@@ -84,7 +84,7 @@ def train_and_predict(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFla
     store = CheckpointStore(job.paths.checkpoints, keep=job.hp.keep_checkpoints, device=ranks.device)
     state, val_logits = _train(job, ranks, store, data=data, stop=stop)
     checkpoint, weights = choose_weights(job.hp, store, state)
-    logger.info("evaluating and saving %s", weights)
+    logger.info("evaluating and saving the weights: %s", weights)
     execution = exact_execution(job.hp, ranks, build_model(job.hp, data.prepared, pretrained=False), data=data)
     store.load_weights(checkpoint, execution.module)
     exact = precision_of(job.hp, ranks.device) == torch.float32 and not job.hp.tf32

@@ -176,7 +176,7 @@ def test_what_was_cut_and_imputed_is_listed_with_its_share(tmp_path):
     text = Page(markup).text
     assert "chat was truncated in 10.0% of train" in text
     assert "price was missing and imputed in 31.0% of train" in text
-    assert "color has a category that does not occur in train in 10.0% of test" in text
+    assert "color has categories that do not occur in train: 10.0% of test" in text
     assert "None: no value was missing" in Page(report(tmp_path, two_splits())).text
 
 

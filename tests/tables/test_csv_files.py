@@ -228,6 +228,14 @@ def test_another_delimiter_is_named(tmp_path: Path, name: str, header: str) -> N
     assert "by commas in CSV files and requests, by tabs in TSV files" in caught.value.fix
 
 
+@pytest.mark.parametrize(("delimiter", "is_named"), [(";", True), ("|", True), ("x", False)])
+def test_another_delimiter_between_quoted_cells_is_named(tmp_path: Path, delimiter: str, is_named: bool) -> None:
+    path = write(tmp_path, f'"id"{delimiter}"text"\n"1"{delimiter}"a"\n')
+    with pytest.raises(ContractError, match="is followed by") as caught:
+        list(iter_tables([path], ["id"], rows_per_batch=1))
+    assert ("Separate the cells by commas in CSV, by tabs in TSV." in caught.value.fix) == is_named
+
+
 def test_rows_of_part_files_without_a_header_count_from_the_first_line(tmp_path: Path) -> None:
     path = write(tmp_path, '1,a\n2,"b\n')
     parts = find_part_files(tmp_path, signature=["id", "text"], scratch=tmp_path)

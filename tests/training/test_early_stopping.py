@@ -93,3 +93,19 @@ def test_the_log_says_that_a_checkpoint_has_more_epochs_than_a_lower_max_epochs(
         with caplog.at_level(logging.INFO):
             train_and_predict(job, ranks, data=JobData.open(job), stop=StopFlag())
         assert (sentence in caplog.messages) == is_said
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize(("max_epochs", "stopped"), [(2, False), (3, True)])
+def test_patience_that_ends_with_the_last_epoch_is_no_early_stop(tmp_path, monkeypatch, caplog, max_epochs, stopped):
+    caplog.set_level("INFO")
+    settings = {"encoder_config": ONE_LAYER, "val_check_interval": 1.0, "early_stop_patience": 1}
+    paths = write_job(tmp_path, overrides={**settings, "max_epochs": max_epochs, "early_stop_metric": "val/loss"})
+    hp = load_hyperparameters(paths)
+    job = Job(paths, hp, Scratch(paths.root), prepare_data(paths, hp).folder)
+    losses = iter([0.5, 0.6])
+    monkeypatch.setattr(loop, "weighted_log_loss", lambda *_: next(losses))
+    ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
+    state = train_and_predict(job, ranks, data=JobData.open(job), stop=StopFlag()).state
+    assert (state.epoch, state.stopped_before(hp.max_epochs)) == (2, stopped)
+    assert ("early stop after" in caplog.text) == stopped

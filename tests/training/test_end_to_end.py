@@ -164,7 +164,7 @@ def test_the_onnx_predictor_needs_no_torch(job):
 
 
 def test_the_report_says_which_weights_were_evaluated(job):
-    said = re.search(r"evaluating and saving (the best by .*)", job.log).group(1)
+    said = re.search(r"evaluating and saving the weights: (the best by .*)", job.log).group(1)
     assert said.split(",")[0] in (job.paths.output_data / "report.html").read_text()
 
 
