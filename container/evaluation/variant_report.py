@@ -42,7 +42,7 @@ class VariantReport:
             return f"model.{self.name}.onnx is not written: {self.reason}"
         measured = (
             f"{self.num_bytes / 1e6:.1f} MB; on {self.records} val records probabilities differ by at most "
-            f"{self.max_difference:.1e}, {self.mean_difference:.1e} on average, AUROC by {self.auroc_difference:+.5f}"
+            f"{self.max_difference:.1e}, {self.mean_difference:.1e} on average, AUROC by {self.auroc_difference:+z.5f}"
         )
         return f"model.{self.name}.onnx{'' if self.written else f' is not written: {self.reason}'} ({measured})"
 
