@@ -82,6 +82,7 @@ def test_every_setting_is_in_a_group_of_the_reference_page():
 
 RISKS = ("smooth_factor", "smooth_rows", "count_threshold", "risk_table_folds")
 FIT = {"smooth_factor": 0.1, "smooth_rows": 2.0, "count_threshold": 2, "risk_table_folds": 3}
+CNN = {"model_class": "multimodal_cnn", "dropout": 0.3, "encoder_config": {}}
 GIVEN = {"risk_tables": {"color": {"risk": {}, "default": 0.5}}}
 
 
@@ -94,8 +95,8 @@ def named(**values):
     [
         ({**TWO_TEXTS, "text_processing_steps": ["tokenizer"]}, ["text_processing_steps"]),
         ({"text_processing_steps": ["tokenizer"]}, []),
-        ({"model_class": "multimodal_cnn", "dropout": 0.3, "tab_field_list": [], "cat_field_list": []}, ["dropout"]),
-        ({"model_class": "multimodal_cnn", "dropout": 0.3}, []),
+        ({**CNN, "tab_field_list": [], "cat_field_list": []}, ["dropout"]),
+        (CNN, []),
         ({**FIT, **GIVEN}, list(RISKS)),
         ({**FIT, **GIVEN, "cat_field_list": ["color", "size"]}, []),
         ({"imputation_strategy": "mode", "imputation_dict": {"price": 1.0, "quantity": 1.0}}, ["imputation_strategy"]),
