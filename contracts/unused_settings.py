@@ -7,9 +7,11 @@ from contracts.declaration import Need
 from contracts.hyperparameters import Hyperparameters
 from contracts.spelling import did_you_mean
 
-# Settings of a transformer that its word embeddings depend on.
+# Settings of a transformer that its word embeddings depend on; the heads must divide their size.
 _OF_WORD_EMBEDDINGS = frozenset(
-    {"model_type", "vocab_size", "hidden_size", "dim", "embedding_size", "initializer_range", "pad_token_id"}
+    """
+    model_type vocab_size hidden_size dim embedding_size num_attention_heads n_heads initializer_range pad_token_id
+    """.split()  # noqa: SIM905
 )
 
 
