@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,6 +21,7 @@ from onnx_ir import Graph
 from onnx_ir.passes.common import DeduplicateInitializersPass
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.onnx import ONNXProgram
 
 from container.companion.blend import Blend, BlendedCompanion
 from container.companion.graph import LOGITS
@@ -27,6 +29,7 @@ from container.data.batch import PackedBatch
 from container.data.records import PackedArrays, pad_text
 from container.decision.decision import Decision
 from container.export.decision_layer import DecisionLayer
+from container.export.repeated_layers import calls_of_layers, insert
 from container.models.ensemble import Network
 from container.processes import without_collection
 from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR
@@ -217,23 +220,21 @@ def _write(
     blend = None if companion is None else companion.blend
     try:
         with silenced():
-            program = torch.onnx.export(
-                _Probabilities(model, len(hp.text_fields), decision=decision, blend=blend).eval(),
-                tuple(inputs),
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=names,
-                output_names=[ONNX_OUTPUT],
-                dynamic_shapes={"inputs": tuple(dynamic)},
-                verbose=False,
-            )
+            with calls_of_layers(model, _trace) as functions:
+                program = _trace(
+                    _Probabilities(model, len(hp.text_fields), decision=decision, blend=blend),
+                    tuple(inputs),
+                    {"inputs": tuple(dynamic)},
+                    input_names=names,
+                    output_names=[ONNX_OUTPUT],
+                )
+            insert(functions, program.model)
     except Exception as error:
         families = sorted({branch.encoder.kind for branch in model.branches.values()})
         raise ContractError(
             f"model.onnx: an encoder of the family {' or '.join(families)} cannot be exported: {first_line(error)}",
             "Use an encoder of another family (bert, roberta, distilbert, electra, albert, modernbert, mpnet).",
         ) from error
-    assert program is not None
     # The tracer stores a stack trace, with paths of this machine, in every node.
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()
@@ -246,6 +247,29 @@ def _write(
     program.save(path, external_data=num_bytes > LARGEST_FILE)
     if companion is not None:
         _insert(companion.companion.graph, path)
+
+
+def _trace(
+    module: nn.Module,
+    inputs: tuple[Tensor, ...],
+    dynamic_shapes: Any,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+) -> ONNXProgram:
+    """Trace a module, without optimizing its graph."""
+    program = torch.onnx.export(
+        module.eval(),
+        inputs,
+        dynamo=True,
+        opset_version=OPSET,
+        input_names=input_names,
+        output_names=output_names,
+        dynamic_shapes=dynamic_shapes,
+        optimize=False,
+        verbose=False,
+    )
+    assert program is not None
+    return program
 
 
 def _insert(companion: onnx.ModelProto, path: Path) -> None:

@@ -134,17 +134,20 @@ class DenseLayout:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
         # onnxruntime's optimizer recognizes attention by exactly these operations (export/variants.py).
-        if window not in self.biases:
-            self.biases[window] = self._bias(window, query.dtype)
         divisor = query.shape[-1] ** 0.5 if scale is None else 1 / scale
-        scores = query.matmul(key.transpose(-1, -2)) / divisor + self.biases[window]  # [S, heads, T, T]
+        scores = query.matmul(key.transpose(-1, -2)) / divisor + self.bias(window, query.dtype)  # [S, heads, T, T]
         return scores.softmax(-1).matmul(value)
 
     def first_tokens(self, hidden: Tensor) -> Tensor:
         return hidden[:, :1]
 
-    def _bias(self, window: int | None, dtype: torch.dtype) -> Tensor:
+    def bias(self, window: int | None, dtype: torch.dtype) -> Tensor:
         """Return 0 for an attended token and a large negative number for another. [S, 1, 1 or T, T]"""
+        if window not in self.biases:
+            self.biases[window] = self._bias(window, dtype)
+        return self.biases[window]
+
+    def _bias(self, window: int | None, dtype: torch.dtype) -> Tensor:
         hidden = 1 - self.mask.unsqueeze(1).unsqueeze(2).to(dtype)  # [S, 1, 1, T]
         if window is not None:
             far = (~_band(self.mask.shape[1], window, self.mask.device)).to(dtype)

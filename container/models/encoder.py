@@ -86,6 +86,7 @@ class TextEncoder(nn.Module):
         """Make the last layer compute every token, which only a pooler that reads first tokens does not need."""
         if self._first_tokens is not None:
             self._first_tokens.remove()
+            self._first_tokens = None
 
     @property
     def kind(self) -> str:
@@ -97,6 +98,12 @@ class TextEncoder(nn.Module):
         """Return the backbone's layers in order; None if they are not known or share one set of weights."""
         family = encoder_family(self.kind)
         return encoder_layers(self.backbone, family) if family.has_own_layers else None
+
+    @property
+    def repeated_layers(self) -> list[nn.Module]:
+        """Return the layers that compute the same function of hidden states, layout and their weights."""
+        layers = list(self.layers or ()) if encoder_family(self.kind).equal_layers else []
+        return layers if self._first_tokens is None else layers[:-1]
 
     def forward(self, text: PackedText) -> Tensor:
         """Return a vector per chunk. [S, d]"""

@@ -30,6 +30,7 @@ class EncoderFamily:
         sequence_parallel: norms and dropout lie between the split matrices, and one module runs each layer.
         attention: module of a layer after which the layer computes each token alone. It gets the layout, and returns a
             tuple of hidden states and weights. None = a layer has no such module.
+        equal_layers: the layers differ in their weights only, and need only hidden states and the layout.
     """
 
     packed: bool
@@ -38,6 +39,7 @@ class EncoderFamily:
     tensor_plan: Mapping[str, Split] = field(default_factory=dict)
     sequence_parallel: bool = False
     attention: str | None = None
+    equal_layers: bool = False
 
     @property
     def has_own_layers(self) -> bool:
@@ -71,6 +73,7 @@ _BERT_LIKE = EncoderFamily(
     ),
     sequence_parallel=True,
     attention="attention",
+    equal_layers=True,
 )
 FAMILIES: Mapping[str, EncoderFamily] = {
     "bert": _BERT_LIKE,
@@ -86,6 +89,7 @@ FAMILIES: Mapping[str, EncoderFamily] = {
             rows=["attention.out_lin", "ffn.lin2"],
         ),
         sequence_parallel=True,
+        equal_layers=True,
     ),
     "electra": _BERT_LIKE,
     # No INPUT: its attention module adds the residual itself and needs the hidden states unchanged.

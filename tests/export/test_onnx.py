@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 import torch
 from onnx_ir.serde import deserialize_model, serialize_model
+from transformers.models.bert.modeling_bert import BertLayer
 
 from container.data.batch import PackedBatch
 from container.data.split import PreparedSplit
@@ -23,6 +24,7 @@ from container.export.onnx import OnnxReport, check_parity, export_onnx
 from container.models.attention import DenseLayout
 from container.models.build import build_classifier
 from container.models.classifier import Classifier
+from container.models.families import encoder_family
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
@@ -102,9 +104,12 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Export
 
 def _build(case: Case, folder: Path, **values: Any) -> tuple[Hyperparameters, Classifier]:
     hp = hyperparameters(model_class=case.model_class, num_classes=case.num_classes, **values)
-    layers = {"num_hidden_layers": 1, "n_layers": 1}
-    files = [write_config(folder / family, family, **layers) for family in case.families if family != "modernbert"]
-    files = files or [write_config(folder / "modernbert", "modernbert", num_hidden_layers=2)]  # a global, a local one
+    # Two of three equal layers are traced once; the last one computes first tokens only. ModernBERT: a global, a local.
+    layers = {family: 3 if encoder_family(family).equal_layers else 1 for family in case.families} | {"modernbert": 2}
+    files = [
+        write_config(folder / family, family, num_hidden_layers=layers[family], n_layers=layers[family])
+        for family in case.families
+    ]
     return hp, build_classifier(hp, files, tabular_dim=case.tabular_dim, numeric_transform=case.transform)
 
 
@@ -265,6 +270,20 @@ def test_an_encoder_that_cannot_be_exported_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.onnx, "export", fail)
     with pytest.raises(ContractError, match="of the family lstm cannot be exported: no operator"):
         export_onnx(model, hp, tmp_path / "model.onnx", samples=[_batch(CASES["lstm"], [[5]])])
+
+
+def test_a_deeper_encoder_is_not_traced_more_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    traced, forward = [], BertLayer.forward
+    monkeypatch.setattr(BertLayer, "forward", lambda layer, *args, **named: (
+        traced[-1].add(id(layer)) if torch.compiler.is_exporting() else None, forward(layer, *args, **named)
+    )[1])  # fmt: skip
+    for depth in (3, 6):
+        traced.append(set[int]())
+        hp = hyperparameters(model_class="bert", num_classes=2)
+        files = [write_config(tmp_path / str(depth), "bert", num_hidden_layers=depth)]
+        model = build_classifier(hp, files, tabular_dim=0, numeric_transform=standard_transform(0))
+        export_onnx(model, hp, tmp_path / "model.onnx", samples=[packed_batch([[5, 9]])])
+    assert [len(each) for each in traced] == [2, 2]  # one of the equal layers, and the last
 
 
 def test_exporting_leaves_the_model_as_it_was(tmp_path: Path) -> None:
