@@ -72,7 +72,10 @@ class ServingSettings(RecordSettings):
         default=None, description="Serve model.fused.onnx or model.int8.onnx, if the job kept it."
     )
     serving_threads: int | None = Field(
-        default=None, ge=1, le=1_024, description="Threads of ONNX Runtime. Default: one per core."
+        default=None,
+        ge=1,
+        le=1_024,
+        description="Threads of ONNX Runtime, at most one per core. Default: one per core.",
     )
     serving_concurrency: int = Field(
         default=240,  # a hard limit of 1,024 descriptors suffices

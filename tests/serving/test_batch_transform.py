@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 
 import numpy as np
@@ -129,6 +130,16 @@ def test_a_request_may_have_more_than_ten_thousand_records(transform_server):
 def test_a_server_whose_csv_columns_lack_one_of_the_model_does_not_start(trained_job):
     with pytest.raises(ContractError, match="SERVING_CSV_COLUMNS: column 'color' is missing"):
         ServedModel.load(trained_job.model, ServingSettings(serving_csv_columns=("chat", "price", "quantity")))
+
+
+@pytest.mark.slow
+def test_a_model_uses_at_most_one_thread_per_core_and_says_so(trained_job, caplog, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    before = len(os.listdir("/proc/self/task"))
+    model = ServedModel.load(trained_job.model, ServingSettings(serving_threads=1_024))
+    assert model.feature_inputs  # keeps its threads alive
+    assert len(os.listdir("/proc/self/task")) - before < 10
+    assert "SERVING_THREADS is 1024, but this machine has 3 cores: the model uses 3" in caplog.text
 
 
 # The parameters of a transform
