@@ -29,7 +29,7 @@ from container.data.batch import PackedBatch
 from container.data.records import PackedArrays, pad_text
 from container.decision.decision import Decision
 from container.export.decision_layer import DecisionLayer
-from container.export.repeated_layers import calls_of_layers, insert
+from container.export.repeated_layers import calls_of_layers, inline_layers
 from container.models.ensemble import Network
 from container.processes import without_collection
 from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR
@@ -228,7 +228,7 @@ def _write(
                     input_names=names,
                     output_names=[ONNX_OUTPUT],
                 )
-            insert(functions, program.model)
+            inline_layers(functions, program.model)
     except Exception as error:
         families = sorted({branch.encoder.kind for branch in model.branches.values()})
         raise ContractError(

@@ -33,7 +33,7 @@ def calls_of_layers(model: Network, trace: Trace) -> Iterator[list[onnx_ir.Funct
         trace: traces a module with the inputs and their dynamic dimensions, without optimizing the graph.
 
     Yields:
-        The functions, for `insert`.
+        The functions, for `inline_layers`.
     """
     functions: dict[str, onnx_ir.Function] = {}  # by the encoder's config
     replaced: list[nn.Module] = []
@@ -51,7 +51,7 @@ def calls_of_layers(model: Network, trace: Trace) -> Iterator[list[onnx_ir.Funct
             del layer.forward
 
 
-def insert(functions: list[onnx_ir.Function], model: onnx_ir.Model) -> None:
+def inline_layers(functions: list[onnx_ir.Function], model: onnx_ir.Model) -> None:
     """Optimize the graph of `model` and the functions that it calls, and replace the calls by the functions' nodes."""
     model.functions.update({function.identifier(): function for function in functions})
     optimizer.optimize(model, inline=False)  # every function once, not the nodes of every layer
