@@ -20,6 +20,7 @@ from container.models.encoder import TextEncoder
 from container.models.ensemble import Network
 
 _DOMAIN = "repeated_layers"
+_FEWEST = 3  # equal layers; a trace of one takes as long as the traces of two in the graph
 Trace = Callable[[nn.Module, tuple[Tensor, ...], tuple[dict[int, Dim], ...]], ONNXProgram]
 
 
@@ -35,17 +36,21 @@ def calls_of_layers(model: Network, trace: Trace) -> Iterator[list[onnx_ir.Funct
     Yields:
         The functions, for `inline_layers`.
     """
-    functions: dict[str, onnx_ir.Function] = {}  # by the encoder's config
+    equal: dict[tuple[int, str], list[nn.Module]] = {}  # by the encoder's width and config
+    for encoder in (module for module in model.modules() if isinstance(module, TextEncoder)):
+        kind = encoder.width, encoder.backbone.config.to_json_string()
+        equal.setdefault(kind, []).extend(encoder.repeated_layers)
+    functions: list[onnx_ir.Function] = []
     replaced: list[nn.Module] = []
     try:
-        for encoder in (module for module in model.modules() if isinstance(module, TextEncoder)):
-            config = encoder.backbone.config.to_json_string()
-            for layer in encoder.repeated_layers:
-                if config not in functions:
-                    functions[config] = _function(layer, encoder.width, name=f"layer_{len(functions)}", trace=trace)
-                layer.forward = _Call(layer, functions[config].name)
+        for (width, _), layers in equal.items():
+            if len(layers) < _FEWEST:
+                continue
+            functions.append(_function(layers[0], width, name=f"layer_{len(functions)}", trace=trace))
+            for layer in layers:
+                layer.forward = _Call(layer, functions[-1].name)
                 replaced.append(layer)
-        yield list(functions.values())
+        yield functions
     finally:
         for layer in replaced:
             del layer.forward

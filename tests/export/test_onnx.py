@@ -104,8 +104,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Export
 
 def _build(case: Case, folder: Path, **values: Any) -> tuple[Hyperparameters, Classifier]:
     hp = hyperparameters(model_class=case.model_class, num_classes=case.num_classes, **values)
-    # Two of three equal layers are traced once; the last one computes first tokens only. ModernBERT: a global, a local.
-    layers = {family: 3 if encoder_family(family).equal_layers else 1 for family in case.families} | {"modernbert": 2}
+    # Three equal layers are traced once; the last one computes first tokens only. ModernBERT: a global, a local layer.
+    layers = {family: 4 if encoder_family(family).equal_layers else 1 for family in case.families} | {"modernbert": 2}
     files = [
         write_config(folder / family, family, num_hidden_layers=layers[family], n_layers=layers[family])
         for family in case.families
@@ -277,7 +277,7 @@ def test_a_deeper_encoder_is_not_traced_more_often(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(BertLayer, "forward", lambda layer, *args, **named: (
         traced[-1].add(id(layer)) if torch.compiler.is_exporting() else None, forward(layer, *args, **named)
     )[1])  # fmt: skip
-    for depth in (3, 6):
+    for depth in (4, 7):
         traced.append(set[int]())
         hp = hyperparameters(model_class="bert", num_classes=2)
         files = [write_config(tmp_path / str(depth), "bert", num_hidden_layers=depth)]
