@@ -1,6 +1,7 @@
 """Build encoders of known shapes with random weights, and random chats for them, without input files."""
 
 import json
+import math
 import statistics
 import time
 from dataclasses import dataclass
@@ -38,13 +39,20 @@ class Shape:
         """Return P, the parameters of the layers: attention, a feed-forward of 4 widths, biases and two norms."""
         return self.layers * (12 * self.width**2 + 13 * self.width)
 
-    def flops(self, lengths: tuple[int, ...]) -> float:
+    def flops(self, lengths: tuple[int, ...], *, first_tokens_only: bool = False) -> float:
         """Return the FLOP of forward and backward for chunks of `lengths` tokens: (6 P + 12 L h s) per token.
 
         s = sum(s_i^2) / sum(s_i) is the mean number of tokens that a token attends to. Recomputation is not counted.
+
+        Args:
+            first_tokens_only: the last layer computes keys and values of every token, and the rest for first tokens.
         """
         squares = sum(length**2 for length in lengths)
-        return 6 * self.layer_parameters * sum(lengths) + 12 * self.layers * self.width * squares
+        every = 6 * self.layer_parameters * sum(lengths) + 12 * self.layers * self.width * squares
+        if not first_tokens_only:
+            return every
+        of_others = sum(lengths) - len(lengths), 10 * self.width**2 + 11 * self.width  # tokens, parameters
+        return every - 6 * math.prod(of_others) - 12 * self.width * (squares - sum(lengths))
 
     def gemm_rate(self, tokens: int, *, threads: int) -> float:
         """Measure the FLOP/s of a layer's products on the CPU, for 3 s: y = x W', dx = dy W, dw = dy' x."""

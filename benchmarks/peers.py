@@ -94,7 +94,7 @@ def main() -> int:
             results[name].append(job)
         lengths = _lengths(arguments.work, texts)
         flops = dict.fromkeys(systems, shape.flops(tuple(map(sum, lengths))) / len(lengths))
-        flops |= dict.fromkeys(ours, shape.flops(sum(lengths, ())) / len(lengths))
+        flops |= dict.fromkeys(ours, shape.flops(sum(lengths, ()), first_tokens_only=True) / len(lengths))
         gemm.append(shape.gemm_rate(BATCH_SIZE * sum(map(sum, lengths)) // len(lengths), threads=THREADS))
     _print(results, gemm, flops)
     return 0

@@ -7,8 +7,8 @@ transformers passes to every attention layer, with `sliding_window` for layers t
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PretrainedConfig
 from transformers.masking_utils import AttentionMaskInterface
 
 from container.data.batch import PackedText
@@ -56,6 +56,10 @@ class Layout(Protocol):
         """Return the hidden states of each chunk's first token, [1, S, d] packed or [S, 1, d] dense."""
         ...
 
+    def from_first_tokens(self) -> "Layout":
+        """Return the layout whose queries are those of `first_tokens` only; it has no windows."""
+        ...
+
 
 @dataclass(frozen=True)
 class PackedLayout:
@@ -68,24 +72,30 @@ class PackedLayout:
         lengths: chunk lengths on the host. [S]
         longest: upper bound of the chunk lengths.
         flash: whether the device has the flash kernel.
+        first_only: only each chunk's first token has a query.
     """
 
     cu_seqlens: Tensor
     lengths: tuple[int, ...]
     longest: int
     flash: bool
+    first_only: bool = False
 
     @classmethod
     def of(cls, text: PackedText) -> "PackedLayout":
         return cls(text.cu_seqlens, text.lengths, rounded_length(max(text.lengths)), has_flash(text.cu_seqlens.device))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
+        assert not (self.first_only and window), "kernels count a window from the last query"
+        boundaries, longest = self.cu_seqlens, self.longest  # of the queries
+        if self.first_only:
+            boundaries, longest = torch.arange(len(boundaries), dtype=boundaries.dtype, device=boundaries.device), 1
         context = varlen_attention(
             query[0].transpose(0, 1),  # [N, heads, head_dim]
             key[0].transpose(0, 1),
             value[0].transpose(0, 1),
-            (self.cu_seqlens, self.cu_seqlens),
-            longest=(self.longest, self.longest),
+            (boundaries, self.cu_seqlens),
+            longest=(longest, self.longest),
             flash=self.flash,
             scale=scale,
             window=window,
@@ -98,6 +108,9 @@ class PackedLayout:
     def first_tokens(self, hidden: Tensor) -> Tensor:
         return hidden.index_select(1, self.cu_seqlens[:-1])
 
+    def from_first_tokens(self) -> "PackedLayout":
+        return replace(self, first_only=True)
+
     @torch.compiler.disable
     def _attend_by_chunk(
         self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None
@@ -108,7 +121,9 @@ class PackedLayout:
         widened = query.device.type == "cpu" and query.dtype != torch.float32
         dtype = torch.promote_types(query.dtype, torch.float32) if widened else query.dtype
         # Contiguous [heads, N, head_dim]: the kernel reads each head of a chunk from consecutive memory.
-        chunks = (tensor.to(dtype).contiguous().split(self.lengths, dim=2) for tensor in (query, key, value))
+        query_lengths = (1,) * len(self.lengths) if self.first_only else self.lengths
+        pairs = (query, query_lengths), (key, self.lengths), (value, self.lengths)
+        chunks = (tensor.to(dtype).contiguous().split(lengths, dim=2) for tensor, lengths in pairs)
         longest = max(self.lengths)
         band = None if window is None or longest - 1 <= window else _band(longest, window, query.device)
         contexts = []
@@ -141,6 +156,9 @@ class DenseLayout:
     def first_tokens(self, hidden: Tensor) -> Tensor:
         return hidden[:, :1]
 
+    def from_first_tokens(self) -> "DenseLayout":
+        return self
+
     def bias(self, window: int | None, dtype: torch.dtype) -> Tensor:
         """Return 0 for an attended token and a large negative number for another. [S, 1, 1 or T, T]"""
         if window not in self.biases:
@@ -156,15 +174,33 @@ class DenseLayout:
         return hidden * torch.finfo(dtype).min
 
 
-def compute_first_tokens_only(attention: nn.Module) -> RemovableHandle:
-    """Make the rest of a layer compute only each chunk's first token, by an `attention` that returns no others."""
-    return attention.register_forward_hook(_select_first_tokens, with_kwargs=True)
+def compute_first_tokens_only(attention: nn.Module, config: PretrainedConfig) -> Callable[[], None]:
+    """Make a layer compute only each chunk's first token, from the queries of its `attention` on.
+
+    The attention of first tokens to all tokens is transformers' cross-attention, with the same weights.
+
+    Returns:
+        A function that makes it compute every token again.
+    """
+    own = attention.get_submodule("self")
+    every_token = type(own)
+    with torch.device("meta"):
+        own.__class__ = type(type(attention)(config, is_cross_attention=True).get_submodule("self"))
+    hook = attention.register_forward_pre_hook(_query_first_tokens, with_kwargs=True)
+    return partial(_compute_every_token, own, every_token, hook)  # a copy of the layer gets a copy of its own
 
 
-def _select_first_tokens(
-    _: nn.Module, __: tuple[Any, ...], kwargs: dict[str, Any], output: tuple[Tensor, ...]
-) -> tuple[Tensor, ...]:
-    return kwargs["layout"].first_tokens(output[0]), *output[1:]
+def _compute_every_token(module: nn.Module, attention: type[nn.Module], hook: RemovableHandle) -> None:
+    module.__class__ = attention
+    hook.remove()
+
+
+def _query_first_tokens(
+    _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    (hidden, *others), layout = args, kwargs["layout"]
+    queries = {"encoder_hidden_states": hidden, "layout": layout.from_first_tokens()}
+    return (layout.first_tokens(hidden), *others), {**kwargs, **queries}
 
 
 def varlen_attention(

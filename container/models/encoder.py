@@ -1,11 +1,10 @@
 """Encode text: a Hugging Face backbone over packed chunks, and a pooler that returns one vector per chunk."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from container.data.batch import PackedText
@@ -78,15 +77,16 @@ class TextEncoder(nn.Module):
         self.pooler = pooler
         family = encoder_family(self.kind)
         layers = self.layers
-        self._first_tokens: RemovableHandle | None = None
+        self._every_token_again: Callable[[], None] | None = None
         if isinstance(pooler, Pooler) and packed and layers and family.attention:
-            self._first_tokens = compute_first_tokens_only(layers[-1].get_submodule(family.attention))
+            attention = layers[-1].get_submodule(family.attention)
+            self._every_token_again = compute_first_tokens_only(attention, backbone.config)
 
     def compute_every_token(self) -> None:
         """Make the last layer compute every token, which only a pooler that reads first tokens does not need."""
-        if self._first_tokens is not None:
-            self._first_tokens.remove()
-            self._first_tokens = None
+        if self._every_token_again is not None:
+            self._every_token_again()
+            self._every_token_again = None
 
     @property
     def kind(self) -> str:
@@ -103,7 +103,7 @@ class TextEncoder(nn.Module):
     def repeated_layers(self) -> list[nn.Module]:
         """Return the layers that compute the same function of hidden states, layout and their weights."""
         layers = list(self.layers or ()) if encoder_family(self.kind).equal_layers else []
-        return layers if self._first_tokens is None else layers[:-1]
+        return layers if self._every_token_again is None else layers[:-1]
 
     def forward(self, text: PackedText) -> Tensor:
         """Return a vector per chunk. [S, d]"""

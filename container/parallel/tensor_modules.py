@@ -42,12 +42,18 @@ def shared(parameter: Tensor, mesh: DeviceMesh) -> Tensor:
 
 
 def prepare_input(module: nn.Module, mesh: DeviceMesh, *, outside: Placement) -> None:
-    """Gather the first input of `module`, hidden states with placement `outside`, once for all its matrices."""
+    """Gather the inputs of `module`, hidden states with placement `outside`, once for all its matrices.
 
-    def hook(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return enter(args[0], mesh, outside), *args[1:]
+    These are its first input and, if its keys and values are not those of its queries, `encoder_hidden_states`.
+    """
 
-    module.register_forward_pre_hook(hook)
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        others = kwargs.get("encoder_hidden_states")
+        if others is not None:
+            kwargs = {**kwargs, "encoder_hidden_states": enter(others, mesh, outside)}
+        return (enter(args[0], mesh, outside), *args[1:]), kwargs
+
+    module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 def split_column_wise(

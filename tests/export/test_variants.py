@@ -94,12 +94,13 @@ def test_variants_take_the_same_inputs_and_give_nearly_the_same(tmp_path: Path, 
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_attention_gelu_and_norms_are_fused_in_every_layer_of_a_bert(tmp_path: Path) -> None:
+def test_gelu_norms_and_the_attention_of_every_token_are_fused_in_a_bert(tmp_path: Path) -> None:
     _, model, _ = exported(tmp_path, "bert")
     write_fused(tmp_path / "model.onnx", tmp_path / "fused.onnx", model)
     layers = model.branches["text"].encoder.backbone.config.num_hidden_layers
     found = operators(tmp_path / "fused.onnx")
-    assert found["Attention"] == found["BiasGelu"] == layers
+    assert found["Attention"] == layers - 1  # the last layer computes first tokens only
+    assert found["BiasGelu"] == layers
     assert found["SkipLayerNormalization"] == 2 * layers
     assert found["MatMul"] < operators(tmp_path / "model.onnx")["MatMul"]
 

@@ -126,13 +126,16 @@ def test_the_last_layer_computes_first_tokens_only_with_the_same_vectors_and_gra
     every.compute_every_token()
     rows = []
     for encoder in (only, every):
+        query = encoder.layers[-1].get_submodule("attention.self.query")
         norm = [module for module in encoder.layers[-1].modules() if isinstance(module, nn.LayerNorm)][-1]
-        norm.register_forward_hook(lambda _, __, output: rows.append(output.shape[1]))
+        for module in (query, norm):
+            module.register_forward_hook(lambda _, __, output: rows.append(output.shape[1]))
     text = packed_text(CHUNKS)
     dense = padded(text, pad=0)
     for encoder in (only, every):
         (encoder(text) + encoder.forward_dense(*dense)).square().sum().backward()
-    assert rows == [len(text.lengths), 1, len(text.tokens), MAX_LENGTH]
+    counts = [len(text.lengths), 1, len(text.tokens), MAX_LENGTH]
+    assert rows == [count for count in counts for _ in range(2)]
     torch.testing.assert_close(only(text), every(text), rtol=0, atol=1e-12)
     assert_same_gradients(only, every.backbone)
 
