@@ -233,6 +233,26 @@ def test_the_kernel_for_float32_gets_the_groups_of_queries_and_of_keys(monkeypat
     torch.testing.assert_close(found.flatten(1), queries.attend(*vectors, keys=keys, heads=2))
 
 
+def test_a_kernel_attends_from_first_tokens_as_the_loop_over_chunks_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kernel(*tensors: Tensor, longest: tuple[int, int], **_: Any) -> Tensor:
+        assert longest == (1, 64)
+        *tensors, (of_queries, of_keys) = tensors
+        groups = zip(*(
+            tensor.transpose(0, 1).tensor_split(at[1:-1].long(), dim=1)
+            for tensor, at in zip(tensors, (of_queries, of_keys, of_keys))
+        ))  # fmt: skip
+        contexts = [torch.nn.functional.scaled_dot_product_attention(*group) for group in groups]
+        return torch.cat(contexts, dim=1).transpose(0, 1)
+
+    text = packed_text(CHUNKS)
+    layout = PackedLayout.of(text).from_first_tokens()
+    query = torch.randn(1, 2, len(text.lengths), 8)
+    key, value = torch.randn(2, 1, 2, len(text.tokens), 8)
+    by_chunk = layout.attend(query, key, value, scale=None, window=None)
+    monkeypatch.setattr(attention, "varlen_attention", kernel)
+    torch.testing.assert_close(layout.attend(query, key, value, scale=None, window=None), by_chunk)
+
+
 class Kernels(TorchDispatchMode):
     """Records the attention operations of a block, by name, and with the arguments of their schema by name."""
 
@@ -267,6 +287,16 @@ def test_on_a_gpu_one_kernel_attends_inside_all_chunks_in_float32(tmp_path: Path
         encoder.token_states(packed_text(CHUNKS).to("meta")).sum().backward()
     expected = ["aten._efficient_attention_forward", "aten._efficient_attention_backward"]
     assert kernels.names == [name for name in expected for _ in range(layers)]
+
+
+def test_on_a_gpu_the_last_layer_has_a_query_of_each_first_token(tmp_path: Path) -> None:
+    encoder = build(tmp_path, "bert").float().to("meta")
+    text = packed_text(CHUNKS)
+    with Kernels() as kernels:
+        encoder(text.to("meta")).sum().backward()
+    assert_bounds_of_the_backward(kernels)
+    rows = [(given["query"].size(1), given["key"].size(1)) for given in kernels.arguments[:2]]
+    assert rows == [(len(text.tokens), len(text.tokens)), (len(text.lengths), len(text.tokens))]
 
 
 @pytest.mark.parametrize("chunks", [[[5]], [[5, 64], [1]], [[7, 30], [60], [2]]], ids=str)
