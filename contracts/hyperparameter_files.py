@@ -22,6 +22,13 @@ from contracts.spelling import did_you_mean
 from contracts.tuning_space import check_tuning, set_by_search
 
 ALIASES = {"chunk_truncate": "chunk_trancate"}
+_NAMES_ELSEWHERE = {  # in other trainers, for the names that did_you_mean does not find
+    "learning_rate": "lr",
+    "num_train_epochs": "max_epochs",
+    "per_device_train_batch_size": "batch_size",
+    "max_seq_length": "max_sen_len",
+    "max_length": "max_sen_len",
+}
 TUNER_METRIC = "_tuning_objective_metric"  # SageMaker's tuner adds it to the hyperparameters of its training jobs
 DROPPED = (TUNER_METRIC, "_comment", "_comments")
 _OBJECT = 'Write a JSON object in UTF-8, such as {"max_epochs": 3}.'
@@ -290,7 +297,8 @@ def _missing(names: list[str], origin: Mapping[str, Path], *, others: int, valid
 
 
 def _unknown(key: str, path: Path | None) -> ContractError:
-    hint = did_you_mean(key, [*Hyperparameters.model_fields, *ALIASES])
+    name = _NAMES_ELSEWHERE.get(key)
+    hint = f"; did you mean {name!r}?" if name else did_you_mean(key, [*Hyperparameters.model_fields, *ALIASES])
     return ContractError(
         f"{key if key.isidentifier() else shown(key)}: unknown hyperparameter{f' in {path}' if path else ''}{hint}",
         "Correct the name or remove it; docs/hyperparameters.md lists all of them.",

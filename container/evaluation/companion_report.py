@@ -40,7 +40,8 @@ class CompanionReport:
     def __str__(self) -> str:
         if self.factors is None:
             return f"companion: none, because {self.reason}"
-        figures = f"val log loss improves by {self.improvement:.5f}, standard error {self.standard_error:.5f}"
+        change = f"{-self.improvement:+.5f}, standard error {self.standard_error:.5f}"
+        figures = f"val log loss {change}, cross-fitted, compared with the network's logits times a factor"
         features = "" if self.uses_texts else " of the table alone"
         fitted = (
             f"{self.rounds} rounds on {self.rows} rows{features}, {self.num_bytes / 1e6:.1f} MB, {self.seconds:.1f} s"
@@ -74,8 +75,9 @@ def companion_section(report: CompanionReport, class_labels: Sequence[int | str]
         return CompanionSection([f"The model is the network alone: {report.reason}."], [])
     network, companion = report.factors
     change = (
-        f"On val, the blend decreases the log loss by {report.improvement:.4f} (standard error "
-        f"{report.standard_error:.4f}, cross-fitted, compared with a scaled network)"
+        f"On val, the blend changes the log loss by {-report.improvement:+.4f} (standard error "
+        f"{report.standard_error:.4f}), cross-fitted and compared with the network's logits times a factor that is "
+        "also fitted on val"
     )
     features = (
         "the table, and a linear score and the number of tokens of each text"

@@ -165,10 +165,11 @@ def scan_train(files: Sequence[Path], hp: Hyperparameters, columns: TableColumns
         rows = statistics.unlabelled_rows
         places = [row.rpartition("row ")[0] for row in rows]
         others = [row.removeprefix(place) for place, row in zip(places, rows[1:])]  # each file once
-        more = ["..."] if statistics.unlabelled > len(rows) else []
+        more = ["more rows"] if statistics.unlabelled > len(rows) else []
         raise ContractError(
             f"{rows[0]}, column {hp.label_name!r}: the label is missing; "
-            + "; ".join([f"{statistics.unlabelled} of {statistics.rows} training rows have no label", *others, *more]),
+            + "".join(f"also in {place}; " for place in [*others, *more])
+            + f"{statistics.unlabelled} of {statistics.rows} training rows have no label",
             "Label the rows or remove them, or set drop_unlabelled to true.",
         )
     if statistics.unlabelled:

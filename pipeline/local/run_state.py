@@ -110,7 +110,8 @@ class Run:
         report.write_text("\n".join(page) + "\n", encoding="utf-8")
         print(f"\n{table}\n\n{outcome}\nThe run took {seconds:.1f} s.\n\nReport: {report}")
         if REGISTRATION.name in self.records or (failure is None and not refused):
-            print(f"Serve the newest registered model: python -m pipeline serve --root {shlex.quote(str(self.root))}")
+            command = shlex.join([sys.executable, "-m", "pipeline", "serve", "--root", str(self.root)])
+            print(f"Serve the newest registered model: {command}")
         if failure and not refused:
             print(failure, file=sys.stderr)
 

@@ -235,6 +235,12 @@ def test_an_unknown_key_that_is_no_name_is_quoted(key, named):
         parse(**{key: 1})
 
 
+@pytest.mark.parametrize(("key", "name"), [("learning_rate", "lr"), ("num_train_epochs", "max_epochs"), ("lR", "lr")])
+def test_the_error_of_an_unknown_hyperparameter_suggests_the_one_that_is_meant(key: str, name: str) -> None:
+    with pytest.raises(ContractError, match=f"unknown hyperparameter; did you mean '{name}'"):
+        parse_hyperparameters({key: 1})
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -1,6 +1,7 @@
 """The commands that a run prints."""
 
 import json
+import sys
 
 from contracts.steps import PYTORCH_TRAINING, TRACKING
 from contracts.tracking import TRACKED
@@ -22,7 +23,7 @@ def run_under(root):
 
 def test_the_command_that_serves_a_model_quotes_a_root_with_a_space(tmp_path, capsys):
     run_under(tmp_path / "my run").finish(None, seconds=1.0)
-    assert f"python -m pipeline serve --root '{tmp_path}/my run'" in capsys.readouterr().out
+    assert f"{sys.executable} -m pipeline serve --root '{tmp_path}/my run'" in capsys.readouterr().out
 
 
 def test_the_command_that_sends_the_results_later_quotes_a_root_with_a_space(tmp_path, capsys):

@@ -96,8 +96,8 @@ def scan(folder: Path, labels: list[object], **given: object) -> object:
 def test_unlabelled_training_rows_are_counted_and_named(tmp_path: Path) -> None:
     with pytest.raises(ContractError) as caught:
         scan(tmp_path, [0, None, 1, None, 1])
-    assert "train.csv: row 2, column 'label': the label is missing; 2 of 5 training rows" in caught.value.cause
-    assert caught.value.cause.endswith("have no label; row 4")
+    assert "train.csv: row 2, column 'label': the label is missing; also in row 4; " in caught.value.cause
+    assert caught.value.cause.endswith("2 of 5 training rows have no label")
     assert "drop_unlabelled" in caught.value.fix
 
 
@@ -107,8 +107,8 @@ def test_the_error_of_an_unlabelled_row_names_each_file_once(tmp_path: Path) -> 
     with pytest.raises(ContractError) as caught:
         scan_train(files, hp, TableColumns.of(hp))
     assert caught.value.cause == (
-        f"{files[0]}: row 1, column 'label': the label is missing; 4 of 8 training rows have no label; row 3; "
-        f"{files[1]}: row 1; row 3"
+        f"{files[0]}: row 1, column 'label': the label is missing; also in row 3; "
+        f"also in {files[1]}: row 1; also in row 3; 4 of 8 training rows have no label"
     )
 
 
