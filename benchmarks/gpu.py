@@ -165,7 +165,8 @@ def measure(folder: Path, shape: Shape, mode: Mode, strategy: str, arguments: ar
     rates = []
     for i in range(WARMUP + arguments.steps):
         batch = batches[i % len(batches)]
-        counts = torch.tensor([float(batch.num_tokens), shape.flops(batch.texts[0].lengths)], dtype=torch.float64)
+        flops = shape.flops(batch.texts[0].lengths, first_tokens_only=not mode.padded)
+        counts = torch.tensor([float(batch.num_tokens), flops], dtype=torch.float64)
         step.ranks.sum(counts)
         started = _now(device)
         step(batch)

@@ -40,6 +40,7 @@ class CompanionReport:
     def __str__(self) -> str:
         if self.factors is None:
             return f"companion: none, because {self.reason}"
+        assert self.improvement is not None, "a blend was fitted"
         change = f"{-self.improvement:+.5f}, standard error {self.standard_error:.5f}"
         figures = f"val log loss {change}, cross-fitted, compared with the network's logits times a factor"
         features = "" if self.uses_texts else " of the table alone"
@@ -73,6 +74,7 @@ def companion_section(report: CompanionReport, class_labels: Sequence[int | str]
     """Describe the companion, and what each part of the model is worth."""
     if report.factors is None:
         return CompanionSection([f"The model is the network alone: {report.reason}."], [])
+    assert report.improvement is not None, "a blend was fitted"
     network, companion = report.factors
     change = (
         f"On val, the blend changes the log loss by {-report.improvement:+.4f} (standard error "

@@ -133,7 +133,7 @@ def check_parity(
 ) -> tuple[tuple[tuple[int, int, int], ...], float]:
     """Compare the file's probabilities with the packed forward of `model` on records of `samples`.
 
-    Each sample is compared as it is, two of its records with extra padding, and its first record alone.
+    Each sample is compared as it is, its first two records with extra padding, and its first record alone.
 
     Returns:
         (B, C, T) of the first text in each comparison, and the largest difference.
@@ -310,7 +310,7 @@ def _metadata(hp: Hyperparameters, decision: Decision) -> dict[str, str]:
 
 
 def _arrangements(hp: Hyperparameters, sample: PackedBatch) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
-    """Yield a sample padded tightly, then two of its records with an extra chunk and extra tokens, then its first."""
+    """Yield a sample padded tightly, its first two records with an extra chunk and extra tokens, and its first."""
     tight = []
     for text in sample.texts:
         packed = PackedArrays(

@@ -134,9 +134,9 @@ class _TextRun(nn.Module):
         self.begins, self.ends = blocks[0].begins, blocks[-1].ends
         self._incoming = _Incoming()
         whole = self.begins and self.ends
-        self.branch = branch if whole else restrict(branch, blocks, within=_branch_blocks("", branch, 0))
         if not whole:
             branch.encoder.compute_every_token()  # the text's end may be in another run
+        self.branch = branch if whole else restrict(branch, blocks, within=_branch_blocks("", branch, 0))
         if self.begins:
             word_embeddings(branch.encoder.backbone).register_forward_hook(self._incoming.anchor)
         else:

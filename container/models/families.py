@@ -28,8 +28,9 @@ class EncoderFamily:
         shared_layers: the layers share one set of weights.
         tensor_plan: how each module of a layer is split, by its name in the layer; empty = it cannot be split.
         sequence_parallel: norms and dropout lie between the split matrices, and one module runs each layer.
-        attention: module of a layer after which the layer computes each token alone. It gets the layout, and returns a
-            tuple of hidden states and weights. None = a layer has no such module.
+        attention: module of a layer after which the layer computes each token alone. It gets the layout, has its
+            matrices in a child `self`, and its class can also be built for cross-attention, with queries of other
+            hidden states than keys and values. None = a layer has no such module.
         equal_layers: the layers differ in their weights only, and need only hidden states and the layout.
     """
 

@@ -15,7 +15,7 @@ from container.models.dropout import Dropout
 from container.parallel.tensor_modules import gather, replace_forward, shared
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FilledLayout(PackedLayout):
     """A layout with a last chunk of filler tokens if the number of ranks does not divide the number of tokens.
 

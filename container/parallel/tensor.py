@@ -1,9 +1,10 @@
 """Tensor parallelism: split the matrices of each layer over the ranks of the "tp" axis by a plan per family.
 
-A layer costs two all-reduces of its activations forward, and two backward. Every rank computes the norms, dropout and
-residuals between the split matrices. With sequence parallelism, each rank computes them for its slice of the tokens,
-and each all-reduce becomes an all-gather and a reduce-scatter. Dropout masks are those of a single process if the
-ranks' generators have the same state; with slices, of one that computes every token of the last layer.
+A layer costs two all-reduces of its activations forward, and two backward (the last may have a third, for its queries).
+Every rank computes the norms, dropout and residuals between the split matrices. With sequence parallelism, each rank
+computes them for its slice of the tokens, and each all-reduce becomes an all-gather and a reduce-scatter. Dropout masks
+are those of a single process if the ranks' generators have the same state; with slices, of one that computes every
+token of the last layer.
 """
 
 from collections.abc import Mapping

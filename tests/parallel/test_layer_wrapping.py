@@ -112,12 +112,15 @@ def graphs(monkeypatch) -> Callable[[TextEncoder, list[list[int]]], int]:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_a_layer_has_one_graph_for_training_and_one_for_evaluation_whatever_the_lengths(graphs, tmp_path: Path, dtype):
+def test_layers_have_a_graph_for_training_and_one_for_evaluation_whatever_the_lengths(graphs, tmp_path: Path, dtype):
     files = write_config(tmp_path, "bert", max_position_embeddings=512)
     encoder = build_encoder(hyperparameters(max_sen_len=512).text_fields[0], files).to("meta", dtype)
     compile_layers(encoder, backend="eager")
-    batches = ([[5], [9, 3]], [[200], [7]], [[64, 64, 64], [300], [2], [2]], [[450]])
-    assert [graphs(encoder, chunk_lengths) for chunk_lengths in batches] == [2, 2, 2, 2]
+    batches = ([[5], [9, 3]], [[200], [7]], [[64, 64, 64], [300], [2], [2]], [[450], [1]])
+    of_layers = 2 + 2  # the last layer computes first tokens only
+    assert [graphs(encoder, chunk_lengths) for chunk_lengths in batches] == [of_layers] * 4
+    of_one_chunk = 2  # of the last layer: torch treats a size of 1 as a constant
+    assert [graphs(encoder, [[length]]) for length in (450, 7)] == [of_layers + of_one_chunk] * 2
 
 
 def test_two_encoders_that_differ_have_graphs_of_their_own(graphs, tmp_path: Path):
