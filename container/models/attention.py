@@ -39,24 +39,15 @@ _LENGTH_STEP = 64
 class Layout(Protocol):
     """Describe where the chunks of an encoder's input are."""
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        scale: float | None,
-        window: int | None,
-        first_only: bool = False,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
         """Attend from every token, or from first tokens, to the tokens of the same chunk.
 
         Args:
-            query, key, value: [1, heads, N, head_dim] packed, [S, heads, T, head_dim] dense; a query has the number of
-                tokens that it is from.
+            query: [1, heads, N, head_dim] packed, [S, heads, T, head_dim] dense; of first tokens, which have no window:
+                [1, heads, S, head_dim] and [S, heads, 1, head_dim].
+            key, value: [1, heads, N, head_dim] packed, [S, heads, T, head_dim] dense.
             scale: factor of the scores; None = 1 / sqrt(head_dim).
             window: largest distance to an attended token; None = the whole chunk.
-            first_only: the queries are those of `first_tokens`; not with a window.
 
         Returns:
             The context, in the shape of `query`.
@@ -90,19 +81,10 @@ class PackedLayout:
     def of(cls, text: PackedText) -> "PackedLayout":
         return cls(text.cu_seqlens, text.lengths, rounded_length(max(text.lengths)), has_flash(text.cu_seqlens.device))
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        scale: float | None,
-        window: int | None,
-        first_only: bool = False,
-    ) -> Tensor:
-        assert not (first_only and window), "kernels count a window from the last query"
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
         boundaries, longest = self.cu_seqlens, self.longest  # of the queries
-        if first_only:
+        if query.shape[2] < key.shape[2]:
+            assert window is None, "kernels count a window from the last query"
             boundaries, longest = torch.arange(len(boundaries), dtype=boundaries.dtype, device=boundaries.device), 1
         context = varlen_attention(
             query[0].transpose(0, 1),  # [N, heads, head_dim]
@@ -117,14 +99,14 @@ class PackedLayout:
         if context is not None:
             return context.transpose(0, 1).unsqueeze(0)
         # torch.compiler.disable has types for functions only.
-        return self._attend_by_chunk(query, key, value, scale=scale, window=window, first_only=first_only)  # pyright: ignore[reportAttributeAccessIssue]
+        return self._attend_by_chunk(query, key, value, scale=scale, window=window)  # pyright: ignore[reportAttributeAccessIssue]
 
     def first_tokens(self, hidden: Tensor) -> Tensor:
         return hidden.index_select(1, self.cu_seqlens[:-1])
 
     @torch.compiler.disable
     def _attend_by_chunk(
-        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None, first_only: bool
+        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None
     ) -> Tensor:
         """Call the kernel once per chunk; on CPU faster than padded buckets of lengths (docs/benchmarks.md)."""
         warn_if_slow(query, window=window)
@@ -132,7 +114,7 @@ class PackedLayout:
         widened = query.device.type == "cpu" and query.dtype != torch.float32
         dtype = torch.promote_types(query.dtype, torch.float32) if widened else query.dtype
         # Contiguous [heads, N, head_dim]: the kernel reads each head of a chunk from consecutive memory.
-        query_lengths = (1,) * len(self.lengths) if first_only else self.lengths
+        query_lengths = (1,) * len(self.lengths) if query.shape[2] < key.shape[2] else self.lengths
         pairs = (query, query_lengths), (key, self.lengths), (value, self.lengths)
         chunks = (tensor.to(dtype).contiguous().split(lengths, dim=2) for tensor, lengths in pairs)
         longest = max(self.lengths)
@@ -158,17 +140,7 @@ class DenseLayout:
     mask: Tensor
     biases: dict[int | None, Tensor] = field(default_factory=dict)
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        scale: float | None,
-        window: int | None,
-        first_only: bool = False,
-    ) -> Tensor:
-        assert not (first_only and window), "a window's bias is for queries of every token"
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
         # onnxruntime's optimizer recognizes attention by exactly these operations (export/variants.py).
         divisor = query.shape[-1] ** 0.5 if scale is None else 1 / scale
         scores = query.matmul(key.transpose(-1, -2)) / divisor + self.bias(window, query.dtype)  # [S, heads, T or 1, T]
@@ -217,7 +189,7 @@ def _query_first_tokens(
     _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     (hidden, *others), layout = args, kwargs["layout"]
-    return (layout.first_tokens(hidden), *others), {**kwargs, "encoder_hidden_states": hidden, "first_only": True}
+    return (layout.first_tokens(hidden), *others), {**kwargs, "encoder_hidden_states": hidden}
 
 
 def varlen_attention(
@@ -319,7 +291,6 @@ def _attention(
     layout: Layout,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    first_only: bool = False,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Compute one attention layer for transformers, without dropout (see TextEncoder)."""
@@ -327,7 +298,7 @@ def _attention(
     assert not getattr(module, "is_causal", False), "an encoder attends in both directions"
     # transformers' window includes tokens less than sliding_window away.
     window = None if sliding_window is None else sliding_window - 1
-    context = layout.attend(query, key, value, scale=scaling, window=window, first_only=first_only)
+    context = layout.attend(query, key, value, scale=scaling, window=window)
     return context.transpose(1, 2), None  # [1, N, heads, head_dim]
 
 

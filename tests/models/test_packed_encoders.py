@@ -245,12 +245,12 @@ def test_a_kernel_attends_from_first_tokens_as_the_loop_over_chunks_does(monkeyp
         return torch.cat(contexts, dim=1).transpose(0, 1)
 
     text = packed_text(CHUNKS)
-    layout, settings = PackedLayout.of(text), {"scale": None, "window": None, "first_only": True}
+    layout = PackedLayout.of(text)
     query = torch.randn(1, 2, len(text.lengths), 8)
     key, value = torch.randn(2, 1, 2, len(text.tokens), 8)
-    by_chunk = layout.attend(query, key, value, **settings)
+    by_chunk = layout.attend(query, key, value, scale=None, window=None)
     monkeypatch.setattr(attention, "varlen_attention", kernel)
-    torch.testing.assert_close(layout.attend(query, key, value, **settings), by_chunk)
+    torch.testing.assert_close(layout.attend(query, key, value, scale=None, window=None), by_chunk)
 
 
 class Kernels(TorchDispatchMode):
