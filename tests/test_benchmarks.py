@@ -8,9 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import review_data
+from benchmarks import encoders, review_data
 from benchmarks.tune import differences
+from testing.encoder_families import packed_text
 from testing.jobs import REPOSITORY
 
 
@@ -25,6 +27,21 @@ def run(script, *arguments, expect=0):
     )
     assert finished.returncode == expect, finished.stdout + finished.stderr
     return finished.stdout
+
+
+def test_the_flop_of_a_last_layer_of_first_tokens_are_those_of_its_products(tmp_path):
+    shape, lengths = encoders.TINY, (5, 6, 4, 5)
+    hp = encoders.hyperparameters(tmp_path, shape)
+    encoder = encoders.build_model(tmp_path, shape, hp, dropout=0.0).branches["text"].encoder
+    counted = []
+    for _ in range(2):
+        with FlopCounterMode(display=False) as counter:
+            encoder.token_states(packed_text([[length] for length in lengths])).sum().backward()
+        counted.append(counter.get_total_flops())
+        encoder.compute_every_token()
+    first_only, every = counted
+    saved = shape.flops(lengths) - shape.flops(lengths, first_tokens_only=True)
+    assert every - first_only == pytest.approx(saved, rel=0.04)  # biases, norms and some of attention are not counted
 
 
 def table_lines(printed, first_cells):
