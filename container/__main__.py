@@ -17,6 +17,7 @@ TRACKING_ARGUMENTS = {
     "--run-name": "mlflow_run_name",
     "--tags": "mlflow_tags",
 }
+_NEED_NO_INPUT = ("demo", "load-data")  # these may create the root
 
 
 def main(command_line: Sequence[str] | None = None) -> int:
@@ -52,6 +53,8 @@ def main(command_line: Sequence[str] | None = None) -> int:
             _add_tracking_arguments(command)
     options = parser.parse_args(command_line)
     paths = JobPaths.resolve(options.root)
+    if options.root is not None and options.command not in _NEED_NO_INPUT and not paths.root.is_dir():
+        parser.error(f"--root: {paths.root} is not a folder; create it, or correct the path")
     if options.command in ("train", "tune"):
         from container.supervisor import train
 

@@ -79,6 +79,7 @@ def read_settings(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None) -
     """
     merged: dict[str, Any] = {}
     origin: dict[str, Path] = {}
+    unknown: dict[str, Path | None] = {}
     files = [path for path in paths.hyperparameter_files if exists(path)]
     if not files:
         raise ContractError(
@@ -91,11 +92,13 @@ def read_settings(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None) -
                 continue
             name = ALIASES.get(key, key)
             if name not in Hyperparameters.model_fields:
-                raise _unknown(key, path)
+                unknown[key] = path
+                continue
             if origin.get(name) == path:
                 raise ContractError(f"{name}: is set twice in {path}, also as {key}", "Set it once.")
             merged[name] = cast_value(name, value, path)
             origin[name] = path
+    _refuse_unknown(unknown)
     if tuning is not None:
         search = merged.get("tuning") or {}
         merged["tuning"] = {**search, **tuning} if isinstance(search, dict) else search
@@ -213,9 +216,7 @@ def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None
 
 def _typed(values: dict[str, Any], origin: dict[str, Path] | None) -> Hyperparameters:
     """Return the `values`, each of which is valid alone."""
-    for key in values:
-        if key not in Hyperparameters.model_fields:
-            raise _unknown(key, (origin or {}).get(key))
+    _refuse_unknown({key: (origin or {}).get(key) for key in values if key not in Hyperparameters.model_fields})
     try:
         return Hyperparameters(**values)
     except ValidationError as error:
@@ -296,10 +297,16 @@ def _missing(names: list[str], origin: Mapping[str, Path], *, others: int, valid
     return ContractError(cause, f"Add {' and '.join(names)}. {about}")
 
 
-def _unknown(key: str, path: Path | None) -> ContractError:
+def _refuse_unknown(keys: Mapping[str, Path | None]) -> None:
+    """Raise ContractError with every key, if there are any; their files are the values."""
+    if keys:
+        raise ContractError(
+            "; ".join(_describe_unknown(key, path) for key, path in keys.items()),
+            "Correct each name or remove it; docs/hyperparameters.md lists all of them.",
+        )
+
+
+def _describe_unknown(key: str, path: Path | None) -> str:
     name = _NAMES_ELSEWHERE.get(key)
     hint = f"; did you mean {name!r}?" if name else did_you_mean(key, [*Hyperparameters.model_fields, *ALIASES])
-    return ContractError(
-        f"{key if key.isidentifier() else shown(key)}: unknown hyperparameter{f' in {path}' if path else ''}{hint}",
-        "Correct the name or remove it; docs/hyperparameters.md lists all of them.",
-    )
+    return f"{key if key.isidentifier() else shown(key)}: unknown hyperparameter{f' in {path}' if path else ''}{hint}"

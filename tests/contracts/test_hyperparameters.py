@@ -241,6 +241,11 @@ def test_the_error_of_an_unknown_hyperparameter_suggests_the_one_that_is_meant(k
         parse_hyperparameters({key: 1})
 
 
+def test_one_error_names_every_unknown_hyperparameter() -> None:
+    with pytest.raises(ContractError, match="^lerning: unknown .*; bacth_size: unknown .* 'batch_size'"):
+        parse(lerning=1, bacth_size=8)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

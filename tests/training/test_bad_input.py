@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from transformers import LongformerConfig, LongformerModel
 
+from container.__main__ import main
 from container.supervisor import train
 from contracts.artifacts import USE_PRECOMPUTED_IMPUTATION, USE_PRECOMPUTED_RISK_TABLES
 from testing.jobs import (
@@ -72,6 +73,14 @@ def test_a_missing_column_is_named_with_its_file_and_the_nearest_column(tmp_path
     assert "'price'" in line
     assert "data.csv" in line
     assert "prize" in paths.failure_files[0].read_text()
+
+
+@pytest.mark.parametrize("command", ["train", "serve", "metrics"])
+def test_a_root_that_does_not_exist_is_an_error_and_is_not_created(tmp_path, capsys, command):
+    with pytest.raises(SystemExit, match="2"):
+        main([command, "--root", str(tmp_path / "jbo")])
+    assert f"--root: {tmp_path / 'jbo'} is not a folder" in capsys.readouterr().err
+    assert not (tmp_path / "jbo").exists()
 
 
 def test_an_unknown_hyperparameter_names_the_nearest_known_one(tmp_path):
