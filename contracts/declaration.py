@@ -196,4 +196,4 @@ def describe_limits(field: FieldInfo) -> str:
         for name, value in found.items()
     ]
     limits += [pattern.words for part in (*field.metadata, field.annotation) for pattern in _patterns(part)]
-    return f" ({', '.join(limits)})" if limits else ""
+    return f" ({', '.join(dict.fromkeys(limits))})" if limits else ""

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from contracts.numbers import LARGEST_NUMBER, Json, Number
 from contracts.serving import CSV, MOST_TRANSFORM_MIB, PAYLOAD_MIB, TRANSFORM_REQUESTS
-from contracts.value_types import Tags, TrackingName, TrackingUri
+from contracts.value_types import MetricOfSplit, Tags, TrackingName, TrackingUri
 from pipeline.config_aws import Aws
 from pipeline.config_types import Approval, CardText, Image, InstanceType, JsonPath, Name, Section
 from pipeline.json_path import reads_cells
@@ -16,9 +16,7 @@ from pipeline.search import Search
 class Condition(Section):
     """The requirement that a model must meet to be registered."""
 
-    metric: str = Field(
-        default="test/auroc", pattern=r"^[^/]+/[^/]+$", description="The metric, split/metric, as in metrics.json."
-    )
+    metric: MetricOfSplit = Field(default="test/auroc", description="The metric, split/metric, as in metrics.json.")
     minimum: Number | None = Field(default=None, description="The metric must be at least this.")
     maximum: Number | None = Field(
         default=None, description="Instead of minimum, if lower is better: the metric must be at most this."

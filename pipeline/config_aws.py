@@ -6,10 +6,16 @@ from pydantic import Field, model_validator
 
 from contracts.steps import PYTORCH_TRAINING, TRAINING_SPLITS
 from pipeline.config_types import (
+    Bucket,
+    CacheAge,
     Image,
     InstanceType,
+    KeyPrefix,
+    KmsKey,
     Name,
     NetworkId,
+    Region,
+    Role,
     S3Folder,
     Section,
     SnsTopic,
@@ -194,40 +200,25 @@ class Deploy(Section):
 class Aws(Section):
     """The pipeline on AWS; `run` does not need this section."""
 
-    region: str = Field(pattern=r"^[a-z]{2,}(-[a-z]+)+-\d$", description="Region.")
-    role: str = Field(
-        pattern=r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[a-zA-Z0-9+=,.@/_-]+$",
-        max_length=2048,
-        description="ARN of the role that jobs assume.",
-    )
+    region: Region = Field(description="Region.")
+    role: Role = Field(description="ARN of the role that jobs assume.")
     image: Image = Field(
         description="The image by digest: REPOSITORY@sha256:..., so that the step cache recognizes a new image."
     )
-    bucket: str = Field(
-        pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$",
-        description="Bucket for all outputs; not a directory bucket.",
-    )
-    prefix: str = Field(
-        default="pipelines",
-        pattern=r"^[A-Za-z0-9!_.*'()-]+(/[A-Za-z0-9!_.*'()-]+)*$",
-        max_length=512,
-        description="Key prefix in the bucket.",
-    )
+    bucket: Bucket = Field(description="Bucket for all outputs; not a directory bucket.")
+    prefix: KeyPrefix = Field(default="pipelines", description="Key prefix in the bucket.")
     inputs: dict[str, S3Folder] = Field(default={}, description="S3 URIs of the external inputs, by logical name.")
     steps: dict[str, Machine] = Field(default={}, description="Instances by step name. Default: one ml.m5.xlarge.")
     training: Training = Field(default=Training(), description="The training job.")
     spot: Spot = Field(default=Spot(), description="Spot training.")
     deploy: Deploy | None = Field(default=None, description="Host the new model on an endpoint. Default: no endpoint.")
     retries: Retries = Field(default=Retries(), description="Retries of each step.")
-    cache_expires: str | None = Field(
+    cache_expires: CacheAge | None = Field(
         default="P30D",
-        pattern=r"^P([0-9]+D|([0-9]+D)?T([0-9]+H|([0-9]+H)?[0-9]+M))$",
         description="Age after which a cached step runs again; null: no step cache.",
     )
-    kms_key: str | None = Field(
+    kms_key: KmsKey | None = Field(
         default=None,
-        pattern=r"^[a-zA-Z0-9:/_-]+$",
-        max_length=2048,
         description="KMS key of outputs, and of volumes on instance types without local storage. Default: AWS managed "
         "keys.",
     )

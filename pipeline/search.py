@@ -1,12 +1,12 @@
 """The section `tuning` of a pipeline's configuration: a search by the training job itself or by SageMaker's tuner."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
 from contracts.tuning import Tuning, TuningSection
+from pipeline.config_types import TuningJobName
 
-TuningJobName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,31}$")]
 _SHARED: tuple[str, ...] = ("metric", "trials", "max_hours", "parallel", "space")  # settings of both engines
 # Quotas of the service that cannot be raised: https://docs.aws.amazon.com/sagemaker/latest/dg/automatic-model-tuning-limits.html
 _TUNER_HOURS = (1 / 30, 30 * 24)  # MaxRuntimeInSeconds is at least 120

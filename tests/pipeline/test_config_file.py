@@ -1,7 +1,7 @@
 """A configuration that a later step or the service would refuse is refused when it is read, with its key and a fix."""
 
 import copy
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -78,6 +78,8 @@ def test_a_mapping_may_override_a_key_that_it_merges():
             settings("Payload", serving_max_tokens=5),
             "settings.Payload.serving_max_tokens: repeats settings.R",
         ),
+        ({"aws": {**AWS, "region": "Ireland"}}, "is invalid: it is not a region, such as eu-west-1"),
+        ({"aws": {**AWS, "tags": {"a": "b\n"}}}, "it is not a text of letters, digits, spaces and _.:/=+-@"),
         (settings("Registration", serving_max_tokens=0), "settings.Registration.serving_max_tokens: 0 is invalid"),
         ({"condition": {"metric": "test/auroc", "minimum": 85}}, "85 is not between 0 and 1, as test/auroc is"),
         (settings("Payload", content_types=["x/y"]), "settings.Payload.content_types: ['x/y'] is invalid"),
@@ -186,7 +188,9 @@ def test_lengths_are_at_most_those_of_the_service():
 
     def limit(model, name):
         field = model.model_fields[name]
-        return next(rule.max_length for rule in field.metadata if getattr(rule, "max_length", None) is not None)
+        alternatives = [part for kind in get_args(field.annotation) for part in get_args(kind)]  # of KmsKey | None
+        rules = [*field.metadata, *alternatives]
+        return next(rule.max_length for rule in rules if getattr(rule, "max_length", None) is not None)
 
     documented = service.operation_model("CreateTrainingJob").input_shape.members["HyperParameters"].documentation
     assert "Each key and value is limited to 256 characters" in documented

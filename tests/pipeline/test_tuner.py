@@ -340,7 +340,7 @@ def test_what_the_tuner_cannot_do_is_an_error_that_names_the_setting(changes, ca
         ({"space": {name: [1] for name in tunable()[:31]}}, "the number of settings in space is 31, but"),
         ({"strategy": "Grid"}, "'Bayesian', 'Random' or 'Hyperband'"),
         ({"warm_start": {"parents": []}}, "at least 1 item"),
-        ({"warm_start": {"parents": ["a_b"]}}, "should match pattern"),
+        ({"warm_start": {"parents": ["a_b"]}}, "is not a name of ASCII letters, digits and hyphens"),
         ({"space": {"lr": {"low": 0, "high": 1, "scale": "log"}}}, "log scale needs a number above 0"),
     ],
 )
