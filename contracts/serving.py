@@ -36,7 +36,7 @@ CALIBRATION = "calibration.json"  # in the package: a calibration of class 1's p
 
 
 class RecordSettings(StepSettings):
-    """What the records of a request may be: the part of the settings with which the step Payload checks the model."""
+    """The records of a request and the graph: the part of the settings with which the step Payload checks the model."""
 
     serving_max_tokens: int = Field(
         default=16_384,
@@ -46,6 +46,12 @@ class RecordSettings(StepSettings):
     )
     serving_csv_header: Literal["detect", "present", "absent"] = Field(
         default="detect", description="Header line of CSV, if the Content-Type does not say. detect: by its names."
+    )
+    serving_csv_columns: Names | None = Field(
+        default=None, description="Columns of CSV without a header, in order. Default: those of the model."
+    )
+    serving_onnx_variant: Literal["fused", "int8"] | None = Field(
+        default=None, description="Serve model.fused.onnx or model.int8.onnx, if the job kept it."
     )
 
 
@@ -64,12 +70,6 @@ class ServingSettings(RecordSettings):
     serving_invalid_records: Literal["refuse", "report"] = Field(
         default="refuse",
         description="A request with an invalid record: refuse it, or report an error for each invalid record.",
-    )
-    serving_csv_columns: Names | None = Field(
-        default=None, description="Columns of CSV without a header, in order. Default: those of the model."
-    )
-    serving_onnx_variant: Literal["fused", "int8"] | None = Field(
-        default=None, description="Serve model.fused.onnx or model.int8.onnx, if the job kept it."
     )
     serving_threads: int | None = Field(
         default=None,

@@ -1,11 +1,12 @@
 """Declare the contracts of the pipeline's steps, which the step programs and the pipeline definition use."""
 
 from dataclasses import replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from contracts import artifacts
+from contracts.errors import shown
 from contracts.hyperparameters import METRICS
 from contracts.numbers import Number
 from contracts.paths import SETTINGS_FILE
@@ -96,6 +97,14 @@ class TabularPreprocessingSettings(ProcessingSettings):
     def whole_inputs(self) -> bool:
         """Return whether the split of a row depends on other rows."""
         return self.split_by != "hash"
+
+    @field_validator("label_map")
+    @classmethod
+    def _labels(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for label, new in value.items():
+            if not isinstance(new, (str, int, float)):
+                raise ValueError(f"the new label of {label!r} is {shown(new)}, which is neither a text nor a number")
+        return value
 
     @model_validator(mode="after")
     def _time_field_goes_with_time(self) -> Self:

@@ -1,5 +1,6 @@
 """Read a pipeline's configuration, YAML or JSON; an error names the file, the key and the value."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,11 @@ def _read_mapping(path: Path, key: str) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Read YAML; a key that a mapping has twice is an error."""
+    """Read YAML; a key that a mapping has twice is an error.
+
+    Of plain words, only true, false, null and decimal numbers are no texts. In YAML 1.1, the labels no, 010 and
+    2024-01-31 would be false, 8 and a date.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -79,6 +84,17 @@ class _Loader(yaml.SafeLoader):
                     raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _kind, _words in {
+    "bool": "true|True|TRUE|false|False|FALSE",
+    "null": "~|null|Null|NULL|",
+    "int": "[-+]?(0|[1-9][0-9]*)",
+    "float": r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+|[-+]?\.inf|\.nan",
+    "merge": "<<",
+}.items():
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_words})\\Z"), None)
 
 
 def _size(value: Any, sizes: dict[int, int]) -> int:

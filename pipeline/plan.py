@@ -7,7 +7,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from contracts.consistency import used_columns
 from contracts.errors import ContractError, shown
 from contracts.hyperparameter_files import ALIASES, DROPPED, GivenSettings, cast_value, choose_settings
 from contracts.hyperparameters import Hyperparameters
@@ -15,21 +14,19 @@ from contracts.numbers import decimal_comma
 from contracts.presets import FEWEST_ROWS
 from contracts.serving import RecordSettings, ServingSettings
 from contracts.spelling import did_you_mean
-from contracts.step_contract import StepContract, StepSettings
+from contracts.step_contract import StepContract
 from contracts.steps import (
     BATCH_SCORE,
     DATA_LOADING,
     MODEL_METRICS,
     PAYLOAD,
-    PREVIOUS,
     REGISTRATION,
     TABULAR_PREPROCESSING,
     TRACKING,
-    ModelMetricsSettings,
-    PayloadSettings,
 )
 from contracts.tuning import Space
 from contracts.tuning_space import metric_of, most_validations, space_of
+from pipeline.checks import check_against_training, check_comparison
 from pipeline.config import PipelineConfig
 from pipeline.graph import AFTER_CONDITION, CONDITION, OPTIONAL, ORDER, outside_inputs, source
 from pipeline.hosting import serving_settings
@@ -106,11 +103,13 @@ class Plan:
     Attributes:
         hyperparameters: as strings, as SageMaker delivers them.
         from_sections: the hyperparameters that follow from other sections of the configuration.
+        encoders: the hyperparameter `tokenizer` of each text.
     """
 
     steps: tuple[StepPlan, ...]
     hyperparameters: Mapping[str, str]
     from_sections: frozenset[str]
+    encoders: tuple[str, ...]
     tuner: TunerPlan | None = None
 
     def step(self, contract: StepContract) -> StepPlan:
@@ -193,7 +192,8 @@ def make_plan(
         )
         for contract in on
     )
-    return Plan(steps, _texts(hyperparameters), frozenset(from_sections), search)
+    encoders = tuple(field.tokenizer for field in hp.text_fields)
+    return Plan(steps, _texts(hyperparameters), frozenset(from_sections), encoders, search)
 
 
 def _plan_step(
@@ -246,8 +246,8 @@ def _plan_step(
             key = written.get(field, f"settings.{contract.name}.{field}")
             raise ContractError(f"{key}: is empty", "Give it a text, or remove it.")
     inputs = {name: uri for name, uri in outside.items() if outside_inputs()[name][0] is contract}
-    _check_against_training(settings, hp)
-    _check_comparison(settings, inputs, section)
+    check_against_training(contract, settings, hp, outside)
+    check_comparison(settings, inputs, section)
     for folder in contract.inputs:
         if folder.required and source(contract, folder) is None and folder.name not in inputs:
             raise ContractError(f"{section}.{folder.name}: is missing", f"Provide it: {folder.about}")
@@ -273,47 +273,6 @@ def _not_sent(values: Mapping[str, str], *, reserved: int = 0) -> dict[str, str]
         name for name, text in values.items() if len(text) <= LONGEST_VALUE and len(f"{text}.".splitlines()) == 1
     ]
     return {name: text for name, text in values.items() if name not in fitting[: MOST_VALUES - reserved]}
-
-
-def _check_against_training(settings: StepSettings, hp: Hyperparameters) -> None:
-    """Raise ContractError for a setting that the predictions or the model of these hyperparameters cannot meet."""
-    if isinstance(settings, ModelMetricsSettings):
-        metric = settings.decision_metric
-        split, _, name = metric.partition("/")
-        if split not in ("val", "test"):
-            raise ContractError(
-                f"condition.metric: {metric!r} names the split {split!r}, which has no predictions",
-                f"Use val/{name} or test/{name}.",
-            )
-        if hp.num_classes > 2 and "_recall_at_" in name:
-            raise ContractError(
-                f"condition.metric: {metric!r} is for two classes, and num_classes is {hp.num_classes}",
-                f"Use another metric, e.g. {split}/auroc.",
-            )
-    if isinstance(settings, PayloadSettings):
-        features = {role: names for role, names in used_columns(hp).items() if role not in ("id_name", "label_name")}
-        columns = [name for names in features.values() for name in names]
-        for name in settings.field_defaults:
-            if name not in columns:
-                raise ContractError(
-                    f"settings.{PAYLOAD.name}.field_defaults: {name!r} is not a column that the model needs"
-                    + did_you_mean(name, columns),
-                    f"Use one of: {', '.join(columns)}.",
-                )
-
-
-def _check_comparison(settings: StepSettings, inputs: Mapping[str, str], section: str) -> None:
-    """Raise ContractError if the metrics are compared with those of no model, or of two."""
-    if not isinstance(settings, ModelMetricsSettings):
-        return
-    place, metric = f"settings.{MODEL_METRICS.name}.previous_score_field", settings.decision_metric
-    if settings.previous_score_field is not None and PREVIOUS in inputs:
-        raise ContractError(f"{place}: is set, and {section}.{PREVIOUS} is set too", "Set one of them.")
-    if metric.endswith("_difference") and settings.previous_score_field is None and PREVIOUS not in inputs:
-        raise ContractError(
-            f"condition.metric: {metric!r} compares with a previous model, and there is none",
-            f"Set {section}.{PREVIOUS} or {place}, or use another metric.",
-        )
 
 
 def _checked_hyperparameters(given: Mapping[str, Any], *, hosts: int) -> tuple[dict[str, Any], Hyperparameters]:

@@ -174,8 +174,9 @@ CLASSES = [f"class_{number:03d}" for number in range(300)]
 def wide() -> PipelineConfig:
     """Return a configuration with 200 columns, 300 classes and 50 tags, too many for a job's environment."""
     classes = {"is_binary": False, "num_classes": len(CLASSES), "multiclass_categories": list(range(len(CLASSES)))}
+    inputs = {name: uri for name, uri in EVERYTHING["inputs"].items() if name != "calibration_model"}
     return configuration(
-        aws=EVERYTHING,
+        aws={**EVERYTHING, "inputs": inputs},
         registration=APPROVED,
         batch_score=BATCH_SCORE,
         mlflow={**MLFLOW, "tags": {name[:40]: "x" for name in COLUMNS[:50]}},

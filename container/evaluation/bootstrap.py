@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from container.decision.softmax import log_softmax
+from container.evaluation.ranking import Ranking
 
 SAMPLES = 100
 MOST_ROWS = 50_000  # of a sample
@@ -72,7 +73,7 @@ def _strata(labels: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, n
 
 def _metrics(labels: np.ndarray, log_p: np.ndarray, classes: list[int]) -> Callable[[np.ndarray], dict[str, float]]:
     """Return a function from the weights of the records to the metrics. [N], [N, K]"""
-    rankings = [_Ranking(labels == k, log_p[:, k]) for k in classes]
+    rankings = [Ranking(labels == k, log_p[:, k]) for k in classes]
     losses, decided = -log_p[np.arange(len(labels)), labels], log_p.argmax(axis=1)
     scored = [1] if log_p.shape[1] == 2 else classes
 
@@ -91,24 +92,3 @@ def _metrics(labels: np.ndarray, log_p: np.ndarray, classes: list[int]) -> Calla
 def _f1(of_class: np.ndarray, decided: np.ndarray, weights: np.ndarray) -> float:
     both = weights[of_class].sum() + weights[decided].sum()
     return float(2 * weights[of_class & decided].sum() / both) if both else 0.0
-
-
-class _Ranking:
-    """Records of a class and of the others, sorted by score once for all samples."""
-
-    def __init__(self, of_class: np.ndarray, scores: np.ndarray) -> None:
-        self._order = np.argsort(-scores, kind="stable")
-        descending = scores[self._order]
-        self._starts = np.flatnonzero(np.append(True, descending[1:] != descending[:-1]))  # of equal scores
-        self._of_class = of_class[self._order]
-
-    def __call__(self, weights: np.ndarray) -> tuple[float, float]:
-        """Return AUROC and average precision."""
-        weights = weights[self._order]
-        hits = np.add.reduceat(weights * self._of_class, self._starts)  # at each distinct score, from the highest
-        others = np.add.reduceat(weights * ~self._of_class, self._starts)
-        below = others.sum() - others.cumsum()
-        auroc = (hits * (below + others / 2)).sum() / (hits.sum() * others.sum())
-        flagged = (hits + others).cumsum()
-        precision = np.divide(hits.cumsum(), flagged, out=np.zeros_like(flagged), where=flagged > 0)
-        return float(auroc), float((hits * precision).sum() / hits.sum())

@@ -1,10 +1,12 @@
-"""Compute classification metrics with scikit-learn; an undefined metric is None with a reason, never 0.0."""
+"""Compute classification metrics; an undefined metric is None with a reason, never 0.0."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
+from container.evaluation.ranking import Ranking
 from contracts.hyperparameters import METRICS
 
 __all__ = ["METRICS", "MetricValues", "classification_metrics", "decided_classes", "one_vs_rest"]
@@ -43,10 +45,11 @@ def classification_metrics(
     values: dict[str, float | None] = {}
     undefined: dict[str, str] = {}
     class_labels = range(probabilities.shape[1]) if class_labels is None else class_labels
+    ranked = cache(lambda: _rank(labels, probabilities))
     for name in names:
         reason = _why_undefined(name, labels, probabilities, class_labels, threshold)
         if reason is None:
-            values[name] = _compute(name, labels, probabilities, threshold)
+            values[name] = ranked()[name] if name in _RANKED else _compute(name, labels, probabilities, threshold)
         else:
             values[name], undefined[name] = None, reason
     return MetricValues(values, undefined)
@@ -95,22 +98,25 @@ def decided_classes(probabilities: np.ndarray, threshold: float | None) -> np.nd
     return probabilities.argmax(axis=1)
 
 
+def _rank(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
+    """Return the metrics of _RANKED; for many classes, scikit-learn takes several times as long."""
+    weights = np.ones(len(labels))
+    of_classes = [Ranking(is_class, scores)(weights) for _, is_class, scores in one_vs_rest(labels, probabilities)]
+    return dict(zip(_RANKED, map(float, np.mean(of_classes, axis=0)), strict=True))
+
+
 def _compute(name: str, labels: np.ndarray, probabilities: np.ndarray, threshold: float | None) -> float:
     from sklearn import metrics  # its import takes a second, which the first step of a job need not wait for
 
-    if name in _RANKED:
-        compute: Callable[..., float] = getattr(metrics, _RANKED[name])
-        classes = one_vs_rest(labels, probabilities)
-        return float(np.mean([compute(is_class, scores) for _, is_class, scores in classes]))
     decided = decided_classes(probabilities, threshold)
     if name == "accuracy":
         return float((decided == labels).mean())
-    compute = getattr(metrics, _DECIDED[name])
+    compute: Callable[..., float] = getattr(metrics, _DECIDED[name])
     if probabilities.shape[1] == 2:
         return float(compute(labels, decided))
     return float(compute(labels, decided, labels=np.unique(labels), average="macro", zero_division=0))
 
 
-_RANKED = {"auroc": "roc_auc_score", "average_precision": "average_precision_score"}  # functions of scikit-learn
-_DECIDED = {"f1_score": "f1_score", "precision": "precision_score", "recall": "recall_score"}
+_RANKED = ("auroc", "average_precision")  # as Ranking returns them
+_DECIDED = {"f1_score": "f1_score", "precision": "precision_score", "recall": "recall_score"}  # of scikit-learn
 assert (*_RANKED, *_DECIDED, "accuracy") == METRICS

@@ -211,9 +211,11 @@ def _load(script: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # as an import does: dataclasses and pickle look a class up there
     try:
         spec.loader.exec_module(module)
     except Exception as error:
+        del sys.modules[spec.name]
         raise ContractError(
             f"{script}: cannot be loaded: {type(error).__name__}: {error}", "Correct the script of the package."
         ) from error

@@ -3,7 +3,7 @@
 Run as a script, `python -I ask_package.py TASK`. TASK is a JSON file:
     package: the folder; guarded: whether to block training's libraries and the network;
     requests: [{"file": ..., "content_type": ..., "accept": ...}]; answers: the file to write.
-The answers: {"load_seconds": ..., "answers": [base64, ...]}, or {"error": ..., "detail": traceback}.
+The answers: {"load_seconds": ..., "answers": [base64, ...]}, or {"error": ..., "fix": ..., "detail": traceback}.
 """
 
 import base64
@@ -58,7 +58,10 @@ def main() -> None:
     try:
         result = _ask(task)
     except (Exception, SystemExit) as error:
-        result = {"error": f"{type(error).__name__}: {error}", "detail": traceback.format_exc()}
+        # The errors of the package's own copy of contracts/errors.py have a cause and a fix.
+        cause = getattr(error, "cause", f"{type(error).__name__}: {error}")
+        fix = getattr(error, "fix", "") or "See the traceback in the log."
+        result = {"error": cause, "fix": fix, "detail": traceback.format_exc()}
     Path(task["answers"]).write_text(json.dumps(result), "utf-8")
 
 

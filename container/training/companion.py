@@ -21,6 +21,7 @@ from contracts.hyperparameters import Hyperparameters
 logger = logging.getLogger(__name__)
 
 _FEWEST_VAL_ROWS = 20
+_FEWEST_OF_CLASS = 5  # val records of each of two classes: of fewer, one decides whether the blend helps
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) 
     reason = ""
     if len(known) < _FEWEST_VAL_ROWS:
         reason = f"{len(known)} labelled val records are fewer than {_FEWEST_VAL_ROWS}"
-    elif len(np.unique(labels["val"][known])) < 2:
-        reason = "the labelled val records have fewer than two classes"
+    elif np.count_nonzero(np.bincount(labels["val"][known]) >= _FEWEST_OF_CLASS) < 2:
+        reason = f"fewer than two classes have {_FEWEST_OF_CLASS} labelled val records"
     if reason:
         return replace(alone, report=CompanionReport(False, reason))
     predicted = {name: predict(fitted.companion, data.splits[name].arrays(), hp.text_fields) for name in network}

@@ -215,6 +215,11 @@ def choose_weights(hp: Hyperparameters, store: CheckpointStore, state: TrainingS
             f"checkpoints: the checkpoint of step {step}, which is to be evaluated and saved, is missing or damaged",
             "Set load_ckpt=false to save the last weights, or resume=false to train again.",
         )
+    if hp.load_ckpt and state.best_value == 0 and hp.early_stop_metric.endswith("f1_score"):
+        logger.warning(
+            "val/f1_score was 0 at every validation: no record of class 1 was decided correctly. Consider "
+            "early_stop_metric=val/auroc or class_weights=balanced."
+        )
     if hp.ema_decay:
         chosen += f", averaged over steps (ema_decay {hp.ema_decay:g})"
     return checkpoint, chosen

@@ -25,6 +25,7 @@ from pipeline.aws.partitions import check_partitions
 from pipeline.aws.registration import registration_step
 from pipeline.aws.session import offline_session, sagemaker_sdk
 from pipeline.aws.training import training_step
+from pipeline.checks import check_encoders_without_network
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import LONGEST_PROCESSING, Aws, Machine
 from pipeline.decision import VALUE_PATH, unreachable
@@ -129,6 +130,8 @@ def checked_definition(config: PipelineConfig, overrides: Mapping[str, Any] | No
         ContractError: the configuration is refused, or a value is beyond the service's limits.
     """
     aws, plan = aws_plan(config)
+    if aws.network_isolation:
+        check_encoders_without_network(plan.encoders, aws.inputs)
     session = offline_session(aws.region, aws.bucket)
     check_partitions(config, session.boto_session)
     with sagemaker_sdk(aws.region):

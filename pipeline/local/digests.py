@@ -22,7 +22,9 @@ class ContentDigests:
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
-        self._known: dict[str, list[Any]] = json.loads(cache.read_text()) if cache.is_file() else {}
+        self._known: dict[str, list[Any]] = {}
+        with suppress(OSError, ValueError):  # a damaged file only costs time
+            self._known = json.loads(cache.read_text())
         self._seen: dict[str, list[Any]] = {}
 
     def of(self, root: Path) -> str:

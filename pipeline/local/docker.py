@@ -63,10 +63,9 @@ def run_in_docker(config: PipelineConfig, root: Path, *, image: str) -> int:
     make_plan(config, config.inputs)  # errors name the sections of the user's configuration
     local = local_config(config, image)
     _, plan = aws_plan(local)
-    require_inputs(local)
+    require_inputs(local, root)
     name_engine(config)
     _require_image(image)
-    root.mkdir(parents=True, exist_ok=True)
     with lock(root), sagemaker_sdk(REGION), _service(root) as s3:
         home = root / "docker"
         shutil.rmtree(home, ignore_errors=True)

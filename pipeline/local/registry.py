@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from contracts.atomic_files import atomic_folder, link_or_copy
+from contracts.errors import ContractError
+from contracts.input_files import read_object
 from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
 from contracts.steps import ARCHIVED_MODEL, REGISTRATION
 from pipeline.card import DOMAIN, TASK, model_card
@@ -14,6 +16,7 @@ from pipeline.config import PipelineConfig
 from pipeline.decision import ConditionOutcome, read_decision_value
 
 PACKAGE_FILE = "model_package.json"
+_FIX = "Correct the file, or delete the folder of this version."
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,13 @@ class LocalRegistry:
         """Return all versions, the newest first."""
         models = []
         for folder in self.folder.glob("[0-9]*"):
-            package = json.loads((folder / PACKAGE_FILE).read_text())
-            version, approval = package["ModelPackageVersion"], package["ModelApprovalStatus"]
-            properties = package["CustomerMetadataProperties"]
-            metric, digest = properties["condition_metric"], properties["package_digest"]
+            package = read_object(folder / PACKAGE_FILE, _FIX)
+            try:
+                version, approval = package["ModelPackageVersion"], package["ModelApprovalStatus"]
+                properties = package["CustomerMetadataProperties"]
+                metric, digest = properties["condition_metric"], properties["package_digest"]
+            except (KeyError, TypeError) as error:
+                raise ContractError(f"{folder / PACKAGE_FILE}: lacks {error}", _FIX) from None
             models.append(RegisteredModel(folder, version, approval, metric, digest))
         return sorted(models, key=lambda model: -model.version)
 

@@ -39,9 +39,8 @@ def run(config: PipelineConfig, root: Path) -> int:
         ContractError: the configuration is refused, an input is missing, or another run uses `root`.
     """
     plan = make_plan(config, config.inputs)
-    require_inputs(config)
+    require_inputs(config, root)
     name_engine(config)
-    root.mkdir(parents=True, exist_ok=True)
     with lock(root):
         digests = ContentDigests(root / "digests.json")
         state = Run(config, plan, root, digests, code_digest(), Progress(plan.shown))
@@ -54,9 +53,11 @@ def run(config: PipelineConfig, root: Path) -> int:
             digests.save()
 
 
-def require_inputs(config: PipelineConfig) -> None:
-    """Raise ContractError where an input does not exist."""
+def require_inputs(config: PipelineConfig, root: Path) -> None:
+    """Raise ContractError where an input does not exist, or contains the folder of the run."""
     for name, path in config.inputs.items():
+        if root.resolve().is_relative_to(Path(path).resolve()):
+            raise ContractError(f"inputs.{name}: {path} contains --root {root}", "Choose a --root outside of it.")
         if not Path(path).exists():
             raise ContractError(f"inputs.{name}: {path} does not exist", "Name an existing folder or file.")
         if name in inputs_of(BATCH_SCORE) and Path(path).is_dir() and not files_below(Path(path)).files:
@@ -97,7 +98,7 @@ def run_or_reuse(state: Run, contract: StepContract) -> None:
     identity = _identity(state, contract, inputs)
     directory = step_folder(state.root, contract.name, identity)
     record = directory.completed()
-    if record is not None and _is_registered(record):
+    if record is not None and _is_registered(state, record):
         state.progress.finish(contract.name, CACHED, note=_note(contract, record))
     else:
         directory.folder.mkdir(parents=True, exist_ok=True)
@@ -108,7 +109,7 @@ def run_or_reuse(state: Run, contract: StepContract) -> None:
                 if contract is REGISTRATION:
                     model = state.register(state.records[PACKAGE.name].outputs["packaged_model"])
                     folder = str(model.folder.relative_to(state.root))
-                    result = {"version": model.version, "folder": folder, "root": str(state.root)}
+                    result = {"version": model.version, "folder": folder}
                 elif contract is BATCH_SCORE:
                     assert state.config.batch_score is not None
                     variables = state.plan.step(contract).environment
@@ -154,6 +155,8 @@ def _identity(state: Run, contract: StepContract, inputs: Mapping[str, Path]) ->
     }
     if contract is PYTORCH_TRAINING:
         identity["hyperparameters"] = dict(state.plan.hyperparameters)
+        folders = [name for name in state.plan.encoders if Path(name).is_dir()]
+        identity["encoders"] = {name: state.digests.of(Path(name)) for name in folders}
     if contract is BATCH_SCORE:
         assert state.config.batch_score is not None
         identity["batch_score"] = state.config.batch_score.model_dump(mode="json")
@@ -172,10 +175,10 @@ def _cached_package(state: Run) -> str | None:
     return record.outputs["packaged_model"] if record else None
 
 
-def _is_registered(record: Completed) -> bool:
+def _is_registered(state: Run, record: Completed) -> bool:
     """Return False for a registration whose version no longer exists."""
     folder = record.result.get("folder")
-    return folder is None or Path(record.result["root"], folder).is_dir()
+    return folder is None or (state.root / folder).is_dir()
 
 
 def _note(contract: StepContract, record: Completed) -> str:
@@ -186,7 +189,11 @@ def _note(contract: StepContract, record: Completed) -> str:
 
 @contextmanager
 def lock(root: Path) -> Iterator[None]:
-    """Hold the lock of a run's root."""
+    """Make a run's root, and hold its lock."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ContractError(f"--root: {root} is not a folder", "Name a folder; it need not exist.") from None
     with (root / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,7 +96,13 @@ def serve_newest(root: Path, *, group: str | None, port: int) -> int:
     (container,) = json.loads((model.folder / PACKAGE_FILE).read_text())["InferenceSpecification"]["Containers"]
     print(f"Serving version {model.version} of {group or groups[0]} ({model.approval}).", file=sys.stderr, flush=True)
     with TemporaryDirectory(prefix="pipeline-serve-") as folder:
-        _unpack(model.folder / ARCHIVED_MODEL, Path(folder))
+        try:
+            _unpack(model.folder / ARCHIVED_MODEL, Path(folder))
+        except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+            raise ContractError(
+                f"{model.folder / ARCHIVED_MODEL}: cannot be unpacked: {error}",
+                "Delete the folder of this version, and run the pipeline again.",
+            ) from None
         try:
             return run_program(["serve", "--root", folder, "--port", str(port)], container["Environment"], None)
         except KeyboardInterrupt:

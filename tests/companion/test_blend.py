@@ -280,11 +280,12 @@ def test_equal_scores_count_as_ties():
 
 
 FEW = "19 labelled val records are fewer than 20"
-ONE_CLASS = "the labelled val records have fewer than two classes"
+ONE_CLASS = "fewer than two classes have 5 labelled val records"
 
 
 @pytest.mark.parametrize(
-    ("labels", "reason"), [(np.ones(20, int), ONE_CLASS), (np.arange(25) % 4 // 2 - 5 * (np.arange(25) > 18), FEW)]
+    ("labels", "reason"),
+    [(np.repeat([0, 1], [16, 4]), ONE_CLASS), (np.arange(25) % 4 // 2 - 5 * (np.arange(25) > 18), FEW)],
 )
 def test_a_val_of_one_class_or_few_records_gives_no_blend_but_probabilities_of_train(labels, reason):
     hp = hyperparameters(model_class="bert", companion=True)

@@ -144,7 +144,10 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "early_stop_patience": ({**ONE, **LONG, "lr": 1e-12, "max_epochs": 4}, {"early_stop_patience": 1}),
     "val_check_interval": (ONE, {"val_check_interval": 0.5}),
     "metric_choices": (ONE, {"metric_choices": ["accuracy"]}),
-    "load_ckpt": ({**ONE, **LONG, "lr": 0.5, "early_stop_metric": "val/auroc"}, {"load_ckpt": False}),
+    "load_ckpt": (
+        {**ONE, **LONG, "lr": 0.5, "run_scheduler": False, "early_stop_metric": "val/loss"},
+        {"load_ckpt": False},
+    ),
     "keep_checkpoints": ({**ONE, "val_check_interval": 0.25}, {"keep_checkpoints": 1}),
     "checkpoint_every_n_steps": ({**ONE, "keep_checkpoints": 9}, {"checkpoint_every_n_steps": 3}),
     "log_every_n_steps": (ONE, {"log_every_n_steps": 3}),

@@ -191,7 +191,7 @@ def test_a_cell_of_csv_may_be_long():
 def test_a_folder_without_records_is_refused_before_anything_runs(tmp_path):
     config = configuration(batch_score={}, inputs={"batch_input": str(tmp_path)})
     with pytest.raises(ContractError, match=r"inputs\.batch_input: .* has no files"):
-        require_inputs(config)
+        require_inputs(config, tmp_path.parent / "root")
 
 
 def test_the_service_limit_of_concurrent_payloads_is_checked():

@@ -180,8 +180,10 @@ def test_a_step_inserted_before_training_is_defined_and_joined(monkeypatch):
 def test_the_checkpoint_key_of_a_training_depends_on_the_steps_before_it(step, changes_it, monkeypatch):
     insert_a_step_before_training(monkeypatch)
     settings = CONFIG["settings"]
+    aws = {**AWS, "inputs": {"model_artifacts_input": "s3://raw/artifacts"}}
     first, other = (
-        specs_of(configuration(settings=given))["CheckpointKey"].default for given in (settings, {**settings, **step})
+        specs_of(configuration(aws=aws, settings=given))["CheckpointKey"].default
+        for given in (settings, {**settings, **step})
     )
     assert (first != other) is changes_it
 

@@ -295,7 +295,7 @@ def test_a_hyperparameter_of_several_lines_or_beyond_the_hundredth_is_in_the_fil
 
 @pytest.mark.parametrize("contract", PROCESSING_STEPS.values(), ids=lambda step: step.name)
 def test_a_step_reads_from_the_file_what_the_environment_lacks(contract, tmp_path):
-    plan = make_plan(wide(), everything().aws.inputs).step(contract)
+    plan = make_plan(wide(), wide().aws.inputs).step(contract)
     directory = StepDirectory(tmp_path)
     _create_root(plan, directory, {}, {})
     read = contract.settings.from_environment(_variables(contract, directory.ml, plan.sent(plan.environment)))
@@ -303,7 +303,7 @@ def test_a_step_reads_from_the_file_what_the_environment_lacks(contract, tmp_pat
 
 
 def test_training_reads_from_the_file_what_its_hyperparameters_lack(tmp_path):
-    plan = make_plan(wide(), everything().aws.inputs)
+    plan = make_plan(wide(), wide().aws.inputs)
     _create_root(plan.step(PYTORCH_TRAINING), StepDirectory(tmp_path), {}, plan.hyperparameters)
     paths = JobPaths(tmp_path / "ml")
     assert "tab_field_list" not in json.loads((paths.config / "hyperparameters.json").read_text())
@@ -316,7 +316,7 @@ def test_a_local_step_applies_a_label_map_of_300_classes(tmp_path):
     rows = {"order_id": range(1200), "label": [CLASSES[number % 300] for number in range(1200)]}
     (tmp_path / "table").mkdir()
     pd.DataFrame(rows).to_csv(tmp_path / "table" / "part-0.csv", index=False)
-    plan = make_plan(wide(), everything().aws.inputs).step(TABULAR_PREPROCESSING)
+    plan = make_plan(wide(), wide().aws.inputs).step(TABULAR_PREPROCESSING)
     directory = StepDirectory(tmp_path)
     run_step(plan, directory, {"DATA": tmp_path / "table"}, {})
     splits = directory.output(TABULAR_PREPROCESSING, "processed_data").glob("*/*_processed_data.csv")

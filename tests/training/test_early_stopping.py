@@ -43,6 +43,16 @@ def test_a_lower_loss_is_better_and_a_higher_score_is():
         assert not early.update(state, {metric: 0.5}, progress=3)
 
 
+def test_of_two_equal_values_that_with_the_lower_loss_is_better_and_patience_starts_again():
+    early, state = EarlyStopping("val/f1_score", patience=1), TrainingState()
+    better = []
+    for step, loss in enumerate([0.6, 0.4, 0.5, 0.5], start=1):
+        state.step = step
+        better.append(early.update(state, {"val/f1_score": 0.0, "val/loss": loss}, progress=step / 2))
+        state.history.append({"step": step, "epoch": step / 2, "val/f1_score": 0.0, "val/loss": loss})
+    assert (better, state.best_step, state.stopped_early) == ([True, True, False, False], 2, True)
+
+
 def test_an_undefined_metric_is_never_the_best():
     early, state = EarlyStopping("val/auroc", patience=1), TrainingState()
     assert not early.update(state, {"val/auroc": None}, progress=5)

@@ -1,0 +1,163 @@
+"""Check a step's settings and inputs against the training's hyperparameters, before the first job runs."""
+
+from collections.abc import Mapping, Sequence
+
+from contracts.artifacts import probability_column
+from contracts.consistency import used_columns
+from contracts.errors import ContractError, shown
+from contracts.hyperparameters import Hyperparameters
+from contracts.model_classes import FROM_SCRATCH
+from contracts.serving import ServingSettings
+from contracts.spelling import did_you_mean
+from contracts.step_contract import StepContract, StepSettings
+from contracts.steps import (
+    MODEL_METRICS,
+    PAYLOAD,
+    PREVIOUS,
+    PYTORCH_TRAINING,
+    ModelMetricsSettings,
+    PayloadSettings,
+    PyTorchTrainingSettings,
+)
+
+_ARTIFACTS, _CALIBRATION, _PRETRAINED = "model_artifacts_input", "calibration_model", "pretrained"
+
+
+def check_against_training(
+    contract: StepContract, settings: StepSettings, hp: Hyperparameters, outside: Mapping[str, str]
+) -> None:
+    """Raise ContractError for a setting that the predictions or the model of these hyperparameters cannot meet.
+
+    Args:
+        outside: the external inputs, by logical name.
+    """
+    place = f"settings.{contract.name}"
+    # selected_features.json, one of the artifacts, may leave out columns.
+    needed = None if _ARTIFACTS in outside else _feature_columns(hp)
+    if isinstance(settings, PyTorchTrainingSettings):
+        _check_training(settings, hp, outside)
+    if isinstance(settings, ModelMetricsSettings):
+        _check_metrics(settings, hp)
+    if isinstance(settings, PayloadSettings):
+        _check_defaults(settings, hp)
+    if isinstance(settings, ServingSettings):
+        _check_serving(place, settings, hp, needed)
+
+
+def check_comparison(settings: StepSettings, inputs: Mapping[str, str], section: str) -> None:
+    """Raise ContractError if the metrics are compared with those of no model, or of two."""
+    if not isinstance(settings, ModelMetricsSettings):
+        return
+    place, metric = f"settings.{MODEL_METRICS.name}.previous_score_field", settings.decision_metric
+    if settings.previous_score_field is not None and PREVIOUS in inputs:
+        raise ContractError(f"{place}: is set, and {section}.{PREVIOUS} is set too", "Set one of them.")
+    if metric.endswith("_difference") and settings.previous_score_field is None and PREVIOUS not in inputs:
+        raise ContractError(
+            f"condition.metric: {metric!r} compares with a previous model, and there is none",
+            f"Set {section}.{PREVIOUS} or {place}, or use another metric.",
+        )
+
+
+def check_encoders_without_network(encoders: Sequence[str], outside: Mapping[str, str]) -> None:
+    """Raise ContractError if an encoder would be downloaded: it is no path of the image, and no input has it."""
+    for name in encoders:
+        if _PRETRAINED not in outside and name != FROM_SCRATCH and not name.startswith("/"):
+            raise ContractError(
+                f"tokenizer: {name!r} would be downloaded, but the training job has no network (aws.network_isolation)",
+                f"Copy the encoder to S3 and set aws.inputs.{_PRETRAINED}, or set aws.network_isolation to false.",
+            )
+
+
+def _feature_columns(hp: Hyperparameters) -> list[str]:
+    roles = used_columns(hp).items()
+    return [name for role, names in roles if role not in ("id_name", "label_name") for name in names]
+
+
+def _check_training(settings: PyTorchTrainingSettings, hp: Hyperparameters, outside: Mapping[str, str]) -> None:
+    for name, is_set in settings.model_dump().items():
+        if is_set and _ARTIFACTS not in outside:
+            raise ContractError(
+                f"settings.{PYTORCH_TRAINING.name}.{name}: is true, but there is no input {_ARTIFACTS}",
+                f"Set {_ARTIFACTS} among the inputs, or remove the setting.",
+            )
+    for name in ("train_filename", "val_filename", "test_filename"):
+        if getattr(hp, name) is not None:
+            raise ContractError(
+                f"hyperparameters.{name}: is {getattr(hp, name)!r}, but the pipeline chooses the names of the splits",
+                "Remove it.",
+            )
+    if _CALIBRATION in outside and hp.num_classes > 2:
+        raise ContractError(
+            f"{_CALIBRATION}: is an input, but it maps the probability of class 1, and num_classes is {hp.num_classes}",
+            "Remove it; the hyperparameter calibration works for any number of classes.",
+        )
+
+
+def _check_metrics(settings: ModelMetricsSettings, hp: Hyperparameters) -> None:
+    place, metric = f"settings.{MODEL_METRICS.name}", settings.decision_metric
+    split, _, name = metric.partition("/")
+    if split not in ("val", "test"):
+        raise ContractError(
+            f"condition.metric: {metric!r} names the split {split!r}, which has no predictions",
+            f"Use val/{name} or test/{name}.",
+        )
+    if hp.num_classes > 2 and "_recall_at_" in name:
+        raise ContractError(
+            f"condition.metric: {metric!r} is for two classes, and num_classes is {hp.num_classes}",
+            f"Use another metric, e.g. {split}/auroc.",
+        )
+    if settings.class_labels and len(settings.class_labels) != hp.num_classes:
+        raise ContractError(
+            f"{place}.class_labels: has {len(settings.class_labels)} labels, and num_classes is {hp.num_classes}",
+            "Remove it: the step reads the labels from the training job's metrics.json.",
+        )
+    scores = [probability_column(k) for k in range(hp.num_classes)]
+    for column in settings.score_fields:
+        if column not in scores:
+            raise ContractError(
+                f"{place}.score_fields: {column!r} is not a column of probabilities{did_you_mean(column, scores)}",
+                f"Remove it, or use {', '.join(scores[:3])}{', ...' if len(scores) > 3 else ''}.",
+            )
+
+
+def _check_defaults(settings: PayloadSettings, hp: Hyperparameters) -> None:
+    columns = _feature_columns(hp)
+    for name, value in settings.field_defaults.items():
+        place = f"settings.{PAYLOAD.name}.field_defaults: {name!r}"
+        if name not in columns:
+            raise ContractError(
+                f"{place} is not a column that the model needs{did_you_mean(name, columns)}",
+                f"Use one of: {', '.join(columns)}.",
+            )
+        if isinstance(value, (list, dict)) or (name in hp.tab_field_list and not _is_number(value)):
+            kind = "a number" if name in hp.tab_field_list else "a text or a number"
+            raise ContractError(f"{place} is {shown(value)}, which is not {kind}", "Correct the value.")
+
+
+def _is_number(value: object) -> bool:
+    if value is None or isinstance(value, (bool, int, float)):
+        return True
+    try:
+        return isinstance(value, str) and float(value) is not None
+    except ValueError:
+        return False
+
+
+def _check_serving(place: str, settings: ServingSettings, hp: Hyperparameters, needed: Sequence[str] | None) -> None:
+    variant, columns = settings.serving_onnx_variant, settings.serving_csv_columns
+    if variant is not None and variant not in hp.onnx_variants:
+        raise ContractError(
+            f"{place}.serving_onnx_variant: is {variant!r}, but the training job writes no model.{variant}.onnx",
+            f"Add {variant!r} to hyperparameters.onnx_variants, or remove the setting.",
+        )
+    if columns is None:
+        return
+    twice = next((name for name in columns if columns.count(name) > 1), None)
+    if twice is not None:
+        raise ContractError(f"{place}.serving_csv_columns: names {twice!r} twice", "Name each column once.")
+    missing = [name for name in needed or () if name not in columns]
+    if missing:
+        raise ContractError(
+            f"{place}.serving_csv_columns: lacks {missing[0]!r}, which the model needs",
+            f"Name every column of a line of CSV, in order; the model needs {', '.join(map(repr, needed or ()))}.",
+        )

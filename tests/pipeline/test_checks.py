@@ -1,0 +1,134 @@
+"""A contradiction between a step's settings, the inputs and the hyperparameters is found before the first job."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from contracts.errors import ContractError
+from contracts.steps import PYTORCH_TRAINING
+from pipeline.aws.definition import aws_plan, checked_definition
+from pipeline.local.digests import ContentDigests
+from pipeline.local.progress import Progress
+from pipeline.local.run import _identity, require_inputs
+from pipeline.local.run_state import Run
+from pipeline.plan import make_plan
+from testing.pipelines import AWS, CONFIG, configuration
+
+THREE = {"is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2]}
+COLUMNS = ["chat", "shiptrack", "price", "quantity", "marketplace"]
+
+
+def changed(hyperparameters: dict[str, Any] | None = None, *, inputs: dict[str, str] | None = None, **settings: Any):
+    return configuration(
+        hyperparameters={**CONFIG["hyperparameters"], **(hyperparameters or {})},
+        settings={**CONFIG["settings"], **settings},
+        aws={**AWS, "inputs": inputs or {}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "cause"),
+    [
+        (changed(Payload={"field_defaults": {"price": "abc"}}), r"field_defaults: 'price' is 'abc', .* not a number"),
+        (changed(Payload={"field_defaults": {"chat": ["a"]}}), r"field_defaults: 'chat' is \['a'\], .* not a text"),
+        (
+            changed(THREE, ModelMetricsComputation={"class_labels": ["a", "b"]}),
+            r"settings\.ModelMetricsComputation\.class_labels: has 2 labels, and num_classes is 3",
+        ),
+        (
+            changed(ModelMetricsComputation={"score_fields": ["prob_class_2"]}),
+            r"score_fields: 'prob_class_2' is not a column of probabilities",
+        ),
+        (
+            changed(PyTorchTraining={"use_precomputed_risk_tables": True}),
+            r"settings\.PyTorchTraining\.use_precomputed_risk_tables: is true, but there is no input",
+        ),
+        (changed({"val_filename": "val.csv"}), r"hyperparameters\.val_filename: is 'val\.csv'"),
+        (changed(THREE, inputs={"calibration_model": "s3://raw/c"}), r"calibration_model: is an input, .* is 3"),
+        (
+            changed(Registration={"serving_onnx_variant": "int8"}),
+            r"settings\.Registration\.serving_onnx_variant: is 'int8', but the training job writes no model\.int8",
+        ),
+        (
+            changed(Registration={"serving_csv_columns": ["order_id", "chat", "price", "quantity", "marketplace"]}),
+            r"settings\.Registration\.serving_csv_columns: lacks 'shiptrack'",
+        ),
+        (
+            changed(Registration={"serving_csv_columns": [*COLUMNS, "chat"]}),
+            r"settings\.Registration\.serving_csv_columns: names 'chat' twice",
+        ),
+    ],
+)
+def test_a_setting_that_a_later_job_would_refuse_is_an_error_of_the_plan(config, cause):
+    with pytest.raises(ContractError, match=cause) as raised:
+        aws_plan(config)
+    assert raised.value.fix
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        changed(Payload={"field_defaults": {"price": "1.5", "quantity": None, "chat": 7}}),
+        changed(THREE, ModelMetricsComputation={"class_labels": ["a", "b", "c"], "score_fields": ["prob_class_2"]}),
+        changed(
+            inputs={"model_artifacts_input": "s3://raw/a", "calibration_model": "s3://raw/c"},
+            PyTorchTraining={"use_precomputed_risk_tables": True},
+        ),
+        changed({"onnx_variants": ["int8"]}, Registration={"serving_onnx_variant": "int8"}),
+        changed(Registration={"serving_csv_columns": ["order_id", *COLUMNS]}),
+    ],
+)
+def test_settings_that_fit_are_accepted(config):
+    aws_plan(config)
+
+
+def test_a_new_label_that_is_no_label_is_an_error_of_the_plan():
+    with pytest.raises((ContractError, ValidationError), match="the new label of 'a' is None"):
+        aws_plan(changed(TabularPreprocessing={"label_map": {"a": None}}))
+
+
+@pytest.mark.parametrize(
+    ("encoder", "inputs", "isolated", "accepted"),
+    [
+        ("bert-base-uncased", {}, True, False),
+        ("bert-base-uncased", {}, False, True),
+        ("bert-base-uncased", {"pretrained": "s3://raw/encoders"}, True, True),
+        ("/opt/encoders/minilm", {}, True, True),
+    ],
+)
+def test_an_encoder_that_a_job_without_a_network_would_download_is_an_error(encoder, inputs, isolated, accepted):
+    config = configuration(
+        hyperparameters={**CONFIG["hyperparameters"], "tokenizer": encoder, "encoder_config": {}},
+        aws={**AWS, "inputs": inputs, "network_isolation": isolated},
+    )
+    if accepted:
+        checked_definition(config)
+    else:
+        with pytest.raises(ContractError, match=r"tokenizer: 'bert-base-uncased' would be downloaded"):
+            checked_definition(config)
+
+
+def test_a_training_runs_again_if_the_files_of_its_encoder_change(tmp_path):
+    encoder = tmp_path / "encoder"
+    encoder.mkdir()
+    (encoder / "model.safetensors").write_bytes(b"one")
+    settings = {**CONFIG["hyperparameters"], "tokenizer": str(encoder), "encoder_config": {}}
+    config = configuration(aws=None, hyperparameters=settings)
+    plan = make_plan(config, config.inputs)
+
+    def identity() -> dict[str, Any]:
+        digests = ContentDigests(tmp_path / "digests.json")
+        run = Run(config, plan, tmp_path, digests, "code", Progress(plan.shown))
+        return _identity(run, PYTORCH_TRAINING, {})
+
+    before = identity()
+    (encoder / "model.safetensors").write_bytes(b"two")
+    assert identity() != before
+
+
+def test_an_input_that_contains_the_root_is_refused(tmp_path):
+    config = configuration(aws=None, inputs={"input_data": str(tmp_path)}, settings={})
+    with pytest.raises(ContractError, match=r"inputs\.input_data: .* contains --root"):
+        require_inputs(config, tmp_path / "pipeline_run")
+    require_inputs(config, tmp_path.parent / "pipeline_run")
