@@ -77,7 +77,7 @@ class Predictor:
         max_tokens: int | None = None,
         threads: int | None = None,
     ) -> "Predictor":
-        """Load the model folder of a completed job.
+        """Load the model folder of a completed job. The calibration.json of a package is applied by servers only.
 
         Args:
             backend: onnx does not need torch.

@@ -74,7 +74,7 @@ class Hyperparameters(DataAndModel):
         about="Seed of the initial weights, the order of records, the folds and dropout.")
 
     early_stop_metric: str = declare("val/f1_score", group="control", scope="train",
-        about="Metric that decides which weights are best and when to stop: val/loss, or val/ and a metric, e.g. val/auroc.")
+        about="Metric that decides which weights are best and when to stop: val/loss, or val/ and a metric, e.g. val/auroc. Of equal values, the lower val/loss decides.")
     early_stop_patience: int = declare(3, group="control", scope="run", ge=1, le=1_000_000,
         about="Epochs without a better early_stop_metric before training stops.")
     val_check_interval: float = declare(0.25, group="control", scope="run", gt=0, le=1_000_000_000,

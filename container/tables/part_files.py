@@ -185,9 +185,13 @@ def _parts_with_columns(files: Sequence[Path], part_format: PartFormat, signatur
 
 
 def _is_headless(path: Path, signature: Sequence[str]) -> bool:
-    """Return whether the first line is a row: as many fields as in the signature, at most half of them its names."""
+    """Return whether the first line is a row: as many fields as in the signature, at most half of them its names.
+
+    Case and outer blanks do not count, so that a header with other names than the signature's is no row.
+    """
     fields = text_header(path)
-    if 2 * len(set(fields) & set(signature)) > len(signature):
+    alike = {name.strip().casefold() for name in fields} & {name.strip().casefold() for name in signature}
+    if 2 * len(alike) > len(signature):
         return False  # a header; the caller compares it with the signature
     if len(fields) != len(signature):
         raise ContractError(

@@ -46,6 +46,7 @@ from container.training.checkpoint_files import (
     Checkpoint,
     clear_unfinished,
     complete_checkpoints,
+    remove_checkpoint,
 )
 from container.training.host_folders import HostFolders
 from contracts.atomic_files import write_text_atomically
@@ -234,7 +235,7 @@ class CheckpointStore:
         count = next((i for i, each in enumerate(complete, 1) if each.folder.name == saved), len(complete))
         for other in (*complete[:count][: -self._keep], *complete[count:]):
             if other is not best:
-                shutil.rmtree(other.folder, ignore_errors=True)
+                remove_checkpoint(other.folder)
         clear_unfinished(self._folder)
 
 

@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,21 +66,44 @@ def _checkpoint_folders(folder: Path) -> list[Path]:
     return [path for path in folder.glob("*.ckpt") if _NAME.fullmatch(path.name) and path.is_dir()]
 
 
+def remove_checkpoint(path: Path) -> None:
+    """Remove a checkpoint; if this is interrupted, `clear_unfinished` removes the rest."""
+    removed = path.with_name(f"{TEMPORARY}removed-{path.name}")
+    path.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
+
+
 def complete_checkpoints(folder: Path) -> list[Checkpoint]:
     """Return all complete checkpoints, oldest first; log the name of each incomplete or damaged one."""
+    _finish_saves(folder)
     complete = []
     for path in _checkpoint_folders(folder):
         try:
-            files = json.loads((path / "manifest.json").read_text())
-            if not isinstance(files, dict) or not {".metadata", "state.json"} <= files.keys():
-                raise ValueError("manifest.json has no list of files")
-            damaged = [name for name, size in files.items() if (path / name).stat().st_size != size]
-            if damaged:
-                raise ValueError(f"the size of {damaged[0]} differs from manifest.json")
-            content = json.loads((path / "state.json").read_text())
-            if not isinstance(content, dict) or "step" not in content:
-                raise ValueError("state.json has no step")
-            complete.append(Checkpoint(path, content))
+            complete.append(_read(path))
         except (OSError, ValueError) as error:
             logger.warning("checkpoint %s is incomplete and is skipped: %s", path.name, error)
     return sorted(complete, key=lambda checkpoint: checkpoint.step)
+
+
+def _finish_saves(folder: Path) -> None:
+    """Rename what was saved completely, where a process ended before it could replace a save of the same step."""
+    for path in folder.glob(f"{TEMPORARY}*.ckpt"):
+        final = folder / path.name.removeprefix(TEMPORARY)
+        if _NAME.fullmatch(final.name) and not final.exists():
+            with suppress(OSError, ValueError):
+                _read(path)
+                path.rename(final)
+
+
+def _read(path: Path) -> Checkpoint:
+    """Return the checkpoint in a folder; raise OSError or ValueError if it is not complete."""
+    files = json.loads((path / "manifest.json").read_text())
+    if not isinstance(files, dict) or not {".metadata", "state.json"} <= files.keys():
+        raise ValueError("manifest.json has no list of files")
+    damaged = [name for name, size in files.items() if (path / name).stat().st_size != size]
+    if damaged:
+        raise ValueError(f"the size of {damaged[0]} differs from manifest.json")
+    content = json.loads((path / "state.json").read_text())
+    if not isinstance(content, dict) or "step" not in content:
+        raise ValueError("state.json has no step")
+    return Checkpoint(path, content)

@@ -738,8 +738,11 @@ def test_a_packages_own_inference_py_answers(trained_job, tmp_path):
     shutil.copytree(trained_job.model, tmp_path / "model")
     (tmp_path / "model" / "code").mkdir()
     (tmp_path / "model" / "code" / "inference.py").write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
         "from container.serving.handler import input_fn, model_fn, predict_fn\n"
-        "def output_fn(prediction, accept):\n    return ' '.join(map(str, prediction.decided))\n"
+        "@dataclass\nclass Answer:\n    decided: list[int]\n"  # its annotations are looked up in sys.modules
+        "def output_fn(prediction, accept):\n    return ' '.join(map(str, Answer(prediction.decided).decided))\n"
     )
     with serving(tmp_path) as server:
         answer = server.ask(bodies(TEST.head(3))[JSON], JSON)

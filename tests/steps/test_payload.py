@@ -116,7 +116,7 @@ def test_rows_beyond_the_limits_of_a_server_are_sent(package, tmp_path):
 
 def test_a_record_has_at_most_as_many_tokens_as_where_the_model_is_hosted(package, tmp_path):
     root = give(tmp_path, PAYLOAD, model_input=package, processed_data=processed())
-    assert "SERVING_MAX_TOKENS" in failure_of(root, "payload", SERVING_MAX_TOKENS="2")
+    assert "at most 2 are accepted" in failure_of(root, "payload", SERVING_MAX_TOKENS="2")
 
 
 def test_a_model_that_reads_no_header_gets_none(package, trained_job, tmp_path):
@@ -124,6 +124,27 @@ def test_a_model_that_reads_no_header_gets_none(package, trained_job, tmp_path):
     run_step(give(tmp_path, PAYLOAD, **given), "payload", CONTENT_TYPES=CSV, SERVING_CSV_HEADER="absent")
     assert check(tmp_path)["compared"][0]["max_difference"] < 1e-6
     assert samples(tmp_path)["payload_text_csv_0.csv"].startswith(b"DEFAULT_TEXT,")
+
+
+def test_csv_has_the_columns_of_the_server_in_its_order(package, trained_job, tmp_path):
+    given = {"model_input": package, "processed_data": processed(), "eval_output": trained_job.output_data}
+    root = give(tmp_path, PAYLOAD, **given)
+    columns = ["order_id", "color", "quantity", "price", "chat"]
+    run_step(root, "payload", CONTENT_TYPES=CSV, SERVING_CSV_COLUMNS=json.dumps(columns), SERVING_CSV_HEADER="absent")
+    assert samples(root)["payload_text_csv_0.csv"].decode() == ",DEFAULT_TEXT,0.0,0.0,DEFAULT_TEXT\r\n"
+    assert check(root)["compared"][0]["max_difference"] < 1e-6
+
+
+def test_a_variant_that_the_package_lacks_is_refused(package, tmp_path):
+    root = give(tmp_path, PAYLOAD, model_input=package)
+    assert "model.int8.onnx" in failure_of(root, "payload", SERVING_ONNX_VARIANT="int8")
+
+
+def test_a_wrong_default_is_answered_with_the_fix_of_its_error(package, tmp_path):
+    root = give(tmp_path, PAYLOAD, model_input=package)
+    message = failure_of(root, "payload", FIELD_DEFAULTS='{"price": "abc"}')
+    assert "failed to answer: record 1" in message
+    assert "See the traceback" not in message
 
 
 def test_a_text_with_a_nul_character_is_not_sent_as_csv(package, tmp_path):

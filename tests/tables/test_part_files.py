@@ -115,6 +115,12 @@ def test_a_header_that_nearly_fits_the_signature_is_refused(tmp_path: Path) -> N
         read(tmp_path, tmp_path, signature=list(orders(1).columns))
 
 
+def test_a_header_that_differs_from_the_signature_in_case_is_refused_and_is_no_row(tmp_path: Path) -> None:
+    write(orders(10).rename(columns=lambda name: f" {name.title()}"), tmp_path / "part-0.csv")
+    with pytest.raises(ContractError, match="of the signature is missing"):
+        read(tmp_path, tmp_path, signature=list(orders(1).columns))
+
+
 def test_a_signature_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "signature").write_bytes(b'["id", "M\xfcller"]')
     with pytest.raises(ContractError, match="signature: byte 0xFC at position 9 is not UTF-8"):

@@ -1,6 +1,7 @@
 import json
 import shutil
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 from torch.distributed.checkpoint import FileSystemWriter
 
 from container.training.checkpoint import CheckpointStore, _copied, load_weights
-from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
+from container.training.checkpoint_files import clear_checkpoints, clear_unfinished, complete_checkpoints
 from container.training.host_folders import HostFolders
 from container.training.identity import identity
 from container.training.scaler import LossScaler
@@ -108,8 +109,41 @@ def test_a_folder_that_was_never_completed_is_no_checkpoint(tmp_path):
     store = CheckpointStore(tmp_path, keep=2, device=CPU)
     save(store, module, optimizer, 1)
     shutil.copytree(tmp_path / "epoch=0-step=1.ckpt", tmp_path / ".saving-epoch=0-step=2.ckpt")
+    (tmp_path / ".saving-epoch=0-step=2.ckpt" / "manifest.json").unlink()
     (tmp_path / "epoch=0-step=3.ckpt").mkdir()
     assert [one.folder.name for one in complete_checkpoints(tmp_path)] == ["epoch=0-step=1.ckpt"]
+
+
+def test_a_kill_while_a_save_replaces_one_of_the_same_step_loses_no_checkpoint(tmp_path, monkeypatch):
+    module, optimizer = trained(0)
+    store = CheckpointStore(tmp_path, keep=1, device=CPU)
+    save(store, module, optimizer, 1)
+    rename = Path.rename
+
+    def killed(path, target):
+        rename(path, target)
+        if path.suffix == ".ckpt":
+            raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", killed)  # after the first of two
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a killed process removes nothing
+        with pytest.raises(SystemExit):
+            save(store, module, optimizer, 1)
+    assert not (tmp_path / "epoch=0-step=1.ckpt").exists()
+    assert steps_in(tmp_path) == [1]
+
+
+def test_a_kill_while_a_checkpoint_is_removed_leaves_nothing_of_it(tmp_path, monkeypatch):
+    module, optimizer = trained(0)
+    store = CheckpointStore(tmp_path, keep=1, device=CPU)
+    save(store, module, optimizer, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        save(store, module, optimizer, 2)
+    assert steps_in(tmp_path) == [2]
+    clear_unfinished(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch=0-step=2.ckpt", "last.ckpt"]
 
 
 def test_only_checkpoints_are_pruned_and_cleared(tmp_path):
