@@ -173,17 +173,28 @@ class _Measured:
 
     @torch.inference_mode()
     def _seconds_per_record(self, rows: np.ndarray) -> float:
-        """Time the encoders once, and the head for every change."""
+        """Time the encoders once, and the head, the companion and the metric for every change."""
         passes, seconds = 1 + SHUFFLES * len(self.columns) + len(self.modalities), 0.0
+        logits = []
         for part in self._parts(rows, size=len(rows)):
             batch = self._val.pack(rows[part]).to(self._device)
             began = time.perf_counter()
             features = self._model.encode(batch)
             features[0].cpu()
             encoded = time.perf_counter()
-            self._model.head(features, batch).cpu()
+            logits.append(self._logits(features, batch))
             seconds += encoded - began + passes * (time.perf_counter() - encoded)
+        computed = time.perf_counter()
+        score(self._val.column("label").to_numpy()[rows], softmax(np.concatenate(logits)))
+        seconds += passes * (time.perf_counter() - computed)
         return seconds / len(rows)
+
+    def _logits(self, features: list[Tensor], batch: PackedBatch) -> np.ndarray:
+        """Return the logits of records whose texts are encoded. [B, K]"""
+        logits = self._model.head(features, batch).float().cpu().numpy()
+        if self._companion is not None:
+            logits = self._companion(logits, feed_of(self._model, self._hp, batch.to("cpu")))
+        return logits
 
     @torch.inference_mode()
     def encode(self, sample: np.ndarray, *, size: int) -> tuple[float | None, str | None]:
@@ -241,10 +252,7 @@ class _Measured:
                     packed = self._empty_batch(len(taken)) if taken[0] < 0 else self._val.pack(self._sample[taken])
                     texts[index] = packed.texts[index].to(self._device)
             changed = replace(batch, texts=tuple(texts), tabular=tabular[positions])
-            network = self._model.head(features, changed).float().cpu().numpy()
-            if self._companion is not None:
-                network = self._companion(network, feed_of(self._model, self._hp, changed.to("cpu")))
-            logits.append(network)
+            logits.append(self._logits(features, changed))
         return score(self._labels, softmax(np.concatenate(logits)))
 
     def importance(self, column: str, kind: str, base: float, *, seed: int) -> Importance:

@@ -119,7 +119,12 @@ def test_checkpointed_layers_drop_the_same_numbers_again(jobs):
     (plain,), (checkpointed,) = (
         jobs.train(strategy, {**DROPOUT_ON, **ADAMW}) for strategy in (ONE_PROCESS, BY_NAME["activation checkpointing"])
     )
-    assert checkpointed.losses == plain.losses
+    drawn, expected = (
+        {name: loss for name, loss in run.losses.items() if name.startswith("train/")} for run in (checkpointed, plain)
+    )
+    assert drawn == expected
+    # The last bit of a product without dropout depends on the addresses of its operands with MKL on Intel processors.
+    assert np.array([*checkpointed.losses.values()]) == pytest.approx(np.array([*plain.losses.values()]), rel=1e-7)
 
 
 @pytest.mark.long
