@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from contracts.declaration import describe_limits
 from contracts.errors import ContractError, shown
@@ -32,9 +32,17 @@ def parsed(value: Any) -> Any:
     return parse_json(value) if isinstance(value, str) else value
 
 
+def _check_labels(labels: dict[str, Any]) -> dict[str, Any]:
+    for label, new in labels.items():
+        if not isinstance(new, (str, int, float)):
+            raise ValueError(f"the new label of {label!r} is {shown(new)}, which is neither a text nor a number")
+    return labels
+
+
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Fractions = Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], BeforeValidator(_listed)]
 JsonObject = Annotated[dict[str, Json], BeforeValidator(parsed)]
+Labels = Annotated[JsonObject, AfterValidator(_check_labels)]
 
 
 class StepSettings(BaseModel):

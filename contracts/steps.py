@@ -1,19 +1,27 @@
 """Declare the contracts of the pipeline's steps, which the step programs and the pipeline definition use."""
 
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from contracts import artifacts
-from contracts.errors import shown
 from contracts.hyperparameters import METRICS
 from contracts.numbers import Number
 from contracts.paths import SETTINGS_FILE
 from contracts.paths import SPLITS as TRAINING_SPLITS
 from contracts.serving import MEDIA_TYPES, REQUEST_TYPES, RecordSettings, ServingSettings
 from contracts.spelling import did_you_mean
-from contracts.step_contract import Fractions, JsonObject, Names, StepArgument, StepContract, StepFolder, StepSettings
+from contracts.step_contract import (
+    Fractions,
+    JsonObject,
+    Labels,
+    Names,
+    StepArgument,
+    StepContract,
+    StepFolder,
+    StepSettings,
+)
 from contracts.tracking import TRACKED, TrackingSettings
 from contracts.value_types import MetricOfSplit
 
@@ -22,14 +30,9 @@ ARCHIVED_MODEL = "model.tar.gz"
 ARCHIVED_OUTPUT = "output.tar.gz"  # the service's archive of a training job's output/data
 PREDICTION_FILES = (*TABLE_FILES, ARCHIVED_OUTPUT)
 PREVIOUS = "previous_eval_output"
-PAYLOAD_ARCHIVE = "payload.tar.gz"
-PAYLOAD_CHECK = "payload_check.json"
-SIGNATURE = "signature.json"
-TABLE_METADATA = "metadata.json"
-DATA_PROFILE_TEXT = "data_profile.txt"
-EVALUATION = "evaluation.json"
-METRICS_REPORT = "metrics_report.json"
-METRICS_SUMMARY = "metrics_summary.txt"
+PAYLOAD_ARCHIVE, PAYLOAD_CHECK = "payload.tar.gz", "payload_check.json"
+SIGNATURE, TABLE_METADATA, DATA_PROFILE_TEXT = "signature.json", "metadata.json", "data_profile.txt"
+EVALUATION, METRICS_REPORT, METRICS_SUMMARY = "evaluation.json", "metrics_report.json", "metrics_summary.txt"
 JOB_TYPES = ("training", "validation", "testing", "calibration")
 
 TableFormat = Literal["CSV", "TSV", "PARQUET"]
@@ -88,7 +91,7 @@ class TabularPreprocessingSettings(ProcessingSettings):
     )
     time_field: str | None = Field(None, description="Column of times or increasing numbers, for SPLIT_BY=time.")
     split_seed: int = Field(0, ge=0, lt=10**16, description="Seed of the split.")
-    label_map: JsonObject = Field({}, description='New label of each label, e.g. {"Y": 1, "N": 0}. Others are errors.')
+    label_map: Labels = Field({}, description='New label of each label, e.g. {"Y": 1, "N": 0}. Others are errors.')
     unlabelled: Literal["error", "drop", "keep"] | None = Field(
         None, description="Handling of rows without a label. Default: error for job_type training, keep for the others."
     )
@@ -97,14 +100,6 @@ class TabularPreprocessingSettings(ProcessingSettings):
     def whole_inputs(self) -> bool:
         """Return whether the split of a row depends on other rows."""
         return self.split_by != "hash"
-
-    @field_validator("label_map")
-    @classmethod
-    def _labels(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for label, new in value.items():
-            if not isinstance(new, (str, int, float)):
-                raise ValueError(f"the new label of {label!r} is {shown(new)}, which is neither a text nor a number")
-        return value
 
     @model_validator(mode="after")
     def _time_field_goes_with_time(self) -> Self:
