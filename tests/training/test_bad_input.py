@@ -84,8 +84,11 @@ def test_a_root_that_does_not_exist_is_an_error_and_is_not_created(tmp_path, cap
 
 
 def test_an_unknown_hyperparameter_names_the_nearest_known_one(tmp_path):
-    paths = write_job(tmp_path, overrides={"lerning_rate": 1})
-    assert failed(paths).startswith("lerning_rate: unknown hyperparameter")
+    paths = write_job(tmp_path, overrides={"lerning_rate": 1, "bacth_size": 8})
+    line = failed(paths)
+    assert line.startswith("lerning_rate: unknown hyperparameter")
+    assert "; bacth_size: unknown hyperparameter" in line
+    assert "did you mean 'batch_size'" in line
 
 
 def test_a_wrong_type_names_the_key(tmp_path):
