@@ -123,7 +123,7 @@ def _measure(name: str, system: str, given: Mapping[str, Any], arguments: argpar
             shutil.rmtree(root, ignore_errors=True)
         if system == "autogluon":
             found = [
-                _autogluon(root, task, given["tokenizer"], seed=seed, classes=classes, python=arguments.autogluon)
+                _autogluon(root, task, given, seed=seed, classes=classes, python=arguments.autogluon)
                 for seed, root in runs.items()
             ]
         else:
@@ -158,9 +158,9 @@ def _job(root: Path, task: Task, settings: Mapping[str, Any], classes: Sequence[
 
 
 def _autogluon(
-    root: Path, task: Task, encoder: str, *, seed: int, classes: Sequence[Any], python: Path
+    root: Path, task: Task, given: Mapping[str, Any], *, seed: int, classes: Sequence[Any], python: Path
 ) -> dict[str, np.ndarray]:
-    """Fit AutoGluon and return the probabilities of val and test."""
+    """Fit AutoGluon with the encoder and the precision of `given`; return the probabilities of val and test."""
     root.mkdir(parents=True)
     kinds = {
         "text": ["text_name", "primary_text_name", "secondary_text_name"],
@@ -175,7 +175,8 @@ def _autogluon(
         for column in np.atleast_1d(task.settings[setting]).tolist()
     }
     job = {"folder": str(root), "data": str(task.data), "label": task.settings["label_name"], "column_types": types}
-    job |= {"encoder": encoder, "max_epochs": AUTOGLUON_EPOCHS, "seed": seed, "classes": list(classes)}
+    job |= {"encoder": given["tokenizer"], "precision": "bf16-mixed" if given.get("bf16") else 32}
+    job |= {"max_epochs": AUTOGLUON_EPOCHS, "seed": seed, "classes": list(classes)}
     (root / "job.json").write_text(json.dumps(job))
     with (root / "train.log").open("w") as log:
         command = [str(python), str(REPOSITORY / "benchmarks" / "quality_autogluon.py"), str(root / "job.json")]

@@ -1,7 +1,7 @@
 """Fit AutoGluon Multimodal for benchmarks/quality.py: a job (a JSON file) in, the probabilities of val and test out.
 
-The interpreter is that of an environment with AutoGluon. Its settings are its defaults but for the encoder and
-the epochs.
+The interpreter is that of an environment with AutoGluon. Its settings are its defaults but for the encoder,
+the precision and the epochs.
 """
 
 import json
@@ -33,7 +33,7 @@ def main() -> None:
             "model.hf_text.checkpoint_name": job["encoder"],
             "optim.max_epochs": job["max_epochs"],
             "env.num_gpus": 0,
-            "env.precision": 32,
+            "env.precision": job["precision"],
         },
         seed=job["seed"],
     )

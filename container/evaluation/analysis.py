@@ -160,11 +160,20 @@ def metrics_json(
         "best_f1_threshold": None if threshold is None else {"threshold": threshold, "chosen_on": "val"},
         "thresholds": {split: [entry.to_dict() for entry in a.at_thresholds] for split, a in items},
         "classes": {split: [asdict(scores) for scores in a.classes] for split, a in items},
-        "confusion_matrix": {split: a.confusion.tolist() for split, a in items},
+        "confusion_matrix": {split: _confusion_without_zeros(a) for split, a in items},
         "decision": decision.to_json(),
         "uncalibrated": {split: a.uncalibrated and asdict(a.uncalibrated) for split, a in items},
         "calibration": {split: a.calibration and asdict(a.calibration) for split, a in items},
     }
+
+
+def _confusion_without_zeros(analysis: SplitAnalysis) -> dict[str, dict[str, int]]:
+    """Return the records by label and predicted class; with thousands of classes, nearly all of the K x K are 0."""
+    labels = [str(scores.label) for scores in analysis.classes]
+    found: dict[str, dict[str, int]] = {label: {} for label in labels}
+    for i, j in np.argwhere(analysis.confusion):
+        found[labels[i]][labels[j]] = int(analysis.confusion[i, j])
+    return found
 
 
 def _problem(split: SplitPredictions) -> str | None:

@@ -18,6 +18,7 @@ from container.preflight import choose_trial_settings
 from container.preprocessing.prepare import prepare_data
 from container.timeline import Timeline, duration
 from container.training.checkpoint_files import clear_checkpoints
+from container.training.state import LOSS, TrainingState
 from container.tuning.ensemble import SEEDS, SOUP
 from container.tuning.results import write_results
 from container.tuning.study import TuningStudy, check_metric
@@ -350,7 +351,8 @@ class Search:
             self._study.note(running.folder.name, value if completed else None)
             self._study.back_up()
         elif completed:
-            self._finish(running.trial, TrialState.COMPLETE, value=value, **running.facts())
+            decides_ties = {LOSS: TrainingState(**running.state).best_loss}
+            self._finish(running.trial, TrialState.COMPLETE, value=value, **running.facts(), **decides_ties)
         else:
             self._finish(running.trial, TrialState.FAIL, reason=reason, **running.facts())
 

@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from container.evaluation.metrics import classification_metrics
 from container.preprocessing.fingerprint import FLAGS
 from container.tables.data_files import find_data_files
+from container.training.state import LOSS
 from contracts.atomic_files import AtomicFile, write_text_atomically
 from contracts.errors import ContractError, first_line, shown
 from contracts.hyperparameters import Hyperparameters
@@ -140,9 +141,10 @@ class TuningStudy:
 
     @property
     def best(self) -> FrozenTrial | None:
-        """Return the best complete trial; None if no trial is complete."""
+        """Return the best complete trial; None if no trial is complete. Of equal values, the lower val/loss decides."""
         complete = [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
-        return min(complete, key=lambda trial: self.rank(trial.value)) if complete else None
+        order = [(self.rank(trial.value), trial.user_attrs.get(LOSS, math.inf), trial.number) for trial in complete]
+        return complete[order.index(min(order))] if complete else None
 
     def rank(self, value: float | None) -> float:
         """Return a key that orders values of the metric, the best first."""

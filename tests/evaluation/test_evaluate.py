@@ -150,8 +150,9 @@ def test_more_classes_get_a_confusion_matrix_and_scores_for_each(tmp_path):
     metrics = write_evaluation(tmp_path, evaluation(widened, labels=labels))
     test = splits["test"]
     decided = test.probabilities.argmax(axis=1)
-    matrix = np.array(metrics["confusion_matrix"]["test"])
-    assert matrix[:3, :3].tolist() == sk.confusion_matrix(test.labels, decided).tolist()
+    matrix = pd.DataFrame(metrics["confusion_matrix"]["test"]).T.reindex(index=labels, columns=labels)
+    assert matrix.fillna(0).to_numpy().tolist() == sk.confusion_matrix(test.labels, decided, labels=range(4)).tolist()
+    assert not (matrix == 0).any().any()  # left out
     second, unseen = metrics["classes"]["test"][1], metrics["classes"]["test"][3]
     assert second["recall"] == pytest.approx(sk.recall_score(test.labels == 1, decided == 1))
     assert second["auroc"] == pytest.approx(sk.roc_auc_score(test.labels == 1, test.probabilities[:, 1]))

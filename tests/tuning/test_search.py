@@ -98,6 +98,12 @@ def test_an_invalid_combination_is_a_pruned_trial_with_its_reason(searched):
 
 
 @pytest.mark.slow
+def test_complete_trials_record_the_loss_that_decides_between_equal_values(searched):
+    complete = [trial for trial in study_of(searched[0]).trials if trial.state.name == "COMPLETE"]
+    assert all(0 < trial.user_attrs["val/loss"] < 2 for trial in complete)
+
+
+@pytest.mark.slow
 def test_data_is_prepared_once_for_each_preparation_setting(searched):
     paths, log = searched
     search = log[: log.index("seed-43-of-trial-")].split("Data found prepared")

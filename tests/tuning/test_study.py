@@ -56,6 +56,14 @@ def test_the_first_trial_has_the_settings_of_the_job_that_are_in_the_space(tmp_p
     assert first["batch_size"] in (4, 8, 12, 16)
 
 
+def test_of_trials_with_equal_values_the_one_with_the_lower_loss_is_the_best(tmp_path):
+    study = opened(tmp_path)
+    for value, loss in ((0.0, 0.9), (0.0, 0.2), (0.0, 0.2), (0.0, 0.5)):  # F1 scores of a rare class
+        study.finish(study.begin(), TrialState.COMPLETE, value=value, **{"val/loss": loss})
+    assert study.best is not None
+    assert study.best.number == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
