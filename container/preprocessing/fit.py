@@ -38,6 +38,7 @@ SCAN_ROWS = 16384
 NAMED_ROWS = 5
 FEWEST_OF_INDICATOR = 3  # rows that miss the number, and rows that have it
 SMALLEST_OF_INDICATOR = 0.01  # share of both; the few ones of a nearly constant input would be far from its mean
+_IF_NOT_NUMERIC = "If the column is a category, move it from tab_field_list to cat_field_list."
 MOST_RISKS = 20_000_000  # of a column, which take about 4 GB
 
 
@@ -131,7 +132,7 @@ class SplitStatistics:
             self.unlabelled_rows.append(origin.row(index))
         np.add.at(self.totals, (folds[labelled], label_index[labelled]), 1)
         for name, summary in self.numeric.items():
-            values = numbers(table[name], name, origin=origin)
+            values = numbers(table[name], name, origin=origin, if_not_numeric=_IF_NOT_NUMERIC)
             summary.add(values[labelled] if self.labelled_only else values)
         for name, counts in self.categories.items():
             self.types[name] = table[name].type

@@ -25,10 +25,7 @@ MISSING_NUMBERS = ("", "na", "n/a", "null", "none", "nan")
 _UNSIGNED = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _NUMBER = f"^[+-]?{_UNSIGNED}"
 _INTEGRAL = r"^(-?(?:0|[1-9][0-9]*))\.0*$"
-_NUMBER_FIX = (
-    "Write a number such as 12.5, or leave the cell empty. If the column is a category, move it from tab_field_list to "
-    "cat_field_list."
-)
+_NUMBER_FIX = "Write a number such as 12.5, or leave the cell empty."
 _FINITE_FIX = "Write a finite number, or leave the cell empty for imputation."
 _ZONE = r"(Z|[+-][0-9]{2}:?[0-9]{2})?$"
 _FRACTION = r"(\.[0-9]*?)0+" + _ZONE
@@ -91,11 +88,16 @@ def keys(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return _canonical(distinct.dictionary.cast(column.type)).take(distinct.indices)
 
 
-def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> np.ndarray:
+def numbers(
+    column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin, if_not_numeric: str = ""
+) -> np.ndarray:
     """Return a numeric column as float64, NaN where a value is missing. [R]
 
     A text is a number if it has ASCII digits with an optional sign, decimal point and exponent (12, -.5, +1e-3), or is
     true or false. Empty texts and those of MISSING_NUMBERS are missing. White space around and case have no effect.
+
+    Args:
+        if_not_numeric: what the user can do if the column is not meant to be numeric, for the error.
 
     Raises:
         ContractError: a value that is not a number, is infinite, or is too large for float32.
@@ -116,13 +118,13 @@ def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) ->
         parsed = pc.cast(column, pa.float64(), safe=False)
     else:
         cause = f"{origin.file or 'records'}: column {name!r} is of type {kind}, which is not numeric"
-        fix = "Take it out of tab_field_list, or write it as numbers."
+        fix = f"Write it as numbers. {if_not_numeric}".rstrip()
         raise ContractError.of_rows(dict.fromkeys(range(len(column)), cause), fix)
     values = parsed.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
     infinite = np.abs(values) > LARGEST_NUMBER  # inf too; NaN compares false
     errors = RowErrors()
     with errors:
-        _refuse(column, wrong, name, "a number", _NUMBER_FIX, origin=origin)
+        _refuse(column, wrong, name, "a number", f"{_NUMBER_FIX} {if_not_numeric}".rstrip(), origin=origin)
     with errors:
         _refuse(column, infinite, name, "a finite 32-bit number", _FINITE_FIX, origin=origin)
     errors.raise_first()

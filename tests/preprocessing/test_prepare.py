@@ -273,8 +273,9 @@ def test_settings_of_fits_that_are_precomputed_are_logged_as_without_effect(
 def test_an_unfinished_folder_is_not_used_and_a_failure_leaves_none(paths: JobPaths) -> None:
     (paths.prepared / f"tmp-{'0' * 20}").mkdir(parents=True)
     write_table(paths.channel("test") / "data.csv", table(3, x=["1", "many", "2"]))
-    with pytest.raises(ContractError, match=r"data.csv: row 2, column 'x': 'many' is not a number"):
+    with pytest.raises(ContractError, match=r"data.csv: row 2, column 'x': 'many' is not a number") as refused:
         prepare(paths)
+    assert refused.value.fix.endswith("If the column is a category, move it from tab_field_list to cat_field_list.")
     assert [path.name for path in paths.prepared.iterdir()] == [".lock"]
     with pytest.raises(ContractError, match=r"prepared.json is missing"):
         open_prepared(paths.prepared)

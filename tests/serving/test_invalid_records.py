@@ -107,6 +107,12 @@ def reported(predictor, found):
     return dict(errors)
 
 
+def test_a_client_is_not_told_to_change_the_settings_of_training(predictor):
+    with pytest.raises(ContractError) as refused:
+        ServedModel(predictor).predict(request(JSON_LINES, ['{"x": "dear"}']))
+    assert refused.value.fix == "Write a number such as 12.5, or leave the cell empty."
+
+
 def alone(predictor, found):
     """The errors of the records of a request that are prepared one by one."""
     errors = {}
