@@ -36,6 +36,8 @@ def _check_labels(labels: dict[str, Any]) -> dict[str, Any]:
     for label, new in labels.items():
         if not isinstance(new, (str, int, float)):
             raise ValueError(f"the new label of {label!r} is {shown(new)}, which is neither a text nor a number")
+    if labels and len({str(new).strip() for new in labels.values()}) == 1:
+        raise ValueError("every label becomes the same one, and a classifier needs two")
     return labels
 
 
@@ -91,6 +93,12 @@ class StepSettings(BaseModel):
             for name, field in type(self).model_fields.items()
             if (value := getattr(self, name)) is not None and value != field.default
         }
+
+
+class ProcessingSettings(StepSettings):
+    """Environment of every processing step."""
+
+    data_key: str | None = Field(None, description="Identifies the input data, for SageMaker's step cache only.")
 
 
 def _text(value: Any) -> str:

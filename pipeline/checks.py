@@ -6,6 +6,7 @@ from contracts.artifacts import probability_column
 from contracts.consistency import used_columns
 from contracts.errors import ContractError, shown
 from contracts.hyperparameters import Hyperparameters
+from contracts.metrics_settings import ModelMetricsSettings
 from contracts.model_classes import FROM_SCRATCH
 from contracts.serving import ServingSettings
 from contracts.spelling import did_you_mean
@@ -15,7 +16,6 @@ from contracts.steps import (
     PAYLOAD,
     PREVIOUS,
     PYTORCH_TRAINING,
-    ModelMetricsSettings,
     PayloadSettings,
     PyTorchTrainingSettings,
 )
@@ -112,6 +112,12 @@ def _check_metrics(settings: ModelMetricsSettings, hp: Hyperparameters) -> None:
             "Remove it: the step reads the labels from the training job's metrics.json.",
         )
     scores = [probability_column(k) for k in range(hp.num_classes)]
+    found = len(settings.score_fields)
+    if found not in (0, hp.num_classes) and (found, hp.num_classes) != (1, 2):
+        raise ContractError(
+            f"{place}.score_fields: has {found} columns, and num_classes is {hp.num_classes}",
+            "Remove it: the step finds the columns of the probabilities.",
+        )
     for column in settings.score_fields:
         if column not in scores:
             raise ContractError(

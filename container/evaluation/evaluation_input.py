@@ -24,6 +24,7 @@ class EvaluationInput:
         class_labels: labels as the user wrote them, in the order of the class ids. [K]
         input_format: csv, tsv or parquet; also the format of the predictions.
         early_stop_metric: the metric that chose the best weights, e.g. val/f1_score.
+        best_step: step of the validation with the best early_stop_metric; None if none is defined.
         history: training's log entries: {"step", "epoch", "time", "train/loss", "lr", "val/loss", ...}.
         data_summary: summary of every split, see container/preprocessing/data_summary.py.
         hyperparameters: all values, as JSON.
@@ -47,6 +48,7 @@ class EvaluationInput:
     label_name: str
     input_format: str
     early_stop_metric: str
+    best_step: int | None
     history: Sequence[Mapping[str, Any]]
     data_summary: Mapping[str, Any]
     hyperparameters: Mapping[str, Any]

@@ -369,8 +369,5 @@ def metric_key(evaluation: EvaluationInput) -> str:
 
 
 def best_validation(evaluation: EvaluationInput) -> Mapping[str, Any] | None:
-    """Return the first history entry with the best early_stop_metric."""
-    key = metric_key(evaluation)
-    defined = [entry for entry in evaluation.history if entry.get(key) is not None and np.isfinite(entry[key])]
-    sign = -1 if key == "val/loss" else 1
-    return max(defined, key=lambda entry: sign * entry[key], default=None)
+    """Return the history entry with the best early_stop_metric."""
+    return next((entry for entry in evaluation.history if entry["step"] == evaluation.best_step), None)

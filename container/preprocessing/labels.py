@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from container.tables.channel_files import Origin
-from container.tables.values import keys, plain_array
+from container.tables.values import keys
 from contracts.errors import ContractError, shown
 
 UNLABELLED = -100  # as in container/data/batch.py, which needs torch
@@ -47,7 +47,7 @@ class LabelMap:
         wrong = np.flatnonzero(pc.and_(pc.is_null(ids), pc.is_valid(cell_keys)).to_numpy(zero_copy_only=False))
         if len(wrong):
             index = int(wrong[0])
-            value = shown(plain_array(column)[index].as_py())
+            value = shown(cell_keys[index].as_py())
             raise ContractError(
                 f"{origin.row(index)}, column {self.column!r}: {value} is not one of the labels "
                 f"{shown(list(self.labels))}",

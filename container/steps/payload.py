@@ -12,26 +12,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from container.archives import extract_archive, write_archive
 from container.preprocessing.fitted import FittedPreprocessing
 from container.serving import inference
 from container.serving.answers import PROBABILITIES
-from container.serving.calibration import CalibrationMap
 from container.steps import ask_package
+from container.steps.check_records import Expected, expected_records, expressible
 from container.steps.program import StepRun
 from container.steps.sample_requests import Record, request_body, sample_name
-from container.tables.channel_files import Origin, read_head
-from container.tables.data_files import find_data_files
-from container.tables.values import keys, numbers, texts
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.serving import (
-    CALIBRATION,
     CODE_FOLDER,
     CSV,
     ENTRY_POINT,
@@ -41,11 +35,10 @@ from contracts.serving import (
     ServingSettings,
 )
 from contracts.spelling import did_you_mean
-from contracts.steps import ARCHIVED_MODEL, ARCHIVED_OUTPUT, PAYLOAD_ARCHIVE, PAYLOAD_CHECK, PayloadSettings
+from contracts.steps import ARCHIVED_MODEL, PAYLOAD_ARCHIVE, PAYLOAD_CHECK, PayloadSettings
 
 logger = logging.getLogger(__name__)
 
-_SPLITS = ("test", "val")  # the first of them that exists is compared
 _SUM_TOLERANCE = 1e-3
 _LONGEST = 1_800.0  # seconds in which a package is loaded and answers
 _MOST = 1 << 40  # bytes of a request: all rows are sent in one
@@ -64,22 +57,6 @@ class Package:
     folder: Path
     fitted: FittedPreprocessing
     is_ours: bool
-
-
-@dataclass(frozen=True)
-class Expected:
-    """Records of a split and the training job's predictions for them.
-
-    Attributes:
-        ids: [N]
-        records: sent to the package. [N]
-        probabilities: None without predictions. [N, K]
-    """
-
-    split: str
-    ids: Sequence[str | None]
-    records: Sequence[Record]
-    probabilities: np.ndarray | None
 
 
 @dataclass
@@ -126,14 +103,22 @@ def run(step: StepRun) -> None:
         header = settings.serving_csv_header != "absent"
         return request_body(records, media_type, header=header, csv_columns=settings.serving_csv_columns)
 
-    expected = _expected(step, package)
+    expected = expected_records(
+        step.input("processed_data"),
+        step.input("eval_output"),
+        package=package.folder,
+        fitted=package.fitted,
+        count=settings.check_rows,
+        most_tokens=settings.serving_max_tokens,
+        scratch=step.scratch,
+    )
     samples: list[Question] = []
     checks: list[Question] = []
     for number, (content_type, media_type) in enumerate(media_types.items()):
         file = step.scratch / sample_name(content_type, media_type, number)
         file.write_bytes(body_of([record], media_type))
         samples.append(Question(content_type, media_type, file, 1))
-        if expected is not None and (sent := _expressible(expected, media_type)).records:
+        if expected is not None and (sent := expressible(expected, media_type)).records:
             file = step.scratch / f"check_{number}"
             file.write_bytes(body_of(sent.records, media_type))
             checks.append(Question(content_type, media_type, file, len(sent.records), sent))
@@ -208,100 +193,6 @@ def _sample_record(fitted: FittedPreprocessing, settings: PayloadSettings) -> Re
         for name in fitted.feature_inputs
     }
     return defaults | settings.field_defaults
-
-
-def _expected(step: StepRun, package: Package) -> Expected | None:
-    """Return the first rows of a split; None without processed_data."""
-    data = step.input("processed_data")
-    predictions = _predictions_folder(step)
-    if data is None:
-        if predictions is not None:
-            logger.info("eval_output is not compared, because the input processed_data is missing.")
-        return None
-    for split in _SPLITS:
-        files = sorted(predictions.glob(f"{split}_predictions.*")) if predictions else []
-        if predictions is not None and not files:
-            continue
-        if not (data / split).is_dir():
-            if predictions is None:
-                continue
-            raise ContractError(
-                f"input processed_data: has no folder {split}, and eval_output has predictions of {split}",
-                "Provide the splits that the model was trained and evaluated on.",
-            )
-        return _first_rows(split, data / split, files, package, step.settings.check_rows)
-    names = " nor ".join(f"{split}_predictions" if predictions else f"folder {split}" for split in _SPLITS)
-    raise ContractError(
-        f"input {'eval_output' if predictions else 'processed_data'}: has neither {names}",
-        "Provide the outputs of the same pipeline's training and preprocessing.",
-    )
-
-
-def _predictions_folder(step: StepRun) -> Path | None:
-    folder = step.input("eval_output")
-    if folder is None or not (folder / ARCHIVED_OUTPUT).is_file():
-        return folder
-    unpacked = step.scratch / "eval"
-    extract_archive(folder / ARCHIVED_OUTPUT, unpacked)
-    # The service packs the content of output/data, the SDK's local mode the content of output.
-    return next((path.parent for path in sorted(unpacked.rglob("*_predictions.*"))), unpacked)
-
-
-def _first_rows(split: str, data: Path, predictions: Sequence[Path], package: Package, count: int) -> Expected:
-    fitted = package.fitted
-    columns = [fitted.id_name, *fitted.feature_inputs]
-    rows = read_head(find_data_files(data), columns, count)
-    ids = keys(rows.table[fitted.id_name]).to_pylist()
-    records = _records(rows.table, fitted, rows.origin)
-    if not predictions:
-        return Expected(split, ids, records, None)
-    names = [*map(artifacts.probability_column, range(len(fitted.class_labels)))]
-    predicted = read_head(predictions[:1], [fitted.id_name, *names], count)
-    fix = "Provide the records that the predictions belong to."
-    for row, (here, there) in enumerate(zip(ids, keys(predicted.table[fitted.id_name]).to_pylist())):
-        if here != there:
-            problem = f"has the {fitted.id_name} {there!r}, but {rows.origin.row(row)} has {here!r}"
-            raise ContractError(f"{predicted.origin.row(row)} {problem}", fix)
-    found = predicted.table.num_rows
-    if found != len(ids):
-        comparison = f"has {'fewer' if found < len(ids) else 'more'} rows than the table that begins with"
-        raise ContractError(f"{predicted.origin.file}: {comparison} {rows.origin.file}", fix)
-    probabilities = np.stack(
-        [numbers(predicted.table[name], name, origin=predicted.origin) for name in names], axis=1
-    )  # [N, K]
-    calibration = package.folder / CALIBRATION
-    if calibration.is_file():
-        probabilities = CalibrationMap.read(calibration).apply(probabilities)
-    return Expected(split, ids, records, probabilities)
-
-
-def _records(table: pa.Table, fitted: FittedPreprocessing, origin: Origin) -> list[Record]:
-    """Return rows as a client sends them: numbers unquoted, missing values null."""
-    columns: dict[str, list[Any]] = {}
-    for name in fitted.feature_inputs:
-        if name in fitted.numeric_columns:
-            values = numbers(table[name], name, origin=origin)
-            columns[name] = [None if np.isnan(value) else value for value in values.tolist()]
-        elif name in fitted.categorical_columns:
-            columns[name] = keys(table[name]).to_pylist()
-        else:
-            columns[name] = texts(table[name])
-    return [dict(zip(columns, row)) for row in zip(*columns.values())]
-
-
-def _expressible(expected: Expected, media_type: str) -> Expected:
-    """Return the records that a format can contain: CSV has no NUL characters."""
-    if media_type != CSV:
-        return expected
-    kept = [row for row, record in enumerate(expected.records) if "\0" not in "".join(map(str, record.values()))]
-    if len(kept) < len(expected.records):
-        logger.info("%d records have NUL characters, and are not sent as CSV.", len(expected.records) - len(kept))
-    return Expected(
-        expected.split,
-        [expected.ids[row] for row in kept],
-        [expected.records[row] for row in kept],
-        None if expected.probabilities is None else expected.probabilities[kept],
-    )
 
 
 def _ask(package: Package, questions: Sequence[Question], scratch: Path, settings: RecordSettings) -> None:

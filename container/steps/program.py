@@ -25,8 +25,8 @@ from contracts.errors import ContractError
 from contracts.input_files import exists, files_below, read_as
 from contracts.paths import SETTINGS_FILE
 from contracts.spelling import did_you_mean
-from contracts.step_contract import StepContract, StepFolder, StepSettings, message_file
-from contracts.steps import PROCESSING_STEPS, ProcessingSettings
+from contracts.step_contract import ProcessingSettings, StepContract, StepFolder, StepSettings, message_file
+from contracts.steps import PROCESSING_STEPS
 
 logger = logging.getLogger(__name__)
 

@@ -160,6 +160,8 @@ def iter_tables(files: Sequence[Path], columns: Sequence[str], *, rows_per_batch
         ContractError: a missing column, a file that is not of its name's format, types that cannot be combined.
     """
     schema: pa.Schema | None = None
+    if not files:
+        return
     if input_format(files) == "parquet":
         schema = _common_schema(files, columns)
     else:

@@ -88,9 +88,7 @@ def keys(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return _canonical(distinct.dictionary.cast(column.type)).take(distinct.indices)
 
 
-def numbers(
-    column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin, if_not_numeric: str = ""
-) -> np.ndarray:
+def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin, if_not_numeric: str = "") -> np.ndarray:
     """Return a numeric column as float64, NaN where a value is missing. [R]
 
     A text is a number if it has ASCII digits with an optional sign, decimal point and exponent (12, -.5, +1e-3), or is

@@ -173,6 +173,7 @@ def _evaluation_input(
         label_name=job.hp.label_name,
         input_format=data.prepared.input_format,
         early_stop_metric=job.hp.early_stop_metric,
+        best_step=trained.state.best_step,
         history=merge_history(trained.state.history),
         data_summary=data.prepared.summary,
         hyperparameters=job.hp.model_dump(mode="json"),

@@ -12,9 +12,10 @@ from contracts.declaration import number_limits
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import cast_value, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
+from contracts.metrics_settings import ModelMetricsSettings
 from contracts.serving import ServingSettings
 from contracts.spelling import did_you_mean
-from contracts.steps import STEPS, ModelMetricsSettings, PayloadSettings
+from contracts.steps import STEPS, PayloadSettings
 from docs.generate_hyperparameters import TARGET
 from testing.jobs import CONFIGURATION
 

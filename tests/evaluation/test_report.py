@@ -197,6 +197,12 @@ def test_training_curves_mark_the_best_validation(tmp_path):
     assert markup.count("best, step 4") == 2
 
 
+def test_of_validations_with_equal_values_that_of_the_saved_weights_is_marked(tmp_path):
+    entries = [{**entry, "val/auroc": 0.7} if "val/auroc" in entry else entry for entry in history()]
+    markup = report(tmp_path, replace(two_splits(), history=entries, best_step=6))
+    assert "Best val/auroc: 0.7000 at step 6" in Page(markup).text
+
+
 def test_a_history_with_gaps_is_drawn_and_none_is_said(tmp_path):
     made = two_splits()
     entries = history()

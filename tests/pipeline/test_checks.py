@@ -37,8 +37,16 @@ def changed(hyperparameters: dict[str, Any] | None = None, *, inputs: dict[str, 
             r"settings\.ModelMetricsComputation\.class_labels: has 2 labels, and num_classes is 3",
         ),
         (
-            changed(ModelMetricsComputation={"score_fields": ["prob_class_2"]}),
-            r"score_fields: 'prob_class_2' is not a column of probabilities",
+            changed(ModelMetricsComputation={"score_fields": ["probability"]}),
+            r"score_fields: 'probability' is not a column of probabilities",
+        ),
+        (
+            changed(ModelMetricsComputation={"score_fields": ["prob_class_0"]}),
+            r"score_fields: .* 'prob_class_0' is in the place of class 1's scores",
+        ),
+        (
+            changed(THREE, ModelMetricsComputation={"score_fields": ["prob_class_0", "prob_class_1"]}),
+            r"score_fields: has 2 columns, and num_classes is 3",
         ),
         (
             changed(PyTorchTraining={"use_precomputed_risk_tables": True}),
@@ -70,7 +78,13 @@ def test_a_setting_that_a_later_job_would_refuse_is_an_error_of_the_plan(config,
     "config",
     [
         changed(Payload={"field_defaults": {"price": "1.5", "quantity": None, "chat": 7}}),
-        changed(THREE, ModelMetricsComputation={"class_labels": ["a", "b", "c"], "score_fields": ["prob_class_2"]}),
+        changed(
+            THREE,
+            ModelMetricsComputation={
+                "class_labels": ["a", "b", "c"],
+                "score_fields": ["prob_class_0", "prob_class_1", "prob_class_2"],
+            },
+        ),
         changed(
             inputs={"model_artifacts_input": "s3://raw/a", "calibration_model": "s3://raw/c"},
             PyTorchTraining={"use_precomputed_risk_tables": True},

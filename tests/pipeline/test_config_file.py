@@ -88,6 +88,8 @@ def test_a_mapping_may_override_a_key_that_it_merges():
         ({"aws": {**AWS, "tags": {"a": "b\n"}}}, "it is not a text of letters, digits, spaces and _.:/=+-@"),
         (settings("Registration", serving_max_tokens=0), "settings.Registration.serving_max_tokens: 0 is invalid"),
         ({"condition": {"metric": "test/auroc", "minimum": 85}}, "85 is not between 0 and 1, as test/auroc is"),
+        ({"condition": {"metric": "test/auroc", "maximum": 0.8}}, "test/auroc is better if it is higher: give minimum"),
+        ({"condition": {"metric": "test/loss", "minimum": 0.8}}, "test/loss is better if it is lower: give maximum"),
         (settings("Payload", content_types=["x/y"]), "settings.Payload.content_types: ['x/y'] is invalid"),
         (settings("Payload", field_defaults={"pric": 1}), "settings.Payload.field_defaults: 'pric' is not a column"),
         (settings("ModelMetricsComputation", flagged_shares="0,2"), "settings.ModelMetricsComputation.flagged_shares"),

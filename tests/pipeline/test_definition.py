@@ -11,7 +11,7 @@ from botocore.validate import ParamValidator
 
 from contracts.errors import ContractError
 from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
-from contracts.step_contract import StepContract, StepFolder
+from contracts.step_contract import ProcessingSettings, StepContract, StepFolder
 from contracts.steps import (
     DATA_LOADING,
     PROCESSING_STEPS,
@@ -20,7 +20,6 @@ from contracts.steps import (
     STEPS,
     TABULAR_PREPROCESSING,
     TRACKING,
-    ProcessingSettings,
 )
 from pipeline import graph, plan
 from pipeline.aws.definition import definition, specs_of
@@ -326,9 +325,11 @@ def test_the_condition_and_the_reason_carry_metric_and_limits(full):
     )
 
 
-@pytest.mark.parametrize(("limit", "reached"), [({"minimum": 0.5}, 1.0), ({"maximum": 0.5}, -1.0)])
-def test_no_model_reaches_the_value_to_beat_of_an_execution_that_does_not_set_it(limit, reached):
-    config = configuration(condition={"metric": "test/auroc", "beat": "newest", **limit})
+@pytest.mark.parametrize(
+    ("metric", "limit", "reached"), [("test/auroc", {"minimum": 0.5}, 1.0), ("test/loss", {"maximum": 0.5}, -1.0)]
+)
+def test_no_model_reaches_the_value_to_beat_of_an_execution_that_does_not_set_it(metric, limit, reached):
+    config = configuration(condition={"metric": metric, "beat": "newest", **limit})
     default = specs_of(config)["ToBeat"].default
     assert not decide(config.condition.model_copy(update={next(iter(limit)): default}), reached, None).holds
 

@@ -2,6 +2,7 @@
 
 import json
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,56 @@ def test_a_previous_score_may_be_a_column(tmp_path: Path) -> None:
     assert column["comparison"]["test"]["differences"] == pytest.approx(
         compute(tmp_path / "files")["comparison"]["test"]["differences"]
     )
+
+
+def test_a_previous_score_with_the_name_of_the_models_own_is_read_from_the_processed_data(tmp_path: Path) -> None:
+    test, before = scored(400, seed=2), scored(400, seed=2, noise=2.5)
+    lay_out(tmp_path, test=test)
+    processed(tmp_path, test=before)
+    compared = compute(tmp_path, PREVIOUS_SCORE_FIELD="prob_class_1")["comparison"]["test"]
+    assert compared["previous"]["auroc"] == pytest.approx(sk.roc_auc_score(before["label"], before["prob_class_1"]))
+
+
+def test_the_models_own_score_is_no_previous_one(tmp_path: Path) -> None:
+    lay_out(tmp_path)
+    compute(tmp_path, expect=1, PREVIOUS_SCORE_FIELD="prob_class_1")
+    assert "'prob_class_1' is missing" in message(tmp_path)
+
+
+@pytest.mark.parametrize("labels", ["1,0", "no,yes"])
+def test_labels_that_contradict_those_of_the_training_job_are_refused(tmp_path: Path, labels: str) -> None:
+    lay_out(tmp_path)
+    job = {"classes": {"test": [{"label": 0}, {"label": 1}]}}
+    (input_folder(tmp_path, "metrics", "eval_output") / "metrics.json").write_text(json.dumps(job))
+    compute(tmp_path, CLASS_LABELS="0,1")
+    compute(tmp_path, expect=1, CLASS_LABELS=labels)
+    assert message(tmp_path).startswith("CLASS_LABELS: is ")
+
+
+@pytest.mark.parametrize("columns", ["prob_class_0", "prob_class_1,prob_class_0"])
+def test_a_score_in_the_place_of_another_class_is_refused(tmp_path: Path, columns: str) -> None:
+    lay_out(tmp_path)
+    compute(tmp_path, expect=1, SCORE_FIELDS=columns)
+    assert "use the order of the classes" in message(tmp_path)
+
+
+def test_a_long_group_takes_no_memory_for_each_record() -> None:
+    groups: list[str | None] = ["a" * 1_000_000, *["b"] * 999]
+    labels, probabilities = np.arange(1000) % 2, np.full((1000, 2), 0.5)
+    tracemalloc.start()
+    try:
+        slices(groups, labels, probabilities, min_rows=1, threshold=0.5, class_labels=[0, 1])
+        assert tracemalloc.get_traced_memory()[1] < 100e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_every_group_field_has_a_plot_whatever_its_name(tmp_path: Path) -> None:
+    fields = ["a b", "a_b", "列" * 100]
+    lay_out(tmp_path, test=scored(100).assign(**dict.fromkeys(fields, "group")))
+    run_step(tmp_path, "metrics", **{**SETTINGS, "GENERATE_PLOTS": "true", "GROUP_FIELDS": json.dumps(fields)})
+    plots = [path.name for path in output_folder(tmp_path, "metrics", "plots_output").glob("slices_*")]
+    assert sorted(plots) == ["slices_test_a_b.png", "slices_test_a_b_2.png", f"slices_test_{'列' * 50}.png"]
 
 
 def test_the_interval_of_a_difference_covers_what_resampling_finds() -> None:

@@ -119,6 +119,14 @@ def test_a_record_has_at_most_as_many_tokens_as_where_the_model_is_hosted(packag
     assert "at most 2 are accepted" in failure_of(root, "payload", SERVING_MAX_TOKENS="2")
 
 
+def test_a_record_that_a_server_refuses_as_too_long_is_not_sent(package, trained_job, tmp_path):
+    frame = TEST.assign(chat=["good shirt " * 200, *TEST["chat"][1:]])
+    root = give(tmp_path, PAYLOAD, model_input=package, processed_data=processed(frame))
+    log = run_step(root, "payload", SERVING_MAX_TOKENS="100")
+    assert "1 of 24 records have more than SERVING_MAX_TOKENS=100 tokens" in log
+    assert [entry["records"] for entry in check(tmp_path)["compared"]] == [23, 23]
+
+
 def test_a_model_that_reads_no_header_gets_none(package, trained_job, tmp_path):
     given = {"model_input": package, "processed_data": processed(), "eval_output": trained_job.output_data}
     run_step(give(tmp_path, PAYLOAD, **given), "payload", CONTENT_TYPES=CSV, SERVING_CSV_HEADER="absent")

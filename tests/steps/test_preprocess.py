@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from container.steps.preprocess.data_profile import DataProfile, profile_text
+from container.steps.preprocess.data_profile import DataProfile, describe, profile_text
 from container.steps.preprocess.row_split import (
     TEST,
     TRAIN,
@@ -195,6 +195,7 @@ def test_rows_of_one_time_are_in_one_split() -> None:
         pa.array(["2025-01-01", "2025-01-02"]),
         pa.array(["2025-01-01T00:00:00", "2025-01-01 12:00:00.5"]),
         pa.array(["2025-01-01T00:00:00Z", "2025-01-01T00:00:00-03:00"]),
+        pa.array(["2025-01-01T00:00:00.0000001", "2025-01-01T00:00:00.000001999"]),
         pa.array(["9", "10"]),
         pa.array([9, 10]),
         pa.array(np.array(["2025-01-01", "2025-01-02"], "datetime64[D]")),
@@ -264,6 +265,12 @@ def test_labels_are_rewritten_by_the_map(tmp_path: Path) -> None:
     assert set(profile(tmp_path)["splits"]["train"]["labels"]) == {"0", "1"}
 
 
+def test_a_label_outside_of_the_map_is_shown_as_the_map_would_name_it(tmp_path: Path) -> None:
+    lay_out(tmp_path, orders(60).assign(label=pd.Timestamp("2024-01-01")), suffix=".parquet")
+    preprocess(tmp_path, expect=1, LABEL_MAP={"2024-01-01": 1, "2024-01-02": 0})
+    assert "'2024-01-01 00:00:00' is not in LABEL_MAP" in message(tmp_path)
+
+
 @pytest.mark.parametrize(("given", "rows"), [("keep", 100), ("drop", 90)])
 def test_rows_without_a_label_are_kept_or_left_out_on_request(tmp_path: Path, given: str, rows: int) -> None:
     frame = orders(100)
@@ -302,6 +309,7 @@ def test_a_row_without_an_id_is_named(tmp_path: Path) -> None:
         ({"SPLIT_BY": "time"}, "SPLIT_BY=time and TIME_FIELD go together"),
         ({"SPLIT_BY": "stratified", "GROUP_FIELD": "seller"}, "SPLIT_BY=stratified and GROUP_FIELD exclude each other"),
         ({"LABEL_MAP": {"1": "a", "1.0": "b"}}, "LABEL_MAP: lists '1' twice"),
+        ({"LABEL_MAP": {"1": 1, "0": "1"}}, "every label becomes the same one"),
         ({"TRAIN_RATIO": 0.999}, "split val has no rows: there are 60 rows, TRAIN_RATIO=0.999 and TEST_VAL_RATIO=0.5"),
     ],
 )
@@ -363,6 +371,14 @@ def test_several_instances_split_as_one_does(tmp_path: Path, distribution: str, 
     assert sorted(found["order_id"]) == frame["order_id"].tolist()
 
 
+@pytest.mark.parametrize("split_by", ["hash", "stratified"])
+def test_an_instance_without_one_of_the_parquet_files_is_done(tmp_path: Path, split_by: str) -> None:
+    lay_out(tmp_path, orders(60), files=1, suffix=".parquet")
+    hosts(tmp_path, "algo-2", ["algo-1", "algo-2"], distribution="FullyReplicated")
+    preprocess(tmp_path, SPLIT_BY=split_by)
+    assert not splits(tmp_path)
+
+
 @pytest.mark.parametrize("name", [None, "_SUCCESS", "part-2.csv"])
 def test_an_instance_without_a_file_of_data_is_done(tmp_path: Path, name: str | None) -> None:
     hosts(tmp_path, "algo-2", ["algo-1", "algo-2"], distribution="ShardedByS3Key")
@@ -398,6 +414,18 @@ def test_the_profile_counts_and_describes(tmp_path: Path) -> None:
     }  # fmt: skip
     text = (output_folder(tmp_path, "preprocess", "processed_data") / "data_profile.txt").read_text()
     assert "404 rows with 6 columns, from 3 file(s)." in text
+
+
+@pytest.mark.parametrize(
+    ("time", "shown"),
+    [
+        ("9999-12-31T23:59:59-05:00", "10000-01-01T04:59:59Z"),
+        ("0000-01-01T00:00:00Z", "0000-01-01T00:00:00Z"),
+    ],
+)
+def test_a_time_beyond_the_years_of_python_is_described(time: str, shown: str) -> None:
+    assert describe(pa.chunked_array([["2025-01-01T00:00:00Z", time]]), "t")["kind"] == "time"
+    assert shown in describe(pa.chunked_array([["2025-01-01T00:00:00Z", time]]), "t").values()
 
 
 def test_the_text_of_the_profile_has_one_line_per_fact_whatever_the_cells_contain() -> None:

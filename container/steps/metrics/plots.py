@@ -1,6 +1,6 @@
 """Draw the plots of the metrics step: calibration, scores, thresholds, recall, slices, the previous model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from contracts.atomic_files import AtomicFile
 
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # Okabe and Ito's palette
 _SHOWN_GROUPS = 15
+_NAME_BYTES = 150  # of a field in the name of a file
 
 
 def write_metric_plots(folder: Path, metrics: ModelMetrics) -> list[Path]:
@@ -42,8 +43,8 @@ def write_metric_plots(folder: Path, metrics: ModelMetrics) -> list[Path]:
                 _finish(axes, f"{title}: {split.analysis.split}")
             written.append(_save(figure, folder / f"{kind}.png"))
     for name, split in metrics.splits.items():
-        for field in split.slices:
-            written.append(_save(_slices(split, field), folder / f"slices_{name}_{_file_name(field)}.png"))
+        for field, file_name in zip(split.slices, _file_names(list(split.slices))):
+            written.append(_save(_slices(split, field), folder / f"slices_{name}_{file_name}.png"))
     return written
 
 
@@ -146,5 +147,12 @@ def _save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def _file_name(field: str) -> str:
-    return "".join(character if character.isalnum() or character in "-_" else "_" for character in field)
+def _file_names(fields: Sequence[str]) -> list[str]:
+    """Return a different name for each field, short enough for a file system; a number follows where two are alike."""
+    names: list[str] = []
+    for field in fields:
+        plain = "".join(character if character.isalnum() or character in "-_" else "_" for character in field)
+        short = plain.encode()[:_NAME_BYTES].decode(errors="ignore")
+        candidates = (short, *(f"{short}_{number}" for number in range(2, len(fields) + 2)))
+        names.append(next(name for name in candidates if name not in names))
+    return names

@@ -61,7 +61,9 @@ def slices(
         labels: class ids, negative if unlabelled. [N]
         probabilities: [N, K]
     """
-    names, codes = np.unique([MISSING if group is None else group for group in groups], return_inverse=True)
+    # An array of texts would be as wide as the longest one.
+    named = np.array([MISSING if group is None else group for group in groups], object)
+    names, codes = np.unique(named, return_inverse=True)
     labelled = np.bincount(codes[labels >= 0], minlength=len(names))
     order = np.argsort(-labelled, kind="stable")
     separate = [int(code) for code in order[:MOST_GROUPS] if labelled[code] >= min_rows]

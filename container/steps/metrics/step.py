@@ -30,7 +30,8 @@ from container.tables.part_files import PartFiles, open_part_files
 from container.tables.values import keys, numbers
 from contracts import artifacts
 from contracts.errors import ContractError
-from contracts.steps import EVALUATION, METRICS_REPORT, METRICS_SUMMARY, ModelMetricsSettings
+from contracts.metrics_settings import ModelMetricsSettings
+from contracts.steps import EVALUATION, METRICS_REPORT, METRICS_SUMMARY
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ def run(step: StepRun) -> None:
         name: read_split(name, parts, id_field=settings.id_field, label_field=settings.label_field, scores=scores)
         for name, parts in files.splits.items()
     }
+    _check_class_labels(settings, files)
     labels = find_labels(
         list(read.values()),
         label_field=settings.label_field,
@@ -65,7 +67,8 @@ def run(step: StepRun) -> None:
     previous_folder = step.input("previous_eval_output")
     previous = None if previous_folder is None else find_predictions(previous_folder, scratch=step.scratch)
     inputs = {
-        name: _split_input(step, split, files.splits[name], previous, labels=labels) for name, split in read.items()
+        name: _split_input(step, split, files.splits[name], previous, labels=labels, scores=scores)
+        for name, split in read.items()
     }
     threshold = _first(settings.decision_threshold, files.threshold, DEFAULT_THRESHOLD)
     options = MetricOptions(
@@ -77,6 +80,16 @@ def run(step: StepRun) -> None:
         min_group_rows=settings.min_group_rows,
     )
     _write(step, compute_model_metrics(inputs, options))
+
+
+def _check_class_labels(settings: ModelMetricsSettings, files: PredictionFiles) -> None:
+    """Raise ContractError if CLASS_LABELS are not those of the training job's classes: every metric would be wrong."""
+    given, known, column = settings.class_labels, files.class_labels, settings.label_field
+    if given and known and not LabelMap(column, tuple(given)).keys.equals(LabelMap(column, known).keys):
+        raise ContractError(
+            f"CLASS_LABELS: is {list(given)}, but the classes of {files.folder / artifacts.METRICS} are {list(known)}",
+            "Remove CLASS_LABELS, or list the same labels in the same order.",
+        )
 
 
 def _first(*thresholds: float | None) -> float:
@@ -94,13 +107,19 @@ def _encoded(split: SplitPredictions, labels: LabelMap, records: Records) -> Spl
 
 
 def _split_input(
-    step: StepRun, split: SplitPredictions, parts: PartFiles, previous: PredictionFiles | None, *, labels: LabelMap
+    step: StepRun,
+    split: SplitPredictions,
+    parts: PartFiles,
+    previous: PredictionFiles | None,
+    *,
+    labels: LabelMap,
+    scores: Sequence[str],
 ) -> SplitInput:
     """Collect amounts, groups and previous scores of a split's records."""
     settings: ModelMetricsSettings = step.settings
     amount, score = settings.amount_field, settings.previous_score_field
     wanted = [name for name in (amount, *settings.group_fields, score) if name is not None]
-    columns = _columns(step, split, parts, list(dict.fromkeys(wanted)))
+    columns = _columns(step, split, parts, list(dict.fromkeys(wanted)), scores=scores)
     amounts = None
     if amount is not None:
         fix = "Dollar recall is a share of a sum of amounts; write them as positive numbers."
@@ -123,11 +142,16 @@ def _split_input(
     return SplitInput(predictions=split, amounts=amounts, groups=groups, previous=before)
 
 
-def _columns(step: StepRun, split: SplitPredictions, parts: PartFiles, names: Sequence[str]) -> Mapping[str, Column]:
-    """Return further columns of a split's records, from the predictions or else from processed_data."""
+def _columns(
+    step: StepRun, split: SplitPredictions, parts: PartFiles, names: Sequence[str], *, scores: Sequence[str]
+) -> Mapping[str, Column]:
+    """Return further columns of a split's records, from the predictions or else from processed_data.
+
+    Those with the name of a score of this model are from processed_data, such as the scores of an earlier model.
+    """
     columns: dict[str, Column] = {}
     id_field = step.settings.id_field
-    present = [name for name in names if name in parts.columns]
+    present = [name for name in names if name in parts.columns and name not in scores]
     if present:
         table = pa.concat_tables([part.table for part in parts.iter_tables(present)])
         records = Records.of(parts, split.ids, id_field)
@@ -137,7 +161,10 @@ def _columns(step: StepRun, split: SplitPredictions, parts: PartFiles, names: Se
         return columns
     processed = _processed_files(step, split.split)
     if processed is None:
-        raise missing_column(missing[0], parts.columns, f"{split.split} predictions, and there is no processed_data")
+        own = " beside the scores of this model" if missing[0] in scores else ""
+        others = [name for name in parts.columns if name not in scores]
+        where = f"{split.split} predictions{own}, and there is no processed_data"
+        raise missing_column(missing[0], others, where)
     for name in (id_field, *missing):
         if name not in processed.columns:
             raise missing_column(name, processed.columns, f"processed_data of {split.split}")

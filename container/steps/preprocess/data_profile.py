@@ -196,8 +196,10 @@ def _times(present: pa.Array) -> tuple[str, str] | None:
     """Return the first and the last time; None unless every cell is a time."""
     for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
         with suppress(pa.ArrowInvalid):
-            ends = pc.min_max(present.cast(kind)).as_py()
-            return ends["min"].isoformat(), ends["max"].isoformat()
+            ends = pc.min_max(present.cast(kind))
+            written = keys(pa.array([ends["min"], ends["max"]], kind))  # Python's datetime has no year 0 or 10000
+            first, last = pc.replace_substring(written, " ", "T").to_pylist()
+            return first, last
     return None
 
 

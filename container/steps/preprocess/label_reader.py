@@ -61,7 +61,7 @@ class LabelReader:
             if pc.any(unknown).as_py():
                 row = pc.index(unknown, True).as_py()
                 raise ContractError(
-                    f"{origin.row(row)}, column {self.column!r}: {written[row].as_py()!r} is not in LABEL_MAP",
+                    f"{origin.row(row)}, column {self.column!r}: {labels[row].as_py()!r} is not in LABEL_MAP",
                     f"Add it to LABEL_MAP, or correct the row. Known: {', '.join(map(repr, self._old.to_pylist()))}.",
                 )
             written = self._new.take(index)

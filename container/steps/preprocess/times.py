@@ -12,6 +12,7 @@ from contracts.errors import ContractError
 
 _Kind = Literal["number", "time", "time with zone"]
 _KINDS: tuple[_Kind, ...] = get_args(_Kind)
+_BELOW_MICROSECONDS = r"(\.[0-9]{6})[0-9]+"
 _TYPES = {"time": pa.timestamp("us"), "time with zone": pa.timestamp("us", "UTC")}
 
 
@@ -78,7 +79,7 @@ def _cast(texts: pa.Array, kind: _Kind) -> pa.Array | None:
     """Return the cells as numbers or times, null where they are null; None if a cell is of another kind."""
     try:
         if kind != "number":
-            return texts.cast(_TYPES[kind])
+            return pc.replace_substring_regex(texts, pattern=_BELOW_MICROSECONDS, replacement=r"\1").cast(_TYPES[kind])
         parsed = pa.array(numbers(texts, "", origin=Origin()), from_pandas=True)
     except (pa.ArrowInvalid, ContractError):
         return None
