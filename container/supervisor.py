@@ -150,6 +150,7 @@ def _train(
     choose = partial(choose_job_settings, paths, given, hosts=topology.size, num_gpus=num_gpus)
     hp = choose()
     kind: JobKind = "whole"
+    sharded = sharded_channels(paths, topology)
     if hp.tuning is not None:
         from container.tuning.search import search  # imports Optuna, which few jobs need
 
@@ -158,7 +159,6 @@ def _train(
         timeline.mark("search")
     num_workers = processes_per_host(hp, num_gpus=num_gpus)
     check_before_preparing(paths, hp, hosts=topology.size, per_host=num_workers)
-    sharded = sharded_channels(paths, topology)
     timeline.mark("read contracts")
     _meet_hosts(control, hp, num_workers, sharded)
     if topology.size > 1:

@@ -69,6 +69,12 @@ def find_encoder(name: str, paths: JobPaths) -> EncoderSource:
     return EncoderSource(name, folder)
 
 
+def encoder_files(folder: Path) -> list[Path]:
+    """Return the files of an encoder: configuration, tokenizer and weights."""
+    patterns = ("config.json", *_TOKENIZER_FILES, "*.safetensors", "*.bin")
+    return sorted({path for pattern in patterns for path in folder.glob(pattern)})
+
+
 def write_encoder_files(source: EncoderSource, target: Path) -> None:
     """Copy config.json and the tokenizer files to `target`, without weights.
 

@@ -24,6 +24,7 @@ from container.training.predict import weighted_log_loss
 from container.training.state import EarlyStopping, TrainingState
 from container.training.stop import StopFlag
 from container.training.train import Trained, build_model, choose_weights, exact_execution, predict
+from container.training.training_run import forget_missing_best
 from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class _Network:
         newest = store.newest()
         assert newest is not None, "the network is trained"
         state = TrainingState(**newest.content["state"])
+        forget_missing_best(state, store, name=member.name)
         checkpoint, weights = choose_weights(job.hp, store, state)
         logger.info("%s: evaluating the weights: %s", member.name, weights)
         return cls(member, store, state, checkpoint, weights)

@@ -97,9 +97,14 @@ class TrainingRun:
         self.scaler = LossScaler(**content["scaler"])
         self.state = TrainingState(**content["state"])
         logger.info("resuming from %s after %d steps", checkpoint.folder.name, self.state.step)
-        best = self.state.best_step
-        if best is not None and self.store.at_step(best) is None:
-            logger.warning(
-                "the best checkpoint, of step %d, is missing or damaged: later validations compete anew", best
-            )
-            self.state.best_value = self.state.best_step = None
+        forget_missing_best(self.state, self.store, name="checkpoints")
+
+
+def forget_missing_best(state: TrainingState, store: CheckpointStore, *, name: str) -> None:
+    """Let the validations of a run compete anew if the weights of its best one are lost."""
+    if state.best_step is not None and store.at_step(state.best_step) is None:
+        logger.warning(
+            "%s: the best checkpoint, of step %d, is missing or damaged: later validations compete anew, and without "
+            "one the last weights are used", name, state.best_step,
+        )  # fmt: skip
+        state.best_value = state.best_step = None

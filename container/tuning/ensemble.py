@@ -10,7 +10,7 @@ from container.decision.val_labels import check_val_labels
 from container.failure import Failure
 from container.job import Fold, Member
 from container.preprocessing.prepared import PreparedData
-from container.training.checkpoint_files import complete_checkpoints
+from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
 from container.training.identity import check_identity, identity
 from container.training.state import EarlyStopping, TrainingState, has_trained_longer, is_finished
 from container.tuning.trial_workers import Shares, TrialRun, copy_curves
@@ -70,8 +70,9 @@ def train_members(paths: JobPaths, hp: Hyperparameters, prepared: PreparedData, 
         MemberFailed: a network could not be trained.
         StoppedBeforeTraining: stopped on request; the same command goes on.
     """
-    if not hp.resume:
+    if not hp.resume:  # a later command without resume=false must find nothing of the earlier job
         shutil.rmtree(paths.ensemble, ignore_errors=True)
+        clear_checkpoints(paths.checkpoints)
     check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
     planned = [_planned(paths, hp, i) for i in range(hp.num_members)]
     for each in planned:

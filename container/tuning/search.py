@@ -75,7 +75,7 @@ def search(
             running.run_trials()
             best = running.choose_seed()
     except ContractError:
-        if study.best is None:
+        if study.best is None and not study.interrupted:
             remove_runs(paths)  # another search would resume from their checkpoints
             study.discard()
         raise
@@ -185,17 +185,22 @@ class Search:
         changes = self._study.settings(best)
         kind, first = self._tuning.final_model, self.settings(changes)
         folders = {self._hp.seed: _trial_folder(best.number)}
+        started: list[str] = []
         for i in range(1, self._tuning.final_seeds):
             seed = (self._hp.seed + i) % SEEDS
             prefix = "" if kind == "best" else f"{kind}-"
             folders[seed] = f"{prefix}seed-{seed}-of-{_trial_folder(best.number)}"
-            if folders[seed] in self._study.notes:
-                continue
+            if folders[seed] in self._study.notes and (kind == "best" or self._study.notes[folders[seed]] is not None):
+                continue  # a seed that failed has another chance if its network is needed
             if not self._time.allows(first.max_epochs, seeds=False):
                 logger.warning("max_hours: no time is left for seed %d and later ones", seed)
                 break
             while len(self._running) >= self._shares.parallel:
                 self._wait()
+            running = [each.folder.name for each in self._running]
+            if kind != "best" and any(self._study.notes.get(each) is None for each in started if each not in running):
+                break  # the networks of consecutive seeds are combined
+            started.append(folders[seed])
             self._start(
                 self._paths.tuning / folders[seed],
                 {**changes, "seed": seed} | ({"ensemble_model": kind} if kind == SOUP else {}),
@@ -258,7 +263,14 @@ class Search:
         except ContractError as error:
             if is_valid and not self._has_data:
                 raise
+            self._check_known_settings()
             self._finish(trial, TrialState.PRUNED, reason=f"invalid: {error.cause}")
+
+    def _check_known_settings(self) -> None:
+        """Raise the error of settings that an earlier trial has trained with: it has another cause than the draw."""
+        trained = self._study.trained
+        if trained is not None:
+            prepare_data(self._paths, self.settings(self._study.settings(trained)), keep_others=True)
 
     def _start(
         self,

@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from container.evaluation.metrics import classification_metrics
 from container.preprocessing.fingerprint import FLAGS
 from container.tables.data_files import find_data_files
+from container.text.encoder_source import encoder_files, find_encoder
 from container.training.state import LOSS
 from contracts.atomic_files import AtomicFile, write_text_atomically
 from contracts.errors import ContractError, first_line, shown
@@ -49,6 +50,7 @@ _EQUAL = 1e-6  # the trees of fANOVA cannot divide values that differ by less
 _RUNGS = (9, 3)  # parts of the validations of the longest trial
 # Beside the settings with the scopes prepare and train, trials depend on these.
 _LENGTH = ("batch_size", "accumulate_grad_batches", "max_epochs", "val_check_interval", "early_stop_patience")
+_MESH = ("tp_size", "pp_size", "branch_size", "gradient_compression")  # the first three divide the global batch
 
 
 class TuningStudy:
@@ -141,10 +143,25 @@ class TuningStudy:
 
     @property
     def best(self) -> FrozenTrial | None:
-        """Return the best complete trial; None if no trial is complete. Of equal values, the lower val/loss decides."""
+        """Return the best complete trial; None if no trial is complete.
+
+        Of equal values, the lower val/loss decides, unless the space has class_weights, on which it depends.
+        """
         complete = [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
-        order = [(self.rank(trial.value), trial.user_attrs.get(LOSS, math.inf), trial.number) for trial in complete]
+        comparable = "class_weights" not in self._space
+        losses = [each.user_attrs.get(LOSS, math.inf) if comparable else 0.0 for each in complete]
+        order = [(self.rank(each.value), loss, each.number) for each, loss in zip(complete, losses)]
         return complete[order.index(min(order))] if complete else None
+
+    @property
+    def trained(self) -> FrozenTrial | None:
+        """Return a trial that has validated; None if there is none."""
+        return next((trial for trial in self.trials if trial.intermediate_values or trial.value is not None), None)
+
+    @property
+    def interrupted(self) -> bool:
+        """Return whether a trial has validated and has not ended."""
+        return any(trial.intermediate_values and not trial.state.is_finished() for trial in self.trials)
 
     def rank(self, value: float | None) -> float:
         """Return a key that orders values of the metric, the best first."""
@@ -281,7 +298,7 @@ def _suggest(trial: Trial, name: str, values: Range | Choices) -> None:
 def _identity(paths: JobPaths, hp: Hyperparameters, *, num_workers: int) -> dict[str, Any]:
     """Return what must not change in a search, by name: the metric, the space, the other settings and the data."""
     space, settings = space_of(hp), trial_settings(hp, {})
-    names = {*hp.names_of("prepare", "train"), *_LENGTH} - {*space, "early_stop_metric"}
+    names = {*hp.names_of("prepare", "train"), *_LENGTH, *_MESH} - {*space, "early_stop_metric"}
     return {
         "tuning.metric": metric_of(hp),
         "nproc_per_node (processes of a trial)": num_workers,
@@ -290,6 +307,12 @@ def _identity(paths: JobPaths, hp: Hyperparameters, *, num_workers: int) -> dict
             for name, each in space.items()
         },
         **{name: settings[name] for name in names if name in settings},
+        "strategy": hp.strategy if hp.strategy in ("tp", "pp", "branch") else "data parallel",
+        **{
+            f"the encoder {name}": [_digest(path) for path in encoder_files(folder)]
+            for name in _encoders(hp)
+            if (folder := find_encoder(name, paths).folder) is not None
+        },
         **{
             f"the data file {split}/{path.name}": _digest(path)
             for split in ("train", "val")
@@ -306,6 +329,15 @@ def _identity(paths: JobPaths, hp: Hyperparameters, *, num_workers: int) -> dict
             if (value := os.environ.get(name, "false").lower()) != "false"
         },
     }
+
+
+def _encoders(hp: Hyperparameters) -> list[str]:
+    """Return the encoders of the job and of its space."""
+    names = {text.tokenizer for text in hp.text_fields}
+    for setting, values in space_of(hp).items():
+        if setting.endswith("tokenizer") and not isinstance(values, Range):
+            names |= {name for name in values if name}
+    return sorted(names)
 
 
 def _digest(path: Path) -> str:

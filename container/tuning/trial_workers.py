@@ -18,7 +18,7 @@ from container.job import Fold, Job, Scratch
 from container.preflight import processes_per_host
 from container.processes import available_cores
 from container.timeline import Timeline
-from container.training.checkpoint_files import LAST
+from container.training.checkpoint_files import LAST, complete_checkpoints
 from container.workers import StopHandler, Workers
 from contracts import artifacts
 from contracts.errors import ContractError
@@ -152,7 +152,10 @@ class TrialRun:
         return self._thread is not None and not self._thread.is_alive()
 
     def new_state(self) -> dict[str, Any] | None:
-        """Return the training state of the newest checkpoint; None if it has been returned before."""
+        """Return the training state of the newest checkpoint; None if it has been returned before the run's end."""
+        if self.ended:  # after a kill, last.ckpt may name an older one
+            complete = complete_checkpoints(self._checkpoints)
+            return complete[-1].content["state"] if complete else None
         try:
             name = (self._checkpoints / LAST).read_text().strip()
             file = self._checkpoints / name / "state.json"

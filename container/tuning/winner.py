@@ -35,6 +35,13 @@ def read_winner(paths: JobPaths, hp: Hyperparameters) -> dict[str, Any] | None:
             )
         return None
     winner = json.loads(file.read_text())
+    newest = complete_checkpoints(paths.checkpoints)[-1:]
+    if not winner["combined"] and newest and newest[0].step != winner.get("step", newest[0].step):
+        raise ContractError(
+            f"tuning: {paths.checkpoints} has a checkpoint of step {newest[0].step}, and the winner of the search has "
+            f"{winner['step']} steps: another run went on from it",
+            "Use another folder, or start over with resume=false, which removes the search.",
+        )
     if winner["asked"] != hp.tuning.final_model:
         raise ContractError(
             f"tuning.final_model: is {hp.tuning.final_model}, but the search has ended with {winner['asked']}",
@@ -55,13 +62,17 @@ def install_winner(
         earlier: the winner until now.
 
     Returns:
-        `best`, or `earlier` if it is as good.
+        `best`, or `earlier` if it is as good, or if it combines networks and `best` should, but seeds of it failed.
     """
-    if earlier is not None and _order(study, earlier) <= _order(study, best):
+    incomplete = earlier is not None and earlier["combined"] and not best["combined"] and len(best["seeds"]) > 1
+    if earlier is not None and (incomplete or _order(study, earlier) <= _order(study, best)):
         best = earlier
     else:
+        newest = complete_checkpoints(_checkpoints(paths, best["folder"]))[-1:]
+        best = best | ({"step": newest[0].step} if newest else {})
         if earlier is not None and earlier["trial"] != best["trial"]:
-            shutil.rmtree(paths.ensemble, ignore_errors=True)
+            for seed in earlier["combined"]:
+                shutil.rmtree(member_folder(paths, int(seed)), ignore_errors=True)
         elif earlier is not None and not earlier["combined"]:
             # The search ended with one network, which may be one of those that are combined now.
             move_checkpoints(paths.checkpoints, _checkpoints(paths, earlier["folder"]))

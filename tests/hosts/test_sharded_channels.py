@@ -30,8 +30,10 @@ from container.hosts.parts import (
 )
 from container.hosts.topology import Topology
 from container.preprocessing.fingerprint import input_fingerprint
+from container.supervisor import train
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
+from testing.jobs import write_job
 from testing.table_jobs import settings
 from tests.hosts.test_control import GROUPS, HOSTS, Together, resources
 
@@ -379,3 +381,13 @@ def test_prepared_data_of_known_content_does_not_depend_on_the_files_times(tmp_p
     assert name(a="1") == known
     assert name(a="2") != known
     assert name() != unknown
+
+
+def test_a_search_begins_only_if_every_host_has_all_rows(tmp_path, monkeypatch):
+    monkeypatch.setenv("INSTANCE_GROUP", "data")
+    resources(tmp_path, current_host="algo-1", hosts=["algo-1", "algo-2", "algo-3"], instance_groups=GROUPS)
+    paths = write_job(tmp_path, overrides={"tuning": {"trials": 1}})
+    configured(tmp_path, train=kind())
+    assert train(paths) != 0
+    assert "channel train: " in (tmp_path / "output" / "failure").read_text()
+    assert not paths.tuning.exists()

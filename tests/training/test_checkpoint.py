@@ -3,6 +3,7 @@ import shutil
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from container.training.checkpoint_files import clear_checkpoints, clear_unfinis
 from container.training.host_folders import HostFolders
 from container.training.identity import identity
 from container.training.scaler import LossScaler
-from container.training.training_run import TrainingRun
+from container.training.state import TrainingState
+from container.training.training_run import TrainingRun, forget_missing_best
 from contracts.hyperparameter_files import parse_hyperparameters
 from testing.jobs import CONFIGURATION
 
@@ -373,3 +375,11 @@ def test_the_copy_of_a_state_on_a_gpu_is_complete_before_training_continues(monk
         copied = _copied({"weight": torch.empty(3, device=device), "step": 1})
     assert found == waits
     assert copied["weight"].device.type == "cpu"
+
+
+def test_a_finished_network_whose_best_checkpoint_is_lost_has_no_best_validation(caplog):
+    store: Any = SimpleNamespace(at_step=lambda _: None)
+    state = TrainingState(best_step=4, best_value=0.7)
+    forget_missing_best(state, store, name="seed-42")
+    assert (state.best_step, state.best_value) == (None, None)
+    assert "seed-42: the best checkpoint, of step 4, is missing or damaged" in caplog.text

@@ -2,9 +2,11 @@
 
 import csv
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from optuna.trial import TrialState
@@ -13,7 +15,7 @@ from container.failure import Failure
 from container.tuning.search import Running, Search, search
 from container.tuning.study import TuningStudy
 from container.tuning.time_limit import TimeLimit
-from container.tuning.trial_workers import Shares
+from container.tuning.trial_workers import Shares, TrialRun
 from container.workers import StopHandler, StoppedBeforeTraining
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, read_settings
@@ -38,9 +40,7 @@ def values(monkeypatch):
         self._study.note("facts", asdict(DataFacts(10, (5, 5), (2, 2))))
         self._time.spent += HOUR
         epochs = changes.get("max_epochs", self._hp.max_epochs)
-        checkpoint = folder / "checkpoints" / CHECKPOINT
-        checkpoint.mkdir(parents=True, exist_ok=True)
-        (checkpoint / "run").write_text(folder.name)
+        complete_checkpoint(folder / "checkpoints", CHECKPOINT, step=1, run=folder.name)
         if trial is None:
             self._study.note(folder.name, value)
             self._study.back_up()
@@ -51,6 +51,14 @@ def values(monkeypatch):
 
     monkeypatch.setattr(Search, "_start", start)
     return left
+
+
+def complete_checkpoint(folder, name, *, step, run):
+    files = {".metadata": "", "state.json": json.dumps({"step": step}), "run": run}
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    for file, content in files.items():
+        (folder / name / file).write_text(content)
+    (folder / name / "manifest.json").write_text(json.dumps({file: len(each) for file, each in files.items()}))
 
 
 def searched(root, *, settings=None, **tuning):
@@ -166,10 +174,85 @@ def test_the_best_settings_name_the_model_that_is_made_of_the_seeds(tmp_path, va
 
 @pytest.mark.parametrize("kind", ["average", "soup", "distill"])
 def test_without_the_network_of_the_second_seed_the_best_trial_is_the_winner(tmp_path, values, kind, caplog):
-    values += [0.6, 0.7, None, 0.9]  # the run of the last seed is no job of its own
+    values += [0.6, 0.7, None]  # without the second seed, a third one is of no use
     paths, hp = searched(tmp_path, trials=2, final_seeds=3, final_model=kind)
     assert (installed(paths), hp.seed, hp.ensemble, hp.ensemble_model) == ("trial-0001", 42, 1, "average")
     assert f"final_model: {kind} needs the network of a second seed, which has no result" in caplog.text
+
+
+def test_a_seed_that_failed_is_trained_again_if_its_network_is_combined(tmp_path, values):
+    values += [0.7, None]
+    searched(tmp_path, trials=1, final_model="average")
+    values += [0.6]
+    paths, hp = searched(tmp_path, trials=1, final_model="average")
+    assert members(paths) == {"seed-42": "trial-0000", "seed-43": "average-seed-43-of-trial-0000"}
+    assert hp.ensemble == 2
+
+
+def test_combined_networks_stay_if_a_seed_of_a_better_trial_fails(tmp_path, values):
+    values += [0.7, 0.6]
+    searched(tmp_path, trials=1, final_model="average")
+    values += [0.8, None]
+    paths, hp = searched(tmp_path, trials=2, final_model="average")
+    assert members(paths).keys() == {"seed-42", "seed-43"}
+    assert hp.ensemble == 2
+
+
+def test_the_networks_of_another_job_in_the_folder_stay(tmp_path, values):
+    values += [0.7, 0.6]
+    paths, _ = searched(tmp_path, trials=1)
+    (paths.ensemble / "fold-0").mkdir(parents=True)
+    values += [0.8, 0.6]
+    searched(tmp_path, trials=2)
+    assert installed(paths) == "trial-0001"
+    assert (paths.ensemble / "fold-0").is_dir()
+
+
+def test_a_run_that_went_on_from_the_winner_is_refused(tmp_path, values):
+    values += [0.7]
+    paths, _ = searched(tmp_path, trials=1, final_seeds=1)
+    complete_checkpoint(paths.checkpoints, "epoch=2-step=3.ckpt", step=3, run="another job")
+    with pytest.raises(ContractError, match="has a checkpoint of step 3, and the winner of the search has 1 steps"):
+        searched(tmp_path, trials=2, final_seeds=1)
+
+
+def test_an_error_that_has_nothing_to_do_with_the_drawn_settings_ends_the_search(tmp_path, values):
+    values += [0.6]
+    searched(tmp_path, trials=1, final_seeds=1)
+    section = {"metric": "val/auroc", "final_seeds": 1, "trials": 9, "space": RATES}
+    paths = write_job(tmp_path, overrides={"tuning": section})
+    shutil.rmtree(paths.channel("test"))
+    values += [ContractError("a trial cannot begin")]
+    with pytest.raises(ContractError, match="/test"):
+        search(paths, load_hyperparameters(paths), read_settings(paths), num_gpus=0, stop=StopHandler())
+    study = TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "RUNNING"]
+
+
+def test_an_error_before_an_interrupted_trial_goes_on_leaves_it(tmp_path, values):
+    section = {"metric": "val/auroc", "final_seeds": 1, "trials": 2, "space": RATES}
+    paths = write_job(tmp_path, overrides={"tuning": section})
+    study = TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
+    study.report(study.begin(), step=1, value=0.7)
+    study.note("facts", asdict(DataFacts(10, (5, 5), (2, 2))))
+    shutil.rmtree(paths.channel("test"))
+    values += [ContractError("a trial cannot begin")]
+    with pytest.raises(ContractError, match="/test"):
+        search(paths, load_hyperparameters(paths), read_settings(paths), num_gpus=0, stop=StopHandler())
+    kept = TuningStudy(paths, load_hyperparameters(paths), num_workers=1).trials
+    assert [(trial.state.name, trial.intermediate_values) for trial in kept] == [("RUNNING", {1: 0.7})]
+
+
+def test_the_result_of_a_run_is_that_of_its_newest_checkpoint_whatever_last_ckpt_names(tmp_path):
+    complete_checkpoint(tmp_path, "epoch=0-step=1.ckpt", step=1, run="")
+    newest = tmp_path / "epoch=1-step=2.ckpt"
+    complete_checkpoint(tmp_path, newest.name, step=2, run="")
+    content = json.dumps({"step": 2, "state": {"best_value": 0.7}})
+    (newest / "state.json").write_text(content)
+    (newest / "manifest.json").write_text(json.dumps({".metadata": 0, "state.json": len(content)}))
+    (tmp_path / "last.ckpt").write_text("epoch=0-step=1.ckpt")
+    ended: Any = SimpleNamespace(_checkpoints=tmp_path, ended=True)
+    assert TrialRun.new_state(ended) == {"best_value": 0.7}
 
 
 def test_a_seed_starts_only_if_a_distilled_network_can_follow_it(tmp_path, values):

@@ -71,6 +71,20 @@ def predictions(paths, split="test"):
     return pd.read_csv(paths.output_data / f"{split}_predictions.csv")[PROBABILITIES].to_numpy()
 
 
+def test_a_job_that_starts_over_removes_every_checkpoint_before_it_trains(tmp_path, monkeypatch):
+    def stopped(*_):
+        raise StoppedBeforeTraining
+
+    paths = write_job(tmp_path, overrides={**JOB, "ensemble": 2, "ensemble_model": "distill", "resume": False})
+    hp = load_hyperparameters(paths)
+    student = paths.checkpoints / "epoch=0-step=8.ckpt"
+    student.mkdir(parents=True)
+    monkeypatch.setattr(ensemble, "_train", stopped)
+    with pytest.raises(StoppedBeforeTraining):
+        train_members(paths, hp, prepare_data(paths, hp), num_gpus=0)
+    assert not student.exists()
+
+
 @pytest.fixture(scope="module")
 def averaged(tmp_path_factory):
     """A job with two networks, and its log."""
@@ -549,7 +563,7 @@ def test_the_curves_of_the_winner_of_a_search_are_in_the_output(tmp_path, monkey
     curves = JobPaths(paths.tuning / "trial-0003").tensorboard / "events"
     curves.parent.mkdir(parents=True)
     curves.write_text("of the winner")
-    best = {"folder": "trial-0003", "combined": combined, "trial": 3}
+    best = {"folder": "trial-0003", "combined": combined, "trial": 3, "seeds": {}}
 
     def killed(*_):
         raise KeyboardInterrupt
@@ -563,7 +577,7 @@ def test_the_curves_of_the_winner_of_a_search_are_in_the_output(tmp_path, monkey
     assert (paths.tensorboard / name / "events").read_text() == "of the winner"
     assert not curves.exists()
     monkeypatch.setattr(winner, "_order", lambda _, run: -run["trial"])  # another trial is better
-    install_winner(paths, None, {"folder": "trial-0004", "combined": {}, "trial": 4}, earlier=best)
+    install_winner(paths, None, {"folder": "trial-0004", "combined": {}, "trial": 4, "seeds": {}}, earlier=best)
     assert not (paths.tensorboard / name).exists()
 
 
@@ -571,7 +585,7 @@ def test_the_curves_of_the_winner_of_a_search_are_in_the_output(tmp_path, monkey
 def test_the_curves_of_networks_that_stay_in_the_model_of_a_search_stay_in_the_output(tmp_path, monkeypatch, combined):
     paths = JobPaths(tmp_path)
     runs = {"7": "trial-0003", "8": "average-seed-8", "9": "average-seed-9"}
-    earlier = {"folder": "trial-0003", "combined": combined, "trial": 3}
+    earlier = {"folder": "trial-0003", "combined": combined, "trial": 3, "seeds": {}}
     monkeypatch.setattr(winner, "_order", lambda _, run: -len(run["combined"]))
     for best, before in ((earlier, None), ({**earlier, "combined": runs}, earlier)):
         installed = {"trial-0003", *combined.values()} if before else set()

@@ -56,6 +56,30 @@ def test_the_first_trial_has_the_settings_of_the_job_that_are_in_the_space(tmp_p
     assert first["batch_size"] in (4, 8, 12, 16)
 
 
+def test_another_encoder_under_the_same_name_is_another_search(tmp_path):
+    encoder = tmp_path / "encoder"
+    encoder.mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (encoder / name).write_text("{}")
+    given = {"model_class": "multimodal_bert", "tokenizer": str(encoder)}
+    tuning = {"metric": "val/auroc", "space": {"lr": SPACE["lr"]}}
+    paths = write_job(tmp_path / "job", overrides={**given, "tuning": tuning})
+    TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
+    (encoder / "model.safetensors").write_text("{ }")
+    with pytest.raises(ContractError) as refused:
+        TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
+    assert refused.value.cause.startswith(f"the encoder {encoder}: the search")
+
+
+def test_losses_that_depend_on_the_class_weights_decide_nothing(tmp_path):
+    space = {"class_weights": [[1.0, 1.0], [1.0, 2.0]]}
+    study = opened(tmp_path, tuning={"space": space})
+    for loss in (0.9, 0.2):
+        study.finish(study.begin(), TrialState.COMPLETE, value=0.5, **{"val/loss": loss})
+    assert study.best is not None
+    assert study.best.number == 0
+
+
 def test_of_trials_with_equal_values_the_one_with_the_lower_loss_is_the_best(tmp_path):
     study = opened(tmp_path)
     for value, loss in ((0.0, 0.9), (0.0, 0.2), (0.0, 0.2), (0.0, 0.5)):  # F1 scores of a rare class
@@ -72,6 +96,7 @@ def test_of_trials_with_equal_values_the_one_with_the_lower_loss_is_the_best(tmp
         ({"weight_decay": 0.5}, "weight_decay"),
         ({"max_epochs": 2}, "max_epochs"),
         ({"rows": (61, 24, 24)}, "the data file train/data.csv"),
+        ({"gradient_compression": "bf16"}, "gradient_compression"),
     ],
 )
 def test_a_search_of_other_inputs_is_refused_and_named(tmp_path, changes, named):
