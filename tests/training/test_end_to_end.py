@@ -222,3 +222,8 @@ def test_a_job_that_renames_the_inputs_of_its_graph_resumes_without_its_prepared
     shutil.rmtree(paths.prepared)
     write_hyperparameters(paths, {**settings, "text_input_ids_key": "tok"})
     assert "resuming from" in run_train(paths)
+
+
+def test_the_report_marks_the_validation_of_the_best_checkpoint(job):
+    step = re.search(r"step=(\d+)", (job.paths.checkpoints / "best.ckpt").read_text()).group(1)
+    assert f"at step {step}, after" in (job.paths.output_data / "report.html").read_text()
