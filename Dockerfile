@@ -25,6 +25,8 @@ RUN python -m venv /opt/sbom \
 
 FROM ${BASE_IMAGE}
 ENV PATH=/opt/venv/bin:${PATH} PYTHONPATH=/opt/trainer PYTHONUNBUFFERED=1
+# Without them, NVIDIA's container runtime shows no GPU to a container on a base that is not NVIDIA's.
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY --from=packages /opt/venv /opt/venv
 COPY --from=sbom /build/python.cdx.json /usr/share/sbom/python.cdx.json
 WORKDIR /opt/trainer

@@ -86,6 +86,7 @@ def check_before_preparing(paths: JobPaths, hp: Hyperparameters, *, hosts: int, 
         logger.warning("%s", sentence)
     warn_of_layer_settings(paths, hp, degrees)
     _warn_of_attention_dropout(hp)
+    _warn_of_frozen_random_embeddings(hp)
     _suggest_head_lr(hp)
 
 
@@ -101,6 +102,15 @@ def _check_compiler(hp: Hyperparameters) -> None:
 def _warn_of_attention_dropout(hp: Hyperparameters) -> None:
     if any(name.startswith("attention") and value for name, value in hp.encoder_config.items() if "drop" in name):
         logger.warning("attention dropout is 0: packed attention has none; the value in encoder_config has no effect")
+
+
+def _warn_of_frozen_random_embeddings(hp: Hyperparameters) -> None:
+    for text in hp.text_fields:
+        if text.tokenizer == FROM_SCRATCH and not text.is_embeddings_trainable:
+            logger.warning(
+                "%s: is false, and the embeddings of %r are %s: they stay random. Set it to true, or use a pretrained "
+                "encoder.", text.source("is_embeddings_trainable", hp.model_fields_set), text.column, FROM_SCRATCH,
+            )  # fmt: skip
 
 
 def _suggest_head_lr(hp: Hyperparameters) -> None:

@@ -32,6 +32,13 @@ def parsed(value: Any) -> Any:
     return parse_json(value) if isinstance(value, str) else value
 
 
+def _as_texts(labels: Any) -> Any:
+    """Return a mapping from whole numbers, as YAML reads them, as one from texts."""
+    if not isinstance(labels, dict):
+        return labels
+    return {str(label) if type(label) is int else label: new for label, new in labels.items()}
+
+
 def _check_labels(labels: dict[str, Any]) -> dict[str, Any]:
     for label, new in labels.items():
         if not isinstance(new, (str, int, float)):
@@ -44,7 +51,7 @@ def _check_labels(labels: dict[str, Any]) -> dict[str, Any]:
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Fractions = Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], BeforeValidator(_listed)]
 JsonObject = Annotated[dict[str, Json], BeforeValidator(parsed)]
-Labels = Annotated[JsonObject, AfterValidator(_check_labels)]
+Labels = Annotated[JsonObject, BeforeValidator(_as_texts), AfterValidator(_check_labels)]
 
 
 class StepSettings(BaseModel):

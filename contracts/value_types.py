@@ -14,7 +14,8 @@ KernelSize = Annotated[int, Field(ge=1, le=1_024)]
 Channels = Annotated[int, Field(ge=1, le=16_384)]
 Threshold = Annotated[float, Field(gt=0, lt=1)]
 ClassWeight = Annotated[float, Field(ge=1e-6, le=1e6)]  # only ratios matter; in this range, float32 sums are exact
-TagKey = Annotated[str, Field(min_length=1, max_length=250)]
+_TAG_KEY = Pattern(r"[\w./: ][\w./: -]*", "letters, digits, blanks and _ . / : -, of which - is not the first")
+TagKey = Annotated[str, Field(max_length=250), _TAG_KEY]  # MLflow's characters; the first is none of an option
 TagValue = Annotated[str, Field(max_length=5_000)]
 _TRACKING_URI = Pattern(
     r"https?://[^/?#@\s]+(/[^?#@\s]*)?|arn:aws[a-z-]*:sagemaker:[a-z0-9-]+:[0-9]{12}:mlflow-(tracking-server|app)/[A-Za-z0-9-]+",

@@ -33,7 +33,7 @@ def check_against_training(
     """
     place = f"settings.{contract.name}"
     # selected_features.json, one of the artifacts, may leave out columns.
-    needed = None if _ARTIFACTS in outside else _feature_columns(hp)
+    needed = None if _ARTIFACTS in outside else feature_columns(hp)
     if isinstance(settings, PyTorchTrainingSettings):
         _check_training(settings, hp, outside)
     if isinstance(settings, ModelMetricsSettings):
@@ -68,7 +68,8 @@ def check_encoders_without_network(encoders: Sequence[str], outside: Mapping[str
             )
 
 
-def _feature_columns(hp: Hyperparameters) -> list[str]:
+def feature_columns(hp: Hyperparameters) -> list[str]:
+    """Return the columns that the model reads."""
     roles = used_columns(hp).items()
     return [name for role, names in roles if role not in ("id_name", "label_name") for name in names]
 
@@ -127,7 +128,7 @@ def _check_metrics(settings: ModelMetricsSettings, hp: Hyperparameters) -> None:
 
 
 def _check_defaults(settings: PayloadSettings, hp: Hyperparameters) -> None:
-    columns = _feature_columns(hp)
+    columns = feature_columns(hp)
     for name, value in settings.field_defaults.items():
         place = f"settings.{PAYLOAD.name}.field_defaults: {name!r}"
         if name not in columns:

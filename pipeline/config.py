@@ -46,6 +46,8 @@ class Condition(Section):
         lowest, highest = (0.0, LARGEST_NUMBER) if self.metric.endswith("/loss") else (0.0, 1.0)
         if self.metric.endswith("_difference"):
             lowest = -1.0
+        if self.metric.endswith("/brier_score"):  # of more than two classes
+            highest = 2.0
         if not lowest <= limit <= highest:
             raise ValueError(f"{limit:g} is not between {lowest:g} and {highest:g}, as {self.metric} is")
 

@@ -95,7 +95,7 @@ class Training(Section):
         default=None, description="The group that trains and receives the channels; the other hosts exit with code 0."
     )
     keep_alive_seconds: int = Field(
-        default=0, ge=0, le=3_600, description="Keep the instances for the next training (warm pool); they are billed."
+        default=0, ge=0, le=21_600, description="Keep the instances for the next training (warm pool); they are billed."
     )
     tensorboard: bool = Field(default=False, description="Upload TensorBoard's files while the job runs.")
 
@@ -154,6 +154,16 @@ class RealTime(Hosts):
         default=0, ge=0, le=100, description="Share of the requests and answers that are saved in S3; 0: none."
     )
     autoscaling: Autoscaling | None = Field(default=None, description="Change the number of instances with the load.")
+
+    @model_validator(mode="after")
+    def _begins_in_the_range(self) -> Self:
+        least = self.autoscaling.min_instances if self.autoscaling is not None else 0
+        if self.instance_count < least:
+            raise ValueError(
+                f"instance_count {self.instance_count} is less than autoscaling.min_instances {least}: every "
+                "deployment would begin below it"
+            )
+        return self
 
 
 class Serverless(Section):

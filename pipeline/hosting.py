@@ -2,8 +2,9 @@
 
 import math
 
+from contracts.errors import ContractError
 from contracts.numbers import Json
-from contracts.serving import BODIES
+from contracts.serving import BODIES, CSV, ServingSettings
 from contracts.step_contract import StepContract
 from contracts.steps import BATCH_SCORE, REGISTRATION
 from pipeline.config import BatchScore, PipelineConfig
@@ -32,6 +33,30 @@ def serving_settings(config: PipelineConfig, contract: StepContract) -> dict[str
                 "serving_max_decoded_bytes": 4 << 30,
             }
     return {}  # the defaults are those of a real-time endpoint
+
+
+def check_batch_settings(settings: ServingSettings, batch: BatchScore) -> None:
+    """Raise ContractError for a setting of the server with which it would refuse what `batch` sends."""
+    size, _ = batch.payloads or (0, 0)
+    contradictions = {
+        "serving_csv_header": settings.serving_csv_header == "present" and batch.content_type == CSV,
+        "serving_timeout_seconds": settings.serving_timeout_seconds > batch.timeout_seconds,
+        "serving_max_bytes": settings.serving_max_bytes < size << 20,
+        "serving_concurrency": settings.serving_concurrency < (batch.concurrency or 0),
+    }
+    of_batch = {
+        "serving_csv_header": f"content_type {CSV}, of which no line is a header",
+        "serving_timeout_seconds": f"timeout_seconds {batch.timeout_seconds}",
+        "serving_max_bytes": f"max_payload_mb {size}",
+        "serving_concurrency": f"concurrency {batch.concurrency}",
+    }
+    for name, contradicts in contradictions.items():
+        if contradicts:
+            place, value = f"settings.{BATCH_SCORE.name}.{name}", getattr(settings, name)
+            raise ContractError(
+                f"{place}: {value} contradicts batch_score: {of_batch[name]}",
+                "Remove it: it follows from batch_score. Or change batch_score.",
+            )
 
 
 def _admitted(batch: BatchScore) -> dict[str, Json]:

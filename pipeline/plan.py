@@ -29,7 +29,7 @@ from contracts.tuning_space import metric_of, most_validations, space_of
 from pipeline.checks import check_against_training, check_comparison
 from pipeline.config import PipelineConfig
 from pipeline.graph import AFTER_CONDITION, CONDITION, OPTIONAL, ORDER, outside_inputs, source
-from pipeline.hosting import serving_settings
+from pipeline.hosting import check_batch_settings, serving_settings
 
 # What a job's environment or hyperparameters can contain; the rest is in a file. botocore's model of the service allows
 # hyperparameters of 2,500 characters, AWS's documentation 256, and both refuse line breaks.
@@ -248,6 +248,8 @@ def _plan_step(
     inputs = {name: uri for name, uri in outside.items() if outside_inputs()[name][0] is contract}
     check_against_training(contract, settings, hp, outside)
     check_comparison(settings, inputs, section)
+    if contract is BATCH_SCORE and config.batch_score is not None and isinstance(settings, ServingSettings):
+        check_batch_settings(settings, config.batch_score)
     for folder in contract.inputs:
         if folder.required and source(contract, folder) is None and folder.name not in inputs:
             raise ContractError(f"{section}.{folder.name}: is missing", f"Provide it: {folder.about}")

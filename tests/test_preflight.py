@@ -6,9 +6,9 @@ import logging
 import pytest
 
 from container.log_once import log_once
-from container.preflight import choose_job_settings
+from container.preflight import check_before_preparing, choose_job_settings
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import read_settings
+from contracts.hyperparameter_files import load_hyperparameters, read_settings
 from contracts.presets import DataFacts
 from testing.jobs import TINY_ENCODER, TWO_TEXTS, write_job, write_letters_tokenizer
 
@@ -73,3 +73,12 @@ def test_a_line_about_the_preset_is_logged_once_in_a_job(chosen, tmp_path, caplo
     choose_job_settings(paths, read_settings(paths), FACTS, hosts=1, num_gpus=1)
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == len(set(lines)) > len(before)
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_random_embeddings_that_stay_random_are_warned_of(tmp_path, caplog, trainable):
+    settings = {**TWO_TEXTS, "tokenizer": "from_scratch", "secondary_is_embeddings_trainable": trainable}
+    paths = write_job(tmp_path, overrides=settings)
+    check_before_preparing(paths, load_hyperparameters(paths), hosts=1, per_host=1)
+    warned = "secondary_is_embeddings_trainable: is false, and the embeddings of 'events' are from_scratch"
+    assert (warned in caplog.text) == (not trainable)

@@ -307,10 +307,12 @@ def _data(summary: Mapping[str, Any]) -> Iterator[Finding]:
         )
         if largest > 0:
             dropped = sum(of["cut_tokens"] for of in of_split.values())
+            whole = "increase max_sen_len, or split the text with dialogue_chunker"
+            if any(of["cut_chunks"] for of in of_split.values()):
+                whole = "increase max_total_chunks"
             yield Finding(
                 "check" if largest > 0.05 else "note",
-                f"{text['column']} was truncated in {truncated}: {dropped:,} tokens were dropped; increase "
-                "max_total_chunks to keep them.",
+                f"{text['column']} was truncated in {truncated}: {dropped:,} tokens dropped. To keep them, {whole}.",
             )
         largest, empty = _shares({split: (of["empty_records"], of["records"]) for split, of in of_split.items()})
         if largest > 0.05:

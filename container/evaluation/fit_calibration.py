@@ -7,9 +7,11 @@ from scipy.special import logit
 from container.decision.calibrators import Calibrator, Isotonic, RisingLine, Temperature, log_odds
 from container.decision.softmax import log_softmax
 
-# A line may rise by this many log-odds per unit of log-odds (the softmax itself: by 1): two records whose logits differ
-# by rounding must not get different probabilities, and ONNX must agree with PyTorch.
+# A line may rise by this many log-odds per unit of log-odds (the softmax itself: by 1), or by some times what the
+# temperature of the logits would: two records whose logits differ by rounding must not get different probabilities, and
+# ONNX must agree with PyTorch.
 STEEPEST = 20.0
+_STEEPER = 5.0
 LARGEST_TEMPERATURE = 100.0
 
 
@@ -61,10 +63,11 @@ def fit_isotonic(logits: np.ndarray, labels: np.ndarray) -> Isotonic:
     """Fit one line for two classes (class 1's), else one per class against the rest."""
     odds = log_odds(logits)  # [N, K]
     classes = (1,) if logits.shape[1] == 2 else range(logits.shape[1])
-    return Isotonic(tuple(_rising_line(odds[:, k], labels == k) for k in classes))
+    steepest = max(STEEPEST, _STEEPER / fit_temperature(logits, labels).temperature)
+    return Isotonic(tuple(_rising_line(odds[:, k], labels == k, steepest=steepest) for k in classes))
 
 
-def _rising_line(scores: np.ndarray, outcome: np.ndarray) -> RisingLine:
+def _rising_line(scores: np.ndarray, outcome: np.ndarray, *, steepest: float) -> RisingLine:
     """Fit centered isotonic regression (Oron & Flournoy, 2017), which keeps the order of records within a level.
 
     Each level has its knot in its middle. Laplace smoothing over n records keeps levels between 1 / (n + 2) and
@@ -81,7 +84,7 @@ def _rising_line(scores: np.ndarray, outcome: np.ndarray) -> RisingLine:
     for center, height, count in zip(centers, heights, counts.astype(float)):
         x, y, n = float(center), float(height), float(count)
         # Merge with the previous level while the line between them is too steep.
-        while knots and logit(y) - logit(knots[-1][1]) > STEEPEST * (x - knots[-1][0]):
+        while knots and logit(y) - logit(knots[-1][1]) > steepest * (x - knots[-1][0]):
             before_x, before_y, before = knots.pop()
             x, y, n = (x * n + before_x * before) / (n + before), (y * n + before_y * before) / (n + before), n + before
         knots.append((x, y, n))

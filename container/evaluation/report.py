@@ -344,7 +344,7 @@ def _changed(splits: Mapping[str, Any]) -> list[Change]:
         truncated = [(entry["truncated_records"], entry["records"]) for entry in texts]
         tokens = [(entry["cut_tokens"], entry["cut_tokens"] + entry["tokens"]) for entry in texts]
         empty = [(entry["empty_records"], entry["records"]) for entry in texts]
-        changes.append((text["column"], "records truncated to max_total_chunks", truncated))
+        changes.append((text["column"], "records truncated", truncated))
         changes.append((text["column"], "tokens truncated", tokens))
         changes.append((text["column"], "empty, encoded as an empty chunk", empty))
     return [

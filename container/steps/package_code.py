@@ -2,7 +2,7 @@
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -66,14 +66,25 @@ def imported_code(entry_module: str) -> ServingCode:
 def bound_names(tree: ast.Module) -> set[str]:
     """Return the names that a module's top level defines, assigns or imports; "*" for a star import."""
     names: set[str] = set()
-    for node in tree.body:
+    for node in _statements(tree.body):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names.update(alias.asname or alias.name for alias in node.names)
-        elif isinstance(node, ast.Assign):
-            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            bound = (each for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
+            names.update(name.id for name in bound if isinstance(name.ctx, ast.Store))
     return names
+
+
+def _statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """Yield the statements of a module's top level, also those in its branches."""
+    for node in body:
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            for branch in ("body", "handlers", "orelse", "finalbody"):
+                yield from _statements(getattr(node, branch, []))
 
 
 def _file(module: str) -> Path | None:

@@ -1,12 +1,14 @@
 """Learn a reproducible WordPiece vocabulary from the training text, for from_scratch encoders."""
 
 import json
+import logging
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from container.text.encoder_config import scratch_config
@@ -14,10 +16,13 @@ from container.text.parts import text_parts
 from contracts.data_and_model import ENCODER_SIZES
 from contracts.errors import ContractError
 
+logger = logging.getLogger(__name__)
+
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _PREFIX = "##"
 _LONGEST_WORD = 100  # WordPiece's limit: longer words are [UNK]
-_MAX_ALPHABET = 1000
+_ALPHABET = 1000  # letters; more if they cover less than _COVERED of the text
+_COVERED = 0.999
 _MIN_VOCABULARY = 64
 _READ_IN_FULL = 1_000_000  # texts; of later ones a decreasing share is read
 _MAX_WORDS = 2_000_000  # distinct words counted at a time, about 200 MB
@@ -58,7 +63,10 @@ def learn_vocabulary(
             f"Set it to {_MIN_VOCABULARY} or more; {ENCODER_SIZES['vocab_size']} is the default.",
         )
     tokenizer = Tokenizer(models.WordPiece({}, unk_token="[UNK]", continuing_subword_prefix=_PREFIX))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    # Accents and marks stay: without them, words of many languages are equal. NFC: a letter is one character.
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.BertNormalizer(lowercase=True, strip_accents=False)]
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     counts = _count_words(_thin(texts, seed=seed), tokenizer)
     if not counts:
@@ -134,7 +142,16 @@ def _learn(counts: Mapping[str, int], limit: int) -> dict[str, int]:
         for letter in word:
             letters[letter] += count
     most_common = sorted(letters, key=lambda letter: (-letters[letter], letter))
-    alphabet = sorted(most_common[: min(_MAX_ALPHABET, (limit - len(SPECIAL_TOKENS)) // 2)])
+    covered = np.cumsum([letters[letter] for letter in most_common]) / letters.total()
+    needed = max(_ALPHABET, int(np.searchsorted(covered, _COVERED)) + 1)
+    alphabet = sorted(most_common[: min(needed, (limit - len(SPECIAL_TOKENS)) // 2)])
+    unknown = 1 - covered[len(alphabet) - 1]
+    if unknown > 1 - _COVERED:
+        logger.warning(
+            "from_scratch: the vocabulary has %d of %d letters; %.1f %% of the letters of the text are unknown to the "
+            "encoder. Raise vocab_size in encoder_config (now %d).",
+            len(alphabet), len(letters), 100 * unknown, limit,
+        )  # fmt: skip
     continuing = sorted({letter for word in counts for letter in word[1:]}.intersection(alphabet))
     trainer = trainers.WordPieceTrainer(
         vocab_size=limit,

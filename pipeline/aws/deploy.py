@@ -28,6 +28,7 @@ from pipeline.aws.parameters import (
     instance_count_parameter,
 )
 from pipeline.aws.session import aws_session
+from pipeline.checks import check_encoders_without_network
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Aws, Machine
 from pipeline.config_types import S3Folder
@@ -195,7 +196,9 @@ def parse_overrides(
     assert config.aws is not None
     hosts = values.get(instance_count_parameter(PYTORCH_TRAINING.name), config.aws.training_hosts)
     changed = config.model_copy(update={"hyperparameters": {**config.hyperparameters, **hyperparameters}})
-    make_plan(changed, config.aws.inputs, section="aws.inputs", hosts=hosts)
+    plan = make_plan(changed, config.aws.inputs, section="aws.inputs", hosts=hosts)
+    if config.aws.network_isolation:
+        check_encoders_without_network(plan.encoders, config.aws.inputs)
     return values
 
 

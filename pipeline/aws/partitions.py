@@ -1,4 +1,4 @@
-"""Check that the resources of a configuration are in the partition of its region, such as aws or aws-cn."""
+"""Check that the resources of a configuration are in its region, or in the partition of its region, such as aws-cn."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _REPOSITORY = re.compile(r"\d{12}\.dkr[.-]ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\
 
 
 def check_partitions(config: PipelineConfig, session: Any) -> None:
-    """Raise ContractError for a region that botocore does not know, or a resource of another partition.
+    """Raise ContractError for a region that botocore does not know, or a resource of another region or partition.
 
     Args:
         session: boto3's, which knows the partition of each region.
@@ -27,12 +27,18 @@ def check_partitions(config: PipelineConfig, session: Any) -> None:
     for key, resource in _resources(config):
         repository = _REPOSITORY.match(resource)
         found = _partition(session, repository["region"]) if repository else None
+        other = repository["region"] if repository else ""
         if resource.startswith("arn:"):
-            found = resource.split(":")[1]
+            _, found, _, other, *_ = resource.split(":")
         if found is not None and found != expected:
             raise ContractError(
                 f"{key}: {resource} is in the partition {found}, but aws.region {region} is in {expected}",
                 f"Correct {key} or aws.region.",
+            )
+        if other not in ("", region) and key != "mlflow.tracking_uri":
+            raise ContractError(
+                f"{key}: {resource} is in the region {other}, but aws.region is {region}",
+                f"Name one in {region}, or correct aws.region.",
             )
 
 

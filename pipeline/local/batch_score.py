@@ -141,6 +141,7 @@ def score(
     inputs: Mapping[str, Path],
     variables: Mapping[str, str],
     *,
+    one_column: bool,
     image: str | None = None,
 ) -> None:
     """Score every file of the input batch_input; write NAME.out with one line per record, in order.
@@ -148,6 +149,7 @@ def score(
     Args:
         inputs: folder or file of each input, by logical name.
         variables: the server's environment.
+        one_column: whether the model reads a single column, so that a blank line of CSV is a record.
         image: the image of the server; None for a process.
 
     Raises:
@@ -169,7 +171,8 @@ def score(
             for path in files:
                 target = output / f"{path.relative_to(home)}.out"
                 target.parent.mkdir(parents=True, exist_ok=True)
-                payloads = read_payloads(path, size << 20, most=1 if config.strategy == "SingleRecord" else None)
+                most = 1 if config.strategy == "SingleRecord" else None
+                payloads = read_payloads(path, size << 20, most=most, blank=one_column and config.content_type == CSV)
                 try:
                     _score_file(client, pool, payloads, target, requests)
                 except _Failed as error:
@@ -191,8 +194,11 @@ def _score_file(
             file.writelines(waiting.popleft().result())
 
 
-def read_payloads(path: Path, size: int, *, most: int | None) -> Iterator[Payload]:
-    """Yield a file's lines, except blank ones, in payloads of at most `size` bytes and `most` records.
+def read_payloads(path: Path, size: int, *, most: int | None, blank: bool = False) -> Iterator[Payload]:
+    """Yield a file's lines in payloads of at most `size` bytes and `most` records.
+
+    Args:
+        blank: whether a blank line is a record; otherwise it is left out, as the server does.
 
     Raises:
         _Failed: a record is longer than `size`.
@@ -201,7 +207,7 @@ def read_payloads(path: Path, size: int, *, most: int | None) -> Iterator[Payloa
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             record = line.removesuffix(b"\n").removesuffix(b"\r")
-            if not record.strip():
+            if not record.strip() and not blank:
                 continue
             if len(record) + 1 > size:
                 raise _Failed(f"line {number}: {shown(record.decode(errors='replace'))} has more than {size} bytes")

@@ -418,3 +418,12 @@ def test_costs_without_a_threshold_for_them_are_named():
         sentence = f"{name} is set and has no effect here: decision_threshold is not cost."
         assert sentence in unused_settings(settings(**{name: 2.0}))
         assert sentence not in unused_settings(settings(decision_threshold="cost", **{name: 2.0}))
+
+
+def test_an_isotonic_line_keeps_the_order_of_logits_that_lie_close_together():
+    rng = np.random.default_rng(0)
+    odds = 2 * rng.normal(size=5000) - 2
+    labels = (rng.random(5000) < 1 / (1 + np.exp(-odds))).astype(int)
+    logits = np.stack([np.zeros(5000), odds / 50], axis=1)
+    scores = fit_calibrator("isotonic", logits, labels).log_probabilities(logits)[:, 1]
+    assert sk.roc_auc_score(labels, scores) == pytest.approx(sk.roc_auc_score(labels, odds), abs=1e-3)

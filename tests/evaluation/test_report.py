@@ -162,6 +162,14 @@ def test_the_report_says_what_the_chosen_threshold_reaches_and_what_calibration_
     assert "F1 of class 1 at 0.7" in text
 
 
+@pytest.mark.parametrize(("chunks", "advice"), [(0, "increase max_sen_len"), (7, "increase max_total_chunks")])
+def test_the_advice_about_cut_text_names_the_setting_that_cut_it(tmp_path, chunks, advice):
+    made = two_splits()
+    cut = {"truncated_records": 100, "cut_tokens": 4321, "cut_chunks": chunks}
+    made.data_summary["splits"]["train"]["texts"]["text"].update(cut)
+    assert f"To keep them, {advice}" in Page(report(tmp_path, made)).text
+
+
 def test_what_was_cut_and_imputed_is_listed_with_its_share(tmp_path):
     made = two_splits()
     train = made.data_summary["splits"]["train"]
@@ -171,7 +179,7 @@ def test_what_was_cut_and_imputed_is_listed_with_its_share(tmp_path):
     markup = report(tmp_path, made)
     rows = "\n".join(rows_of(markup, "changed"))
     assert "price missing, imputed with 20.5 310 31.0%" in rows
-    assert "chat records truncated to max_total_chunks 100 10.0%" in rows
+    assert "chat records truncated 100 10.0%" in rows
     assert "4,321" in rows
     text = Page(markup).text
     assert "chat was truncated in 10.0% of train" in text

@@ -66,7 +66,7 @@ def scored(package, folder, files, variables=None, **section):
     directory = StepDirectory(folder / "step")
     directory.folder.mkdir(exist_ok=True)
     inputs = {"packaged_model": package, "batch_input": folder / "records"}
-    score(BatchScore(**section), directory, inputs, variables or {})
+    score(BatchScore(**section), directory, inputs, variables or {}, one_column=False)
     return directory.output(BATCH_SCORE, "scores")
 
 
@@ -85,6 +85,12 @@ def payloads(folder, text, size, most=None):
 )
 def test_a_payload_has_whole_lines_up_to_its_size(tmp_path, size, most, expected):
     assert payloads(tmp_path, "aa\nbb\r\n\ncc", size, most) == expected
+
+
+def test_a_blank_line_is_a_record_of_one_column(tmp_path):
+    (tmp_path / "file").write_text("a\n\nb\n")
+    (payload,) = read_payloads(tmp_path / "file", 100, most=None, blank=True)
+    assert payload.lines == [b"a", b"", b"b"]
 
 
 def test_a_carriage_return_does_not_end_a_record(tmp_path):
@@ -227,6 +233,23 @@ def test_what_belongs_to_the_step_is_refused_while_it_is_off(changes):
     config = configuration(**changes)
     with pytest.raises(ContractError, match="is for the step BatchScore, which is off"):
         make_plan(config, config.inputs)
+
+
+@pytest.mark.parametrize(
+    ("section", "setting"),
+    [
+        ({"content_type": "text/csv"}, {"serving_csv_header": "present"}),
+        ({"timeout_seconds": 60}, {"serving_timeout_seconds": 600}),
+        ({"max_payload_mb": 20}, {"serving_max_bytes": 1 << 20}),
+        ({"concurrency": 8}, {"serving_concurrency": 2}),
+    ],
+)
+def test_a_setting_of_the_server_that_contradicts_the_section_is_refused(section, setting):
+    (name,) = setting
+    config = configuration(batch_score=section)
+    config = config.model_copy(update={"settings": {**config.settings, "BatchScore": setting}})
+    with pytest.raises(ContractError, match=rf"settings.BatchScore.{name}: .* contradicts batch_score"):
+        make_plan(config, {"batch_input": "x"})
 
 
 def test_the_servers_limits_follow_from_the_section_unless_they_are_set():

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from contracts.errors import ContractError
-from contracts.steps import PYTORCH_TRAINING
+from contracts.steps import PYTORCH_TRAINING, TABULAR_PREPROCESSING
 from pipeline.aws.definition import aws_plan, checked_definition
 from pipeline.local.digests import ContentDigests
 from pipeline.local.progress import Progress
@@ -146,3 +146,9 @@ def test_an_input_that_contains_the_root_is_refused(tmp_path):
     with pytest.raises(ContractError, match=r"inputs\.input_data: .* contains --root"):
         require_inputs(config, tmp_path / "pipeline_run")
     require_inputs(config, tmp_path.parent / "pipeline_run")
+
+
+def test_the_labels_of_a_map_may_be_whole_numbers():
+    config = changed(TabularPreprocessing={"label_map": {1: 0, 2: 1}})
+    environment = make_plan(config, config.aws.inputs, section="aws.inputs").step(TABULAR_PREPROCESSING).environment
+    assert environment["LABEL_MAP"] == '{"1": 0, "2": 1}'

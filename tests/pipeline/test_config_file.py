@@ -15,9 +15,10 @@ from pipeline.config_aws import Aws
 from pipeline.config_file import _Loader, load_config
 from pipeline.local.docker import run_in_docker
 from pipeline.plan import LONGEST_VALUE, MOST_VALUES, make_plan
-from testing.pipelines import BATCH_SCORE, CONFIG, EVERYTHING, configuration
+from testing.pipelines import APPROVED, BATCH_SCORE, CONFIG, EVERYTHING, configuration
 
 AWS = {**EVERYTHING, "inputs": {name: EVERYTHING["inputs"][name] for name in ("batch_input", "pretrained")}}
+SCALING = {"min_instances": 4, "max_instances": 10, "invocations_per_instance": 100}
 LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12))
 
 
@@ -88,6 +89,16 @@ def test_a_mapping_may_override_a_key_that_it_merges():
         ({"aws": {**AWS, "tags": {"a": "b\n"}}}, "it is not a text of letters, digits, spaces and _.:/=+-@"),
         (settings("Registration", serving_max_tokens=0), "settings.Registration.serving_max_tokens: 0 is invalid"),
         ({"condition": {"metric": "test/auroc", "minimum": 85}}, "85 is not between 0 and 1, as test/auroc is"),
+        (
+            {"condition": {"metric": "test/brier_score", "maximum": 3}},
+            "3 is not between 0 and 2",
+        ),
+        ({"mlflow": {"tracking_uri": "https://h", "tags": {"a=b": "c"}}}, "it is not letters, digits, blanks and"),
+        ({"mlflow": {"tracking_uri": "https://h", "tags": {"-a": "c"}}}, "it is not letters, digits, blanks and"),
+        (
+            {"aws": {**AWS, "deploy": {"real_time": {"autoscaling": SCALING}}}, "registration": APPROVED},
+            "instance_count 1 is less than autoscaling.min_instances 4",
+        ),
         ({"condition": {"metric": "test/auroc", "maximum": 0.8}}, "test/auroc is better if it is higher: give minimum"),
         ({"condition": {"metric": "test/loss", "minimum": 0.8}}, "test/loss is better if it is lower: give maximum"),
         (settings("Payload", content_types=["x/y"]), "settings.Payload.content_types: ['x/y'] is invalid"),

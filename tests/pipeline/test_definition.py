@@ -452,6 +452,20 @@ def test_a_resource_of_another_partition_than_the_region_is_named(changes, key, 
         definition(configuration(**changes))
 
 
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"aws": {"image": IMAGE.replace("eu-west-1", "us-west-2")}}, "aws.image"),
+        ({"aws": {"kms_key": "arn:aws:kms:us-west-2:123456789012:key/1"}}, "aws.kms_key"),
+        ({"mlflow": {**MLFLOW, "image": IMAGE.replace("eu-west-1", "us-west-2")}}, "mlflow.image"),
+    ],
+)
+def test_a_resource_of_another_region_is_named(changes, key):
+    changes = {**changes, "aws": {**AWS, **changes.get("aws", {})}}
+    with pytest.raises(ContractError, match=f"^{key}: .* is in the region us-west-2, but aws.region is eu-west-1"):
+        definition(configuration(**changes))
+
+
 @pytest.mark.parametrize(("changes", "cause"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_contradiction_is_named_before_anything_is_built(changes, cause):
     with pytest.raises(ContractError) as error:

@@ -30,7 +30,7 @@ from pipeline.aws.deploy import parse_overrides, registered_metric, start, upser
 from pipeline.aws.errors import aws_errors
 from pipeline.aws.jobs import upload_settings
 from pipeline.aws.session import offline_session, sagemaker_sdk
-from pipeline.config_aws import Aws
+from pipeline.config_aws import Aws, Training
 from pipeline.local.docker import local_config
 from testing.jobs import REPOSITORY
 from testing.pipelines import AWS, EVERYTHING, all_steps, configuration, everything, tuned, wide, write_config
@@ -379,6 +379,17 @@ def test_a_value_to_beat_may_be_any_finite_number(text, is_refused):
     refused = pytest.raises(ContractError, match="parameter ToBeat: 'inf' is invalid: it must be finite")
     with refused if is_refused else nullcontext():
         parse_overrides(everything(), specs_of(everything()), {"ToBeat": text})
+
+
+def test_an_encoder_that_an_execution_would_download_without_a_network_is_refused():
+    config = everything()
+    assert config.aws is not None
+    inputs = {name: uri for name, uri in config.aws.inputs.items() if name != "pretrained"}
+    isolated = {"network_isolation": True, "inputs": inputs, "training": Training()}
+    aws = config.aws.model_copy(update=isolated)
+    config = config.model_copy(update={"aws": aws})
+    with pytest.raises(ContractError, match="'distilbert-base-uncased' would be downloaded"):
+        parse_overrides(config, specs_of(config), {"Hp_tokenizer": "distilbert-base-uncased"})
 
 
 def test_a_number_of_instances_on_which_the_training_cannot_run_is_refused():

@@ -1,5 +1,6 @@
 """Package: what SageMaker hosts stands alone, has the same bytes every time, and is refused where it would not load."""
 
+import ast
 import gzip
 import io
 import json
@@ -18,6 +19,7 @@ import pandas as pd
 import pytest
 
 from container.archives import extract_archive, write_archive
+from container.steps.package_code import bound_names
 from container.steps.packaging import _members
 from contracts.artifacts import MODEL_ONNX
 from contracts.errors import ContractError
@@ -328,6 +330,24 @@ def test_a_script_that_would_not_work_is_named_in_the_message(trained_job, tmp_p
     scripts = {name: text or "x = 1" for name, text in scripts.items()}
     root = give(tmp_path, PACKAGE, model_input=trained_job.model, inference_scripts_input=scripts)
     assert named in failure_of(root, "package")
+
+
+def test_names_in_branches_and_in_every_kind_of_assignment_are_bound():
+    script = """
+try:
+    from fast import model_fn
+except ImportError:
+    from slow import input_fn
+with open("x") as file:
+    predict_fn: object = max
+    x, (output_fn, y) = 1, (2, 3)
+    unset: int
+    x.attribute = 1
+def function():
+    local = 1
+"""
+    found = bound_names(ast.parse(script))
+    assert found == {"model_fn", "input_fn", "predict_fn", "output_fn", "x", "y", "function"}
 
 
 @pytest.mark.slow

@@ -160,7 +160,8 @@ def test_a_vocabulary_file_alone_is_converted_to_a_tokenizer(
     folder = make_encoder(paths.root / "mine", learned)
     vocabulary = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
     (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)))
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "do_lower_case": true}')
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "strip_accents": False}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     (folder / "tokenizer.json").unlink()
     target = paths.root / "target"
     write_encoder_files(EncoderSource("mine", folder), target)
@@ -226,6 +227,35 @@ def test_transformers_loads_a_learned_vocabulary_and_encodes_the_same(learned: P
 def test_without_text_there_is_no_vocabulary_to_learn(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match="from_scratch learns its vocabulary"):
         learn_vocabulary(iter(["", " "]), tmp_path, encoder_config={}, seed=1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("ไม่ดี", "ไมดี"), ("है", "ह"), ("ma", "mà", "má", "mả", "mã", "mạ"), ("が", "か"), ("мой", "мои"), ("año", "ano")],
+)
+def test_words_that_differ_in_a_mark_have_different_tokens(tmp_path: Path, words: tuple[str, ...]) -> None:
+    learn_vocabulary([" ".join(words)] * 3, tmp_path, encoder_config={"vocab_size": 100}, seed=1)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    encoded = {tuple(tokenizer.encode(word, add_special_tokens=False).ids) for word in words}
+    assert len(encoded) == len(words)
+    assert tokenizer.token_to_id("[UNK]") not in {token for each in encoded for token in each}
+
+
+def test_a_composed_letter_and_its_parts_are_the_same(tmp_path: Path) -> None:
+    learn_vocabulary(["caf\u00e9"] * 3, tmp_path, encoder_config={"vocab_size": 100}, seed=1)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.encode("cafe\u0301").ids == tokenizer.encode("caf\u00e9").ids
+
+
+def test_a_writing_system_of_thousands_of_letters_is_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = "".join(chr(0x4E00 + i) * (4000 // (i + 1) + 1) for i in range(3000))
+    learn_vocabulary([text], tmp_path, encoder_config={"vocab_size": 8000}, seed=1)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    unknown = tokenizer.encode(text).ids.count(tokenizer.token_to_id("[UNK]"))
+    assert unknown < 0.002 * len(text)
+    assert "unknown to the encoder" not in caplog.text
+    learn_vocabulary([text], tmp_path, encoder_config={"vocab_size": 2000}, seed=1)
+    assert "the vocabulary has 997 of 3000 letters" in caplog.text
 
 
 def test_many_letters_leave_room_in_a_small_vocabulary(tmp_path: Path) -> None:
