@@ -47,7 +47,7 @@ class LabelMap:
         wrong = np.flatnonzero(pc.and_(pc.is_null(ids), pc.is_valid(cell_keys)).to_numpy(zero_copy_only=False))
         if len(wrong):
             index = int(wrong[0])
-            value = shown(cell_keys[index].as_py())
+            value = shown(_label(cell_keys[index].as_py()))
             raise ContractError(
                 f"{origin.row(index)}, column {self.column!r}: {value} is not one of the labels "
                 f"{shown(list(self.labels))}",
