@@ -176,3 +176,9 @@ def test_an_error_shows_the_beginning_of_long_labels() -> None:
         with pytest.raises(ContractError) as caught:
             check()
         assert len(caught.value.cause) < 600
+
+
+def test_a_time_that_python_does_not_have_is_named():
+    beyond = pa.array([2**60], pa.timestamp("us"))
+    with pytest.raises(ContractError, match="record 1, column 'label': '<value out of range"):
+        LabelMap("label", (0, 1)).encode(beyond, origin=Origin())
