@@ -26,7 +26,7 @@ from contracts.steps import (
 )
 from contracts.tuning import Space
 from contracts.tuning_space import metric_of, most_validations, space_of
-from pipeline.checks import check_against_training, check_comparison
+from pipeline.checks import check_against_training, check_comparison, feature_columns
 from pipeline.config import PipelineConfig
 from pipeline.graph import AFTER_CONDITION, CONDITION, OPTIONAL, ORDER, outside_inputs, source
 from pipeline.hosting import check_batch_settings, serving_settings
@@ -104,12 +104,14 @@ class Plan:
         hyperparameters: as strings, as SageMaker delivers them.
         from_sections: the hyperparameters that follow from other sections of the configuration.
         encoders: the hyperparameter `tokenizer` of each text.
+        columns: those that the model reads.
     """
 
     steps: tuple[StepPlan, ...]
     hyperparameters: Mapping[str, str]
     from_sections: frozenset[str]
     encoders: tuple[str, ...]
+    columns: tuple[str, ...]
     tuner: TunerPlan | None = None
 
     def step(self, contract: StepContract) -> StepPlan:
@@ -193,7 +195,7 @@ def make_plan(
         for contract in on
     )
     encoders = tuple(field.tokenizer for field in hp.text_fields)
-    return Plan(steps, _texts(hyperparameters), frozenset(from_sections), encoders, search)
+    return Plan(steps, _texts(hyperparameters), frozenset(from_sections), encoders, tuple(feature_columns(hp)), search)
 
 
 def _plan_step(

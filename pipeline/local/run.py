@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.input_files import files_below
 from contracts.step_contract import StepContract
 from contracts.steps import BATCH_SCORE, PACKAGE, PYTORCH_TRAINING, REGISTRATION, TRACKING
 from contracts.tracking import TRACKED
-from pipeline.checks import feature_columns
 from pipeline.config import PipelineConfig
 from pipeline.graph import CONDITION, inputs_of
 from pipeline.local.batch_score import score
@@ -115,10 +113,9 @@ def run_or_reuse(state: Run, contract: StepContract) -> None:
                 elif contract is BATCH_SCORE:
                     assert state.config.batch_score is not None
                     variables = state.plan.step(contract).environment
-                    columns = feature_columns(parse_hyperparameters(dict(state.plan.hyperparameters)))
                     score(
                         state.config.batch_score, directory, inputs, variables,
-                        one_column=len(columns) == 1, image=state.image,
+                        one_column=len(state.plan.columns) == 1, image=state.image,
                     )  # fmt: skip
                 else:
                     run_step(state.plan.step(contract), directory, inputs, state.plan.hyperparameters)

@@ -152,3 +152,8 @@ def test_the_labels_of_a_map_may_be_whole_numbers():
     config = changed(TabularPreprocessing={"label_map": {1: 0, 2: 1}})
     environment = make_plan(config, config.aws.inputs, section="aws.inputs").step(TABULAR_PREPROCESSING).environment
     assert environment["LABEL_MAP"] == '{"1": 0, "2": 1}'
+
+
+def test_the_plan_names_the_columns_that_the_model_reads():
+    config = configuration()
+    assert sorted(make_plan(config, config.inputs).columns) == sorted(COLUMNS)
