@@ -125,7 +125,11 @@ class PayloadSettings(RecordSettings, ProcessingSettings):
     default_text_value: str = Field("DEFAULT_TEXT", description="Value of text and categorical columns.")
     field_defaults: JsonObject = Field({}, description='Values by column that take precedence, e.g. {"price": 9.99}.')
     check_rows: int = Field(
-        64, ge=1, le=1_000_000, description="Rows of processed_data that are sent in each content type."
+        64,
+        ge=1,
+        le=1_000_000,
+        description="Rows of processed_data that are sent in each content type, but for those "
+        "with more than SERVING_MAX_TOKENS tokens, which a server refuses.",
     )
     tolerance: float = Field(1e-4, gt=0, lt=1, description="Maximum difference from the training job's probabilities.")
 

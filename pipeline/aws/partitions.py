@@ -29,6 +29,8 @@ def check_partitions(config: PipelineConfig, session: Any) -> None:
         found = _partition(session, repository["region"]) if repository else None
         other = repository["region"] if repository else ""
         if resource.startswith("arn:"):
+            if resource.count(":") < 5:
+                raise ContractError(f"{key}: {resource} is not a whole ARN", "Copy the ARN from the service's console.")
             _, found, _, other, *_ = resource.split(":")
         if found is not None and found != expected:
             raise ContractError(

@@ -472,3 +472,9 @@ def test_a_contradiction_is_named_before_anything_is_built(changes, cause):
         definition(configuration(**changes))
     assert cause in error.value.cause
     assert error.value.fix
+
+
+@pytest.mark.parametrize("key", ["arn:", "arn:aws:kms"])
+def test_a_part_of_an_arn_is_refused(key):
+    with pytest.raises(ContractError, match=f"^aws.kms_key: {key} is not a whole ARN"):
+        definition(configuration(aws={**AWS, "kms_key": key}))
