@@ -95,6 +95,18 @@ def build_encoder(
     )
 
 
+def try_out(folder: Path) -> None:
+    """Build the encoder of `folder`/config.json with random weights; run it if its family is not known.
+
+    Raises:
+        ContractError: it is no text encoder, or cannot compute a record's states without those of others.
+    """
+    config = _read_config(folder)
+    backbone = _random_backbone(config, encoder_family(config.model_type), folder)
+    if config.model_type not in FAMILIES:
+        _check_unknown_family(backbone, source=folder)
+
+
 def build_word_embeddings(field: ModelTextField, files: EncoderFolders) -> nn.Embedding:
     """Build only the word embeddings of a text field's encoder; random if it has no weights.
 
@@ -131,7 +143,7 @@ def reinitialize(modules: nn.Module, *, std: float) -> None:
 def _read_config(folder: Path) -> PretrainedConfig:
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # families raise different types
         raise ContractError(
             f"{folder}/config.json: not the configuration of a Hugging Face encoder: {first_line(error)}",
             "Give a folder with the model's config.json.",

@@ -1,21 +1,31 @@
 """Check that a job's encoders have the parts that its settings need, before data is prepared or weights load."""
 
+import functools
+import json
 import logging
 import math
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from container.models.families import encoder_family, layered_families, tensor_parallel_families
+from container.models.families import FAMILIES, encoder_family, layered_families, tensor_parallel_families
 from container.parallel.degrees import ParallelDegrees
-from container.text.encoder_config import config_value, read_config, scratch_config
+from container.start import start_command
+from container.text.encoder_config import check_positions, config_value, read_config, scratch_config, with_overrides
 from container.text.encoder_source import find_encoder
+from container.text.vocabulary import vocabulary_limit
 from contracts.errors import ContractError
 from contracts.hyperparameters import TWO_STAGE_SCHEDULES, Hyperparameters
 from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)
+
+_DECODER = ("is_decoder", "is_encoder_decoder")  # true in config.json of a model that is no encoder
 
 
 @dataclass(frozen=True)
@@ -63,15 +73,37 @@ def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegree
     """Check the configurations of the encoders in `hp` against its settings and `degrees`.
 
     Raises:
-        ContractError: see `check_against_model`; or an encoder was not found, or its configuration is invalid.
+        ContractError: see `check_against_model`; or an encoder was not found, its configuration is invalid, it has no
+            positions for a chunk, or a classifier cannot use it.
     """
-    if any(field.tokenizer == FROM_SCRATCH for field in hp.text_fields):
-        encoder_config(paths, hp, name=FROM_SCRATCH)  # checks the sizes
-    if hp.architecture.encoder != "transformer":
+    encoders = _encoders(paths, hp)
+    for field, encoder in zip(hp.text_fields, encoders, strict=True):
+        check_positions(encoder.config, field.max_sen_len, setting=field.source("max_sen_len", hp.model_fields_set))
+        if encoder.model_type not in FAMILIES or any(encoder.config.get(name) for name in _DECODER):
+            _try_out(encoder.name, json.dumps(encoder.config))
+    if hp.architecture.encoder == "transformer":
+        check_against_model(degrees, hp, encoders)
+    else:
         _check_no_split(hp, degrees)
-        return
-    if degrees.pp > 1 or degrees.tp > 1 or hp.layer_lr_decay < 1 or _reinitialized(hp):
-        check_against_model(degrees, hp, _encoders(paths, hp))
+
+
+@functools.cache
+def _try_out(name: str, config: str) -> None:
+    """Build an encoder of an unknown family, and run it, in a process of its own, because this one imports no torch.
+
+    Args:
+        name: the value of the tokenizer hyperparameter.
+        config: the content of config.json.
+
+    Raises:
+        ContractError: a classifier cannot use the encoder.
+    """
+    with tempfile.TemporaryDirectory(prefix="encoder-") as folder:
+        Path(folder, "config.json").write_text(config)
+        command = [sys.executable, *start_command("container.models.try_out", folder, f"tokenizer: {name}")]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise ContractError(*json.loads(ended.stdout.splitlines()[-1]))
 
 
 def warn_of_layer_settings(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegrees) -> None:
@@ -112,11 +144,12 @@ def encoder_config(paths: JobPaths, hp: Hyperparameters, *, name: str) -> dict[s
     """Return the configuration, as in config.json, of the encoder that hyperparameter tokenizer names."""
     if name == FROM_SCRATCH:
         longest = max(field.max_sen_len for field in hp.text_fields if field.tokenizer == FROM_SCRATCH)
-        vocab_size = hp.encoder_config.get("vocab_size", 1)  # the job has not learned the vocabulary yet
+        # An upper bound: the job has not learned the vocabulary yet.
+        vocab_size = vocabulary_limit(hp.encoder_config)
         return scratch_config(hp.encoder_config, vocab_size=vocab_size, special_ids={}, max_sen_len=longest)
     folder = find_encoder(name, paths).folder
     assert folder is not None, "only from_scratch has no folder"
-    return read_config(folder)
+    return with_overrides(read_config(folder), hp.encoder_config)
 
 
 def check_against_model(degrees: ParallelDegrees, hp: Hyperparameters, encoders: list[EncoderShape]) -> None:

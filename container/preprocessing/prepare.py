@@ -26,7 +26,7 @@ from container.processes import available_cores
 from container.tables.channel_files import check_columns, input_format, iter_tables
 from container.tables.data_files import find_data_files
 from container.tables.values import texts
-from container.text.encoder_config import apply_config_overrides, check_positions, read_config
+from container.text.encoder_config import read_config, with_overrides
 from container.text.encoder_source import EncoderSource, resolve_encoder, write_encoder_files
 from container.text.tokenization import clean_texts
 from container.text.vocabulary import learn_vocabulary
@@ -189,8 +189,9 @@ def _write_encoder(
         )
     else:
         write_encoder_files(source, target)
-        apply_config_overrides(target, hp.encoder_config)
-        check_positions(read_config(target), field.max_sen_len, setting=setting)
+        if hp.encoder_config:
+            config = with_overrides(read_config(target), hp.encoder_config)
+            (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def _vocabulary_texts(files: Sequence[Path], field: TextField, *, rows: int, seed: int) -> Iterator[str]:

@@ -18,9 +18,6 @@ from contracts.spelling import did_you_mean
 _OFFSET_POSITIONS = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text"}
 _OFFSET_POSITIONS |= {"mpnet", "ibert", "longformer"}
 
-# Their positions are computed, or relative and clipped, without a table.
-_NO_POSITION_TABLE = {"modernbert", "nomic_bert"}
-
 # Keys that determine the shape of a weight or its meaning.
 SHAPE_KEYS = frozenset(
     """
@@ -115,27 +112,26 @@ def scratch_config(
     return config
 
 
-def apply_config_overrides(target: Path, encoder_config: Mapping[str, Any]) -> None:
-    """Write a user's settings into `target`/config.json of a pretrained encoder.
+def with_overrides(config: Mapping[str, Any], encoder_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a pretrained encoder's config.json with a user's settings.
 
     Raises:
         ContractError: an unknown key, a value that the config class rejects, a key that would change a shape.
     """
+    changed = dict(config)
     if not encoder_config:
-        return
-    path = target / "config.json"
-    config = read_config(target)
+        return changed
     schema = _ask(str(config.get("model_type")), {key: v for key, v in encoder_config.items() if key != "model_type"})
     for key, value in encoder_config.items():
         name = schema.aliases.get(key, key)
-        current = config.get(name, schema.defaults.get(name))
+        current = changed.get(name, schema.defaults.get(name))
         if name in SHAPE_KEYS and value != current:
             raise ContractError(
                 f"encoder_config: {key} is {value!r}, but the pretrained encoder's weights are for {current!r}",
                 f"Remove {key} from encoder_config, or set tokenizer to from_scratch.",
             )
-        config[name] = value
-    path.write_text(json.dumps(config, indent=2) + "\n")
+        changed[name] = value
+    return changed
 
 
 def check_positions(config: Mapping[str, Any], max_sen_len: int, *, setting: str = "max_sen_len") -> None:
@@ -145,7 +141,7 @@ def check_positions(config: Mapping[str, Any], max_sen_len: int, *, setting: str
         setting: the hyperparameter with this length, for errors.
     """
     limit = config.get("max_position_embeddings")
-    if limit is None or config.get("model_type") in _NO_POSITION_TABLE:
+    if limit is None:
         return
     longest = limit - _position_offset(config)
     if max_sen_len > longest:

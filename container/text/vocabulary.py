@@ -29,6 +29,17 @@ _MAX_WORDS = 2_000_000  # distinct words counted at a time, about 200 MB
 _MAX_TRAINING_WORDS = 4_000_000  # words that the trainer reads; more hardly change the vocabulary
 
 
+def vocabulary_limit(encoder_config: Mapping[str, Any]) -> int:
+    """Return the maximum size of a learned vocabulary; raise ContractError if letters alone need more."""
+    limit = encoder_config.get("vocab_size", ENCODER_SIZES["vocab_size"])
+    if not isinstance(limit, int) or limit < _MIN_VOCABULARY:
+        raise ContractError(
+            f"encoder_config: vocab_size is {limit!r}, too small for the letters alone",
+            f"Set it to {_MIN_VOCABULARY} or more; {ENCODER_SIZES['vocab_size']} is the default.",
+        )
+    return limit
+
+
 def learn_vocabulary(
     texts: Iterable[str],
     target: Path,
@@ -56,12 +67,7 @@ def learn_vocabulary(
     Raises:
         ContractError: no text, a vocab_size too small, or an encoder_config that scratch_config rejects.
     """
-    limit = encoder_config.get("vocab_size", ENCODER_SIZES["vocab_size"])
-    if not isinstance(limit, int) or limit < _MIN_VOCABULARY:
-        raise ContractError(
-            f"encoder_config: vocab_size is {limit!r}, too small for the letters alone",
-            f"Set it to {_MIN_VOCABULARY} or more; {ENCODER_SIZES['vocab_size']} is the default.",
-        )
+    limit = vocabulary_limit(encoder_config)
     tokenizer = Tokenizer(models.WordPiece({}, unk_token="[UNK]", continuing_subword_prefix=_PREFIX))
     # Accents and marks stay: without them, words of many languages are equal. NFC: a letter is one character.
     tokenizer.normalizer = normalizers.Sequence(

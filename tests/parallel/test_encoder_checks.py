@@ -160,14 +160,67 @@ def test_more_reinitialized_layers_than_there_are_is_an_error():
     assert message.startswith("secondary_reinit_layers: is 13")
 
 
-def test_no_encoder_is_searched_if_no_setting_concerns_its_layers(tmp_path):
-    settings = {"tokenizer": "nowhere-to-be-found", "reinit_layers": 0}
+def refusal_of_encoder(root, settings, *, config=None):
+    """Return the error of a job's encoders; `config` is the config.json of the pretrained encoder `tiny`."""
+    paths = JobPaths(root)
+    if config is not None:
+        folder = paths.pretrained / "tiny"
+        write_letters_tokenizer(folder)
+        (folder / "config.json").write_text(json.dumps({**TINY_ENCODER, "vocab_size": 100, **config}))
+        (folder / "model.safetensors").write_bytes(b"not read")
+        settings = {"tokenizer": "tiny", "encoder_config": {}, **settings}
     hp = hyperparameters(**settings)
-    check_encoders(JobPaths(tmp_path), hp, ParallelDegrees.resolve(hp, 4))
-    for needed in ({"layer_lr_decay": 0.9}, {"reinit_layers": 1}):
-        hp = hyperparameters(**{**settings, **needed})
-        with pytest.raises(ContractError, match="nowhere-to-be-found"):
-            check_encoders(JobPaths(tmp_path), hp, ParallelDegrees.resolve(hp, 4))
+    with pytest.raises(ContractError) as raised:
+        check_encoders(paths, hp, ParallelDegrees.resolve(hp, 1))
+    return raised.value
+
+
+def test_an_encoder_is_searched_before_data_is_prepared(tmp_path):
+    assert "'nowhere-to-be-found'" in refusal_of_encoder(tmp_path, {"tokenizer": "nowhere-to-be-found"}).cause
+
+
+@pytest.mark.parametrize(
+    ("config", "cause"),
+    [
+        ({"model_type": "gpt2"}, "tokenizer: tiny: model_type 'gpt2' is not a text encoder with attention in both"),
+        ({"model_type": "bert", "is_decoder": True}, "model_type 'bert' is not a text encoder with attention in both"),
+        ({"model_type": "convbert"}, "encoders of the family convbert do not mask padding"),
+    ],
+)
+def test_an_encoder_that_no_classifier_can_use_is_refused_before_data_is_prepared(tmp_path, config, cause):
+    error = refusal_of_encoder(tmp_path, {}, config=config)
+    assert cause in error.cause
+    assert "modernbert" in error.fix
+
+
+def test_a_random_encoder_that_no_classifier_can_use_is_refused_before_data_is_prepared(tmp_path):
+    settings = {"tokenizer": "from_scratch", "encoder_config": {**TINY_ENCODER, "model_type": "convbert"}}
+    assert "do not mask padding" in refusal_of_encoder(tmp_path, settings).cause
+
+
+def test_an_encoder_of_an_unknown_family_that_works_is_accepted(tmp_path):
+    settings = {"tokenizer": "from_scratch", "encoder_config": {**TINY_ENCODER, "model_type": "megatron-bert"}}
+    hp = hyperparameters(**settings)
+    check_encoders(JobPaths(tmp_path), hp, ParallelDegrees.resolve(hp, 1))
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_a_chunk_beyond_the_positions_is_refused_before_data_is_prepared(tmp_path, family):
+    config = {"model_type": family, "max_position_embeddings": 40}
+    error = refusal_of_encoder(tmp_path, {"max_sen_len": 41}, config=config)
+    assert error.cause == "max_sen_len: is 41, but the encoder has positions for 40 tokens"
+
+
+def test_an_override_that_a_pretrained_encoder_does_not_know_is_refused_before_data_is_prepared(tmp_path):
+    settings = {"encoder_config": {"hidden_droput_prob": 0.1}}
+    error = refusal_of_encoder(tmp_path, settings, config={"model_type": "bert"})
+    assert "did you mean 'hidden_dropout_prob'" in error.cause
+
+
+def test_a_vocabulary_without_room_for_letters_is_refused_before_data_is_prepared(tmp_path):
+    settings = {"tokenizer": "from_scratch", "encoder_config": {**TINY_ENCODER, "vocab_size": 10}}
+    error = refusal_of_encoder(tmp_path, settings)
+    assert "vocab_size is 10, too small for the letters alone" in error.cause
 
 
 @pytest.mark.parametrize("settings", [{"activation_checkpointing": 1}, {"compile": True}])
