@@ -38,24 +38,22 @@ class Fitted:
     """A companion with what its report needs.
 
     Attributes:
+        trees: the companion's.
         table: trees over the table alone; None without a table.
         classes: ids of the classes that it was fitted on. [M]
         log_shares: of each other class, the logarithm of its share; of `classes`, that of the share left for them. [K]
         rows: positions in train of the rows that it was fitted on. [N]
         uses_texts: whether its trees read the texts, or the table alone.
-        rounds: of boosting.
-        out_of_fold: probabilities of these rows, by companions of the other folds. [N, M]
         labels: index in `classes` of the label of each of these rows. [N]
     """
 
     companion: Companion
+    trees: FittedTrees
     table: FittedTrees | None
     classes: np.ndarray
     log_shares: np.ndarray
     rows: np.ndarray
     uses_texts: bool
-    rounds: int
-    out_of_fold: np.ndarray
     labels: np.ndarray
 
     def text_logits(self, scores: np.ndarray) -> np.ndarray:
@@ -119,7 +117,7 @@ def fit_companion(
     tabular = np.concatenate([part.tabular for part in chosen])
     given = {"weights": weights, "folds": folds, "seed": seed}
     trees = fit_trees(np.hstack([tabular, scores, token_counts(chosen)]), codes, **given)
-    table = fit_trees(tabular, codes, **given) if tabular.shape[1] else None
+    table = fit_trees(tabular, codes, **given, sizes=[trees.held_out.leaves]) if tabular.shape[1] else None
     uses_texts = table is None or _is_better(trees, table, codes, weights=weights)
     if not uses_texts:
         assert table is not None
@@ -131,12 +129,15 @@ def fit_companion(
     companion = build_companion(
         fields, bags, linear, trees, num_numbers=tabular.shape[1], classes=classes, log_shares=log_shares
     )
-    fitted = Fitted(companion, table, classes, log_shares, rows, uses_texts, trees.rounds, trees.out_of_fold, codes)
+    fitted = Fitted(companion, trees, table, classes, log_shares, rows, uses_texts, codes)
     checked = np.unique(np.linspace(0, len(rows) - 1, _CHECKED_ROWS).astype(np.int64))
     _check_graph(
-        fitted, _take(chosen, checked), fields,
-        linear=linear, trees=trees, scores=linear.scores([matrix[checked] for matrix in terms]),
-    )  # fmt: skip
+        fitted,
+        _take(chosen, checked),
+        fields,
+        linear=linear,
+        scores=linear.scores([matrix[checked] for matrix in terms]),
+    )
     return fitted
 
 
@@ -146,10 +147,9 @@ def _check_graph(
     fields: Sequence[ModelTextField],
     *,
     linear: LinearText,
-    trees: FittedTrees,
     scores: np.ndarray,
 ) -> None:
-    """Raise StepsAside if the graph computes something else than `linear` and `trees` for these training rows.
+    """Raise StepsAside if the graph computes something else than `linear` and the trees for these training rows.
 
     The trees get the graph's own scores, so both sides compare equal numbers with equal thresholds, and only the sum of
     the leaves is rounded differently. The error of a 16-bit weight is at most 1/65534 of the largest one, so that of a
@@ -163,7 +163,7 @@ def _check_graph(
     largest = max(1.0, *(float(np.abs(weights).max()) for weights in linear.weights))
     tabular = np.concatenate([part.tabular for part in records])
     features = np.hstack([tabular, found, token_counts(records)]) if fitted.uses_texts else tabular
-    expected = np.exp(fitted.all_classes(np.log(np.maximum(trees.probabilities(features), _TINY))))
+    expected = np.exp(fitted.all_classes(np.log(np.maximum(fitted.trees.probabilities(features), _TINY))))
     for what, difference, tolerance in (
         ("text scores", np.abs(found - scores), _TOLERANCE * largest),
         ("probabilities", np.abs(np.exp(logits) - expected), _TOLERANCE),
@@ -177,8 +177,7 @@ def _check_graph(
 
 def _is_better(trees: FittedTrees, other: FittedTrees, labels: np.ndarray, *, weights: np.ndarray) -> bool:
     """Return whether the log loss of held-out rows is lower by more than its standard error."""
-    likely, less = (each.out_of_fold[np.arange(len(labels)), labels] for each in (trees, other))
-    gains = weights * np.log(np.maximum(likely, _TINY) / np.maximum(less, _TINY))
+    gains = weights * (other.held_out.losses(labels) - trees.held_out.losses(labels))
     return bool(gains.mean() > gains.std() / np.sqrt(len(gains)))
 
 

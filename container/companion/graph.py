@@ -169,7 +169,7 @@ def _add_trees(
     columns = graph.add("Concat", *features, axis=1)
     ensemble.input[:], ensemble.output[:], ensemble.name = [columns], [labels, raw], f"{_PREFIX}trees"
     graph.nodes.append(ensemble)
-    if fitted.out_of_fold.shape[1] == 2:  # only the second column is the score: the first has two meanings
+    if fitted.held_out.out_of_fold.shape[1] == 2:  # only the second column is the score: the first has two meanings
         raw = graph.add("Mul", graph.slice(raw, 1, 2, axis=1), graph.constant([[-0.5, 0.5]], np.float32))
     fitted_on = np.isin(np.arange(len(log_shares)), classes)
     if fitted_on.all():

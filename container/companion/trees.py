@@ -1,6 +1,8 @@
-"""Fit boosted trees on features of the table and the texts, with a number of rounds chosen on held-out rows."""
+"""Fit boosted trees on features of the table and the texts; held-out rows choose their size and number of rounds."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +13,9 @@ from container.companion.linear import FOLDS, num_columns
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-_SETTINGS: dict[str, Any] = {
-    "max_leaf_nodes": 5,
-    "min_samples_leaf": 20,
-    "l2_regularization": 1.0,
-}
+_SETTINGS: dict[str, Any] = {"min_samples_leaf": 20, "l2_regularization": 1.0}
+LEAVES = (5, 15)  # of a tree: few for the sum of many weak features, more for combinations of columns
+_TINY = 1e-12
 _MOST_TREES = 4000  # over all classes
 _MOST_ROUNDS, _FEWEST_ROUNDS = 500, 20
 _MOST_VALUES = 6_000_000_000  # rows * features * trees of a fit, which determine its time
@@ -84,20 +84,36 @@ def most_rows(*, num_features: int, num_classes: int) -> int:
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """What trees with `leaves` leaves predict for held-out rows.
+
+    Attributes:
+        rounds: the number with the lowest loss on held-out rows, mean over the folds.
+        out_of_fold: probabilities of each row, by trees of the other folds. [N, K]
+    """
+
+    leaves: int
+    rounds: int
+    out_of_fold: np.ndarray
+
+    def losses(self, labels: np.ndarray) -> np.ndarray:
+        """Return the log loss of each row. [N] -> [N]"""
+        return -np.log(np.maximum(self.out_of_fold[np.arange(len(labels)), labels], _TINY))
+
+
+@dataclass(frozen=True)
 class FittedTrees:
     """Boosted trees.
 
     Attributes:
         model: fitted on the bins of all rows.
         bins: of the features.
-        rounds: the number with the lowest loss on held-out rows, mean over the folds.
-        out_of_fold: probabilities of each row, by trees of the other folds. [N, K]
+        held_out: of trees of this size.
     """
 
     model: "HistGradientBoostingClassifier"
     bins: Bins
-    rounds: int
-    out_of_fold: np.ndarray
+    held_out: HeldOut
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
         """[N, F] float32 -> [N, K]"""
@@ -105,25 +121,55 @@ class FittedTrees:
 
 
 def fit_trees(
-    features: np.ndarray, labels: np.ndarray, *, weights: np.ndarray, folds: np.ndarray, seed: int
+    features: np.ndarray,
+    labels: np.ndarray,
+    *,
+    weights: np.ndarray,
+    folds: np.ndarray,
+    seed: int,
+    sizes: Sequence[int] = LEAVES,
 ) -> FittedTrees:
-    """Fit on N rows of K classes; each fold is held out once, to choose the number of rounds.
+    """Fit on N rows of K classes; each fold is held out once, to choose the size of the trees and the rounds.
 
     Args:
         features: [N, F] float32
         labels: 0..K-1, each in the rows of every fold's complement. [N]
         weights: of the rows. [N]
         folds: fold of each row. [N]
+        sizes: numbers of leaves to choose from.
     """
     num_classes = int(labels.max()) + 1
     bins = Bins.fit(features)
     binned = bins(features)
     schedule = Schedule.of(len(labels), num_features=features.shape[1], num_classes=num_classes)
-    most, rate = schedule.most_rounds, {"learning_rate": schedule.learning_rate}
-    predicted, rounds = np.empty((len(labels), num_classes)), []
+    boosting = partial(_boosting, learning_rate=schedule.learning_rate, random_state=seed % 2**32)
+    tried = [
+        _hold_out(
+            partial(boosting, max_leaf_nodes=leaves), binned, labels,
+            leaves=leaves, most_rounds=schedule.most_rounds, weights=weights, folds=folds,
+        )
+        for leaves in sizes
+    ]  # fmt: skip
+    best = min(tried, key=lambda size: float((weights * size.losses(labels)).mean()))
+    model = boosting(max_leaf_nodes=best.leaves, max_iter=best.rounds, early_stopping=False)
+    model.fit(binned, labels, sample_weight=weights)
+    return FittedTrees(model, bins, best)
+
+
+def _hold_out(
+    boosting: Callable[..., "HistGradientBoostingClassifier"],
+    binned: np.ndarray,
+    labels: np.ndarray,
+    *,
+    leaves: int,
+    most_rounds: int,
+    weights: np.ndarray,
+    folds: np.ndarray,
+) -> HeldOut:
+    predicted, rounds = np.empty((len(labels), int(labels.max()) + 1)), []
     for fold in range(FOLDS):
         val = folds == fold
-        model = _boosting(seed, **rate, max_iter=most, early_stopping=True, n_iter_no_change=_PATIENCE)
+        model = boosting(max_iter=most_rounds, early_stopping=True, n_iter_no_change=_PATIENCE)
         model.fit(
             binned[~val], labels[~val], sample_weight=weights[~val],
             X_val=binned[val], y_val=labels[val], sample_weight_val=weights[val],
@@ -131,13 +177,10 @@ def fit_trees(
         best = max(1, int(np.argmax(model.validation_score_)))
         predicted[val] = next(islice(model.staged_predict_proba(binned[val]), best - 1, None))
         rounds.append(best)
-    chosen = round(float(np.mean(rounds)))
-    model = _boosting(seed, **rate, max_iter=chosen, early_stopping=False)
-    model.fit(binned, labels, sample_weight=weights)
-    return FittedTrees(model, bins, chosen, predicted)
+    return HeldOut(leaves, round(float(np.mean(rounds))), predicted)
 
 
-def _boosting(seed: int, **settings: Any) -> "HistGradientBoostingClassifier":
+def _boosting(**settings: Any) -> "HistGradientBoostingClassifier":
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    return HistGradientBoostingClassifier(**_SETTINGS, **settings, random_state=seed % 2**32)
+    return HistGradientBoostingClassifier(**_SETTINGS, **settings)

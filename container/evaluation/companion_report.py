@@ -17,6 +17,7 @@ class CompanionReport:
         improvement, standard_error: mean decrease of val's log loss by the blend, cross-fitted.
         uses_texts: whether its trees read the texts, or the table alone.
         rounds: of boosting.
+        leaves: the most leaves of a tree.
         rows: training rows that it was fitted on.
         num_bytes: of its graph.
         seconds: to fit and measure it.
@@ -31,6 +32,7 @@ class CompanionReport:
     standard_error: float | None = None
     uses_texts: bool = True
     rounds: int = 0
+    leaves: int = 0
     rows: int = 0
     num_bytes: int = 0
     seconds: float = 0.0
@@ -45,7 +47,8 @@ class CompanionReport:
         figures = f"val log loss {change}, cross-fitted, compared with the network's logits times a factor"
         features = "" if self.uses_texts else " of the table alone"
         fitted = (
-            f"{self.rounds} rounds on {self.rows} rows{features}, {self.num_bytes / 1e6:.1f} MB, {self.seconds:.1f} s"
+            f"{self.rounds} rounds of {self.leaves} leaves on {self.rows} rows{features}, "
+            f"{self.num_bytes / 1e6:.1f} MB, {self.seconds:.1f} s"
         )
         if not self.kept:
             return f"companion: not used, because {self.reason} ({figures}; {fitted})"
@@ -88,8 +91,8 @@ def companion_section(report: CompanionReport, class_labels: Sequence[int | str]
         "more than its standard error"
     )
     fitted = (
-        f"The companion has {report.rounds:,} rounds of boosted trees over {features}. It was "
-        f"fitted on {report.rows:,} training rows. Its graph has {report.num_bytes / 1e6:.1f} MB. It took "
+        f"The companion has {report.rounds:,} rounds of boosted trees with {report.leaves} leaves over {features}. "
+        f"It was fitted on {report.rows:,} training rows. Its graph has {report.num_bytes / 1e6:.1f} MB. It took "
         f"{report.seconds:.1f} s."
     )
     used = (

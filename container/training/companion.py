@@ -96,6 +96,7 @@ def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) 
     parts["text, linear"] = {name: fitted.text_logits(scores) for name, (_, scores) in predicted.items()}
     if fitted.table is not None:
         parts["table"] = {name: fitted.table_logits(_tabular(data.splits[name])) for name in network}
+    held_out = fitted.trees.held_out
     rarer = int(np.bincount(labels["val"][known], minlength=len(data.class_weights)).argmin())
     report = CompanionReport(
         kept=trial.helps,
@@ -104,7 +105,8 @@ def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) 
         improvement=trial.improvement,
         standard_error=trial.standard_error,
         uses_texts=fitted.uses_texts,
-        rounds=fitted.rounds,
+        rounds=held_out.rounds,
+        leaves=held_out.leaves,
         rows=len(fitted.rows),
         num_bytes=fitted.companion.graph.ByteSize(),
         parts={
@@ -125,7 +127,7 @@ def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) 
 def out_of_fold(fitted: Fitted) -> OutOfFold:
     """Return the probabilities of the training rows by companions that did not see them."""
     source = "boosted trees over the table" + (" and the texts" if fitted.uses_texts else "")
-    return OutOfFold(source, fitted.rows, fitted.classes, fitted.labels, fitted.out_of_fold)
+    return OutOfFold(source, fitted.rows, fitted.classes, fitted.labels, fitted.trees.held_out.out_of_fold)
 
 
 def _tabular(split: PreparedSplit) -> np.ndarray:

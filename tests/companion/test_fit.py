@@ -195,7 +195,7 @@ def test_a_rare_class_gets_its_share_of_the_rows():
     assert np.allclose(np.exp(logits[:, 2]), 3.5 / 202, rtol=1e-5)
     assert np.allclose(np.exp(logits[:, 3]), 0.5 / 202, rtol=1e-5)  # no row at all
     assert found.text_logits(scores).shape == (20, 4)
-    assert found.out_of_fold.shape == (197, 2)
+    assert found.trees.held_out.out_of_fold.shape == (197, 2)
 
 
 @pytest.mark.parametrize("columns", [0, 1])
@@ -264,6 +264,17 @@ def test_a_sample_has_the_rows_of_rare_classes_and_gives_each_class_the_probabil
     np.testing.assert_allclose(probabilities, np.bincount(labels) / 4000, rtol=0.5)  # 5 % of the sample are of it
 
 
+@pytest.mark.parametrize(("combine", "leaves"), [(False, trees.LEAVES[0]), (True, trees.LEAVES[1])])
+def test_trees_are_large_if_the_label_depends_on_combinations_of_columns(combine, leaves):
+    random = np.random.default_rng(0)
+    features = random.normal(size=(1500, 8)).astype(np.float32)
+    signs = np.sign(features)
+    score = 2 * signs[:, 0] * signs[:, 1] * signs[:, 2] if combine else features.sum(axis=1)
+    labels = (score + random.logistic(size=1500) > 0).astype(int)
+    found = trees.fit_trees(features, labels, weights=np.ones(1500), folds=np.arange(1500) % 5, seed=0)
+    assert found.held_out.leaves == leaves
+
+
 def test_many_classes_take_fewer_rounds_with_a_higher_learning_rate():
     usual = trees.Schedule.of(100_000, num_features=13, num_classes=5)
     assert usual == trees.Schedule(500, 0.05)
@@ -276,7 +287,7 @@ def test_the_sample_is_smaller_where_even_the_fewest_rounds_take_long(monkeypatc
     monkeypatch.setattr(trees, "_MOST_VALUES", 20 * (2 + 3 + 1) * 3 * 90)  # 20 rounds of 3 trees on 90 rows
     found = fitted(rows(200, classes=3), classes=3)
     assert len(found.rows) == 90
-    assert found.rounds <= 20
+    assert found.trees.held_out.rounds <= 20
 
 
 def test_the_sample_has_a_limited_number_of_tokens(monkeypatch):
