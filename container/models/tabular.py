@@ -36,7 +36,9 @@ class NumericTransform(nn.Module):
     def forward(self, tabular: Tensor) -> Tensor:
         """[B, n] -> [B, n]"""
         if self.kind == "standard":
-            return ((tabular - self.mean) / self.scale).clamp(-_FURTHEST_SCALED, _FURTHEST_SCALED)
+            varies = self.scale > 0
+            scaled = (tabular - self.mean) / self.scale.where(varies, 1)
+            return scaled.clamp(-_FURTHEST_SCALED, _FURTHEST_SCALED).where(varies, 0)
         if self.kind == "quantile":
             return spread_rank(tabular, self.quantiles)
         return tabular.clamp(-_LARGEST_UNSCALED, _LARGEST_UNSCALED)
@@ -50,7 +52,7 @@ def spread_rank(values: Tensor, quantiles: Tensor) -> Tensor:
         quantiles: ascending, ties allowed. [n, Q]
 
     Returns:
-        [B, n], within sqrt(3) of 0
+        [B, n], within sqrt(3) of 0; 0 for a column whose quantiles are equal
     """
     low, high = quantiles[:, :-1], quantiles[:, 1:]  # [n, Q - 1]
     width = high - low
@@ -58,7 +60,7 @@ def spread_rank(values: Tensor, quantiles: Tensor) -> Tensor:
     slope = (distance / width.where(width > 0, 1)).clamp(0, 1)
     step = (1 + distance.sign()) / 2
     rank = slope.where(width > 0, step).mean(-1)  # [B, n]
-    return math.sqrt(3) * (2 * rank - 1)
+    return (math.sqrt(3) * (2 * rank - 1)).where(quantiles[:, -1] > quantiles[:, 0], 0)
 
 
 def scaled_edges(transform: NumericTransformParameters) -> Tensor | None:

@@ -15,7 +15,7 @@ from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 FINGERPRINT_LENGTH = 20
 EDGE_BYTES = 1 << 16
 TOKENIZER_SUFFIXES = (".json", ".txt", ".model")

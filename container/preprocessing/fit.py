@@ -12,7 +12,7 @@ from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.imputation import fit_imputation
 from container.preprocessing.labels import LabelCollector, LabelMap, check_two_classes, given_labels, learned_labels
 from container.preprocessing.numeric_summary import NumericSummary
-from container.preprocessing.numeric_transform import InputDistribution, fit_numeric_transform
+from container.preprocessing.numeric_transform import InputDistribution, fit_numeric_transform, fit_subtracted
 from container.preprocessing.precomputed import Precomputed
 from container.preprocessing.risk_tables import (
     CategoryCounts,
@@ -238,7 +238,18 @@ def fit_preprocessing(
     )
     _name_unused(hp, columns, precomputed)
     tables, folds = _risk_tables(statistics, hp, labels, precomputed.risk_tables or {})
-    inputs = [InputDistribution.of_numbers(statistics.numeric[name], imputation[name]) for name in columns.numeric]
+    subtracted = {name: value for name in columns.numeric if (value := fit_subtracted(statistics.numeric[name]))}
+    for name, value in subtracted.items():
+        logger.info("%s: the numbers in %r are close together: %.17g is subtracted from them.", where, name, value)
+    inputs = [
+        InputDistribution.of_numbers(
+            statistics.numeric[name], fill=imputation[name], subtracted=subtracted.get(name, 0.0)
+        )
+        for name in columns.numeric
+    ]
+    constant = [name for name, column in zip(columns.numeric, inputs) if not column.std]
+    if constant and hp.numeric_transform != "none":
+        logger.warning("%s: every number in %s is the same: the column has no effect.", where, ", ".join(constant))
     indicators = tuple(name for name in columns.numeric if hp.missing_indicators and _varies(statistics.numeric[name]))
     if indicators:
         logger.info("%s: an additional input tells whether a number is missing in %s.", where, ", ".join(indicators))
@@ -262,6 +273,7 @@ def fit_preprocessing(
         class_labels=labels.labels,
         is_binary=hp.is_binary,
         tokenizer_digests={},
+        subtracted=subtracted,
         embedded_categories={
             name: tables[name].frequent(hp.category_embedding_min_count)
             for name in (columns.categorical if hp.category_embedding_dim else ())

@@ -33,6 +33,7 @@ class Rules:
         numeric_columns: in order. See `feature_columns` for the K tabular inputs.
         missing_indicators: the numeric columns with an input that tells whether the number was missing.
         embedded_categories: by categorical column, the categories with an embedding vector; empty without embeddings.
+        subtracted: by numeric column, what is subtracted before its numbers become float32, where that is needed.
         class_labels: label of each class id.
         tokenizer_digests: hash of each text field's tokenizer files, by role.
     """
@@ -49,6 +50,7 @@ class Rules:
     tokenizer_digests: Mapping[str, str]
     missing_indicators: tuple[str, ...] = ()
     embedded_categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    subtracted: Mapping[str, Number] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.is_binary and len(self.class_labels) != 2:
@@ -57,6 +59,8 @@ class Rules:
             raise ValueError(f"categorical_columns lacks {sorted(unknown)}, which embedded_categories names")
         if unknown := set(self.missing_indicators) - set(self.numeric_columns):
             raise ValueError(f"numeric_columns lacks {sorted(unknown)}, which missing_indicators names")
+        if unknown := self.subtracted.keys() - set(self.numeric_columns):
+            raise ValueError(f"numeric_columns lacks {sorted(unknown)}, which subtracted names")
         if overlap := {self.id_name, self.label_name} & set(self.feature_inputs):
             raise ValueError(f"id_name or label_name is {sorted(overlap)}, which is also an input of the model")
         transform, num_inputs = self.numeric_transform, len(self.feature_columns) - len(self.embedded_categories)
@@ -127,6 +131,7 @@ class Rules:
             "tokenizer_digests": dict(self.tokenizer_digests),
             **({"missing_indicators": list(self.missing_indicators)} if self.missing_indicators else {}),
             **({"embedded_categories": dict(self.embedded_categories)} if self.embedded_categories else {}),
+            **({"subtracted": dict(self.subtracted)} if self.subtracted else {}),
         }
 
 

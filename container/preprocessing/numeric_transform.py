@@ -11,13 +11,15 @@ from contracts.numbers import Number
 
 Kind = Literal["standard", "quantile", "none"]
 NUM_QUANTILES = 101
+_EPS = float(np.finfo(np.float32).eps)
+_FEWEST_STEPS = 1024  # of float32 in a standard deviation
 
 
 @dataclass(frozen=True)
 class NumericTransformParameters:
     """Scaling of K tabular inputs, in the order of feature_columns.txt, and the bins of their embedding.
 
-    standard: y = (x - mean) / scale.
+    standard: y = (x - mean) / scale; 0 where scale is 0.
 
     quantile: with the Q ascending quantiles q_0..q_{Q-1} of a column at probabilities i / (Q - 1),
         u(x) = 1 / (Q - 1) * sum over i < Q - 1 of t_i(x), where
@@ -27,12 +29,14 @@ class NumericTransformParameters:
     u is the empirical distribution function, linear between quantiles; at a value that several quantiles share it is
     the middle of the step. y has mean about 0, standard deviation about 1 and stays in [-sqrt(3), sqrt(3)].
 
+    With standard and quantile, an input that has one value in train is 0 for every value: nothing is learned of it.
+
     none: y = x.
 
     All parameters are exact in float32, like x, so that x can equal a shared quantile.
 
     Attributes:
-        mean, scale: [K] with standard, else empty; scale is 1 where a column is constant.
+        mean, scale: [K] with standard, else empty; scale is 0 where an input is constant.
         quantiles: [K][Q] with quantile, else empty.
         bins: with numeric_embedding=piecewise_linear, ascending bin edges of each unscaled input: its distinct
             quantiles, at most one more than numeric_embedding_bins; else empty. [K][at least 1]
@@ -59,13 +63,14 @@ class InputDistribution:
     std: float
 
     @classmethod
-    def of_numbers(cls, summary: NumericSummary, fill: float) -> Self:
-        """Return the distribution of a numeric column after imputation."""
+    def of_numbers(cls, summary: NumericSummary, *, fill: float, subtracted: float = 0.0) -> Self:
+        """Return the distribution of a numeric column after imputation, less `subtracted`."""
         values, counts = summary.distribution.items()
         if summary.missing:
             position = int(np.searchsorted(values, fill))
             values, counts = np.insert(values, position, fill), np.insert(counts, position, summary.missing)
-        return cls(values, counts, *summary.filled(fill))
+        mean, std = summary.filled(fill)
+        return cls(values - subtracted, counts, mean - subtracted, std)
 
     @classmethod
     def of_indicator(cls, summary: NumericSummary) -> Self:
@@ -83,6 +88,15 @@ class InputDistribution:
         values, counts = values[order], counts[order]
         mean = float(np.average(values, weights=counts))
         return cls(values, counts, mean, float(np.sqrt(np.average((values - mean) ** 2, weights=counts))))
+
+
+def fit_subtracted(summary: NumericSummary) -> float:
+    """Return what must be subtracted from a column's numbers before they become float32, e.g. from times; mostly 0.
+
+    Without it, numbers that are far from 0 and close to each other would become equal.
+    """
+    largest = max(abs(summary.minimum), abs(summary.maximum))
+    return summary.median if 0 < summary.std < largest * _EPS * _FEWEST_STEPS else 0.0
 
 
 def fit_numeric_transform(
@@ -106,9 +120,9 @@ def _fit_scaling(kind: Kind, inputs: Sequence[InputDistribution]) -> NumericTran
     if kind == "standard":
         means = _float32(np.array([column.mean for column in inputs]))
         # A deviation below the rounding of float32 counts as constant.
-        floor = np.abs(means) * float(np.finfo(np.float32).eps)
+        floor = np.abs(means) * _EPS
         scales = _float32(np.array([column.std for column in inputs]))
-        scales = np.where((scales > floor) & (scales > 0), scales, 1.0)
+        scales = np.where(scales > floor, scales, 0.0)
         return NumericTransformParameters(kind, mean=tuple(means.tolist()), scale=tuple(scales.tolist()))
     if kind == "quantile":
         probabilities = np.linspace(0, 1, NUM_QUANTILES)

@@ -166,7 +166,8 @@ class Preprocessor:
         for position, name in enumerate(fitted.numeric_columns):
             with errors:
                 values = numbers(table[name], name, origin=origin)
-                tabular[:, position], missing[name] = impute(values, fitted.imputation[name])
+                filled, missing[name] = impute(values, fitted.imputation[name])
+                tabular[:, position] = filled - fitted.subtracted.get(name, 0.0)
                 imputed[name] = int(np.count_nonzero(missing[name] & kept))
         errors.raise_first()
         position = len(fitted.numeric_columns)
