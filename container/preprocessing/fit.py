@@ -11,7 +11,7 @@ import pyarrow as pa
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.imputation import fit_imputation
 from container.preprocessing.labels import LabelCollector, LabelMap, check_two_classes, given_labels, learned_labels
-from container.preprocessing.numeric_summary import NumericSummary
+from container.preprocessing.numeric_summary import DISTINCT_LIMIT, NumericSummary
 from container.preprocessing.numeric_transform import InputDistribution, fit_numeric_transform, fit_subtracted
 from container.preprocessing.precomputed import Precomputed
 from container.preprocessing.risk_tables import (
@@ -39,6 +39,7 @@ NAMED_ROWS = 5
 FEWEST_OF_INDICATOR = 3  # rows that miss the number, and rows that have it
 SMALLEST_OF_INDICATOR = 0.01  # share of both; the few ones of a nearly constant input would be far from its mean
 _IF_NOT_NUMERIC = "If the column is a category, move it from tab_field_list to cat_field_list."
+_HELD_OUT_LIMIT = 1 << 14  # distinct numbers of a column of val or test, whose quantiles are only shown
 MOST_RISKS = 20_000_000  # of a column, which take about 4 GB
 
 
@@ -108,7 +109,8 @@ class SplitStatistics:
         self.unlabelled_rows: list[str] = []
         self.labels = LabelCollector(columns.label_name, allowed=num_classes, known=known)
         self.totals = np.zeros((num_folds, num_classes), np.int64)
-        self.numeric = {name: NumericSummary() for name in columns.numeric}
+        limit = DISTINCT_LIMIT if labelled_only else _HELD_OUT_LIMIT
+        self.numeric = {name: NumericSummary(limit=limit) for name in columns.numeric}
         self.categories = {
             name: CategoryCounts(num_folds=num_folds, num_labels=num_classes) for name in columns.categorical
         }

@@ -182,3 +182,14 @@ def test_a_time_that_python_does_not_have_is_named():
     beyond = pa.array([2**60], pa.timestamp("us"))
     with pytest.raises(ContractError, match="record 1, column 'label': '<value out of range"):
         LabelMap("label", (0, 1)).encode(beyond, origin=Origin())
+
+
+def test_a_number_of_val_takes_little_memory(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "val.parquet", table(30_000, x=[i + 0.123 for i in range(30_000)]))
+    hp = settings()
+    labels = LabelMap("label", (0, 1))
+    found = scan_held_out([path], hp, TableColumns.of(hp), labels=labels, channel="val")
+    values, counts = found.numeric["x"].distribution.items()
+    assert len(values) <= 1 << 14
+    assert counts.sum() == 30_000
+    assert found.numeric["x"].median == pytest.approx(15_000, rel=1e-3)
