@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
+from container.models.classifier import Classifier
 from container.models.encoder import TextBranch, TextEncoder
 from container.parallel.degrees import DATA_AXES
 from container.parallel.layer_wrapping import encoder_layers_of
@@ -95,8 +96,8 @@ def _large(module: nn.Module, min_params: int) -> Iterator[nn.Module]:
     yield from inner
     taken = {parameter for unit in inner for parameter in unit.parameters()}
     count = sum(parameter.numel() for parameter in module.parameters() if parameter not in taken)
-    # Containers have no forward, and a branch's encoder runs outside the branch's.
-    if count >= min_params and not isinstance(module, nn.ModuleList | nn.ModuleDict | TextBranch):
+    # Containers have no forward. A branch's encoder runs outside the branch's, a stage's head outside the classifier's.
+    if count >= min_params and not isinstance(module, nn.ModuleList | nn.ModuleDict | TextBranch | Classifier):
         yield module
 
 
