@@ -213,7 +213,9 @@ def _verdict(job: Job, failure: Failure | None, stop: StopHandler) -> Verdict:
     paths = job.paths
     result_file = job.scratch.result_file
     result = json.loads(result_file.read_text()) if result_file.is_file() else {}
-    if result.get("status") == "stopped" or (stop.requested and result.get("status") != "completed"):
+    # A stop kills workers that are not ready for it, and their peers lose them. Another failure has a cause to report.
+    no_error = failure is None or failure.killed or failure.echo
+    if result.get("status") == "stopped" or (stop.requested and no_error and result.get("status") != "completed"):
         last = paths.checkpoints / LAST
         where = "every network is trained" if job.members else "before a checkpoint"
         if job.trains and last.is_file():

@@ -10,12 +10,13 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -63,6 +64,8 @@ def main(arguments: Sequence[str]) -> int:
         try:
             command = start_command("container.training.worker", str(scratch.folder))
             failure = failure_of(scratch, run_workers(command, num_workers, attempt=attempt, logs=scratch.folder))
+        except SignalException as error:  # the agent's, if a stop signals every process of the job
+            failure = Failure.from_exit(-error.sigval, who="the launcher of the workers", at=time.time())
         except Exception as error:
             failure = Failure.from_exception(error)
         if failure is not None:

@@ -1,5 +1,6 @@
 """How workers are watched: which ended, how soon the others do, which failure is the cause."""
 
+import io
 import json
 import signal
 import subprocess
@@ -8,9 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing import SignalException
 
 from container.failure import Failure, PeerFailed
-from container.job import Restart, Scratch, write_json
+from container.job import Attempt, Restart, Scratch, write_json
+from container.training import launch
 from container.training.launch import Ended, failure_of
 from testing.jobs import REPOSITORY
 
@@ -80,6 +83,18 @@ def test_the_cause_is_the_rank_that_failed_not_the_one_that_received_its_error(s
     said(scratch, OSError(5, "Input/output error"), rank=1, at=99.9)
     failure = failure_of(scratch, [Ended(0, 6, 1, 100.0), Ended(1, 7, 1, 100.0)])
     assert (failure.rank, failure.echo) == (1, False)
+
+
+def test_a_signal_that_ends_the_launcher_is_no_error_of_the_job(scratch, monkeypatch):
+    def signalled(*_, **__):
+        raise SignalException("Process 7 got signal: 15", signal.SIGTERM)
+
+    monkeypatch.setattr(launch, "run_workers", signalled)
+    for name in ("die_with_parent", "set_up_logging"):  # they change this process
+        monkeypatch.setattr(launch, name, lambda: None)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(asdict(Attempt(0, "127.0.0.1", 0)))))
+    launch.main([str(scratch.folder), "2"])
+    assert Failure(**json.loads(scratch.attempt_file(0).read_text())).killed
 
 
 def test_files_of_an_earlier_attempt_are_not_read_by_the_next_one(scratch):

@@ -1,0 +1,46 @@
+"""The verdict on a job, from the result of rank 0, the failure of the workers and a stop request."""
+
+from pathlib import Path
+
+import pytest
+
+from container.failure import Failure, PeerFailed
+from container.job import Job, Scratch, write_json
+from container.supervisor import FAILED, STOPPED, _verdict
+from container.workers import StopHandler
+from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.paths import JobPaths
+from testing.jobs import CONFIGURATION
+
+DISK_FULL = Failure.from_exception(OSError(28, "No space left on device"), rank=1)
+KILLED = Failure.from_exit(-9, who="worker rank 1 (pid 7)", rank=1)
+LOST_PEER = Failure.from_exception(PeerFailed("rank 1: it has died"), rank=0)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    scratch = Scratch(tmp_path / "scratch")
+    scratch.folder.mkdir()
+    return Job(JobPaths(tmp_path), parse_hyperparameters(CONFIGURATION), scratch, tmp_path / "prepared")
+
+
+@pytest.fixture
+def stop() -> StopHandler:
+    handler = StopHandler()
+    handler.requested = True
+    return handler
+
+
+def test_an_error_of_a_worker_during_a_stop_fails_the_job_with_its_cause(job: Job, stop: StopHandler) -> None:
+    verdict = _verdict(job, DISK_FULL, stop)
+    assert (verdict.exit_code, verdict.failure) == (FAILED, DISK_FULL)
+
+
+@pytest.mark.parametrize("failure", [KILLED, LOST_PEER], ids=["killed", "lost peer"])
+def test_a_worker_that_a_stop_kills_does_not_fail_the_job(job: Job, stop: StopHandler, failure: Failure) -> None:
+    assert _verdict(job, failure, stop).exit_code == STOPPED
+
+
+def test_an_error_of_another_host_after_the_stop_is_complete_does_not_fail_the_job(job: Job, stop: StopHandler) -> None:
+    write_json(job.scratch.result_file, {"status": "stopped"})
+    assert _verdict(job, DISK_FULL, stop).exit_code == STOPPED
