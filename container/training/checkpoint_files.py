@@ -44,7 +44,8 @@ def clear_unfinished(folder: Path) -> None:
 
 
 def clear_checkpoints(folder: Path) -> None:
-    """Remove every checkpoint and the files that name one, and nothing else."""
+    """Remove every checkpoint, also of an unfinished save, and the files that name one, and nothing else."""
+    clear_unfinished(folder)
     for path in _checkpoint_folders(folder):
         shutil.rmtree(path)
     for name in (LAST, BEST):

@@ -162,6 +162,14 @@ def test_only_checkpoints_are_pruned_and_cleared(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"backup.ckpt", "notes.ckpt"}
 
 
+def test_a_job_that_starts_over_does_not_resume_from_a_save_that_was_not_renamed(tmp_path):
+    module, optimizer = trained(0)
+    save(CheckpointStore(tmp_path, keep=1, device=CPU), module, optimizer, 1)
+    (tmp_path / "epoch=0-step=1.ckpt").rename(tmp_path / ".saving-epoch=0-step=1.ckpt")
+    clear_checkpoints(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def run_of(folder):
     """A run without a parallelized model, that keeps its newest checkpoint and the best one."""
     module, optimizer = trained(0)
