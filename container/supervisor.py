@@ -38,7 +38,7 @@ from container.preprocessing.prepared import PreparedData
 from container.processes import set_up_logging
 from container.timeline import Timeline
 from container.tracking.forward import forward_results
-from container.training.checkpoint_files import LAST, clear_checkpoints
+from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
 from container.tuning.ensemble import MemberFailed, train_members
 from container.workers import StopHandler, StoppedBeforeTraining, Workers
 from contracts import artifacts
@@ -216,10 +216,10 @@ def _verdict(job: Job, failure: Failure | None, stop: StopHandler) -> Verdict:
     # A stop kills workers that are not ready for it, and their peers lose them. Another failure has a cause to report.
     no_error = failure is None or failure.killed or failure.echo
     if result.get("status") == "stopped" or (stop.requested and no_error and result.get("status") != "completed"):
-        last = paths.checkpoints / LAST
         where = "every network is trained" if job.members else "before a checkpoint"
-        if job.trains and last.is_file():
-            where = f"checkpoint {last.read_text().strip()} is complete"
+        complete = complete_checkpoints(paths.checkpoints) if job.trains else []
+        if complete:
+            where = f"checkpoint {complete[-1].folder.name} is complete"
         return Verdict(STOPPED, where=where)
     if failure is not None:
         return Verdict(FAILED, failure)

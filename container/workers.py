@@ -19,7 +19,7 @@ from container.hosts.network import network_environment
 from container.job import Attempt, Job, Restart, Scratch, write_json
 from container.processes import PARENT_PID, available_cores
 from container.start import start_command
-from container.training.checkpoint_files import LAST
+from container.training.checkpoint_files import complete_checkpoints
 from contracts.ports import free_port
 
 logger = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class Workers:
             if stopping or not failure.killed or number == most:
                 return failure.after(number)
             number += 1
-            self._announce(Restart(number, of=most, cause=failure.cause, at=failure.at), job.paths.checkpoints / LAST)
+            self._announce(Restart(number, of=most, cause=failure.cause, at=failure.at), job.paths.checkpoints)
             self.start(number)
 
     def abandon(self) -> None:
@@ -204,9 +204,10 @@ class Workers:
         results = self._control.seen(_ended(number))
         return any(result["failure"] for host, result in results.items() if host != self._control.topology.current)
 
-    def _announce(self, restart: Restart, last: Path) -> None:
+    def _announce(self, restart: Restart, checkpoints: Path) -> None:
         write_json(self._scratch.restart_file, asdict(restart))
-        where = f"checkpoint {last.read_text().strip()}" if last.is_file() else "the beginning: there is no checkpoint"
+        complete = complete_checkpoints(checkpoints)
+        where = f"checkpoint {complete[-1].folder.name}" if complete else "the beginning: there is no checkpoint"
         logger.warning("%s; restart %d of %d, from %s", restart.cause, restart.number, restart.of, where)
 
     def _running_launcher(self) -> subprocess.Popen[str]:

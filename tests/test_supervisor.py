@@ -7,6 +7,7 @@ import pytest
 from container.failure import Failure, PeerFailed
 from container.job import Job, Scratch, write_json
 from container.supervisor import FAILED, STOPPED, _verdict
+from container.training.checkpoint_files import LAST
 from container.workers import StopHandler
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
@@ -44,3 +45,19 @@ def test_a_worker_that_a_stop_kills_does_not_fail_the_job(job: Job, stop: StopHa
 def test_an_error_of_another_host_after_the_stop_is_complete_does_not_fail_the_job(job: Job, stop: StopHandler) -> None:
     write_json(job.scratch.result_file, {"status": "stopped"})
     assert _verdict(job, DISK_FULL, stop).exit_code == STOPPED
+
+
+def test_a_stop_names_the_newest_complete_checkpoint_and_not_that_of_last_ckpt(job: Job, stop: StopHandler) -> None:
+    folder = job.paths.checkpoints / "epoch=0-step=2.ckpt"
+    folder.mkdir(parents=True)
+    for name, content in (("state.json", {"step": 2}), (".metadata", {}), ("manifest.json", None)):
+        sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+        write_json(folder / name, sizes if content is None else content)
+    (job.paths.checkpoints / LAST).write_text("epoch=0-step=1.ckpt\n")
+    assert _verdict(job, None, stop).where == "checkpoint epoch=0-step=2.ckpt is complete"
+
+
+def test_a_stop_names_no_checkpoint_if_last_ckpt_names_one_that_is_gone(job: Job, stop: StopHandler) -> None:
+    job.paths.checkpoints.mkdir()
+    (job.paths.checkpoints / LAST).write_text("epoch=0-step=1.ckpt\n")
+    assert _verdict(job, None, stop).where == "before a checkpoint"

@@ -38,7 +38,8 @@ class Checkpoint:
 
 
 def clear_unfinished(folder: Path) -> None:
-    """Remove the files of unfinished saves."""
+    """Remove the files of unfinished saves, after completing those that only lack their name."""
+    _finish_saves(folder)
     for temporary in folder.glob(f"{TEMPORARY}*"):
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -136,6 +136,14 @@ def test_a_kill_while_a_save_replaces_one_of_the_same_step_loses_no_checkpoint(t
     assert steps_in(tmp_path) == [1]
 
 
+def test_the_removal_of_unfinished_saves_keeps_a_complete_one_that_was_not_renamed(tmp_path):
+    module, optimizer = trained(0)
+    save(CheckpointStore(tmp_path, keep=1, device=CPU), module, optimizer, 1)
+    (tmp_path / "epoch=0-step=1.ckpt").rename(tmp_path / ".saving-epoch=0-step=1.ckpt")
+    clear_unfinished(tmp_path)
+    assert steps_in(tmp_path) == [1]
+
+
 def test_a_kill_while_a_checkpoint_is_removed_leaves_nothing_of_it(tmp_path, monkeypatch):
     module, optimizer = trained(0)
     store = CheckpointStore(tmp_path, keep=1, device=CPU)
