@@ -23,6 +23,7 @@ _DETAIL_BYTES = 12_000  # both failure files fit into the space that the supervi
 # Messages of torch, by their beginning: the text of a message may also come from the data.
 _TORCH_MEMORY = ("[enforce fail at alloc_cpu", "CUDA error: out of memory", "std::bad_alloc")
 _GLOO = re.compile(r"\[[^\]]*\bgloo\b")
+_STAGE = re.compile(r"\[Stage (\d+)\] failed to run forward|Failed to run stage backward")  # raised from any exception
 _RUST_DISK_FULL = "(os error 28)"  # the end of a message of tokenizers and safetensors
 _LOST_PEER = (
     "connection closed by peer",
@@ -164,6 +165,11 @@ def _explain(error: BaseException) -> tuple[str, str]:
         return "interrupted from the keyboard", "Run the same job again: it resumes from the last checkpoint."
     if isinstance(error, PeerFailed):
         return str(error), ""
+    stage = _STAGE.match(_message(error)) if isinstance(error, RuntimeError) else None
+    if stage is not None and error.__cause__ is not None:
+        where = f"stage {stage[1]}" if stage[1] else "backward pass of a stage"
+        cause, fix = _explain(error.__cause__)
+        return f"{where}: {cause}", fix
     return f"{type(error).__name__}: {_message(error).splitlines()[0]}", ""
 
 

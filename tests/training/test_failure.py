@@ -73,6 +73,22 @@ def test_an_error_that_was_handled_does_not_explain_the_next_one():
     assert Failure.from_exception(error).cause == "x: too deep"
 
 
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ("\n            [Stage 3] failed to run forward:\n   args: ()", "stage 3: ValueError: too long"),
+        ("\n        Failed to run stage backward:\n   Input: ()", "backward pass of a stage: ValueError: too long"),
+        ("\n        Failed to run stage backward input:\n", "backward pass of a stage: ValueError: too long"),
+        ("label '[Stage 3] failed to run forward:'", "RuntimeError: label"),
+    ],
+    ids=["forward", "backward", "input pass", "text of the data"],
+)
+def test_the_cause_of_a_failed_pipeline_stage_is_the_error_that_it_raised(message, cause):
+    error = RuntimeError(message)
+    error.__cause__ = ValueError("too long")
+    assert Failure.from_exception(error).cause.startswith(cause)
+
+
 @pytest.mark.parametrize("text", ["column '\ud800'", os.fsdecode(b"f\xff.csv"), "\0", "\ud83d\ude00"])
 def test_a_failure_with_any_text_is_written_to_both_files(tmp_path, text):
     paths = JobPaths(tmp_path)
