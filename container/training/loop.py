@@ -175,19 +175,20 @@ class Trainer:
         # Dropout depends on (seed, step, dropout stream) only: resuming needs no generator state, at any world size.
         torch.manual_seed(hash((self._hp.seed, state.step, *self._ranks.dropout_stream)))
         self._run.optimizer.zero_grad(set_to_none=True)
-        self._loss += self._execution.forward_backward(
+        loss = self._execution.forward_backward(
             [batch.to(self._ranks.device) for batch in microbatches],
             objective=self._objective,
             normaliser=totals.weight,
             scale_loss=self._run.scaler.scale,
         )
-        self._loss_steps += 1
         # Ranks meet while a GPU still computes the backward pass.
         self._next_totals = None if following is None else self._totals(following)
         norm = self._execution.clip_grad_norm(
             self._hp.gradient_clip_val or math.inf, loss_scale=self._run.scaler.factor
         )
-        self._apply(norm)
+        if self._apply(norm):
+            self._loss += loss
+            self._loss_steps += 1
         state.step += 1
         state.consumed += totals.rows
         self._progress.step(rows=totals.rows, tokens=totals.tokens, computed=totals.computed)
@@ -231,8 +232,12 @@ class Trainer:
         normaliser = torch.full((), weight, device=self._ranks.device)  # torch.tensor waits for its copy to a GPU
         return StepTotals(normaliser, stop > 0, int(rows), int(tokens), int(computed))
 
-    def _apply(self, norm: float) -> None:
-        """Step the optimizer, or skip a non-finite step; too many in a row end the job on every rank."""
+    def _apply(self, norm: float) -> bool:
+        """Step the optimizer, or skip a non-finite step; too many in a row end the job on every rank.
+
+        Returns:
+            whether the optimizer stepped.
+        """
         state = self._run.state
         finite, searching = math.isfinite(norm), self._run.scaler.searching
         self._run.scaler.update(finite=finite)
@@ -241,7 +246,7 @@ class Trainer:
             self._run.average.update(state.step)
         if finite or searching:
             state.nonfinite = 0
-            return
+            return finite
         state.nonfinite += 1
         state.skipped += 1
         logger.warning("step %d: gradient norm is %s, step skipped", state.step + 1, norm)
@@ -252,11 +257,13 @@ class Trainer:
                 "Lower lr, set gradient_clip_val, look for extreme numbers in tab_field_list, or switch fp16 to bf16. "
                 "Then start over with resume=false: a checkpoint resumes only with the settings it was saved with.",
             )
+        return False
 
     def _report(self, rate: float) -> None:
-        """Report the mean loss, over all ranks, of the steps since the last report."""
+        """Report the mean loss, over all ranks, of the optimizer's steps since the last report; nan without one."""
         state = self._run.state
-        values = {"train/loss": self._ranks.sum(self._loss).item() / max(1, self._loss_steps), "lr": rate}
+        loss = self._ranks.sum(self._loss).item()
+        values = {"train/loss": loss / self._loss_steps if self._loss_steps else math.nan, "lr": rate}
         self._loss.zero_()
         self._loss_steps = 0
         progress = self._schedule.progress(state)
