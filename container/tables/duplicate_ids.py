@@ -1,5 +1,7 @@
 """Count ids that occur more than once, in bounded memory and in one pass."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -70,3 +72,14 @@ class DuplicateIds:
         repeated = watched[first[(counts > 1) | np.isin(distinct, self._seen)]]
         if len(repeated):
             self.example = pa.chunked_array([ids for _, ids in self._pending])[int(repeated.min())].as_py()
+
+
+def count_shared(parts: Sequence[DuplicateIds]) -> int:
+    """Return the number of ids that occur in several of `parts`; scaled up like the count of a part."""
+    for part in parts:
+        part._settle()
+    bits = max(part.skipped_bits for part in parts)
+    watched = np.concatenate([part._seen for part in parts])
+    watched = watched[watched & np.uint64((1 << bits) - 1) == 0]
+    _, occurrences = np.unique(watched, return_counts=True)
+    return int(np.count_nonzero(occurrences > 1)) << bits

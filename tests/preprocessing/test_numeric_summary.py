@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.preprocessing.numeric_summary import NumericSummary, exact_sum, weighted_quantiles
-from container.tables.duplicate_ids import DuplicateIds
+from container.tables.duplicate_ids import DuplicateIds, count_shared
 
 NUMBERS = st.lists(st.one_of(st.just(math.nan), st.floats(-3e38, 3e38), st.integers(-5, 5).map(float)), max_size=60)
 
@@ -105,3 +105,18 @@ def test_beyond_the_limit_duplicate_ids_are_estimated_in_bounded_memory() -> Non
     found.add(pa.array(range(30_000)))
     assert found.count == pytest.approx(30_000, rel=0.15)
     assert len(found._seen) <= 2000
+
+
+def test_ids_that_several_splits_share_are_counted_once_each() -> None:
+    first, second, third = DuplicateIds(), DuplicateIds(), DuplicateIds()
+    for part, ids in ((first, "aabc"), (second, "bc"), (third, "cd")):
+        part.add(pa.array(list(ids)))
+    assert count_shared([first, second, third]) == 2
+
+
+def test_shared_ids_are_estimated_where_one_of_the_splits_is_sampled() -> None:
+    large, small = DuplicateIds(limit=1000), DuplicateIds(limit=1000)
+    large.add(pa.array(range(20_000)))
+    small.add(pa.array(range(19_100, 20_000)))
+    assert count_shared([large, small]) == pytest.approx(900, rel=0.5)
+    assert (large.skipped_bits, small.skipped_bits) == (5, 0)

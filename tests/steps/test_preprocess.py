@@ -416,6 +416,18 @@ def test_the_profile_counts_and_describes(tmp_path: Path) -> None:
     assert "404 rows with 6 columns, from 3 file(s)." in text
 
 
+@pytest.mark.parametrize(("rule", "shared"), [({}, 0), ({"SPLIT_BY": "time", "TIME_FIELD": "time"}, 40)])
+def test_the_profile_counts_the_ids_of_several_splits(tmp_path: Path, rule: dict[str, str], shared: int) -> None:
+    frame = orders(200)
+    frame.loc[160:, "order_id"] = frame["order_id"][:40].tolist()  # the newest rows repeat the ids of the oldest
+    lay_out(tmp_path, frame)
+    log = preprocess(tmp_path, **rule)
+    assert profile(tmp_path)["ids_in_several_splits"] == shared
+    text = (output_folder(tmp_path, "preprocess", "processed_data") / "data_profile.txt").read_text()
+    assert f"40 rows repeat an earlier id, e.g. 000000; {shared} ids occur in several splits." in text
+    assert ("ID_FIELD: 40 ids occur in several splits" in log) == bool(shared)
+
+
 @pytest.mark.parametrize(
     ("time", "shown"),
     [

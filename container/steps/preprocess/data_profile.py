@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from container.tables.channel_files import Origin
-from container.tables.duplicate_ids import DuplicateIds
+from container.tables.duplicate_ids import DuplicateIds, count_shared
 from container.tables.values import MISSING_NUMBERS, keys, numbers, plain_array
 from contracts.errors import ContractError, one_line
 
@@ -38,6 +38,7 @@ class DataProfile:
         self._counts = np.zeros((len(splits), 1), np.int64)  # [split, label + 1]; column 0: without a label
         self._id_column = id_column
         self._ids = DuplicateIds(limit=EXACT_IDS)
+        self._ids_of_splits = [DuplicateIds(limit=EXACT_IDS) for _ in splits]
         self._sample: list[pa.Table] = []
         self._sample_keys: list[np.ndarray] = []
         self._sampled_rows = 0
@@ -61,7 +62,10 @@ class DataProfile:
         for name in self._missing:
             self._missing[name] += _missing_cells(table[name])
         if self._id_column is not None:
-            self._ids.add(table[self._id_column])
+            ids = table[self._id_column]
+            self._ids.add(ids)
+            for code, of_split in enumerate(self._ids_of_splits):
+                of_split.add(ids.filter(pa.array(splits == code)))
         self._add_to_sample(table, hashes * _MIX)
         while self._sampled_rows > SAMPLE_ROWS or self._sampled_bytes > SAMPLE_BYTES:
             self._limit = self._limit // 2
@@ -104,6 +108,8 @@ class DataProfile:
             "splits": splits,
             "duplicate_ids": self._ids.count if self._id_column is not None else None,
             "duplicate_id_example": self._ids.example,
+            "ids_in_several_splits": count_shared(self._ids_of_splits) if self._id_column is not None else None,
+            "ids_are_sampled": self._ids.skipped_bits > 0,
             "sampled_rows": 0 if sample is None else sample.num_rows,
             "columns": {
                 name: {"missing": missing, **({} if sample is None else describe(sample[name], name))}
@@ -146,8 +152,11 @@ def profile_text(profile: Mapping[str, Any]) -> str:
     if profile["dropped_unlabelled"]:
         lines.append(f"{profile['dropped_unlabelled']:,} rows without a label were dropped.")
     if profile["duplicate_ids"]:
-        example = profile["duplicate_id_example"]
-        lines.append(f"{profile['duplicate_ids']:,} rows repeat an earlier id, e.g. {example}; they are in one split.")
+        about = "about " if profile["ids_are_sampled"] else ""
+        lines.append(
+            f"{about}{profile['duplicate_ids']:,} rows repeat an earlier id, e.g. {profile['duplicate_id_example']}; "
+            f"{about}{profile['ids_in_several_splits']:,} ids occur in several splits."
+        )
     lines += ["", f"Splits ({profile['split_by']}):"]
     for name, split in profile["splits"].items():
         total = max(split["rows"], 1)

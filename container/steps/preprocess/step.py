@@ -152,6 +152,11 @@ def run(step: StepRun) -> None:
         "host": hosts.current if hosts.several else None,
     }
     content = profile.to_json(reader.labels.labels, about=about)
+    if content["ids_in_several_splits"]:
+        logger.warning(
+            "ID_FIELD: %s%d ids occur in several splits. SPLIT_BY=hash without GROUP_FIELD keeps the rows of an id in "
+            "one split.", "about " if content["ids_are_sampled"] else "", content["ids_in_several_splits"],
+        )  # fmt: skip
     text = profile_text(content)
     name = f"data_profile-{hosts.current}" if hosts.rank else "data_profile"
     folder = step.output("processed_data")
