@@ -41,7 +41,7 @@ def run(step: StepRun) -> None:
     if folder is None:
         source, tables = "generated", _generated(settings.generate_rows, settings.seed)
     else:
-        parts = find_part_files(folder, scratch=step.scratch)
+        parts = find_part_files(folder, scratch=step.scratch).single_valued()
         source, tables = f"{len(parts.files)} {parts.format} file(s)", (part.table for part in parts.iter_tables())
     written, schema = _write(tables, step.output("DATA"), settings)
     if schema is None or not written:

@@ -125,6 +125,19 @@ def column_names(path: Path) -> list[str]:
     return names
 
 
+def cell_kinds(path: Path) -> dict[str, set[bool]]:
+    """Return the columns of one file, each with the kinds of its cells: True is nested, False a single value.
+
+    Raises:
+        ContractError: see column_names.
+    """
+    names = column_names(path)
+    if format_of(path) != "parquet":
+        return {name: {False} for name in names}
+    fields = _parquet_file(path).schema_arrow
+    return {each.name: set() if pa.types.is_null(each.type) else {plain_type(each.type) is None} for each in fields}
+
+
 def check_columns(files: Iterable[Path], columns: Sequence[str]) -> None:
     """Raise ContractError where a file lacks one of `columns`."""
     for path in files:
@@ -302,7 +315,7 @@ def _common_schema(files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
             if kind is None:
                 raise ContractError(
                     f"{path}: column {name!r} is of type {raw_kind}, which is not a type of single values",
-                    "Write one text or number per row, or leave the column out of the configuration.",
+                    "Write one text or number per row, or change the setting that names the column.",
                 )
             if reason := unknown_zone(kind):
                 raise ContractError(f"{path}: column {name!r} is of type {kind}: {reason}", "Write the times in UTC.")

@@ -30,17 +30,23 @@ _ROW_DECODER = JsonDecoder(**_PARSERS)
 REQUEST_DECODER = InterruptibleDecoder(**_PARSERS)
 
 
-def json_column_names(path: Path) -> list[str]:
-    """Return the keys of the first HEAD_ROWS rows, in order of appearance."""
-    names: dict[str, None] = {}
+def json_cell_kinds(path: Path) -> dict[str, set[bool]]:
+    """Return the keys of the first HEAD_ROWS rows in order of appearance, each with the kinds of its cells.
+
+    The kind of a list or an object is True, that of a single value False; null has none.
+    """
+    kinds: dict[str, set[bool]] = {}
     for number, row in enumerate(_rows(path)):
         if number == HEAD_ROWS:
             break
-        names.update(dict.fromkeys(row))
-    if not names:
+        for name, value in row.items():
+            of_column = kinds.setdefault(name, set())
+            if value is not None:
+                of_column.add(isinstance(value, list | dict))
+    if not kinds:
         raise ContractError(f"{path}: the file has no rows", "Write an array of objects, or one object per line.")
-    check_names(list(names), path)
-    return list(names)
+    check_names(list(kinds), path)
+    return kinds
 
 
 def json_batches(
@@ -95,7 +101,7 @@ def _cell(value: Any, name: str, path: Path, number: int) -> str | None:
         return "true" if value else "false"
     raise ContractError(
         f"{path}: row {number}, column {name!r} contains a {type(value).__name__}, not a single value",
-        "Give each column one text or number per row.",
+        "Give the column one text or number per row, or remove it from every row.",
     )
 
 

@@ -2,10 +2,10 @@
 
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 
 from container.tables.channel_files import (
     TableSlice,
+    cell_kinds,
     check_names,
     check_one_format,
-    column_names,
     is_gzip,
     iter_tables,
     number_slices,
@@ -25,7 +25,7 @@ from container.tables.channel_files import (
 )
 from container.tables.csv_blocks import CsvText, first_cells
 from container.tables.data_files import data_files
-from container.tables.json_files import json_batches, json_column_names
+from container.tables.json_files import json_batches, json_cell_kinds
 from contracts.errors import ContractError
 from contracts.json_text import parse_json
 from contracts.spelling import SIMILAR, did_you_mean
@@ -49,12 +49,31 @@ class PartFiles:
     Attributes:
         columns: the table's columns: those of the first file, or for JSON the keys of every file's first rows.
         headless: CSV and TSV files that begin with a row, not with the column names.
+        nested: the columns of lists or objects, also those that `single_valued` left out.
     """
 
     files: tuple[Path, ...]
     format: PartFormat
     columns: tuple[str, ...]
     headless: frozenset[Path] = field(default_factory=frozenset)
+    nested: tuple[str, ...] = ()
+
+    def single_valued(self, roles: Collection[str] = ()) -> Self:
+        """Return the part files without nested columns, except those in `roles`; name them in a warning.
+
+        Raises:
+            ContractError: no other column.
+        """
+        left_out = [name for name in self.nested if name not in roles]
+        columns = tuple(name for name in self.columns if name not in left_out)
+        if not columns:
+            raise ContractError(
+                f"{self.files[0]}: every column contains lists or objects",
+                "Write columns of one text or number per row.",
+            )
+        if left_out:
+            logger.warning("Columns of lists or objects are left out: %s.", ", ".join(map(repr, left_out)))
+        return replace(self, columns=columns)
 
     def iter_tables(
         self, columns: Sequence[str] | None = None, *, rows_per_batch: int | None = None
@@ -83,7 +102,8 @@ class PartFiles:
 
     def _batches(self, path: Path, wanted: Sequence[str], rows_per_batch: int) -> Iterator[pa.RecordBatch]:
         if self.format == "json":
-            return json_batches(path, wanted, self.columns, rows_per_batch=rows_per_batch)
+            known = dict.fromkeys((*self.columns, *self.nested))
+            return json_batches(path, wanted, list(known), rows_per_batch=rows_per_batch)
         return text_batches(path, wanted, header=self.columns if path in self.headless else None)
 
 
@@ -160,28 +180,40 @@ def read_signature(folder: Path) -> list[str]:
 
 
 def _json_parts(files: Sequence[Path], signature: Sequence[str] | None) -> PartFiles:
-    names: dict[str, None] = dict.fromkeys(signature or ())
+    kinds: dict[str, set[bool]] = {name: set() for name in signature or ()}
     for path in files:
-        found = json_column_names(path)
+        found = json_cell_kinds(path)
         if signature is not None:
-            _check_same(path, found, signature, "the signature", missing_is_null=True)
-        names.update(dict.fromkeys(found))
-    return PartFiles(tuple(files), "json", tuple(names))
+            _check_same(path, list(found), signature, "the signature", missing_is_null=True)
+        _add_kinds(kinds, found)
+    return PartFiles(tuple(files), "json", tuple(kinds), nested=_nested(kinds))
 
 
 def _parts_with_columns(files: Sequence[Path], part_format: PartFormat, signature: Sequence[str] | None) -> PartFiles:
     expected, reference = signature, "the signature"
     headless = set()
+    kinds: dict[str, set[bool]] = {}
     for path in files:
         if signature is not None and part_format != "parquet" and _is_headless(path, signature):
             headless.add(path)
             continue
-        names = column_names(path)
+        found = cell_kinds(path)
         if expected is None:
-            expected, reference = names, files[0].name
-        _check_same(path, names, expected, reference)
+            expected, reference = list(found), files[0].name
+        _check_same(path, list(found), expected, reference)
+        _add_kinds(kinds, found)
     assert expected is not None, "files is not empty"
-    return PartFiles(tuple(files), part_format, tuple(expected), frozenset(headless))
+    return PartFiles(tuple(files), part_format, tuple(expected), frozenset(headless), _nested(kinds))
+
+
+def _add_kinds(kinds: dict[str, set[bool]], found: Mapping[str, set[bool]]) -> None:
+    for name, of_file in found.items():
+        kinds.setdefault(name, set()).update(of_file)
+
+
+def _nested(kinds: Mapping[str, set[bool]]) -> tuple[str, ...]:
+    """Return the columns in which no file has a single value."""
+    return tuple(name for name, of_column in kinds.items() if of_column == {True})
 
 
 def _is_headless(path: Path, signature: Sequence[str]) -> bool:

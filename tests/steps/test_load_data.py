@@ -54,6 +54,13 @@ def test_a_parquet_table_keeps_its_types(tmp_path: Path) -> None:
     assert pa.types.is_string(schema.field("kind").type)
 
 
+def test_a_column_of_lists_is_left_out(tmp_path: Path) -> None:
+    frame = orders(5)
+    frame.assign(tags=[["a"]] * 5).to_parquet(input_folder(tmp_path, "load-data", "input_data") / "t.parquet")
+    run_step(tmp_path, "load-data")
+    assert written(tmp_path, "SIGNATURE", "signature.json") == list(frame.columns)
+
+
 def test_a_generated_table_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
     bytes_of = {}
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):

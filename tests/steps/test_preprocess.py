@@ -334,6 +334,19 @@ def test_the_signature_of_the_loading_step_is_taken(tmp_path: Path) -> None:
     assert len(split_of(tmp_path)) == 100
 
 
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_column_of_lists_is_left_out(tmp_path: Path, suffix: str) -> None:
+    lay_out(tmp_path, orders(60).assign(tags=[["a"]] * 60), suffix=suffix)
+    preprocess(tmp_path)
+    assert {tuple(part.columns) for part in splits(tmp_path).values()} == {tuple(orders(1).columns)}
+
+
+def test_a_group_of_lists_is_refused(tmp_path: Path) -> None:
+    lay_out(tmp_path, orders(60).assign(tags=[["a"]] * 60), suffix=".parquet")
+    preprocess(tmp_path, expect=1, GROUP_FIELD="tags")
+    assert "column 'tags' is of type list<" in message(tmp_path)
+
+
 def hosts(root: Path, current: str, names: list[str], *, distribution: str) -> None:
     """What SageMaker tells a processing job of several instances."""
     processing_resources(root).parent.mkdir(parents=True, exist_ok=True)

@@ -220,7 +220,38 @@ def test_string_views_are_strings(tmp_path: Path) -> None:
     assert read(tmp_path, tmp_path).schema.field("a").type == pa.string()
 
 
-def test_nested_columns_are_refused(tmp_path: Path) -> None:
-    orders(3).assign(tags=[["a"], [], ["b", "c"]]).to_parquet(tmp_path / "part.parquet")
-    with pytest.raises(ContractError, match=r"column 'tags' is of type list<"):
-        read(tmp_path, tmp_path)
+NESTED = pd.DataFrame({"id": ["1", "2"], "tags": [["a"], None], "item": [{"n": 1}, {"n": 2}]})
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl", "parquet"])
+def test_nested_columns_that_nobody_names_are_left_out_with_one_warning(
+    tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(NESTED.assign(tags=None), tmp_path / f"part-0.{suffix}")
+    write(NESTED, tmp_path / f"part-1.{suffix}")
+    parts = find_part_files(tmp_path, scratch=tmp_path).single_valued()
+    assert [part.table.to_pylist() for part in parts.iter_tables()] == [[{"id": "1"}, {"id": "2"}] * 2]
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == ["Columns of lists or objects are left out: 'tags', 'item'."]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "said"),
+    [("jsonl", r"row 1, column 'tags' contains a list"), ("parquet", r"column 'tags' is of type list<")],
+)
+def test_a_nested_column_that_a_setting_names_is_refused(tmp_path: Path, suffix: str, said: str) -> None:
+    write(NESTED, tmp_path / f"part.{suffix}")
+    with pytest.raises(ContractError, match=said):
+        list(find_part_files(tmp_path, scratch=tmp_path).single_valued(["tags"]).iter_tables())
+
+
+def test_a_list_among_texts_is_refused_with_its_row(tmp_path: Path) -> None:
+    (tmp_path / "part.jsonl").write_text('{"id": 1, "chat": "a"}\n{"id": 2, "chat": ["b"]}\n')
+    with pytest.raises(ContractError, match=r"row 2, column 'chat' contains a list"):
+        list(find_part_files(tmp_path, scratch=tmp_path).single_valued().iter_tables())
+
+
+def test_a_table_of_nested_columns_only_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "part.jsonl").write_text('{"tags": ["b"]}\n')
+    with pytest.raises(ContractError, match="every column contains lists or objects"):
+        find_part_files(tmp_path, scratch=tmp_path).single_valued()

@@ -89,11 +89,10 @@ class RowReader:
 
     def deciding_columns(self, columns: Sequence[str]) -> list[str]:
         """Return the columns that determine a row's split."""
-        settings = self.settings
-        if settings.id_field is None:
+        if self.settings.id_field is None:
             return list(columns)
-        wanted = {settings.label_field, settings.id_field, settings.group_field, settings.time_field}
-        return [name for name in columns if name in wanted]
+        roles = _role_columns(self.settings)
+        return [name for name in columns if name in roles]
 
     def _hashes(self, table: pa.Table, origin: Origin) -> np.ndarray:
         """Return the hash of the group if the row has one, else of the id, else of the whole row. [R] uint64"""
@@ -173,6 +172,7 @@ def _parts(step: StepRun, hosts: Hosts) -> tuple[PartFiles, PartFiles]:
     signature_folder = step.input("SIGNATURE")
     signature = None if signature_folder is None else read_signature(signature_folder)
     parts = find_part_files(step.required_input("DATA"), signature=signature, scratch=step.scratch)
+    parts = parts.single_valued(_role_columns(step.settings))
     logger.info("%d %s file(s) with the columns %s.", len(parts.files), parts.format, ", ".join(parts.columns))
     if not hosts.several:
         return parts, parts
@@ -186,12 +186,15 @@ def _parts(step: StepRun, hosts: Hosts) -> tuple[PartFiles, PartFiles]:
     return parts, replace(parts, files=parts.files[hosts.rank :: len(hosts.names)])
 
 
+def _role_columns(settings: TabularPreprocessingSettings) -> list[str]:
+    """Return the columns that the settings name."""
+    named = (settings.label_field, settings.id_field, settings.group_field, settings.time_field)
+    return [name for name in named if name is not None]
+
+
 def _check_columns(settings: TabularPreprocessingSettings, parts: PartFiles, *, label_required: bool) -> None:
-    needed = [settings.id_field, settings.group_field, settings.time_field]
-    if label_required:
-        needed.insert(0, settings.label_field)
-    for name in needed:
-        if name is not None and name not in parts.columns:
+    for name in _role_columns(settings):
+        if name not in parts.columns and (label_required or name != settings.label_field):
             raise missing_column(name, parts.columns, str(parts.files[0].parent))
 
 
