@@ -1,9 +1,11 @@
 """Find the data files of a channel or of a step's input."""
 
 import logging
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from container.tables.channel_files import SUFFIXES, format_of, suffix_of
+from container.tables.channel_files import SUFFIXES, format_of, is_gzip, open_plain, suffix_of
 from contracts.errors import ContractError
 from contracts.input_files import check_file, escaped, exists, files_below
 
@@ -11,6 +13,7 @@ logger = logging.getLogger(__name__)
 
 IGNORED_PREFIXES = (".", "_")
 LISTED_FILES = 10
+_EMPTY_GZIP = 64  # bytes; a gzip file up to this size may be empty
 
 
 def data_files(folder: Path) -> list[Path]:
@@ -21,12 +24,12 @@ def data_files(folder: Path) -> list[Path]:
     """
     files, ignored = files_below(folder, ignored_prefixes=IGNORED_PREFIXES)
     if ignored:
-        logger.info("%s: ignored, because the name begins with . or _: %s.", folder, _names(folder, ignored))
+        logger.info("%s: ignored, because the name begins with . or _: %s.", folder, listed(folder, ignored))
     return files
 
 
 def find_data_files(folder: Path, filename: str | None = None) -> list[Path]:
-    """Return the data files of a channel, sorted by path.
+    """Return the data files of a channel, sorted by path, without empty ones unless all are empty.
 
     Args:
         filename: read only this file, relative to the folder.
@@ -61,17 +64,32 @@ def find_data_files(folder: Path, filename: str | None = None) -> list[Path]:
     if others:
         logger.info(
             "%s: ignored, because the name does not end with one of %s: %s.",
-            folder, ", ".join(SUFFIXES), _names(folder, others),
+            folder, ", ".join(SUFFIXES), listed(folder, others),
         )  # fmt: skip
-    return files
+    empty = [path for path in files if is_empty(path)]
+    if not empty or len(empty) == len(files):
+        return files
+    logger.info("%s: ignored, because the file is empty: %s.", folder, listed(folder, empty))
+    return [path for path in files if path not in empty]
+
+
+def is_empty(path: Path) -> bool:
+    """Return whether a file has no content, decompressed where its name ends with .gz."""
+    size = path.stat().st_size
+    if not is_gzip(path) or size > _EMPTY_GZIP:
+        return size == 0
+    with suppress(ContractError), open_plain(path) as stream:  # reading a damaged file raises the error
+        return not stream.read(1)
+    return False
 
 
 def _content(folder: Path) -> str:
     listing = files_below(folder, ignored_prefixes=IGNORED_PREFIXES)
     found = sorted([*listing.files, *listing.ignored])
-    return f"it contains {_names(folder, found)}" if found else "the folder is empty"
+    return f"it contains {listed(folder, found)}" if found else "the folder is empty"
 
 
-def _names(folder: Path, paths: list[Path]) -> str:
+def listed(folder: Path, paths: Sequence[Path]) -> str:
+    """Return the names of the first files below a folder, for messages."""
     more = f" and {len(paths) - LISTED_FILES} more" if len(paths) > LISTED_FILES else ""
     return ", ".join(escaped(path.relative_to(folder)) for path in paths[:LISTED_FILES]) + more

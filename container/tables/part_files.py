@@ -24,7 +24,7 @@ from container.tables.channel_files import (
     text_header,
 )
 from container.tables.csv_blocks import CsvText, first_cells
-from container.tables.data_files import data_files
+from container.tables.data_files import data_files, is_empty, listed
 from container.tables.json_files import json_batches, json_cell_kinds
 from contracts.errors import ContractError
 from contracts.json_text import parse_json
@@ -39,7 +39,6 @@ FORMATS: dict[str, PartFormat] = {
 ROWS_AT_ONCE = 8192
 BYTES_AT_ONCE = 16 << 20  # uncompressed Parquet, as the metadata of the first files states it
 _FILES_LOOKED_AT = 8
-_EMPTY_GZIP = 64  # bytes; a gzip file up to this size may be empty
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ def open_part_files(
             f"{folder}: has no part file", f"Put files there whose names end with one of {', '.join(FORMATS)} (.gz)."
         )
     check_one_format(folder, known)
-    full = [path for path in known if not _is_empty(path)]
+    full = [path for path in known if not is_empty(path)]
     if not full:
         raise ContractError(f"{next(iter(known))}: the file is empty", "Write at least one row.")
     if len(full) < len(known):
@@ -142,7 +141,7 @@ def open_part_files(
     if part_format == "parquet":
         full = [_unpacked(path, folder, scratch) for path in full]
     if part_format == "json":
-        return _json_parts(full, signature)
+        return _json_parts(full, folder, signature)
     return _parts_with_columns(full, part_format, signature)
 
 
@@ -179,13 +178,20 @@ def read_signature(folder: Path) -> list[str]:
     return names
 
 
-def _json_parts(files: Sequence[Path], signature: Sequence[str] | None) -> PartFiles:
+def _json_parts(files: Sequence[Path], folder: Path, signature: Sequence[str] | None) -> PartFiles:
     kinds: dict[str, set[bool]] = {name: set() for name in signature or ()}
+    without_cells: list[Path] = []
     for path in files:
         found = json_cell_kinds(path)
+        if not found:
+            without_cells.append(path)
         if signature is not None:
             _check_same(path, list(found), signature, "the signature", missing_is_null=True)
         _add_kinds(kinds, found)
+    if len(without_cells) == len(files):
+        raise ContractError(f"{files[0]}: the file has no rows", "Write an array of objects, or one object per line.")
+    if without_cells:
+        logger.info("%s: these files have no cells: %s.", folder, listed(folder, without_cells))
     return PartFiles(tuple(files), "json", tuple(kinds), nested=_nested(kinds))
 
 
@@ -263,14 +269,6 @@ def _parquet_rows_at_once(files: Sequence[Path]) -> int:
 
 def _suffix(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
-
-
-def _is_empty(path: Path) -> bool:
-    size = path.stat().st_size
-    if not is_gzip(path) or size > _EMPTY_GZIP:
-        return size == 0
-    with open_plain(path) as stream:
-        return not stream.read(1)
 
 
 def _unpacked(path: Path, folder: Path, scratch: Path) -> Path:

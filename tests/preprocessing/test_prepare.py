@@ -347,6 +347,11 @@ def test_a_float_category_that_a_python_float_keeps_is_no_warning(
     assert "Python float" not in caplog.text
 
 
+def test_an_empty_part_of_a_channel_adds_no_row(paths: JobPaths) -> None:
+    (paths.channel("train") / "part-2.csv").touch()
+    assert prepare(paths).rows["train"] == 60
+
+
 def test_duplicate_ids_are_a_warning_and_kept(paths: JobPaths, caplog: pytest.LogCaptureFixture) -> None:
     write_table(paths.channel("test") / "data.csv", table(4, id=["a", "b", "a", "a"]))
     prepared = prepare(paths)

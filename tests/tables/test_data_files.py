@@ -1,5 +1,6 @@
 """Data files of a channel: links are followed, and what cannot be read is an error with its path."""
 
+import gzip
 import logging
 import os
 import socket
@@ -29,6 +30,23 @@ def test_links_to_files_and_folders_are_followed(channel: Path, tmp_path: Path) 
     (channel / "c.csv").symlink_to(tmp_path / "elsewhere" / "b.csv")
     names = [str(path.relative_to(channel)) for path in find_data_files(channel)]
     assert names == ["a.csv", "c.csv", "folder/b.csv"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("b.csv", b""), ("b.csv.gz", gzip.compress(b"", mtime=0)), ("b.parquet", b"")]
+)
+def test_an_empty_file_beside_others_is_ignored_and_named(
+    channel: Path, name: str, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    (channel / name).write_bytes(content)
+    assert find_data_files(channel) == [channel / "a.csv"]
+    assert caplog.messages == [f"{channel}: ignored, because the file is empty: {name}."]
+
+
+def test_the_files_of_a_channel_are_kept_if_all_are_empty(channel: Path) -> None:
+    (channel / "a.csv").write_text("")
+    assert find_data_files(channel) == [channel / "a.csv"]
 
 
 def test_a_link_to_nothing_is_an_error(channel: Path) -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import logging
 from pathlib import Path
 
 import pandas as pd
@@ -181,6 +182,17 @@ def test_markers_and_empty_parts_are_passed_over(tmp_path: Path, empty: bytes) -
     (tmp_path / "data" / ("part-1.csv.gz" if empty else "part-1.csv")).write_bytes(empty)
     (tmp_path / "data" / "_SUCCESS").touch()
     assert read(tmp_path / "data", tmp_path).num_rows == 5
+
+
+@pytest.mark.parametrize("content", ["[]", "\n"])
+def test_a_json_file_without_rows_beside_others_is_named_and_adds_no_row(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    (tmp_path / "part-0.json").write_text(content)
+    write(orders(5), tmp_path / "part-1.json")
+    assert read(tmp_path, tmp_path).num_rows == 5
+    assert f"{tmp_path}: these files have no cells: part-0.json." in caplog.messages
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
