@@ -292,7 +292,8 @@ def _varies(summary: NumericSummary) -> bool:
 
 
 def _scan(files: Sequence[Path], statistics: SplitStatistics, *, channel: str) -> None:
-    for part in iter_tables(files, statistics.columns.scanned, rows_per_batch=SCAN_ROWS):
+    columns = statistics.columns
+    for part in iter_tables(files, columns.scanned, rows_per_batch=SCAN_ROWS, numeric=columns.numeric):
         statistics.add(part)
     if not statistics.rows:
         raise ContractError(

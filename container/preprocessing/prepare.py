@@ -151,7 +151,7 @@ def _prepare(
             written = write_split(
                 target / f"{split}.arrow",
                 files[split],
-                columns.transformed,
+                columns,
                 roles=[field.role for field in hp.text_fields],
                 expected_rows=statistics[split].rows,
                 workers=workers,

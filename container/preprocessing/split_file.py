@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from container.preprocessing.fit import TableColumns
 from container.preprocessing.numeric_summary import NumericSummary
 from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
 from container.preprocessing.transform import TransformCounts
@@ -78,7 +79,7 @@ class RowsDigest:
 def write_split(
     path: Path,
     files: Sequence[Path],
-    columns: Sequence[str],
+    columns: TableColumns,
     *,
     roles: Sequence[str],
     expected_rows: int,
@@ -100,7 +101,7 @@ def write_split(
     batch_rows: list[int] = []
     start = last_line = time.monotonic()
     writer: pa.ipc.RecordBatchFileWriter | None = None
-    slices = iter_tables(files, columns, rows_per_batch=ROWS_PER_SLICE)
+    slices = iter_tables(files, columns.transformed, rows_per_batch=ROWS_PER_SLICE, numeric=columns.numeric)
     try:
         with pa.OSFile(str(path), "wb") as sink:
             for batch, counted in workers.transform(slices, settings):

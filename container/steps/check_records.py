@@ -117,7 +117,7 @@ def _first_rows(
 ) -> Expected:
     """Return the first `count` rows of a split, without those that have more than `most_tokens`."""
     columns = [fitted.id_name, *fitted.feature_inputs]
-    rows = read_head(find_data_files(data), columns, count)
+    rows = read_head(find_data_files(data), columns, count, numeric=fitted.numeric_columns)
     ids = keys(rows.table[fitted.id_name]).to_pylist()
     records = _records(rows.table, fitted, rows.origin)
     served = _servable(rows, package, most_tokens)

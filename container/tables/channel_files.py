@@ -5,7 +5,7 @@ import io
 import os
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,17 +14,10 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from container.tables.column_types import (
-    decode,
-    is_binary,
-    is_text,
-    plain_type,
-    replace_surrogates,
-    unknown_zone,
-    widen_floats,
-)
+from container.tables.column_types import plain_type, replace_surrogates
 from container.tables.csv_blocks import CsvText
 from container.tables.csv_files import csv_batches, csv_header
+from container.tables.parquet_types import as_common, common_schema
 from contracts.errors import ContractError, first_line
 from contracts.spelling import SIMILAR, did_you_mean
 
@@ -163,11 +156,16 @@ def missing_column(column: str, present: Sequence[str], where: str) -> ContractE
     )
 
 
-def iter_tables(files: Sequence[Path], columns: Sequence[str], *, rows_per_batch: int) -> Iterator[TableSlice]:
+def iter_tables(
+    files: Sequence[Path], columns: Sequence[str], *, rows_per_batch: int, numeric: Collection[str] = ()
+) -> Iterator[TableSlice]:
     """Stream the rows of `files` in order, at most `rows_per_batch` at a time, fewer if they are long.
 
     CSV and TSV columns are strings, so that an id 007 is kept and the types do not depend on the first rows; an empty
     field is "". Parquet columns keep their types, widened where files differ.
+
+    Args:
+        numeric: the columns that are read as numbers. Where the types of their files differ, they become float64.
 
     Raises:
         ContractError: a missing column, a file that is not of its name's format, types that cannot be combined.
@@ -176,7 +174,8 @@ def iter_tables(files: Sequence[Path], columns: Sequence[str], *, rows_per_batch
     if not files:
         return
     if input_format(files) == "parquet":
-        schema = _common_schema(files, columns)
+        schemas = ((path, _parquet_schema(path, columns)) for path in files)
+        schema = common_schema(schemas, columns, numeric=numeric)
     else:
         check_columns(files, columns)
 
@@ -184,7 +183,8 @@ def iter_tables(files: Sequence[Path], columns: Sequence[str], *, rows_per_batch
         for batch in _parquet_batches(path, columns, rows_per_batch) if schema else text_batches(path, columns):
             table = pa.Table.from_batches([batch])
             if schema:
-                table = pa.table([_as_plain(table[field.name], field, path) for field in schema], schema=schema)
+                cells = [as_common(table[each.name], each, path, is_numeric=each.name in numeric) for each in schema]
+                table = pa.table(cells, schema=schema)
             rows = min(rows_per_batch, max(1, SLICE_BYTES * table.num_rows // max(1, table.nbytes)))
             for start in range(0, table.num_rows, rows):
                 yield table.slice(start, rows)
@@ -192,7 +192,9 @@ def iter_tables(files: Sequence[Path], columns: Sequence[str], *, rows_per_batch
     yield from number_slices(files, tables, rows_per_batch=rows_per_batch)
 
 
-def read_head(files: Sequence[Path], columns: Sequence[str], count: int) -> TableSlice:
+def read_head(
+    files: Sequence[Path], columns: Sequence[str], count: int, *, numeric: Collection[str] = ()
+) -> TableSlice:
     """Return the first `count` rows of `files`, or all if they have fewer; see iter_tables.
 
     Raises:
@@ -200,7 +202,7 @@ def read_head(files: Sequence[Path], columns: Sequence[str], count: int) -> Tabl
     """
     group: list[tuple[pa.Table, Origin]] = []
     wanted = count
-    for part in iter_tables(files, columns, rows_per_batch=count):
+    for part in iter_tables(files, columns, rows_per_batch=count, numeric=numeric):
         group.append((part.table.slice(0, wanted), part.origin))
         wanted -= part.table.num_rows
         if wanted <= 0:
@@ -299,55 +301,6 @@ def _parquet_schema(path: Path, columns: Sequence[str]) -> pa.Schema:
     check_names(schema.names, path)
     _check_present(columns, schema.names, path)
     return schema
-
-
-def _common_schema(files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
-    merged = pa.schema([])
-    merged_of: set[tuple[pa.DataType, ...]] = set()
-    for path in files:
-        schema = _parquet_schema(path, columns)
-        types = tuple(schema.field(name).type for name in columns)
-        if types in merged_of:
-            continue
-        merged_of.add(types)
-        for name, raw_kind in zip(columns, types):
-            kind = plain_type(raw_kind)
-            if kind is None:
-                raise ContractError(
-                    f"{path}: column {name!r} is of type {raw_kind}, which is not a type of single values",
-                    "Write one text or number per row, or change the setting that names the column.",
-                )
-            if reason := unknown_zone(kind):
-                raise ContractError(f"{path}: column {name!r} is of type {kind}: {reason}", "Write the times in UTC.")
-            try:
-                merged = pa.unify_schemas([merged, pa.schema([(name, kind)])], promote_options="permissive")
-            except pa.ArrowException as error:
-                raise ContractError(
-                    f"{path}: column {name!r} is {kind}, but {merged.field(name).type} in {files[0]}",
-                    "Write the column with one type in every file.",
-                ) from error
-    return merged
-
-
-def _as_plain(column: pa.ChunkedArray, field: pa.Field, path: Path) -> pa.ChunkedArray:
-    try:
-        column = decode(column)
-        if is_text(column.type):
-            column.validate(full=True)  # Arrow reads texts that are not UTF-8
-        if pa.types.is_floating(column.type) and pa.types.is_floating(field.type):
-            return column if column.type == field.type else pa.chunked_array([widen_floats(column).cast(field.type)])
-        return column.cast(field.type)
-    except pa.ArrowException as error:
-        if is_binary(column.type) or is_text(column.type):
-            raise ContractError(
-                f"{path}: column {field.name!r} is {column.type} and is not UTF-8 text",
-                "Write the column as UTF-8 text.",
-            ) from error
-        raise ContractError(
-            f"{path}: column {field.name!r} is {column.type} and cannot be read as {field.type}, "
-            f"the common type of all files: {first_line(error)}",
-            "Write the column with one type in every file, as text if it contains names.",
-        ) from error
 
 
 def text_header(path: Path) -> list[str]:

@@ -96,6 +96,12 @@ def exact_integers(values: np.ndarray) -> np.ndarray:
     return np.isfinite(values) & (values == np.round(values)) & (np.abs(values) <= 2.0**62)
 
 
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether the values of a type that `plain_type` returns are numbers; true is 1."""
+    holds = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(is_kind(kind) for is_kind in holds)
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Return whether a type that `plain_type` returns is text."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)

@@ -13,6 +13,7 @@ from container.tables.column_types import (
     exact_integers,
     invalid_values,
     is_binary,
+    is_number,
     is_text,
     plain_type,
     unknown_zone,
@@ -107,12 +108,7 @@ def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin, if
     wrong = np.zeros(len(column), bool)
     if is_text(kind):
         parsed, wrong = _parse(column)
-    elif (
-        pa.types.is_boolean(kind)
-        or pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_decimal(kind)
-    ):
+    elif is_number(kind):
         parsed = pc.cast(column, pa.float64(), safe=False)
     else:
         cause = f"{origin.file or 'records'}: column {name!r} is of type {kind}, which is not numeric"

@@ -9,14 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from container.preprocessing import split_file
+from container.preprocessing.fit import TableColumns
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData, open_prepared
 from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
@@ -347,6 +350,16 @@ def test_a_float_category_that_a_python_float_keeps_is_no_warning(
     assert "Python float" not in caplog.text
 
 
+def test_files_of_a_channel_may_have_other_types_of_numbers(paths: JobPaths) -> None:
+    (paths.channel("train") / "data.csv").unlink()
+    for part, x in enumerate((pa.array([2**53 + 1] * 30), pa.array([0.5] * 30), pa.array([Decimal("1.25")] * 30))):
+        rows = table(30, start=30 * part)
+        rows = rows.set_column(rows.column_names.index("x"), "x", x)
+        pq.write_table(rows, paths.channel("train") / f"part-{part}.parquet")
+    values = read(prepare(paths))["tabular"].combine_chunks().flatten().to_numpy().reshape(90, -1)[:, 0]
+    assert values[::30].tolist() == [2.0**53, 0.5, 1.25]
+
+
 def test_an_empty_part_of_a_channel_adds_no_row(paths: JobPaths) -> None:
     (paths.channel("train") / "part-2.csv").touch()
     assert prepare(paths).rows["train"] == 60
@@ -443,7 +456,7 @@ def write_in_processes(folder: Path, num_workers: int, rows: int = 12_000) -> Pa
     target = folder / "train.arrow"
     with SliceWorkers(folder, folds, num_workers=num_workers, seconds_alone=0) as workers:
         write_split(
-            target, [folder / "train" / "part.parquet"], found.column_names,
+            target, [folder / "train" / "part.parquet"], TableColumns.of(settings()),
             roles=["text"], expected_rows=rows, workers=workers, settings=TRAIN,
         )  # fmt: skip
         assert (workers._pool is None) == (num_workers == 1)
@@ -498,7 +511,7 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
         pytest.raises(ContractError, match="/dev/full: the disk is full"),
     ):
         write_split(
-            Path("/dev/full"), [tmp_path / "train" / "part.parquet"], table(1).column_names,
+            Path("/dev/full"), [tmp_path / "train" / "part.parquet"], TableColumns.of(settings()),
             roles=["text"], expected_rows=40, workers=workers, settings=TRAIN,
         )  # fmt: skip
 

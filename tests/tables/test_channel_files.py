@@ -490,12 +490,41 @@ def test_a_parquet_column_name_that_is_not_utf8_is_an_error_with_the_file(tmp_pa
         column_names(path)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "kind"),
+    [
+        (pa.array([Decimal("1.10")]), pa.array([2**63 - 1]), pa.decimal128(22, 2)),
+        (pa.array([2**64 - 1], pa.uint64()), pa.array([Decimal("1.10")]), pa.decimal128(22, 2)),
+        (pa.array([5], pa.int32()), pa.array([Decimal("1.10")], pa.decimal128(38, 30)), pa.decimal256(50, 30)),
+    ],
+)
+def test_an_id_keeps_its_digits_where_files_have_integers_and_decimals(
+    tmp_path: Path, first: pa.Array, second: pa.Array, kind: pa.DataType
+) -> None:
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path, values in zip(files, (first, second)):
+        pq.write_table(pa.table({"id": values}), path)
+    found = read(files, ["id"])["id"]
+    assert found.type == kind
+    assert keys(found).to_pylist() == [*keys(first).to_pylist(), *keys(second).to_pylist()]
+
+
+@pytest.mark.parametrize("other", [pa.array([0.5]), pa.array([Decimal("0.5")]), pa.array([True])])
+def test_a_numeric_column_may_have_another_type_of_number_in_every_file(tmp_path: Path, other: pa.Array) -> None:
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path, values in zip(files, (pa.array([2**53 + 1]), other)):
+        pq.write_table(pa.table({"x": values}), path)
+    found = pa.concat_tables([part.table for part in iter_tables(files, ["x"], rows_per_batch=9, numeric=["x"])])
+    assert found["x"].to_pylist() == [2.0**53, float(other[0].as_py())]
+
+
 def test_integers_that_no_float_holds_are_refused_where_another_file_has_floats(tmp_path: Path) -> None:
     files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     for path, values in zip(files, ([2**53 + 1], [0.5])):
         pq.write_table(pa.table({"id": values}), path)
-    with pytest.raises(ContractError, match=r"a\.parquet: column 'id' is int64 and cannot be read as double"):
+    with pytest.raises(ContractError, match=r"a\.parquet: column 'id' is int64 and cannot be read as double") as caught:
         read(files, ["id"])
+    assert caught.value.fix.endswith("Text keeps every digit of an id or a category.")
 
 
 def test_a_csv_may_begin_with_empty_lines(tmp_path: Path) -> None:

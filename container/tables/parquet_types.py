@@ -1,0 +1,104 @@
+"""Find the common types of the columns of several Parquet files, and convert columns to them."""
+
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from container.tables.column_types import (
+    decode,
+    is_binary,
+    is_number,
+    is_text,
+    plain_type,
+    unknown_zone,
+    widen_floats,
+)
+from contracts.errors import ContractError, first_line
+
+_INTEGER_DIGITS = 20  # of the largest uint64
+_MOST_DIGITS = 76  # of a decimal256
+
+
+def common_schema(
+    schemas: Iterable[tuple[Path, pa.Schema]], columns: Sequence[str], *, numeric: Collection[str]
+) -> pa.Schema:
+    """Return the types in which every file's `columns` can be read.
+
+    Args:
+        schemas: of each file.
+        numeric: the columns that are read as numbers: their types may differ in the digits that they keep.
+
+    Raises:
+        ContractError: nested columns, an unknown time zone, or types that cannot be combined.
+    """
+    common: dict[str, tuple[pa.DataType, Path]] = {}
+    known: set[tuple[pa.DataType, ...]] = set()
+    for path, schema in schemas:
+        types = tuple(schema.field(name).type for name in columns)
+        if types in known:
+            continue
+        known.add(types)
+        for name, raw_kind in zip(columns, types):
+            kind = _single_type(raw_kind, name, path)
+            before, first = common.get(name, (kind, path))
+            try:
+                common[name] = _common_type(before, kind, is_numeric=name in numeric), first
+            except pa.ArrowException as error:
+                raise ContractError(
+                    f"{path}: column {name!r} is {kind}, but {before} in {first}",
+                    "Write the column with one type in every file.",
+                ) from error
+    return pa.schema([(name, kind) for name, (kind, _) in common.items()])
+
+
+def _single_type(raw_kind: pa.DataType, name: str, path: Path) -> pa.DataType:
+    kind = plain_type(raw_kind)
+    if kind is None:
+        raise ContractError(
+            f"{path}: column {name!r} is of type {raw_kind}, which is not a type of single values",
+            "Write one text or number per row, or change the setting that names the column.",
+        )
+    if reason := unknown_zone(kind):
+        raise ContractError(f"{path}: column {name!r} is of type {kind}: {reason}", "Write the times in UTC.")
+    return kind
+
+
+def _common_type(first: pa.DataType, second: pa.DataType, *, is_numeric: bool) -> pa.DataType:
+    if first == second:
+        return first
+    if is_numeric and is_number(first) and is_number(second):
+        return pa.float64()
+    schemas = [pa.schema([("", kind)]) for kind in (first, second)]
+    merged = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    if pa.types.is_decimal(merged) and (pa.types.is_integer(first) or pa.types.is_integer(second)):
+        # Arrow 25 gives such a decimal one digit less than its own cast of the integers needs.
+        digits = max(merged.precision, min(_INTEGER_DIGITS + merged.scale, _MOST_DIGITS))
+        return (pa.decimal128 if digits <= 38 else pa.decimal256)(digits, merged.scale)
+    return merged
+
+
+def as_common(column: pa.ChunkedArray, field: pa.Field, path: Path, *, is_numeric: bool) -> pa.ChunkedArray:
+    """Return a column of a file in the common type of all files.
+
+    Raises:
+        ContractError: text that is not UTF-8, or, unless the column is numeric, values whose digits the type lacks.
+    """
+    try:
+        column = decode(column)
+        if is_text(column.type):
+            column.validate(full=True)  # Arrow reads texts that are not UTF-8
+        if pa.types.is_floating(column.type) and pa.types.is_floating(field.type):
+            return column if column.type == field.type else pa.chunked_array([widen_floats(column).cast(field.type)])
+        return column.cast(field.type, safe=not is_numeric)
+    except pa.ArrowException as error:
+        if is_binary(column.type) or is_text(column.type):
+            raise ContractError(
+                f"{path}: column {field.name!r} is {column.type} and is not UTF-8 text",
+                "Write the column as UTF-8 text.",
+            ) from error
+        raise ContractError(
+            f"{path}: column {field.name!r} is {column.type} and cannot be read as {field.type}, "
+            f"the common type of all files: {first_line(error)}",
+            "Write the column with one type in every file. Text keeps every digit of an id or a category.",
+        ) from error
