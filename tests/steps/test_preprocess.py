@@ -429,6 +429,15 @@ def test_the_profile_counts_and_describes(tmp_path: Path) -> None:
     assert "404 rows with 6 columns, from 3 file(s)." in text
 
 
+@pytest.mark.parametrize(("number", "missing"), [("1.5", 6), ("about one", 1)])
+def test_a_name_for_a_missing_number_is_missing_in_a_column_of_numbers_only(number: str, missing: int) -> None:
+    cells = pa.table({"x": ["NA", "n/a", " null", "None", "NaN", " ", number, "2"]})
+    found = DataProfile(["x"], splits=["all"], id_column=None)
+    zeros = np.zeros(8, np.int64)
+    found.add(cells, hashes=zeros.astype(np.uint64), splits=zeros, labels=zeros)
+    assert found.to_json(["0"], about={})["columns"]["x"]["missing"] == missing
+
+
 @pytest.mark.parametrize(("rule", "shared"), [({}, 0), ({"SPLIT_BY": "time", "TIME_FIELD": "time"}, 40)])
 def test_the_profile_counts_the_ids_of_several_splits(tmp_path: Path, rule: dict[str, str], shared: int) -> None:
     frame = orders(200)

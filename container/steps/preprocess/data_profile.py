@@ -23,6 +23,7 @@ EXACT_IDS = 1 << 16  # up to this many distinct ids, duplicates are counted exac
 FREQUENT_VALUES = 10
 FEW_VALUES = 50  # a column with at most this many distinct values can be a category
 SHOWN_CHARACTERS = 60
+SHORT_BYTES = 32  # a longer cell counts as present, because it takes time to remove the blanks of every text
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # the split uses the order of the hashes, so the sample uses another order
 
@@ -34,7 +35,7 @@ class DataProfile:
         self.rows = 0
         self.dropped = 0
         self._splits = tuple(splits)
-        self._missing = dict.fromkeys(columns, 0)
+        self._missing = {name: np.zeros(2, np.int64) for name in columns}  # as a text, as a number
         self._counts = np.zeros((len(splits), 1), np.int64)  # [split, label + 1]; column 0: without a label
         self._id_column = id_column
         self._ids = DuplicateIds(limit=EXACT_IDS)
@@ -112,10 +113,14 @@ class DataProfile:
             "ids_are_sampled": self._ids.skipped_bits > 0,
             "sampled_rows": 0 if sample is None else sample.num_rows,
             "columns": {
-                name: {"missing": missing, **({} if sample is None else describe(sample[name], name))}
+                name: _with_missing(missing, {} if sample is None else describe(sample[name], name))
                 for name, missing in self._missing.items()
             },
         }
+
+
+def _with_missing(missing: np.ndarray, facts: dict[str, Any]) -> dict[str, Any]:
+    return {"missing": int(missing[int(facts.get("kind") == "number")]), **facts}
 
 
 def describe(column: pa.ChunkedArray, name: str) -> dict[str, Any]:
@@ -212,17 +217,20 @@ def _times(present: pa.Array) -> tuple[str, str] | None:
     return None
 
 
-def _missing_cells(column: pa.ChunkedArray) -> int:
+def _missing_cells(column: pa.ChunkedArray) -> tuple[int, int]:
+    """Return the number of cells without a value, if the column is one of texts and if it is one of numbers."""
     cells = plain_array(column)
     if pa.types.is_floating(cells.type):
-        return pc.sum(pc.is_null(cells, nan_is_null=True)).as_py() or 0
+        missing = pc.sum(pc.is_null(cells, nan_is_null=True)).as_py() or 0
+        return missing, missing
     if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
-        short = pc.less_equal(pc.binary_length(cells), max(map(len, MISSING_NUMBERS)))
-        if not pc.any(short).as_py():
-            return cells.null_count
-        trimmed = pc.utf8_trim_whitespace(cells.filter(short))
-        return cells.null_count + (pc.sum(pc.equal(trimmed, "")).as_py() or 0)
-    return cells.null_count
+        short = pc.less_equal(pc.binary_length(cells), SHORT_BYTES)
+        if pc.any(short).as_py():
+            trimmed = pc.utf8_lower(pc.utf8_trim_whitespace(cells.filter(short)))
+            counts = (pc.sum(pc.is_in(trimmed, pa.array(names))).as_py() or 0 for names in (("",), MISSING_NUMBERS))
+            as_text, as_number = (cells.null_count + count for count in counts)
+            return as_text, as_number
+    return cells.null_count, cells.null_count
 
 
 def _shown(value: str) -> str:
