@@ -180,11 +180,16 @@ def iter_tables(
         check_columns(files, columns)
 
     def tables(path: Path) -> Iterator[pa.Table]:
+        in_file = 0
         for batch in _parquet_batches(path, columns, rows_per_batch) if schema else text_batches(path, columns):
             table = pa.Table.from_batches([batch])
             if schema:
-                cells = [as_common(table[each.name], each, path, is_numeric=each.name in numeric) for each in schema]
+                row = Origin(path, in_file).row
+                cells = [
+                    as_common(table[each.name], each, path, row=row, is_numeric=each.name in numeric) for each in schema
+                ]
                 table = pa.table(cells, schema=schema)
+            in_file += table.num_rows
             rows = min(rows_per_batch, max(1, SLICE_BYTES * table.num_rows // max(1, table.nbytes)))
             for start in range(0, table.num_rows, rows):
                 yield table.slice(start, rows)

@@ -1,13 +1,13 @@
 """Find the common types of the columns of several Parquet files, and convert columns to them."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
 from container.tables.column_types import (
     decode,
-    is_binary,
+    invalid_values,
     is_number,
     is_text,
     plain_type,
@@ -78,23 +78,29 @@ def _common_type(first: pa.DataType, second: pa.DataType, *, is_numeric: bool) -
     return merged
 
 
-def as_common(column: pa.ChunkedArray, field: pa.Field, path: Path, *, is_numeric: bool) -> pa.ChunkedArray:
+def as_common(
+    column: pa.ChunkedArray, field: pa.Field, path: Path, *, row: Callable[[int], str], is_numeric: bool
+) -> pa.ChunkedArray:
     """Return a column of a file in the common type of all files.
+
+    Args:
+        row: returns the name of a row of the column for messages.
 
     Raises:
         ContractError: text that is not UTF-8, or, unless the column is numeric, values whose digits the type lacks.
     """
     try:
-        column = decode(column)
-        if is_text(column.type):
-            column.validate(full=True)  # Arrow reads texts that are not UTF-8
+        column = _decoded(column)
         if pa.types.is_floating(column.type) and pa.types.is_floating(field.type):
             return column if column.type == field.type else pa.chunked_array([widen_floats(column).cast(field.type)])
         return column.cast(field.type, safe=not is_numeric)
     except pa.ArrowException as error:
-        if is_binary(column.type) or is_text(column.type):
+        kind = plain_type(column.type)
+        if kind is not None and is_text(kind):
+            wrong = next(iter(invalid_values(column, _decoded)), None)  # a dictionary may have values that no row has
+            place = path if wrong is None else row(wrong)
             raise ContractError(
-                f"{path}: column {field.name!r} is {column.type} and is not UTF-8 text",
+                f"{place}: column {field.name!r} is {column.type} and is not UTF-8 text",
                 "Write the column as UTF-8 text.",
             ) from error
         raise ContractError(
@@ -102,3 +108,10 @@ def as_common(column: pa.ChunkedArray, field: pa.Field, path: Path, *, is_numeri
             f"the common type of all files: {first_line(error)}",
             "Write the column with one type in every file. Text keeps every digit of an id or a category.",
         ) from error
+
+
+def _decoded(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    column = decode(column)
+    if is_text(column.type):
+        column.validate(full=True)  # Arrow reads texts that are not UTF-8
+    return column

@@ -468,10 +468,13 @@ NOT_UTF8 = pa.StringArray.from_buffers(1, pa.py_buffer(bytes(4) + b"\2\0\0\0"), 
     [
         (pa.array([[1], [2]]), r"a\.parquet: column 'c' is of type list<.*>, which is not a type of single values"),
         (pa.array([{"x": 1}]), r"a\.parquet: column 'c' is of type struct<.*>"),
-        (pa.array([b"\xff\xfe"]), r"a\.parquet: column 'c' is binary and is not UTF-8 text"),
-        (NOT_UTF8, r"a\.parquet: column 'c' is string and is not UTF-8 text"),
-        (NOT_UTF8.dictionary_encode(), r"a\.parquet: column 'c' is string and is not UTF-8 text"),
-        (NOT_UTF8.cast(pa.large_string()), r"a\.parquet: column 'c' is large_string and is not UTF-8 text"),
+        (pa.array([b"\xff\xfe"]), r"a\.parquet: row 1: column 'c' is binary and is not UTF-8 text"),
+        (NOT_UTF8, r"a\.parquet: row 1: column 'c' is string and is not UTF-8 text"),
+        (
+            NOT_UTF8.dictionary_encode(),
+            r"a\.parquet: row 1: column 'c' is dictionary<values=string.*> and is not UTF-8 text",
+        ),
+        (NOT_UTF8.cast(pa.large_string()), r"a\.parquet: row 1: column 'c' is large_string and is not UTF-8 text"),
     ],
 )
 def test_a_column_that_holds_no_single_values_is_named_with_its_file(
@@ -479,6 +482,16 @@ def test_a_column_that_holds_no_single_values_is_named_with_its_file(
 ) -> None:
     pq.write_table(pa.table({"c": columns}), tmp_path / "a.parquet")
     with pytest.raises(ContractError, match=message):
+        read([tmp_path / "a.parquet"], ["c"])
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_string()])
+def test_the_first_row_that_is_not_utf8_is_named(tmp_path: Path, kind: pa.DataType) -> None:
+    texts = [b"a", None, b"b"] * 5 + [b"caf\xe9", b"\xff"]
+    cells = pa.array(texts, pa.large_binary() if pa.types.is_large_string(kind) else pa.binary())
+    cells = cells if cells.type == kind else pa.Array.from_buffers(kind, len(cells), cells.buffers())
+    pq.write_table(pa.table({"c": cells}), tmp_path / "a.parquet")
+    with pytest.raises(ContractError, match=rf"a\.parquet: row 16: column 'c' is {kind} and is not UTF-8 text"):
         read([tmp_path / "a.parquet"], ["c"])
 
 

@@ -145,7 +145,8 @@ def test_a_type_without_single_values_is_refused_in_training_and_serving(tmp_pat
     kind = str(column.type.value_type if pa.types.is_dictionary(column.type) else column.type)[:4]
     with pytest.raises(ContractError) as caught:
         of_file(column, tmp_path)
-    assert f"{tmp_path / 'a.parquet'}: column 'c' is " in caught.value.cause
+    assert caught.value.cause.startswith(f"{tmp_path / 'a.parquet'}: ")
+    assert ": column 'c' is " in caught.value.cause
     assert kind in caught.value.cause
     for read in (of_request, of_caller):
         with pytest.raises((ContractError, RequestError), match="column 'c'"):
