@@ -16,7 +16,7 @@ from container.preprocessing.labels import Label, LabelMap
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from container.preprocessing.risk_tables import RiskTable, parse_risk_table
 from contracts import artifacts
-from contracts.errors import ContractError
+from contracts.errors import ContractError, one_line
 from contracts.input_files import read_as
 from contracts.numbers import Number
 from contracts.tabular_inputs import code_input, indicator_input, risk_inputs
@@ -162,7 +162,8 @@ class FittedPreprocessing(Rules):
         """Write preprocessing.json, feature_columns.txt, impute_dict and risk_table_map (.json and .pkl)."""
         folder.mkdir(parents=True, exist_ok=True)
         _write_json(folder / artifacts.PREPROCESSING, self.to_json())
-        (folder / artifacts.FEATURE_COLUMNS).write_text("".join(f"{name}\n" for name in self.feature_columns), "utf-8")
+        lines = "".join(f"{one_line(name)}\n" for name in self.feature_columns)
+        (folder / artifacts.FEATURE_COLUMNS).write_text(lines, "utf-8")
         tables = {column: table.to_json() for column, table in self.risk_tables.items()}
         for name, value in ((artifacts.IMPUTE_DICT, dict(self.imputation)), (artifacts.RISK_TABLE_MAP, tables)):
             _write_json(folder / f"{name}.json", value)

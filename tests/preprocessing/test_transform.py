@@ -173,6 +173,13 @@ def test_saved_rules_load_and_prepare_the_same(tmp_path: Path) -> None:
     assert (tmp_path / "model" / "feature_columns.txt").read_text() == "x\ny\nc\n"
 
 
+def test_the_file_of_feature_columns_has_one_line_per_input(tmp_path: Path) -> None:
+    found = table(60).rename_columns(["id", "text", "x\nx", "y\u2028y", "c", "label"])
+    preprocessor, _ = fit(tmp_path, found, settings(tab_field_list=["x\nx", "y\u2028y"]))
+    preprocessor.fitted.save(tmp_path / "model")
+    assert (tmp_path / "model" / "feature_columns.txt").read_text() == "x\\nx\ny\\u2028y\nc\n"
+
+
 def test_the_pickles_are_for_people_and_never_read(tmp_path: Path) -> None:
     preprocessor, _ = fit(tmp_path, table(60))
     preprocessor.fitted.save(tmp_path / "model")
