@@ -35,7 +35,7 @@ def chosen(tmp_path, caplog):
     return choose
 
 
-@pytest.mark.parametrize("family", ["albert", "xlnet"])
+@pytest.mark.parametrize("family", ["albert", "megatron-bert"])
 def test_the_preset_leaves_the_rates_of_layers_that_are_not_separate_and_says_why(chosen, family):
     hp, lines = chosen(PRETRAINED, family=family, facts=FACTS)
     assert (hp.layer_lr_decay, hp.pooling, hp.max_epochs) == (1, "mean", 2)

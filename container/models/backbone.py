@@ -144,8 +144,9 @@ def _read_config(folder: Path) -> PretrainedConfig:
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # families raise different types
+        reason = first_line(error.__cause__ or error)
         raise ContractError(
-            f"{folder}/config.json: not the configuration of a Hugging Face encoder: {first_line(error)}",
+            f"{folder}/config.json: not the configuration of a Hugging Face encoder: {reason}",
             "Give a folder with the model's config.json.",
         ) from error
     for name in _ATTENTION_DROPOUTS:
