@@ -75,9 +75,9 @@ def test_standard_scaling_is_that_of_the_training_inputs(tmp_path: Path, folds: 
     np.testing.assert_allclose(parameters.scale, inputs.std(0), rtol=1e-5)
 
 
-def test_a_constant_column_has_scale_one(tmp_path: Path) -> None:
+def test_a_constant_column_has_scale_0(tmp_path: Path) -> None:
     preprocessor, _ = fit(tmp_path, table(30, x=[0.1] * 30, y=[1e6] * 30))
-    assert preprocessor.fitted.numeric_transform.scale[:2] == (1.0, 1.0)
+    assert preprocessor.fitted.numeric_transform.scale[:2] == (0.0, 0.0)
 
 
 def quantile_transform(parameters: NumericTransformParameters, inputs: np.ndarray) -> np.ndarray:
