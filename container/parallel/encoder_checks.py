@@ -102,8 +102,11 @@ def _try_out(name: str, config: str) -> None:
         Path(folder, "config.json").write_text(config)
         command = [sys.executable, *start_command("container.models.try_out", folder, f"tokenizer: {name}")]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ended.returncode:
+    if ended.returncode == 1 and ended.stdout:
         raise ContractError(*json.loads(ended.stdout.splitlines()[-1]))
+    if ended.returncode:
+        reason = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
+        raise RuntimeError(f"tokenizer: the encoder {name!r} could not be tried out: {reason}")
 
 
 def warn_of_layer_settings(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegrees) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from container.models.blocks import flatten
 from container.models.build import build_classifier
+from container.parallel import encoder_checks
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.encoder_checks import EncoderShape, check_against_model, check_encoders, warn_of_layer_settings
 from contracts.errors import ContractError
@@ -278,3 +279,9 @@ def test_a_wrong_combination_ends_the_job_before_data_is_prepared(tmp_path, sett
     run_train(paths, expect=1)
     assert message in failure_line(paths)
     assert not paths.prepared.exists()
+
+
+def test_a_process_that_dies_while_it_tries_an_encoder_out_is_reported(monkeypatch):
+    monkeypatch.setattr("sys.executable", "false")
+    with pytest.raises(RuntimeError, match="the encoder 'mine' could not be tried out: exit code 1"):
+        encoder_checks._try_out("mine", "{}")
