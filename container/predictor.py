@@ -1,7 +1,9 @@
 """Predict the probabilities of raw records, with the same preprocessing as training."""
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -10,6 +12,7 @@ import numpy as np
 from container.data.records import RecordArrays, onnx_inputs
 from container.decision.decision import Decision
 from container.preprocessing.transform import Preprocessor
+from container.processes import available_cores
 from container.tables.channel_files import Origin
 from container.tables.records import records_to_table
 from contracts import artifacts
@@ -21,6 +24,8 @@ from contracts.text_fields import InputKeys, TextField, TextInputs
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 
 class RecordTooLongError(ContractError):
@@ -86,20 +91,22 @@ class Predictor:
                 values of a batch, and a record's score must not depend on other records.
             max_tokens: the most tokens of a record, and of a batch, including padding; they determine the memory of a
                 run. None = no limit.
-            threads: number of ONNX Runtime's threads; None = one per core.
+            threads: number of ONNX Runtime's threads, at most one per core; None = one per core.
 
         Raises:
-            ContractError: an artifact is missing or damaged, or the backend or variant is unknown.
+            ContractError: an artifact is missing or damaged, or an argument is unknown or out of range.
         """
         folder = Path(model_dir)
         if backend not in ("onnx", "torch"):
             raise ContractError(f"backend: {backend!r} is not known", "Use one of: onnx, torch.")
         if variant is not None and variant not in ONNX_VARIANTS:
             raise ContractError(f"variant: {variant!r} is not known", f"Use one of: {', '.join(ONNX_VARIANTS)}.")
-        if variant is not None and backend != "onnx":
-            raise ContractError(f"variant: {variant!r} needs ONNX Runtime", 'Use backend="onnx".')
-        if batch_size < 1:
-            raise ContractError(f"batch_size: is {batch_size}", "Use at least 1.")
+        for name, value in (("variant", variant), ("threads", threads)):
+            if value is not None and backend != "onnx":
+                raise ContractError(f"{name}: {value!r} needs ONNX Runtime", 'Use backend="onnx".')
+        for name, value in (("batch_size", batch_size), ("max_tokens", max_tokens), ("threads", threads)):
+            if value is not None and not (isinstance(value, Integral) and value >= 1):
+                raise ContractError(f"{name}: is {value!r}", "Use a whole number of at least 1.")
         preprocessor, decision = Preprocessor.load(folder), Decision.load(folder)
         keys = read_as(folder / artifacts.HYPERPARAMETERS, InputKeys, _FIX)
         texts = [keys.of(field.role) for field in preprocessor.fitted.text_fields]
@@ -259,7 +266,7 @@ class OnnxBackend:
             )
         options = onnxruntime.SessionOptions()
         if threads is not None:
-            options.intra_op_num_threads = threads
+            options.intra_op_num_threads = _at_most_cores(threads)
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's exceptions derive from Exception only
@@ -278,6 +285,15 @@ class OnnxBackend:
         inputs = onnx_inputs(self._texts, records, indices)
         feed = {name: value for name, value in inputs.items() if name in self._inputs}
         return np.asarray(self._session.run(["probabilities"], feed)[0])
+
+
+def _at_most_cores(threads: int) -> int:
+    """Return `threads`, but at most the number of cores: many more take all memory while the model is loaded."""
+    cores = available_cores()
+    if threads > cores:
+        text = "threads (SERVING_THREADS) is %d, but this machine has %d cores: the model uses %d"
+        logger.warning(text, threads, cores, cores)
+    return min(int(threads), cores)
 
 
 class TorchBackend:

@@ -1,7 +1,6 @@
 """Serve the model of a package: the Predictor, the package's calibration, the decision."""
 
 import itertools
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -12,7 +11,6 @@ import numpy as np
 
 from container.data.records import RecordArrays
 from container.predictor import Predictor, RecordTooLongError
-from container.processes import available_cores
 from container.serving.calibration import CalibrationMap
 from container.serving.capacity import sample_lines
 from container.serving.errors import RequestError
@@ -21,8 +19,6 @@ from container.serving.requests import Request
 from container.tables.channel_files import check_names, missing_column
 from contracts.errors import ContractError, one_line
 from contracts.serving import CALIBRATION, ServingSettings
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -99,7 +95,7 @@ class ServedModel:
             variant=settings.serving_onnx_variant,
             batch_size=settings.serving_batch_size,
             max_tokens=settings.serving_max_tokens,
-            threads=_threads(settings),
+            threads=settings.serving_threads,
         )
         declared = settings.serving_csv_columns
         if declared is not None:
@@ -194,12 +190,3 @@ class ServedModel:
         labels = [next(remaining) if is_valid else None for is_valid in valid.tolist()]
         errors = itertools.chain.from_iterable(part.errors for part in parts)
         return Prediction(every, labels, self.class_labels, dict(zip(np.flatnonzero(~valid).tolist(), errors)))
-
-
-def _threads(settings: ServingSettings) -> int | None:
-    """Return SERVING_THREADS, but at most the number of cores: with many more, the model does not load in time."""
-    threads, cores = settings.serving_threads, available_cores()
-    if threads is None or threads <= cores:
-        return threads
-    logger.warning("SERVING_THREADS is %d, but this machine has %d cores: the model uses %d", threads, cores, cores)
-    return cores

@@ -139,7 +139,7 @@ def test_a_model_uses_at_most_one_thread_per_core_and_says_so(trained_job, caplo
     model = ServedModel.load(trained_job.model, ServingSettings(serving_threads=1_024))
     assert model.feature_inputs  # keeps its threads alive
     assert len(os.listdir("/proc/self/task")) - before < 10
-    assert "SERVING_THREADS is 1024, but this machine has 3 cores: the model uses 3" in caplog.text
+    assert "threads (SERVING_THREADS) is 1024, but this machine has 3 cores: the model uses 3" in caplog.text
 
 
 # The parameters of a transform

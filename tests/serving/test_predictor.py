@@ -23,6 +23,18 @@ def test_an_unknown_backend_is_named_with_the_known_ones(tmp_path):
         Predictor.load(tmp_path, backend="tensorrt")
 
 
+@pytest.mark.parametrize("argument", ["batch_size", "max_tokens", "threads"])
+@pytest.mark.parametrize("value", [0, -1, "2", 2.5])
+def test_a_limit_that_is_no_positive_whole_number_is_named(tmp_path, argument, value):
+    with pytest.raises(ContractError, match=f"{argument}: is {value!r}"):
+        Predictor.load(tmp_path, **{argument: value})
+
+
+def test_threads_without_onnx_runtime_are_an_error_that_names_the_backend(tmp_path):
+    with pytest.raises(ContractError, match='(?s)threads: 2 needs.*backend="onnx"'):
+        Predictor.load(tmp_path, backend="torch", threads=2)
+
+
 def test_a_folder_that_is_no_model_folder_is_named(tmp_path):
     with pytest.raises(ContractError, match=str(tmp_path)):
         Predictor.load(tmp_path)
