@@ -53,9 +53,11 @@ class Explanation:
     problem: str | None = None
 
 
-def score(labels: np.ndarray, probabilities: np.ndarray) -> tuple[float | None, str | None]:
-    """Return the metric, or the reason why it is undefined. [N], [N, K]"""
-    computed = classification_metrics(labels, probabilities, [METRIC])
+def score(
+    labels: np.ndarray, probabilities: np.ndarray, class_labels: Sequence[int | str]
+) -> tuple[float | None, str | None]:
+    """Return the metric, or the reason why it is undefined. [N], [N, K], [K]"""
+    computed = classification_metrics(labels, probabilities, [METRIC], class_labels=class_labels)
     return computed.values[METRIC], computed.undefined.get(METRIC)
 
 

@@ -1,5 +1,6 @@
 """Measure the loss of quality of a variant of model.onnx."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,19 +49,29 @@ class VariantReport:
 
 
 def judge(
-    name: str, *, labels: np.ndarray, expected: np.ndarray, found: np.ndarray, num_bytes: int, seconds: float
+    name: str,
+    *,
+    labels: np.ndarray,
+    expected: np.ndarray,
+    found: np.ndarray,
+    class_labels: Sequence[int | str],
+    num_bytes: int,
+    seconds: float,
 ) -> VariantReport:
     """Compare a variant with its model, and keep it unless its AUROC falls by more than 0.002.
 
     Args:
         labels: class ids, all known. [N]
         expected, found: probabilities of the model and of the variant. [N, K] each
+        class_labels: names of the classes in the reason. [K]
     """
     report = VariantReport(name, False, num_bytes=num_bytes, records=len(labels), seconds=seconds)
     if not np.isfinite(found).all():
         return replace(report, reason="a probability is not a number")
     difference = np.abs(found - expected)
-    variant, model = (classification_metrics(labels, values, ["auroc"]) for values in (found, expected))
+    variant, model = (
+        classification_metrics(labels, values, ["auroc"], class_labels=class_labels) for values in (found, expected)
+    )
     auroc, before = variant.values["auroc"], model.values["auroc"]
     if auroc is None or before is None:
         reason = f"AUROC on val is undefined ({model.undefined['auroc']}), so that its loss cannot be judged"

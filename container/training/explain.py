@@ -133,7 +133,7 @@ class _Measured:
         stopped: Callable[[], bool],
     ) -> None:
         fitted = data.fitted
-        self._hp, self._companion = hp, companion
+        self._hp, self._companion, self._class_labels = hp, companion, fitted.class_labels
         self._model, self._val, self._device, self._stopped = model, val, device, stopped
         blank = records_to_table([dict.fromkeys(fitted.feature_inputs)])
         roles = [field.role for field in fitted.text_fields]
@@ -185,7 +185,7 @@ class _Measured:
             logits.append(self._logits(features, batch))
             seconds += encoded - began + passes * (time.perf_counter() - encoded)
         computed = time.perf_counter()
-        score(self._val.column("label").to_numpy()[rows], softmax(np.concatenate(logits)))
+        score(self._val.column("label").to_numpy()[rows], softmax(np.concatenate(logits)), self._class_labels)
         seconds += passes * (time.perf_counter() - computed)
         return seconds / len(rows)
 
@@ -253,7 +253,7 @@ class _Measured:
                     texts[index] = packed.texts[index].to(self._device)
             changed = replace(batch, texts=tuple(texts), tabular=tabular[positions])
             logits.append(self._logits(features, changed))
-        return score(self._labels, softmax(np.concatenate(logits)))
+        return score(self._labels, softmax(np.concatenate(logits)), self._class_labels)
 
     def importance(self, column: str, kind: str, base: float, *, seed: int) -> Importance:
         """Return the mean drop over the shuffles of `column`."""

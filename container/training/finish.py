@@ -65,7 +65,8 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         if trained.values:
             costs.update(measure_costs(folder, model, hp, val=val, decision=decision, companion=companion))
         expected = decision.probabilities(trained.logits["val"])
-        variants.extend(write_variants(folder, model, hp, val=val, expected=expected))
+        labels = data.prepared.fitted.class_labels
+        variants.extend(write_variants(folder, model, hp, val=val, expected=expected, class_labels=labels))
 
     files = export_model(
         job, model, data=data.prepared, samples=val, decision=decision, companion=companion, add=add_variants

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,13 @@ _BATCH = {"fused": 16, "int8": 1}
 
 
 def write_variants(
-    folder: Path, model: Network, hp: Hyperparameters, *, val: PreparedSplit, expected: np.ndarray
+    folder: Path,
+    model: Network,
+    hp: Hyperparameters,
+    *,
+    val: PreparedSplit,
+    expected: np.ndarray,
+    class_labels: Sequence[int | str],
 ) -> tuple[VariantReport, ...]:
     """Write each of hp.onnx_variants next to model.onnx in `folder`, unless its AUROC on val falls too far.
 
@@ -33,6 +40,7 @@ def write_variants(
 
     Args:
         expected: the model's probabilities of every val record. [len(val), K]
+        class_labels: names of the classes in messages. [K]
     """
     labels = val.column("label").to_numpy()
     sample = even_sample(labels, RECORDS, seed=hp.seed)
@@ -54,6 +62,7 @@ def write_variants(
                 labels=labels[sample],
                 expected=expected[sample],
                 found=probabilities,
+                class_labels=class_labels,
                 num_bytes=sum(part.stat().st_size for part in _files(path)),
                 seconds=time.perf_counter() - began,
             )

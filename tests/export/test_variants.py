@@ -125,7 +125,8 @@ PROBABILITIES = softmax(np.stack([np.zeros(200), np.where(LABELS, 2.0, 0.0) + np
 
 
 def judged(found: np.ndarray, labels: np.ndarray = LABELS) -> VariantReport:
-    return judge("int8", labels=labels, expected=PROBABILITIES, found=found, num_bytes=7, seconds=0.1)
+    given = {"expected": PROBABILITIES, "class_labels": ("no", "yes"), "num_bytes": 7, "seconds": 0.1}
+    return judge("int8", labels=labels, found=found, **given)
 
 
 def test_a_variant_is_kept_while_its_auroc_falls_by_less_than_0_002() -> None:
@@ -142,7 +143,8 @@ def test_a_variant_is_kept_while_its_auroc_falls_by_less_than_0_002() -> None:
 
 
 def test_a_variant_that_cannot_be_judged_is_not_kept() -> None:
-    assert "undefined" in judged(PROBABILITIES, np.ones(200, int)).reason
+    undefined = "AUROC on val is undefined (all 200 labelled records are of class yes)"
+    assert judged(PROBABILITIES, np.ones(200, int)).reason.startswith(undefined)
     broken = PROBABILITIES.copy()
     broken[3] = np.nan
     assert judged(broken).reason == "a probability is not a number"
@@ -168,7 +170,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory):
 def test_both_variants_are_written_measured_and_logged(prepared, caplog) -> None:
     root, model, hp, val, expected = prepared
     caplog.set_level(logging.INFO)
-    fused, int8 = write_variants(root, model, hp, val=val, expected=expected)
+    fused, int8 = write_variants(root, model, hp, val=val, expected=expected, class_labels=(0, 1))
     assert fused.written
     assert fused.max_difference < 1e-5
     assert fused.records == int8.records == len(val)
@@ -184,7 +186,7 @@ def test_a_variant_that_loses_too_much_leaves_no_file_and_the_log_says_why(prepa
     root, model, hp, val, expected = prepared
     labels = val.column("label").to_numpy()
     perfect = np.stack([1.0 - labels, labels], axis=1)  # what no variant of an untrained model reaches
-    fused, _ = write_variants(root, model, hp, val=val, expected=perfect)
+    fused, _ = write_variants(root, model, hp, val=val, expected=perfect, class_labels=(0, 1))
     assert not fused.written
     assert not (root / "model.fused.onnx").exists()
     assert "model.fused.onnx is not written: AUROC on val falls by" in caplog.text
@@ -200,7 +202,7 @@ def test_a_tool_that_fails_costs_the_variant_and_not_the_job(prepared, monkeypat
         raise KeyError("no such node")
 
     monkeypatch.setitem(module.WRITERS, "fused", fail)
-    fused, _ = write_variants(root, model, hp, val=val, expected=expected)
+    fused, _ = write_variants(root, model, hp, val=val, expected=expected, class_labels=(0, 1))
     assert fused == VariantReport("fused", False, reason="KeyError: 'no such node'")
     assert "model.fused.onnx is not written: KeyError: 'no such node'" in caplog.text
 
@@ -213,7 +215,7 @@ def test_a_variant_that_gains_nothing_is_a_note_without_the_name_of_an_exception
 
     caplog.set_level("INFO")
     monkeypatch.setitem(module.WRITERS, "fused", refuse)
-    fused, _ = write_variants(root, model, hp, val=val, expected=expected)
+    fused, _ = write_variants(root, model, hp, val=val, expected=expected, class_labels=(0, 1))
     assert fused == VariantReport("fused", False, reason="nothing in this graph can be fused", possible=False)
     assert [r.levelname for r in caplog.records if "nothing in this graph" in r.getMessage()] == ["INFO"]
 

@@ -271,9 +271,15 @@ def test_a_job_that_is_asked_to_stop_gives_the_explanation_up(by_price: Made) ->
     assert found.problem == "the job was requested to stop"
 
 
-@pytest.mark.parametrize(("label", "problem"), [(1, "all 30 labelled records"), (None, "no val record has a label")])
-def test_a_val_without_both_classes_says_so(tmp_path: Path, label: int | None, problem: str) -> None:
-    paths = write_job(tmp_path, overrides=NO_DROPOUT, frames={"val": table(30, seed=1).assign(label=label)})
+@pytest.mark.parametrize(
+    ("label", "problem"),
+    [("yes", "all 30 labelled records are of class yes"), (None, "no val record has a label")],
+)
+def test_a_val_without_both_classes_says_so(tmp_path: Path, label: str | None, problem: str) -> None:
+    named = {split: table(60, seed=seed) for seed, split in enumerate(("train", "test"))}
+    frames = {split: frame.assign(label=frame.label.map({0: "no", 1: "yes"})) for split, frame in named.items()}
+    frames["val"] = table(30, seed=1).assign(label=label)
+    paths = write_job(tmp_path, overrides=NO_DROPOUT, frames=frames)
     hp = load_hyperparameters(paths)
     data = prepare_data(paths, hp)
     made = Made(hp, build_model(hp, data).eval(), data, PreparedSplit(data.split("val"), ["text"]))
