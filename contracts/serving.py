@@ -7,6 +7,7 @@ from pydantic import Field
 from contracts.step_contract import Names, StepSettings
 
 PORT = 8080
+VARIABLE_PREFIX = "SERVING_"  # of each setting of the server
 PORT_VARIABLE = "SAGEMAKER_BIND_TO_PORT"  # set where several containers share an endpoint
 CSV, JSON, JSON_LINES, PARQUET = "text/csv", "application/json", "application/jsonlines", "application/x-parquet"
 # Accepted media types, with the name that the format has here.

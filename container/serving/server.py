@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,7 +27,8 @@ from container.serving.connections import (
 )
 from container.serving.model_process import MORE_THREADS, STOP_SIGNALS, ModelProcess
 from contracts.errors import ContractError
-from contracts.serving import PORT_VARIABLE, ServingSettings
+from contracts.serving import PORT_VARIABLE, VARIABLE_PREFIX, ServingSettings
+from contracts.spelling import did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
     began = time.monotonic()
     try:
         settings = ServingSettings.from_environment(os.environ)
+        _warn_about_unknown_settings(os.environ)
         process = ModelProcess(model, timeout=settings.serving_timeout_seconds)
         application = Application(process, settings)
         sockets: dict[int, Any] = {}
@@ -88,6 +91,13 @@ def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
     _drain(server, process, sockets, settings.serving_grace_seconds)
     logger.info("stopped; %s", application.summary())
     return FAILED if failed else STOPPED
+
+
+def _warn_about_unknown_settings(environment: Mapping[str, str]) -> None:
+    known = ServingSettings.variables()
+    for name in sorted(environment):
+        if name.startswith(VARIABLE_PREFIX) and name not in known:
+            logger.warning("environment variable %s: is not a setting of the server%s", name, did_you_mean(name, known))
 
 
 def _open(

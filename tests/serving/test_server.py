@@ -707,16 +707,28 @@ def test_a_call_that_takes_too_long_ends_its_wait_and_the_next_call_runs():
 
 
 @pytest.mark.slow
-def test_a_server_without_a_model_ends_with_1_and_says_what_is_missing(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "container", "serve", "--root", str(tmp_path), "--port", "0"],
+def serve_without_a_model(root, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "container", "serve", "--root", str(root), "--port", "0"],
         cwd=REPOSITORY,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=60,
     )
+
+
+def test_a_server_without_a_model_ends_with_1_and_says_what_is_missing(tmp_path):
+    done = serve_without_a_model(tmp_path)
     assert done.returncode == 1
     assert str(tmp_path / "model") in done.stdout
+
+
+def test_a_misspelled_setting_is_a_warning_with_the_right_name(tmp_path):
+    log = serve_without_a_model(tmp_path, SERVING_MAX_BYTE="5", SERVING_MAX_BYTES="6").stdout
+    warning = "environment variable SERVING_MAX_BYTE: is not a setting of the server; did you mean 'SERVING_MAX_BYTES'?"
+    assert warning in log
+    assert log.count("is not a setting") == 1
 
 
 @pytest.mark.slow
