@@ -123,12 +123,13 @@ def analyze(
         uncalibrated: probabilities by split before calibration and prior correction, if any. [N, K] each
 
     Returns:
-        The analyses and the best-F1 threshold, which is None for more than two classes, or if val has no ranking.
+        The analyses and the best-F1 threshold, which is the one in use if both decide val alike. It is None for more
+        than two classes, or if val has no ranking.
     """
     ranked = {name: _rank(split) for name, split in splits.items()}
     chosen = None
     if len(class_labels) == 2 and ranked.get("val"):
-        chosen = best_f1_threshold(ranked["val"][1])
+        chosen = _best_f1_threshold(splits["val"], ranked["val"][1], in_use=threshold)
     weights = np.ones(len(class_labels)) if class_weights is None else np.asarray(class_weights, float)
     analyses = {
         name: _analyze_split(
@@ -174,6 +175,15 @@ def _confusion_without_zeros(analysis: SplitAnalysis) -> dict[str, dict[str, int
     for i, j in np.argwhere(analysis.confusion):
         found[labels[i]][labels[j]] = int(analysis.confusion[i, j])
     return found
+
+
+def _best_f1_threshold(val: SplitPredictions, ranking: Ranking, *, in_use: float) -> float:
+    """Return the threshold with the best F1 on val: the one in use, if both make the same decisions there.
+
+    A job with decision_threshold best_f1 chooses it from 32-bit scores, so that it differs in the last digits.
+    """
+    best, scores = best_f1_threshold(ranking), val.probabilities[val.labels >= 0, 1]
+    return in_use if np.array_equal(scores >= best, scores >= in_use) else best
 
 
 def _problem(split: SplitPredictions) -> str | None:

@@ -7,6 +7,8 @@ import pytest
 from matplotlib.image import imread
 from sklearn import metrics as sk
 
+from container.decision.decision import Decision
+from container.evaluation.choose_threshold import choose_threshold
 from container.evaluation.curves import (
     auroc,
     auroc_interval,
@@ -23,6 +25,7 @@ from container.evaluation.curves import (
 from container.evaluation.evaluate import write_evaluation
 from container.evaluation.reliability import calibrate
 from contracts.consistency import METRICS
+from contracts.threshold_targets import parse_threshold
 from testing.evaluations import evaluation, history, split, two_splits
 
 
@@ -139,6 +142,17 @@ def test_the_best_f1_threshold_is_chosen_on_val_and_applied_to_test(tmp_path):
     assert [row["threshold"] for row in metrics["thresholds"]["val"] if row["threshold"] != chosen] == pytest.approx(
         np.arange(0.1, 1, 0.1)
     )
+
+
+def test_a_threshold_in_use_with_the_decisions_of_the_best_f1_threshold_is_listed_once(tmp_path):
+    made = two_splits()
+    val = made.splits["val"]
+    scores = val.probabilities[:, 1].astype(np.float32).astype(float)  # as a job that chooses it
+    in_use = choose_threshold(parse_threshold("best_f1"), val.labels == 1, scores)
+    metrics = write_evaluation(tmp_path, replace(made, decision=Decision(threshold=in_use)))
+    assert metrics["best_f1_threshold"]["threshold"] == in_use.value
+    assert len(metrics["thresholds"]["test"]) == 10
+    assert (tmp_path / "report.html").read_text().count("in use, best F1 on val") == 2
 
 
 def test_more_classes_get_a_confusion_matrix_and_scores_for_each(tmp_path):
