@@ -279,8 +279,11 @@ def _as_drawn(values: Range | Choices, value: Any) -> list[Any]:
         return [json.dumps(each) for each in values if each == value][:1]
     if value is None or not values.low <= value <= values.high:
         return []
-    steps = (value - values.low) / values.step if values.step else 0.0
-    return [value] if abs(steps - round(steps)) < 1e-8 else []
+    if not values.step:
+        return [value]
+    steps = (value - values.low) / values.step
+    on_grid = min(values.low + round(steps) * values.step, values.high)  # as Optuna rounds: 0.1 + 2 * 0.1 is not 0.3
+    return [type(value)(on_grid)] if abs(steps - round(steps)) < 1e-8 else []
 
 
 def _suggest(trial: Trial, name: str, values: Range | Choices) -> None:

@@ -56,6 +56,14 @@ def test_the_first_trial_has_the_settings_of_the_job_that_are_in_the_space(tmp_p
     assert first["batch_size"] in (4, 8, 12, 16)
 
 
+def test_a_setting_of_the_job_at_a_step_of_the_range_is_the_value_that_other_trials_draw(tmp_path):
+    study = opened(tmp_path, dropout=0.3, tuning={"space": {"dropout": {"low": 0.1, "high": 0.5, "step": 0.1}}})
+    tried = set()
+    while not study.is_exhausted:
+        tried.add(round(finished(study, 0.5)["dropout"], 6))
+    assert tried == {0.1, 0.2, 0.3, 0.4, 0.5}
+
+
 def test_another_encoder_under_the_same_name_is_another_search(tmp_path):
     encoder = tmp_path / "encoder"
     encoder.mkdir()
