@@ -211,11 +211,11 @@ class Search:
         while self._running:
             self._wait()
         values = {self._hp.seed: best.value}
-        values |= {seed: self._study.notes.get(folder) for seed, folder in folders.items() if seed != self._hp.seed}
+        values |= {seed: self._study.notes[folder] for seed, folder in folders.items() if folder in self._study.notes}
         trained = list(itertools.takewhile(lambda each: values[each] is not None, values))
         combined = {each: folders[each] for each in trained} if kind != "best" and len(trained) > 1 else {}
         candidates = values
-        if kind != "best" and len(values) > 1 and not combined:  # the runs of the other seeds are no jobs of their own
+        if kind != "best" and not combined:  # the runs of the other seeds are no jobs of their own
             logger.warning(
                 "final_model: %s needs the network of a second seed, which has no result; using the best trial", kind
             )

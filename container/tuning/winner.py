@@ -64,7 +64,7 @@ def install_winner(
     Returns:
         `best`, or `earlier` if it is as good, or if it combines networks and `best` should, but seeds of it failed.
     """
-    incomplete = earlier is not None and earlier["combined"] and not best["combined"] and len(best["seeds"]) > 1
+    incomplete = earlier is not None and earlier["combined"] and not best["combined"]
     if earlier is not None and (incomplete or _order(study, earlier) <= _order(study, best)):
         best = earlier
     else:

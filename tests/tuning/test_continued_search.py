@@ -156,6 +156,24 @@ def test_the_network_of_a_search_without_time_for_seeds_joins_those_that_are_tra
     assert not (paths.checkpoints / CHECKPOINT).exists()
 
 
+def test_a_seed_without_time_is_no_seed_that_failed(tmp_path, values):
+    values += [0.6]
+    paths, _ = searched(tmp_path, trials=1, max_hours=1.5)
+    summary = json.loads((paths.output_data / "tuning" / "summary.json").read_text())
+    assert summary["winner"]["seeds"] == {"42": 0.6}
+
+
+def test_combined_networks_stay_if_a_better_trial_leaves_no_time_for_its_seeds(tmp_path, values):
+    values += [0.7, 0.6]
+    searched(tmp_path, trials=1, final_model="average")
+    values += [0.8, RuntimeError("killed")]
+    with pytest.raises(RuntimeError):
+        searched(tmp_path, trials=2, final_model="average")
+    paths, hp = searched(tmp_path, trials=2, final_model="average", max_hours=3.5)
+    assert members(paths).keys() == {"seed-42", "seed-43"}
+    assert hp.ensemble == 2
+
+
 def test_networks_of_a_better_trial_replace_those_that_the_search_has_combined(tmp_path, values):
     values += [0.6, 0.7, 0.65]
     searched(tmp_path, trials=2, final_model="average")
