@@ -181,3 +181,8 @@ def choices(hp: Hyperparameters, facts: DataFacts | None = None) -> Iterator[Cho
             yield Choice(rule.setting, rule.value, rule.case.words, rule.case is not UNKNOWN_SIZE)
         elif (found := rule.value(facts)) is not None:
             yield Choice(rule.setting, *found)
+
+
+def chosen_by_data(hp: Hyperparameters) -> set[str]:
+    """Return the settings that the preset of `hp` chooses by facts of the data."""
+    return {rule.setting for rule in RULES if rule.needs_data and hp.preset in rule.presets}

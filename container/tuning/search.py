@@ -69,7 +69,7 @@ def search(
             shutil.rmtree(folder, ignore_errors=True)
     earlier = read_winner(paths, hp)
     shares = Shares.of(hp, num_gpus=num_gpus)
-    study = TuningStudy(paths, hp, num_workers=shares.num_workers)
+    study = TuningStudy(paths, hp, num_workers=shares.num_workers, given=given.values)
     try:
         with Search(paths, hp, given, study=study, shares=shares, stop=stop) as running:
             running.run_trials()

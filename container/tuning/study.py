@@ -8,7 +8,7 @@ import os
 import sqlite3
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from contracts.errors import ContractError, first_line, shown
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import read_object
 from contracts.paths import JobPaths
+from contracts.presets import chosen_by_data
 from contracts.tuning import Choices, Range
 from contracts.tuning_space import (
     is_whole,
@@ -51,6 +52,7 @@ _RUNGS = (9, 3)  # parts of the validations of the longest trial
 # Beside the settings with the scopes prepare and train, trials depend on these.
 _LENGTH = ("batch_size", "accumulate_grad_batches", "max_epochs", "val_check_interval", "early_stop_patience")
 _MESH = ("tp_size", "pp_size", "branch_size", "gradient_compression")  # the first three divide the global batch
+_REPLACED = "settings that you set, so that the preset does not choose them by the data"
 
 
 class TuningStudy:
@@ -61,19 +63,20 @@ class TuningStudy:
 
     Args:
         num_workers: processes of each trial, which determine its global batch.
+        given: the settings that the user set; the preset of `hp` chooses the others for each trial.
 
     Attributes:
         validations: of the longest trial, or None, as in `most_validations`; they decide when a trial may end early.
     """
 
-    def __init__(self, paths: JobPaths, hp: Hyperparameters, *, num_workers: int) -> None:
+    def __init__(self, paths: JobPaths, hp: Hyperparameters, *, num_workers: int, given: Container[str] = ()) -> None:
         self._hp = hp
         self._space = space_of(hp)
         self.validations = most_validations(hp, hp.model_fields_set, None)
         folder = paths.tuning
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-        _check_identity(folder / _IDENTITY, _identity(paths, hp, num_workers=num_workers))
+        _check_identity(folder / _IDENTITY, _identity(paths, hp, num_workers=num_workers, given=given))
         self._file, self._backup, self._identity_file = folder / _FILE, folder / _BACKUP, folder / _IDENTITY
         if not self._file.is_file() and not self._backup.is_file():
             self._create(folder)
@@ -298,7 +301,7 @@ def _suggest(trial: Trial, name: str, values: Range | Choices) -> None:
         trial.suggest_float(name, float(values.low), float(values.high), step=values.step, log=log)
 
 
-def _identity(paths: JobPaths, hp: Hyperparameters, *, num_workers: int) -> dict[str, Any]:
+def _identity(paths: JobPaths, hp: Hyperparameters, *, num_workers: int, given: Container[str]) -> dict[str, Any]:
     """Return what must not change in a search, by name: the metric, the space, the other settings and the data."""
     space, settings = space_of(hp), trial_settings(hp, {})
     names = {*hp.names_of("prepare", "train"), *_LENGTH, *_MESH} - {*space, "early_stop_metric"}
@@ -310,6 +313,7 @@ def _identity(paths: JobPaths, hp: Hyperparameters, *, num_workers: int) -> dict
             for name, each in space.items()
         },
         **{name: settings[name] for name in names if name in settings},
+        _REPLACED: sorted(name for name in names & chosen_by_data(hp) if name in given),
         "strategy": hp.strategy if hp.strategy in ("tp", "pp", "branch") else "data parallel",
         **{
             f"the encoder {name}": [_digest(path) for path in encoder_files(folder)]
@@ -355,7 +359,7 @@ def _check_identity(file: Path, current: Mapping[str, Any]) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text_atomically(file, json.dumps(content, indent=1))
         return
-    saved = read_object(file, _START_OVER)
+    saved = {_REPLACED: content[_REPLACED], **read_object(file, _START_OVER)}  # an earlier version did not save it
     changed = sorted(name for name in {**saved, **content} if saved.get(name) != content.get(name))
     if changed:
         name, *others = changed

@@ -11,6 +11,7 @@ from container.log_once import log_once
 from container.tuning.search import search
 from container.tuning.study import TuningStudy
 from container.workers import StopHandler
+from contracts.errors import ContractError
 from contracts.hyperparameter_files import choose_settings, read_settings
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
@@ -88,7 +89,8 @@ def pruned(trained, monkeypatch):
 
 def last_validations(root):
     paths = JobPaths(root)
-    study = TuningStudy(paths, choose_settings(read_settings(paths)).hp, num_workers=1)
+    given = read_settings(paths)
+    study = TuningStudy(paths, choose_settings(given).hp, num_workers=1, given=given.values)
     return [max(trial.intermediate_values) for trial in study.trials]
 
 
@@ -112,6 +114,24 @@ def test_a_search_that_goes_on_ends_its_trials_after_the_same_validations(tmp_pa
     searched(tmp_path, RATES, **{**pruned, "trials": 1})
     searched(tmp_path, RATES, **pruned)
     assert last_validations(tmp_path) == [12, 4]
+
+
+@pytest.mark.parametrize(("name", "value"), [("max_epochs", 3), ("batch_size", 32)])
+def test_a_setting_that_the_preset_chose_by_the_data_is_another_search(tmp_path, trained, name, value):
+    searched(tmp_path, RATES, batch_size=None)
+    with pytest.raises(ContractError) as refused:  # as before the data is known, and the default
+        searched(tmp_path, RATES, trials=3, **{"batch_size": None, name: value})
+    assert refused.value.cause.startswith("settings that you set, so that the preset does not choose them by the data")
+    assert f"began with [], this run has ['{name}']" in refused.value.cause
+
+
+def test_a_search_of_an_earlier_version_has_what_the_user_sets_now(tmp_path, trained):
+    searched(tmp_path, RATES)
+    file = tmp_path / "checkpoints" / "tuning" / "search.json"
+    identity = json.loads(file.read_text())
+    file.write_text(json.dumps({name: value for name, value in identity.items() if "that you set" not in name}))
+    searched(tmp_path, RATES, trials=3)
+    assert len(trained) == 4  # three trials, and a seed
 
 
 def test_a_value_of_the_preset_that_contradicts_other_trials_is_chosen_for_a_trial_that_it_fits(tmp_path, trained):
