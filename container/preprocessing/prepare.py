@@ -7,7 +7,7 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,14 +51,16 @@ def prepare_data(
     *,
     contents: Mapping[Path, str] | None = None,
     on_inputs: Callable[[], None] = lambda: None,
-    keep_others: bool = False,
+    keep_others: int = 0,
+    in_use: Collection[Path] = (),
 ) -> PreparedData:
     """Return the job's data, prepared under `paths.prepared`, or prepared there before from the same inputs.
 
     Args:
         contents: known hashes of the content of data files, which replace their times.
         on_inputs: called when the files, their columns and the encoders are found, before rows are read.
-        keep_others: do not remove data that was prepared with other settings.
+        keep_others: number of folders of data for other settings to keep, those that were used last.
+        in_use: folders to keep beside them.
 
     Raises:
         ContractError: invalid input, with its file, column and row.
@@ -81,9 +83,12 @@ def prepare_data(
         if not reused:
             with atomic_folder(folder, temporary=paths.prepared / f"{UNFINISHED}{folder.name}") as temporary:
                 _prepare(temporary, paths, hp, columns, files=files, sources=sources)
-        for other in paths.prepared.iterdir():
-            if not keep_others and other != folder and _is_ours(other) and (other / MARKER).is_file():
-                shutil.rmtree(other)
+        (folder / MARKER).touch()  # used last
+        complete = [each for each in paths.prepared.iterdir() if _is_ours(each) and (each / MARKER).is_file()]
+        others = [each for each in complete if each != folder and each not in in_use]
+        others.sort(key=lambda other: (other / MARKER).stat().st_mtime_ns, reverse=True)
+        for other in others[keep_others:]:
+            shutil.rmtree(other)
     prepared = replace(open_prepared(folder), reused=reused)
     rows = ", ".join(f"{split} {count}" for split, count in prepared.rows.items())
     action = f"{'found prepared' if reused else 'prepared'} in {time.monotonic() - started:.1f} s"

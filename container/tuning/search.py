@@ -16,6 +16,7 @@ from tqdm import tqdm
 from container.decision.val_labels import check_val_labels
 from container.preflight import choose_trial_settings
 from container.preprocessing.prepare import prepare_data
+from container.preprocessing.prepared import PreparedData
 from container.timeline import Timeline, duration
 from container.training.checkpoint_files import clear_checkpoints
 from container.training.state import LOSS, TrainingState
@@ -24,7 +25,7 @@ from container.tuning.results import write_results
 from container.tuning.study import TuningStudy, check_metric
 from container.tuning.time_limit import TimeLimit
 from container.tuning.trial_workers import Running, Shares, TrialRun, remove_run, validations
-from container.tuning.winner import install_winner, read_winner, remove_runs
+from container.tuning.winner import install_winner, read_winner, remove_runs, trial_folder
 from container.workers import StopHandler, StoppedBeforeTraining
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import GivenSettings, parse_hyperparameters
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 _POLL = 0.1  # seconds
 _SECONDS = "seconds"  # of a trial, as its attribute
 _FACTS = "facts"  # of the data, as a note of the study
+_OTHER_DATA = 10  # settings whose prepared data stays: a range of a setting would fill the disk
 
 
 def search(
@@ -184,12 +186,12 @@ class Search:
         assert best is not None
         changes = self._study.settings(best)
         kind, first = self._tuning.final_model, self.settings(changes)
-        folders = {self._hp.seed: _trial_folder(best.number)}
+        folders = {self._hp.seed: trial_folder(best.number)}
         started: list[str] = []
         for i in range(1, self._tuning.final_seeds):
             seed = (self._hp.seed + i) % SEEDS
             prefix = "" if kind == "best" else f"{kind}-"
-            folders[seed] = f"{prefix}seed-{seed}-of-{_trial_folder(best.number)}"
+            folders[seed] = f"{prefix}seed-{seed}-of-{trial_folder(best.number)}"
             if folders[seed] in self._study.notes and (kind == "best" or self._study.notes[folders[seed]] is not None):
                 continue  # a seed that failed has another chance if its network is needed
             if not self._time.allows(first.max_epochs, seeds=False):
@@ -259,7 +261,7 @@ class Search:
         try:
             self.settings(changes)
             is_valid = True
-            self._start(self._paths.tuning / _trial_folder(trial.number), changes, timeline=timeline, trial=trial)
+            self._start(self._paths.tuning / trial_folder(trial.number), changes, timeline=timeline, trial=trial)
         except ContractError as error:
             if is_valid and not self._has_data:
                 raise
@@ -270,7 +272,7 @@ class Search:
         """Raise the error of settings that an earlier trial has trained with: it has another cause than the draw."""
         trained = self._study.trained
         if trained is not None:
-            prepare_data(self._paths, self.settings(self._study.settings(trained)), keep_others=True)
+            self._prepare(self.settings(self._study.settings(trained)))
 
     def _start(
         self,
@@ -286,7 +288,7 @@ class Search:
         slot = min(set(range(self._shares.parallel)) - {running.run.slot for running in self._running})
         self._add_spare(slot)
         with self._stop.interrupting():
-            prepared = prepare_data(self._paths, data_of or self.settings(changes), keep_others=True)
+            prepared = self._prepare(data_of or self.settings(changes))
         val_classes = prepared.summary["splits"]["val"]["classes"]
         if not self._has_data:
             facts = DataFacts.read(prepared.summary)
@@ -302,9 +304,14 @@ class Search:
         # A process that was killed may have reported the last value without deciding about the trial: it counts again.
         reported = 0 if trial is None else max(0, len(self._study.trials[trial.number].intermediate_values) - 1)
         spent = 0.0 if trial is None else trial.user_attrs.get(_SECONDS, 0.0)
-        self._running.append(Running(run, folder, hp, trial, reported, spent))
+        self._running.append(Running(run, folder, hp, trial, reported, spent, prepared.folder))
         if self._study.finished + len(self._running) < self._tuning.trials + self._tuning.final_seeds - 1:
             self._add_spare(slot)
+
+    def _prepare(self, hp: Hyperparameters) -> PreparedData:
+        """Prepare the data of a run, or find it; the data of other settings may serve later runs."""
+        in_use = [running.data for running in self._running]
+        return prepare_data(self._paths, hp, keep_others=_OTHER_DATA, in_use=in_use)
 
     def _add_spare(self, slot: int) -> None:
         """Start the workers of the slot's next run, if they have not been started."""
@@ -387,10 +394,6 @@ class Search:
         best = self._study.best
         running = [each.folder.name for each in self._running]
         for trial in self._study.trials:
-            folder = _trial_folder(trial.number)
+            folder = trial_folder(trial.number)
             if trial.state.is_finished() and folder not in running and (best is None or trial.number != best.number):
                 remove_run(self._paths.tuning / folder)
-
-
-def _trial_folder(number: int) -> str:
-    return f"trial-{number:04d}"

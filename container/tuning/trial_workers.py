@@ -191,6 +191,7 @@ class Running:
     Attributes:
         reported: validations that the study has.
         spent: seconds of the earlier processes that ran the trial.
+        data: the folder of its prepared data.
     """
 
     run: TrialRun
@@ -199,6 +200,7 @@ class Running:
     trial: "Trial | None"
     reported: int
     spent: float = 0.0
+    data: Path = Path()
     since: float = field(default_factory=time.monotonic)
     state: dict[str, Any] = field(default_factory=dict)
     pruned: bool = False

@@ -101,6 +101,11 @@ def _shown(paths: JobPaths, best: Mapping[str, Any]) -> dict[str, str]:
     return members or {best["folder"]: best["folder"]}
 
 
+def trial_folder(number: int) -> str:
+    """Return the name of the folder of a trial."""
+    return f"trial-{number:04d}"
+
+
 def remove_runs(paths: JobPaths) -> None:
     """Remove the checkpoints of every trial and seed that is not installed."""
     for folder in paths.tuning.glob(_RUNS):

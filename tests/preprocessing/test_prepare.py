@@ -164,6 +164,16 @@ def test_a_setting_that_matters_is_prepared_anew_and_the_old_is_removed(paths: J
     assert second.split("train").is_file()
 
 
+def test_of_the_data_of_other_settings_those_used_last_and_those_in_use_are_kept(paths: JobPaths) -> None:
+    again, running, _, last = (
+        prepare_data(paths, settings(tokenizer="tiny", max_sen_len=length), keep_others=9).folder
+        for length in (11, 12, 13, 14)
+    )
+    prepare_data(paths, settings(tokenizer="tiny", max_sen_len=11), keep_others=9)
+    new = prepare_data(paths, settings(tokenizer="tiny", max_sen_len=15), keep_others=2, in_use=[running]).folder
+    assert {path for path in paths.prepared.iterdir() if path.is_dir()} == {running, again, last, new}
+
+
 def test_only_prepared_data_is_removed_from_its_folder(paths: JobPaths, tmp_path: Path) -> None:
     (tmp_path / "linked").mkdir()
     kept = [paths.prepared / name for name in ("mine", "tmp-mine", "0123456789abcdef0123")]

@@ -8,6 +8,7 @@ import pytest
 
 import container.tuning.search as module
 from container.log_once import log_once
+from container.preprocessing.prepare import prepare_data
 from container.tuning.search import search
 from container.tuning.study import TuningStudy
 from container.workers import StopHandler
@@ -161,3 +162,24 @@ def test_a_search_that_was_interrupted_after_its_trials_keeps_what_the_preset_ch
         folder.rmdir()
     monkeypatch.setattr(module, "prepare_data", None)
     assert searched(tmp_path, RATES) == first
+
+
+def test_a_search_keeps_the_prepared_data_of_ten_other_settings(tmp_path, trained):
+    searched(tmp_path, {"smooth_factor": {"low": 0.0, "high": 1.0}}, trials=14, final_seeds=1)
+    assert len({hp.smooth_factor for hp in trained}) == 14
+    assert len(list(JobPaths(tmp_path).prepared.iterdir())) == 12  # a lock, the last one, and ten others
+
+
+def test_the_data_of_running_trials_is_in_use(tmp_path, trained, monkeypatch):
+    in_use = []
+
+    def recorded(*arguments, **options):
+        prepared = prepare_data(*arguments, **options)
+        in_use.append((prepared.folder, list(options["in_use"])))
+        return prepared
+
+    monkeypatch.setattr(module, "prepare_data", recorded)
+    tuning = {"trials": 2, "final_seeds": 1, "parallel": 2, "space": {"smooth_factor": {"low": 0.0, "high": 1.0}}}
+    searched(tmp_path, {}, tuning=tuning)
+    (first, before), (_, then) = in_use
+    assert (before, then) == ([], [first])
