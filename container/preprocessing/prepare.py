@@ -88,7 +88,8 @@ def prepare_data(
         others = [each for each in complete if each != folder and each not in in_use]
         others.sort(key=lambda other: (other / MARKER).stat().st_mtime_ns, reverse=True)
         for other in others[keep_others:]:
-            shutil.rmtree(other)
+            removed = other.with_name(f"{UNFINISHED}{other.name}")  # of which the next run removes the rest
+            shutil.rmtree(other.rename(removed))
     prepared = replace(open_prepared(folder), reused=reused)
     rows = ", ".join(f"{split} {count}" for split, count in prepared.rows.items())
     action = f"{'found prepared' if reused else 'prepared'} in {time.monotonic() - started:.1f} s"

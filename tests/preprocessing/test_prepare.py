@@ -174,6 +174,22 @@ def test_of_the_data_of_other_settings_those_used_last_and_those_in_use_are_kept
     assert {path for path in paths.prepared.iterdir() if path.is_dir()} == {running, again, last, new}
 
 
+def test_data_whose_removal_was_interrupted_is_prepared_anew(paths: JobPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(folder: Path, **_: bool) -> None:
+        if (folder / "train.arrow").is_file():
+            (folder / "train.arrow").unlink()
+            raise KeyboardInterrupt
+
+    prepare(paths)
+    with monkeypatch.context() as patch:
+        patch.setattr("container.preprocessing.prepare.shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(paths, max_sen_len=11)
+    again = prepare(paths)
+    assert not again.reused
+    assert {path.name for path in paths.prepared.iterdir()} == {".lock", again.folder.name}
+
+
 def test_only_prepared_data_is_removed_from_its_folder(paths: JobPaths, tmp_path: Path) -> None:
     (tmp_path / "linked").mkdir()
     kept = [paths.prepared / name for name in ("mine", "tmp-mine", "0123456789abcdef0123")]
