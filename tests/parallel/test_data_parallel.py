@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import container.parallel.parallelize as parallelize_module
 from container.models.build import EncoderConfigOnly, build_classifier
+from container.parallel import sharding
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.execution import DirectExecution
 from container.parallel.layer_wrapping import compile_layers, encoder_layers_of
@@ -146,9 +148,10 @@ def units(encoder: str, **settings: Any) -> list[str]:
 
 
 def keeps_shards_outside(encoder: str, **settings: Any) -> bool:
-    module = execution_of(encoder, **settings).module
-    states = [unit._get_fsdp_state() for unit in module.modules() if isinstance(unit, FSDPModule)]
-    return all(isinstance(group.offload_policy, CPUOffloadPolicy) for s in states for group in s._fsdp_param_groups)
+    with mock.patch.object(sharding, "fully_shard", wraps=sharding.fully_shard) as fully_shard:
+        execution_of(encoder, **settings)
+    policies = [call.kwargs["offload_policy"] for call in fully_shard.call_args_list]
+    return len(policies) > 0 and all(isinstance(policy, CPUOffloadPolicy) for policy in policies)
 
 
 def replica_settings(encoder: str, **settings: Any) -> dict[str, Any]:

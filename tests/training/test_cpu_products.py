@@ -25,7 +25,7 @@ def in_a_process_of_its_own(script: str, **variables: str) -> str:
         torch.manual_seed(0)
 
         def operations(function):
-            with torch.profiler.profile() as profile:
+            with torch.profiler.profile(acc_events=True) as profile:
                 result = function()
             return result, {event.name for event in profile.events()}
     """
