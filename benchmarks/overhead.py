@@ -141,6 +141,7 @@ def trainer_step(model: Classifier, hp: Hyperparameters, *, folder: Path, steps:
         Job(JobPaths(folder), hp, Scratch(folder), folder),
         run,
         splits={"train": no_records, "val": no_records},
+        class_labels=range(hp.num_classes),
         class_weights=[1.0] * hp.num_classes,
         schedule=ValidationSchedule(steps * run.batch_plan.global_batch, steps, 1, 1.0),
         progress=Progress(reports=True, total_steps=steps, max_epochs=1, step=0, tensorboard=folder / "tensorboard"),

@@ -36,7 +36,6 @@ class RecordTooLongError(ContractError):
 # 1.1, 572 to 608 ms at 1.05 and 1, and 917 ms padded to the longest of 32.
 _MOST_PADDING = 1.1
 _SUM_TOLERANCE = 1e-3
-_FIX = "Use a model folder that one job wrote completely."
 
 
 class Backend(Protocol):
@@ -108,7 +107,7 @@ class Predictor:
             if value is not None and not (isinstance(value, Integral) and value >= 1):
                 raise ContractError(f"{name}: is {value!r}", "Use a whole number of at least 1.")
         preprocessor, decision = Preprocessor.load(folder), Decision.load(folder)
-        keys = read_as(folder / artifacts.HYPERPARAMETERS, InputKeys, _FIX)
+        keys = read_as(folder / artifacts.HYPERPARAMETERS, InputKeys, artifacts.MODEL_FIX)
         texts = [keys.of(field.role) for field in preprocessor.fitted.text_fields]
         if backend == "onnx":
             loaded: Backend = OnnxBackend(folder, texts, variant=variant, threads=threads)
@@ -198,7 +197,7 @@ class Predictor:
             raise ContractError(
                 f"{folder / artifacts.DECISION}: has a threshold, but {artifacts.PREPROCESSING} has "
                 f"{len(self.class_labels)} class_labels",
-                _FIX,
+                artifacts.MODEL_FIX,
             )
         fitted = self._preprocessor.fitted
         record = dict.fromkeys(self.feature_inputs) | {field.column: "a" for field in fitted.text_fields}
@@ -211,7 +210,7 @@ class Predictor:
             raise ContractError(
                 f"{folder}: the model cannot compute a record that {artifacts.PREPROCESSING} describes: "
                 f"{first_line(error)}",
-                _FIX,
+                artifacts.MODEL_FIX,
             ) from error
 
     def _batches(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> Iterator[list[int]]:
@@ -278,7 +277,7 @@ class OnnxBackend:
             raise ContractError(
                 f"{folder / artifacts.HYPERPARAMETERS}: names the text inputs {', '.join(named)}, but {path.name} has "
                 f"the inputs {', '.join(missing)}",
-                _FIX,
+                artifacts.MODEL_FIX,
             )
 
     def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:

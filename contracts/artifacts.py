@@ -17,6 +17,11 @@ PREPROCESSING = "preprocessing.json"
 DECISION = "decision.json"  # how logits become probabilities and a class
 COMPANION = "companion.onnx"  # part of model.onnx; beside model.pth for PyTorch
 
+MODEL_FIX = (
+    "Name a complete model/ folder of one training job (unpack model.tar.gz), and use the version of this project that "
+    "wrote it."
+)
+
 # The files that serving reads, in addition to tokenizer/ and the extra files of the ONNX graph.
 SERVING_FILES = (
     MODEL_ONNX,

@@ -15,7 +15,6 @@ from contracts.input_files import read_as
 from contracts.numbers import Number
 
 FORMAT_VERSION = 2
-_FIX = "Pass the complete model/ folder of a training job, to the version of this project that wrote it."
 _UNCHANGED = Temperature()
 Share = Annotated[float, Field(gt=0, lt=1)]
 
@@ -136,7 +135,7 @@ class Decision:
         Raises:
             ContractError: the file is missing, is not JSON, or does not have the declared content.
         """
-        content = read_as(folder / artifacts.DECISION, _File, _FIX)
+        content = read_as(folder / artifacts.DECISION, _File, artifacts.MODEL_FIX)
         fit = content.calibration
         return cls(
             method=fit.method,

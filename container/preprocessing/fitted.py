@@ -22,8 +22,6 @@ from contracts.numbers import Number
 from contracts.tabular_inputs import code_input, indicator_input, risk_inputs
 from contracts.text_fields import TextField
 
-LOAD_FIX = "Name a model/ folder that a job wrote completely, and use the version of this project that wrote it."
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
@@ -177,16 +175,18 @@ class FittedPreprocessing(Rules):
             ContractError: a file is missing, is not JSON, does not have the declared content or lacks a column that
                 preprocessing.json names.
         """
-        rules = read_as(folder / artifacts.PREPROCESSING, Rules, LOAD_FIX)
+        rules = read_as(folder / artifacts.PREPROCESSING, Rules, artifacts.MODEL_FIX)
         paths = [folder / f"{name}.json" for name in (artifacts.IMPUTE_DICT, artifacts.RISK_TABLE_MAP)]
-        imputation = read_as(paths[0], dict[str, Number], LOAD_FIX)
-        tables = read_as(paths[1], dict[str, Any], LOAD_FIX)
+        imputation = read_as(paths[0], dict[str, Number], artifacts.MODEL_FIX)
+        tables = read_as(paths[1], dict[str, Any], artifacts.MODEL_FIX)
         for path, columns, given in zip(
             paths, (rules.numeric_columns, rules.categorical_columns), (imputation, tables)
         ):
             for column in columns:
                 if column not in given:
-                    raise ContractError(f"{path}: has no column {column!r}, which preprocessing.json names", LOAD_FIX)
+                    raise ContractError(
+                        f"{path}: has no column {column!r}, which preprocessing.json names", artifacts.MODEL_FIX
+                    )
         num_values = 1 if rules.is_binary else len(rules.class_labels)
         return cls(
             **{name.name: getattr(rules, name.name) for name in fields(Rules)},

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from container.preprocessing.fingerprint import tokenizer_digest
-from container.preprocessing.fitted import LOAD_FIX, FittedPreprocessing
+from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.imputation import impute
 from container.preprocessing.labels import UNLABELLED
 from container.preprocessing.risk_tables import FoldedRisks, category_codes
@@ -18,7 +18,7 @@ from container.tables.values import check_single_values, numbers, plain_array, t
 from container.text.chunk_tokenizer import ChunkTokenizer
 from container.text.encoder_config import check_positions, read_config
 from container.text.tokenization import TextCounts, TextProcessor
-from contracts.artifacts import PREPROCESSING, tokenizer_folder
+from contracts.artifacts import MODEL_FIX, PREPROCESSING, tokenizer_folder
 from contracts.errors import ContractError, RowErrors
 
 
@@ -79,11 +79,11 @@ class Preprocessor:
             encoder = folder / tokenizer_folder(text.role)
             processors[text.role] = TextProcessor(text, ChunkTokenizer.from_folder(encoder))
             if tokenizer_digest(encoder) != fitted.tokenizer_digests.get(text.role):
-                raise ContractError(f"{encoder}: its files are not those whose hash {rules} contains", LOAD_FIX)
+                raise ContractError(f"{encoder}: its files are not those whose hash {rules} contains", MODEL_FIX)
             try:
                 check_positions(read_config(encoder), text.max_sen_len)
             except ContractError as error:
-                raise ContractError(f"{rules}: {error.cause}", LOAD_FIX) from None
+                raise ContractError(f"{rules}: {error.cause}", MODEL_FIX) from None
         return cls(fitted, processors)
 
     def transform(

@@ -51,6 +51,7 @@ class Trainer:
     Args:
         run: the new or resumed run.
         splits: train and val.
+        class_labels: names of the classes in messages. [K]
         class_weights: weight of each class in the loss. [K]
         profiler: stepped with the optimizer.
     """
@@ -61,6 +62,7 @@ class Trainer:
         run: TrainingRun,
         *,
         splits: Mapping[str, PreparedSplit],
+        class_labels: Sequence[int | str],
         class_weights: list[float],
         schedule: ValidationSchedule,
         progress: Progress,
@@ -74,7 +76,7 @@ class Trainer:
         self._ranks = run.execution.ranks
         self._train, self._val = splits["train"], splits["val"]
         self._val_labels = self._val.column("label").to_numpy()
-        self._class_weights = class_weights
+        self._class_labels, self._class_weights = class_labels, class_weights
         self._schedule = schedule
         self._progress = progress
         self._profiler = profiler
@@ -283,7 +285,10 @@ class Trainer:
                 between_batches=lambda: raise_if_stopped(self._ranks, self._stop),
             )
         names = dict.fromkeys([*self._hp.metric_choices, self._early.metric.removeprefix("val/")])
-        metrics = classification_metrics(self._val_labels, softmax(logits), [name for name in names if name != "loss"])
+        names.pop("loss", None)
+        metrics = classification_metrics(
+            self._val_labels, softmax(logits), list(names), class_labels=self._class_labels
+        )
         values: dict[str, float | None] = {
             "val/loss": weighted_log_loss(logits, self._val_labels, self._class_weights),
             **{f"val/{name}": value for name, value in metrics.values.items()},

@@ -168,6 +168,7 @@ def _train(
         job,
         run,
         splits=data.splits,
+        class_labels=data.prepared.fitted.class_labels,
         class_weights=data.class_weights,
         schedule=schedule,
         progress=progress,

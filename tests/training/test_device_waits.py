@@ -92,6 +92,7 @@ def trainer(encoder: str, model_class: str, **settings: Any) -> tuple[Trainer, P
         SimpleNamespace(hp=hp),
         run,
         splits={"train": val, "val": val},
+        class_labels=(0, 1),
         class_weights=[1.0, 2.0],
         schedule=ValidationSchedule(100, 25, 1, 1.0),
         progress=SimpleNamespace(step=lambda **_: None),

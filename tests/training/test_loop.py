@@ -39,6 +39,7 @@ def reported_losses(losses: list[float], norms: list[float], *, every: int) -> l
         SimpleNamespace(hp=hyperparameters(log_every_n_steps=every)),
         run,
         splits={"train": split, "val": split},
+        class_labels=(0, 1),
         class_weights=[1.0, 1.0],
         schedule=ValidationSchedule(100, 25, 1, 1.0),
         progress=SimpleNamespace(step=lambda **_: None, report=lambda *_: {}),

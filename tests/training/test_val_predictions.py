@@ -16,7 +16,7 @@ from container.training.precision import float32_products
 from container.training.predict import predict_split
 from container.training.stop import StopFlag
 from contracts.hyperparameter_files import load_hyperparameters
-from testing.jobs import ONE_LAYER, write_job
+from testing.jobs import ONE_LAYER, table, write_job
 
 ROWS = {"train": 40, "val": 16, "test": 12}
 
@@ -26,6 +26,15 @@ def group():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+def job_under(root, overrides, **frames):
+    """Lay a job out and prepare its data."""
+    settings = {"encoder_config": ONE_LAYER, **overrides}
+    paths = write_job(root, overrides=settings, rows=tuple(ROWS.values()), frames=frames)
+    hp = load_hyperparameters(paths)
+    job = Job(paths, hp, Scratch(root), prepare_data(paths, hp).folder)
+    return job, build_mesh(ParallelDegrees.resolve(hp, 1))
 
 
 @pytest.fixture
@@ -40,10 +49,7 @@ def run(tmp_path, monkeypatch):
             return predict_split(execution, split, **options)
 
         monkeypatch.setattr(train, "predict_split", recorded)
-        paths = write_job(tmp_path, overrides={"encoder_config": ONE_LAYER, **overrides}, rows=tuple(ROWS.values()))
-        hp = load_hyperparameters(paths)
-        job = Job(paths, hp, Scratch(paths.root), prepare_data(paths, hp).folder)
-        ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
+        job, ranks = job_under(tmp_path, overrides)
         done = train.train_and_predict(job, ranks, data=JobData.open(job), stop=StopFlag())
         return done.logits, [name for size in predicted for name in ROWS if ROWS[name] == size]
 
@@ -78,12 +84,16 @@ def test_a_trial_and_a_job_train_with_tf32_and_predict_without(tmp_path, monkeyp
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # as in a worker
     monkeypatch.setattr(Trainer, "train", noted("train", Trainer.train))
     monkeypatch.setattr(train, "predict_split", noted("predict", predict_split))
-    settings = {"encoder_config": ONE_LAYER, "tf32": True, "max_epochs": 1}
-    paths = write_job(tmp_path, overrides=settings, rows=tuple(ROWS.values()))
-    hp = load_hyperparameters(paths)
-    job = Job(paths, hp, Scratch(paths.root), prepare_data(paths, hp).folder)
-    ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
+    job, ranks = job_under(tmp_path, {"tf32": True, "max_epochs": 1})
     for run_job in (train.train_only, train.train_and_predict):
         run_job(job, ranks, data=JobData.open(job), stop=StopFlag())
     training = ("train", "high", True)
     assert found == [training, training, *[("predict", "highest", False)] * 2]
+
+
+def test_the_log_of_a_validation_names_the_only_class_of_val(tmp_path, caplog):
+    frames = {split: table(count, seed=0).replace({"label": {0: 1, 1: 2}}) for split, count in ROWS.items()}
+    frames["val"]["label"] = 1
+    job, ranks = job_under(tmp_path, {"max_epochs": 1}, **frames)
+    train.train_only(job, ranks, data=JobData.open(job), stop=StopFlag())
+    assert "val/auroc is undefined: all 16 labelled records are of class 1" in caplog.text
