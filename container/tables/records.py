@@ -80,7 +80,10 @@ def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 
     empty = [index for index, row in enumerate(rows if columns else ()) if row.keys().isdisjoint(columns)]
     if empty:
         raise ContractError.of_rows(
-            {index: f"record {first + index + 1}: has no column of the model" for index in empty},
+            {
+                index: f"record {first + index + 1}: has no column of the model, only {shown([*rows[index]])}"
+                for index in empty
+            },
             f"Pass a value, or null, for at least one of {', '.join(map(repr, columns))}.",
         )
     return pa.table({name: _column([row.get(name) for row in rows]) for name in names})

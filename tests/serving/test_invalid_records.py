@@ -62,7 +62,8 @@ JSON_VALUES = {
     '{"c": [1, 2]}': "record {n}: column 'c' contains a list, not a single value",
     "[1]": "record {n}: ['1'] is not an object",
     "null": "record {n}: None is not an object",
-    "{}": "record {n}: has no column of the model",
+    "{}": "record {n}: has no column of the model, only []",
+    '{"instances": [], "parameters": {}}': "record {n}: has no column of the model, only ['instances', 'parameters']",
     '{"x": 1, "\\ud800": 1}': "records: the column name '\\ud800' has a lone surrogate, which is not a character",
     f'{{"text": "{LONG}"}}': TOO_LONG,
 }
