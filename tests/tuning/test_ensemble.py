@@ -577,7 +577,8 @@ def test_the_curves_of_the_winner_of_a_search_are_in_the_output(tmp_path, monkey
     assert (paths.tensorboard / name / "events").read_text() == "of the winner"
     assert not curves.exists()
     monkeypatch.setattr(winner, "_order", lambda _, run: -run["trial"])  # another trial is better
-    install_winner(paths, None, {"folder": "trial-0004", "combined": {}, "trial": 4, "seeds": {}}, earlier=best)
+    better = {"folder": "trial-0004", "combined": {"8": "trial-0004"} if combined else {}, "trial": 4, "seeds": {}}
+    install_winner(paths, None, better, earlier=best)
     assert not (paths.tensorboard / name).exists()
 
 
