@@ -706,7 +706,6 @@ def test_a_call_that_takes_too_long_ends_its_wait_and_the_next_call_runs():
         turns.run(lambda: 1 / 0, 60)
 
 
-@pytest.mark.slow
 def serve_without_a_model(root, **environment):
     return subprocess.run(
         [sys.executable, "-m", "container", "serve", "--root", str(root), "--port", "0"],
@@ -718,12 +717,14 @@ def serve_without_a_model(root, **environment):
     )
 
 
+@pytest.mark.slow
 def test_a_server_without_a_model_ends_with_1_and_says_what_is_missing(tmp_path):
     done = serve_without_a_model(tmp_path)
     assert done.returncode == 1
     assert str(tmp_path / "model") in done.stdout
 
 
+@pytest.mark.slow
 def test_a_misspelled_setting_is_a_warning_with_the_right_name(tmp_path):
     log = serve_without_a_model(tmp_path, SERVING_MAX_BYTE="5", SERVING_MAX_BYTES="6").stdout
     warning = "environment variable SERVING_MAX_BYTE: is not a setting of the server; did you mean 'SERVING_MAX_BYTES'?"
