@@ -35,6 +35,12 @@ def test_threads_without_onnx_runtime_are_an_error_that_names_the_backend(tmp_pa
         Predictor.load(tmp_path, backend="torch", threads=2)
 
 
+def test_a_folder_with_a_packed_model_is_to_be_unpacked(tmp_path):
+    (tmp_path / "model.tar.gz").touch()
+    with pytest.raises(ContractError, match="unpack model.tar.gz"):
+        Predictor.load(tmp_path)
+
+
 def test_a_folder_that_is_no_model_folder_is_named(tmp_path):
     with pytest.raises(ContractError, match=str(tmp_path)):
         Predictor.load(tmp_path)
