@@ -73,7 +73,7 @@ def settings(name: str) -> dict[str, dict[str, Any]]:
         values |= {"label_name": "Rating", "tab_field_list": [], "cat_field_list": [], **classes}
         # About the square roots of the "balanced" weights, so that frequent ratings still count more than rare ones.
         values |= {"class_weights": [2.24, 1.7, 1.29, 0.95, 0.6], "lr": 2e-4, "max_epochs": 3}
-        values |= {"early_stop_metric": "val/f1_score", "bf16": False}  # as in docs/benchmarks.md
+        values |= {"early_stop_metric": "val/f1_score", "bf16": False}  # as in benchmarks/log.md
         # One text: the title and the review.
         values |= {"model_class": "bert", "text_name": TITLE_AND_TEXT}
         for name_of_two in ("primary_text_name", "secondary_text_name", "share_encoder", "secondary_max_sen_len"):
