@@ -87,3 +87,10 @@ def test_torch_has_the_hashes_of_its_builds_and_a_cpu_image_takes_the_cpu_build(
 def test_only_the_cuda_file_has_cuda_libraries():
     assert not [name for name in locked("image.txt") if name.startswith(("nvidia-", "cuda-", "triton"))]
     assert "nvidia-nccl-cu13" in locked("cuda.txt")
+
+
+def test_the_page_of_licences_has_every_package_of_the_image():
+    rows = re.findall(r"^\| ([\w.-]+) \| (\d[\w.+]*) \| .+ \|$", (FOLDER / "LICENSES.md").read_text(), re.MULTILINE)
+    assert {normal(name): version for name, version in rows} == {
+        name: version for name, (version, _) in locked("image.txt").items()
+    }
