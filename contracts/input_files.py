@@ -104,7 +104,7 @@ def read_json(path: Path, fix: str) -> Any:
         raise ContractError(f"{escaped(path)}: cannot be read: it does not exist", fix)
     check_file(path)
     try:
-        return parse_json(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_bytes())
     except OSError as error:
         raise _unreadable(path, error) from error
     except ValueError as error:

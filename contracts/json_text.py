@@ -64,13 +64,17 @@ class InterruptibleDecoder(JsonDecoder):
         return super().raw_decode(s, idx)
 
 
-def parse_json(text: str) -> Any:
-    """Return the content of a setting or a file.
+def parse_json(text: str | bytes) -> Any:
+    """Return the content of a setting, or of a file's bytes, which may begin with a byte order mark.
+
+    PowerShell and .NET write such marks, in UTF-8 and UTF-16.
 
     Raises:
         ValueError: not JSON, a key that occurs twice, nesting or an integer beyond the limits, a lone surrogate.
     """
-    content = JsonDecoder().decode(text)
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text))
+    content = JsonDecoder().decode(text.removeprefix("\ufeff"))
     _check(content, _MOST_LEVELS)
     return content
 

@@ -55,7 +55,7 @@ def _read_mapping(path: Path, key: str) -> dict[str, Any]:
         raise ContractError(f"{key}: {path} does not exist", "Name a YAML or JSON file; docs/pipeline.md has examples.")
     kind = "JSON" if path.suffix == ".json" else "YAML"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()
         content = parse_json(text) if kind == "JSON" else yaml.load(text, Loader=_Loader)
         _size(content, {})
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:

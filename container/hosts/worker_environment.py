@@ -7,6 +7,7 @@ from typing import Any
 from container.hosts.topology import Topology
 from container.processes import available_cores
 from contracts.hyperparameters import Hyperparameters
+from contracts.json_text import parse_json
 from contracts.paths import JobPaths
 
 
@@ -41,4 +42,4 @@ def sm_variables(paths: JobPaths, hp: Hyperparameters, topology: Topology, *, nu
 
 
 def _content(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.is_file() else {}
+    return parse_json(path.read_bytes()) if path.is_file() else {}

@@ -12,6 +12,7 @@ from typing import Any
 
 from contracts.data_and_model import ENCODER_SIZES
 from contracts.errors import ContractError, shown
+from contracts.input_files import read_object
 from contracts.spelling import did_you_mean
 
 # Their position ids begin after the padding id, so the position table is longer than the longest chunk.
@@ -154,14 +155,7 @@ def check_positions(config: Mapping[str, Any], max_sen_len: int, *, setting: str
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Return config.json of an encoder's folder; raise ContractError if it is not a JSON object."""
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ContractError(f"tokenizer: {path} cannot be read: {error}", "Copy the encoder's files again.") from None
-    if not isinstance(config, dict):
-        raise ContractError(f"tokenizer: {path} is not a JSON object", "Copy the encoder's files again.")
-    return config
+    return read_object(folder / "config.json", "Copy the encoder's files again.")
 
 
 def config_value(config: Mapping[str, Any], name: str) -> Any:

@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-import shutil
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,7 +84,7 @@ def write_encoder_files(source: EncoderSource, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for pattern in ("config.json", *_TOKENIZER_FILES):
         for path in source.folder.glob(pattern):
-            shutil.copyfile(path, target / path.name)
+            (target / path.name).write_bytes(path.read_bytes().removeprefix(BOM_UTF8))  # transformers refuses the mark
     tokenizer = target / "tokenizer.json"
     if not tokenizer.is_file():
         try:

@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import sys
+from codecs import BOM_UTF8
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -206,7 +207,7 @@ def read_payloads(path: Path, size: int, *, most: int | None, blank: bool = Fals
     payload, length = Payload(1, []), 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            record = line.removesuffix(b"\n").removesuffix(b"\r")
+            record = line.removeprefix(BOM_UTF8 if number == 1 else b"").removesuffix(b"\n").removesuffix(b"\r")
             if not record.strip() and not blank:
                 continue
             if len(record) + 1 > size:

@@ -63,6 +63,22 @@ def test_a_file_that_holds_no_object_is_an_error_with_its_path_and_a_fix(
     assert caught.value.fix
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("name", READERS)
+def test_a_byte_order_mark_changes_nothing(tmp_path: Path, name: str, encoding: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    def read(encoding: str) -> object:
+        path.write_text('{"caf\u00e9": 1}', encoding=encoding)
+        try:
+            return READERS[name](tmp_path)
+        except ContractError as error:
+            return error.cause
+
+    assert read(encoding) == read("utf-8")
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

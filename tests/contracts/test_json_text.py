@@ -35,6 +35,10 @@ def test_a_surrogate_pair_is_a_character():
     assert parse_json(r'["\ud83d\ude00"]') == ["😀"]
 
 
+def test_a_setting_may_begin_with_a_byte_order_mark():
+    assert cast_value("encoder_config", '\ufeff{"hidden_size": 8}') == {"hidden_size": 8}
+
+
 @pytest.mark.parametrize(("text", "cause"), REFUSED)
 @pytest.mark.parametrize("name", ["hyperparameters.json", "impute_dict.json", "pipeline.json", "signature"])
 def test_a_file_names_the_cause_and_itself(tmp_path, name, text, cause):

@@ -99,6 +99,14 @@ def test_a_carriage_return_does_not_end_a_record(tmp_path):
     assert payload.lines == [b'"a\rb",1', b"c\r"]
 
 
+def test_a_byte_order_mark_is_no_part_of_a_record(tmp_path):
+    (tmp_path / "file").write_text('{"a": "\ufeff"}\n\ufeff\n', encoding="utf-8-sig")
+    (payload,) = read_payloads(tmp_path / "file", 100, most=None)
+    filters = Filters.of(BatchScore(input_filter="$.a"))
+    assert filters.request_line(payload.lines[0]) == '"\ufeff"'.encode()
+    assert payload.lines[1] == "\ufeff".encode(), "only the file's first characters are a mark"
+
+
 def test_a_record_beyond_a_payload_is_named(tmp_path):
     with pytest.raises(_Failed, match="line 2: 'bbbbbb' has more than 6 bytes"):
         payloads(tmp_path, "aa\nbbbbbb\n", 6)

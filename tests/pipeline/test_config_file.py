@@ -1,6 +1,7 @@
 """A configuration that a later step or the service would refuse is refused when it is read, with its key and a fix."""
 
 import copy
+import json
 from typing import Any, get_args
 
 import pytest
@@ -39,7 +40,7 @@ def settings(step, **values):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"name: \xff", "cannot be read as YAML in UTF-8: 'utf-8' codec"),
+        (b"name: \xff", "cannot be read as YAML in UTF-8: unacceptable character #x00ff: invalid start byte"),
         (b"- a\n- b", "contains a list, not a mapping"),
         (b"name: a\nname: b", "the key 'name' occurs twice"),
         (b"a: {b: 1, b: 2}", "the key 'b' occurs twice"),
@@ -56,6 +57,15 @@ def test_a_file_that_is_not_one_plain_mapping_is_refused(tmp_path, text, words):
         check(tmp_path, text)
     assert words in raised.value.cause
     assert raised.value.fix
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("name", ["pipeline.json", "pipeline.yaml"])
+def test_a_byte_order_mark_changes_nothing(tmp_path, name, encoding):
+    text = json.dumps({**CONFIG, "hyperparameters": {"label_name": "catégorie"}}, ensure_ascii=False)
+    (tmp_path / "plain.json").write_text(text)
+    (tmp_path / name).write_text(text, encoding=encoding)
+    assert load_config(tmp_path / name) == load_config(tmp_path / "plain.json")
 
 
 def test_labels_that_yaml_1_1_reads_as_other_types_are_texts():

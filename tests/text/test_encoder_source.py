@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from container.text import encoder_source
 from container.text.chunk_tokenizer import ChunkTokenizer
-from container.text.encoder_config import SHAPE_KEYS, check_positions, run_transformers, with_overrides
+from container.text.encoder_config import SHAPE_KEYS, check_positions, read_config, run_transformers, with_overrides
 from container.text.encoder_source import EncoderSource, resolve_encoder, write_encoder_files
 from container.text.vocabulary import learn_vocabulary
 from contracts.errors import ContractError
@@ -74,6 +74,19 @@ def test_an_encoder_is_found_in_the_pretrained_channel(paths: JobPaths, learned:
 def test_a_channel_that_is_one_encoder_is_that_encoder(paths: JobPaths, learned: Path, name: str) -> None:
     make_encoder(paths.pretrained, learned)
     assert resolve_encoder(name, paths).folder == paths.pretrained
+
+
+def test_files_of_an_encoder_may_begin_with_a_byte_order_mark(paths: JobPaths, learned: Path, tmp_path: Path) -> None:
+    from transformers import AutoConfig
+
+    folder = make_encoder(paths.pretrained / "bert", learned)
+    for path in folder.glob("*.json"):
+        path.write_text(path.read_text("utf-8"), "utf-8-sig")
+    write_encoder_files(resolve_encoder("bert", paths), tmp_path / "copied")
+    assert read_config(folder) == read_config(learned)
+    loaded = [AutoConfig.from_pretrained(each).to_diff_dict() for each in (tmp_path / "copied", learned)]
+    assert loaded[0] == loaded[1]
+    assert isinstance(Tokenizer.from_file(str(tmp_path / "copied" / "tokenizer.json")), Tokenizer), "it is read"
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "tokenizer.json"])
