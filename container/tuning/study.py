@@ -10,6 +10,8 @@ import warnings
 import zlib
 from collections.abc import Container, Mapping
 from contextlib import closing
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,9 +214,10 @@ class TuningStudy:
 
     def settings(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
         """Return the values that a trial changes, by hyperparameter."""
+        spaces = ((name, self._space[name], value) for name, value in trial.params.items())
         return {
-            name: value if isinstance(self._space[name], Range) else json.loads(value)
-            for name, value in trial.params.items()
+            name: _exact(values, value) if isinstance(values, Range) else json.loads(value)
+            for name, values, value in spaces
         }
 
     def finish(self, trial: Trial, state: TrialState, *, value: float | None = None, **facts: Any) -> None:
@@ -273,7 +276,9 @@ def _rungs(most: int | None) -> set[int]:
 
 
 def _storage(path: Path) -> RDBStorage:
-    return RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
+    # A path in the URL would be decoded: instead of a?b, it would open a. Any thread may use a connection of the pool.
+    connect = partial(sqlite3.connect, path, timeout=60, check_same_thread=False)
+    return RDBStorage(f"sqlite:///{_FILE}", engine_kwargs={"creator": connect})
 
 
 def _as_drawn(values: Range | Choices, value: Any) -> list[Any]:
@@ -287,6 +292,14 @@ def _as_drawn(values: Range | Choices, value: Any) -> list[Any]:
     steps = (value - values.low) / values.step
     on_grid = min(values.low + round(steps) * values.step, values.high)  # as Optuna rounds: 0.1 + 2 * 0.1 is not 0.3
     return [type(value)(on_grid)] if abs(steps - round(steps)) < 1e-8 else []
+
+
+def _exact(values: Range, value: Any) -> Any:
+    """Return a value at a step of a range as it is written in decimals: 0.3 for 0.1 + 2 * 0.1."""
+    if not values.step:
+        return value
+    steps = round((value - values.low) / values.step)
+    return type(value)(Decimal(repr(values.low)) + steps * Decimal(repr(values.step)))
 
 
 def _suggest(trial: Trial, name: str, values: Range | Choices) -> None:

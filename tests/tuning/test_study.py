@@ -12,6 +12,7 @@ from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from testing.jobs import write_job
 
+ODD_NAMES = ["a?b", "a%20b", "a#b", "[x]", "a'b\"c", "a b", "é", "{x}", "$HOME", "a\\b", "*", "a:b", "a;b&c"]
 SPACE = {
     "lr": {"low": 1e-4, "high": 1e-2, "scale": "log"},
     "batch_size": {"low": 4, "high": 16, "step": 4},
@@ -60,8 +61,19 @@ def test_a_setting_of_the_job_at_a_step_of_the_range_is_the_value_that_other_tri
     study = opened(tmp_path, dropout=0.3, tuning={"space": {"dropout": {"low": 0.1, "high": 0.5, "step": 0.1}}})
     tried = set()
     while not study.is_exhausted:
-        tried.add(round(finished(study, 0.5)["dropout"], 6))
+        tried.add(finished(study, 0.5)["dropout"])
     assert tried == {0.1, 0.2, 0.3, 0.4, 0.5}
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_the_search_is_in_its_folder_whatever_the_name_of_the_folder(tmp_path, name):
+    root = tmp_path / name / "job"
+    study = opened(root)
+    finished(study, 0.5)
+    assert len(opened(root).trials) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    study._backup.replace(study._file)
+    assert len(opened(root).trials) == 1
 
 
 def test_another_encoder_under_the_same_name_is_another_search(tmp_path):
