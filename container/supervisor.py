@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -23,11 +23,10 @@ from typing import Any
 
 from container.decision.val_labels import check_val_labels
 from container.failure import Failure, clear_failure, write_failure
-from container.hosts.channels import sharded_channels
+from container.hosts.channels import check_channels
 from container.hosts.control import FAILED as HOST_FAILED
 from container.hosts.control import STOP as HOST_STOPS
 from container.hosts.control import Control, HostTrouble
-from container.hosts.gather import gather_channels
 from container.hosts.gpus import count_gpus
 from container.hosts.topology import Topology
 from container.hosts.worker_environment import sm_variables
@@ -150,7 +149,7 @@ def _train(
     choose = partial(choose_job_settings, paths, given, hosts=topology.size, num_gpus=num_gpus)
     hp = choose()
     kind: JobKind = "whole"
-    sharded = sharded_channels(paths, topology)
+    check_channels(paths, topology)
     if hp.tuning is not None:
         from container.tuning.search import search  # imports Optuna, which few jobs need
 
@@ -160,22 +159,19 @@ def _train(
     num_workers = processes_per_host(hp, num_gpus=num_gpus)
     check_before_preparing(paths, hp, hosts=topology.size, per_host=num_workers)
     timeline.mark("read contracts")
-    _meet_hosts(control, hp, num_workers, sharded)
+    _meet_hosts(control, hp, num_workers)
     if topology.size > 1:
         timeline.mark("meet hosts")
-    gathered = gather_channels(control, paths, sharded)
-    if sharded:
-        timeline.mark("gather channels")
     members: tuple[Member, ...] = ()
     if hp.num_members > 1:
-        prepared = prepare_data(gathered.paths, hp, contents=gathered.contents)
+        prepared = prepare_data(paths, hp)
         if kind == "whole":
             hp = choose(DataFacts.read(prepared.summary))
-        members = train_members(gathered.paths, hp, prepared, num_gpus=num_gpus)
+        members = train_members(paths, hp, prepared, num_gpus=num_gpus)
         timeline.mark("train networks")
     variables = sm_variables(paths, hp, topology, num_gpus=num_gpus)
     with Workers(scratch, control, num_workers=num_workers, stop=stop, variables=variables) as workers:
-        prepared = prepare_data(gathered.paths, hp, contents=gathered.contents, on_inputs=workers.start)
+        prepared = prepare_data(paths, hp, on_inputs=workers.start)
         check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
         _check_same_data(control, prepared)
         if not hp.resume:
@@ -232,16 +228,15 @@ def _verdict(job: Job, failure: Failure | None, stop: StopHandler) -> Verdict:
     return Verdict(COMPLETED)
 
 
-def _meet_hosts(control: Control, hp: Hyperparameters, num_workers: int, sharded: Sequence[str]) -> None:
-    """Connect the hosts; check that they have the same settings, number of processes and sharded channels."""
+def _meet_hosts(control: Control, hp: Hyperparameters, num_workers: int) -> None:
+    """Connect the hosts; check that they have the same settings and number of processes."""
     settings = hashlib.sha256(hp.model_dump_json().encode()).hexdigest()[:16]
-    facts = control.connect({"processes": num_workers, "settings": settings, "sharded channels": list(sharded)})
+    facts = control.connect({"processes": num_workers, "settings": settings})
     hosts = control.topology.hosts
     for host in hosts:
         for name, fix in (
             ("processes", "Use one instance type, or set nproc_per_node; INSTANCE_GROUP chooses among several groups."),
             ("settings", "Give every host the same hyperparameters."),
-            ("sharded channels", "Give every host the same input/config/inputdataconfig.json."),
         ):
             value, first = facts[host][name], facts[hosts[0]][name]
             if value != first:
@@ -264,8 +259,7 @@ def _check_same_data(control: Control, prepared: PreparedData) -> None:
             if value != first:
                 raise ContractError(
                     f"channels: host {host} prepared other data than host {leader}: {name} are {value}, not {first}",
-                    "Give every host all files of every channel (S3DataDistributionType FullyReplicated), or declare "
-                    "that each has a part of them (ShardedByS3Key).",
+                    "Give every host all files of every channel (S3DataDistributionType FullyReplicated).",
                 )
 
 

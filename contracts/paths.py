@@ -15,12 +15,10 @@ class JobPaths:
     """The folder layout of a training job; every path is a function of `root`.
 
     Attributes:
-        gathered: channels of which the service gave each host a part; all parts are gathered in another folder.
         trial: name of the training job, if jobs with other hyperparameters have the same folder of checkpoints.
     """
 
     root: Path
-    gathered: frozenset[str] = frozenset()
     trial: str = ""
 
     @classmethod
@@ -29,16 +27,8 @@ class JobPaths:
         return cls(Path(root or os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT).absolute())
 
     def channel(self, name: str) -> Path:
-        """Return the folder with all files of an input channel, e.g. train."""
-        return self.gathered_channel(name) if name in self.gathered else self.input_channel(name)
-
-    def input_channel(self, name: str) -> Path:
-        """Return the folder in which the service puts this host's files of a channel."""
+        """Return the folder with the files of an input channel, e.g. train."""
         return self.root / "input" / "data" / name
-
-    def gathered_channel(self, name: str) -> Path:
-        """Return the folder for the files of a channel from all hosts; never uploaded."""
-        return self.root / "gathered" / name
 
     @property
     def precomputed_artifacts(self) -> Path:

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from contracts.steps import PYTORCH_TRAINING, TRAINING_SPLITS
+from contracts.steps import PYTORCH_TRAINING
 from pipeline.config_types import (
     Bucket,
     CacheAge,
@@ -73,10 +73,6 @@ class Channel(Section):
     """A channel of the training job."""
 
     input_mode: InputMode | None = Field(default=None, description="Default: aws.training.input_mode.")
-    distribution: Literal["FullyReplicated", "ShardedByS3Key"] = Field(
-        default="FullyReplicated",
-        description="ShardedByS3Key: divide the objects over the instances; only for train, val and test.",
-    )
 
 
 class Training(Section):
@@ -105,12 +101,6 @@ class Training(Section):
             raise ValueError("instance_groups and training_group go together")
         if self.training_group is not None and self.training_group not in self.instance_groups:
             raise ValueError(f"training_group {self.training_group!r} is not one of the instance_groups")
-        sharded = [name for name, channel in self.channels.items() if channel.distribution == "ShardedByS3Key"]
-        if sharded and len(self.instance_groups) > 1:
-            raise ValueError("ShardedByS3Key and several instance_groups exclude each other")
-        for name in sharded:
-            if name not in TRAINING_SPLITS:
-                raise ValueError(f"channels.{name} cannot be ShardedByS3Key: every instance needs all of its files")
         if self.keep_alive_seconds and self.instance_groups:
             raise ValueError("keep_alive_seconds and instance_groups exclude each other: SageMaker keeps no such pool")
         return self

@@ -37,7 +37,7 @@ EVERYTHING: dict[str, Any] = {
     },
     "training": {
         "input_mode": "FastFile",
-        "channels": {"train": {"distribution": "ShardedByS3Key"}, "pretrained": {"input_mode": "File"}},
+        "channels": {"pretrained": {"input_mode": "File"}},
         "tensorboard": True,
     },
     "spot": {"enabled": True, "max_wait_seconds": 10_000},

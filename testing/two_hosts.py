@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contracts.paths import SPLITS, JobPaths
+from contracts.paths import JobPaths
 from contracts.ports import free_port
 from testing.jobs import start_train, write_job
 from testing.warm import WarmProcess
@@ -36,22 +36,6 @@ class TwoHosts:
             content = {"current_host": host, "hosts": sorted(HOSTS), "network_interface_name": "ethwe"}
             host_paths.resource_config.write_text(json.dumps(content))
         return cls(paths, {"CONTROL_PORT": str(free_port()), "HOST_WAIT_SECONDS": str(wait)}, [])
-
-    def deal(self, channel: str, parts: dict[str, bytes], *names: list[str] | None) -> None:
-        """Shard a channel: give each host the parts of `names`, or no folder if None."""
-        for paths, host_names in zip(self.paths, names):
-            folder = paths.input_channel(channel)
-            shutil.rmtree(folder, ignore_errors=True)
-            if host_names is not None:
-                folder.mkdir(parents=True)
-            for name in host_names or ():
-                (folder / name).write_bytes(parts[name])
-            path = paths.config / "inputdataconfig.json"
-            channels = {name: {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated"} for name in SPLITS}
-            if path.is_file():
-                channels |= json.loads(path.read_text())
-            channels[channel] = {**channels[channel], "S3DistributionType": "ShardedByS3Key"}
-            path.write_text(json.dumps(channels))
 
     def start(self, *, warm: bool = False) -> None:
         for paths in self.paths:

@@ -1,4 +1,4 @@
-"""Read from input/config/inputdataconfig.json which channels are sharded over hosts."""
+"""Check the channels' settings in input/config/inputdataconfig.json."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,51 +12,36 @@ _FIX = "Write an object of settings for each channel, or remove the file: then e
 REPLICATED, SHARDED = "FullyReplicated", "ShardedByS3Key"
 
 
-def sharded_channels(paths: JobPaths, topology: Topology) -> tuple[str, ...]:
-    """Return the splits that are sharded over hosts, in the order of SPLITS; none on a single host.
+def check_channels(paths: JobPaths, topology: Topology) -> None:
+    """Check that every host has all files of every channel, and can read them several times.
 
     Raises:
         ContractError: not an input data configuration, or an unsupported input mode or distribution of a channel.
     """
     path = paths.config / "inputdataconfig.json"
     if not exists(path):
-        return ()
+        return
     content = read_object(path, _FIX)
     with expected_content(path, _FIX):
         channels = {name: dict(settings) for name, settings in content.items()}
-    read_whole = (paths.pretrained.name, paths.precomputed_artifacts.name, paths.settings.name)
-    for name in (*SPLITS, *read_whole):
+    hosts = topology.size + len(topology.idle)
+    for name in (*SPLITS, paths.pretrained.name, paths.precomputed_artifacts.name, paths.settings.name):
         if name in channels:
-            _check_readable(name, channels[name], where=str(path))
-    if topology.size == 1 and not topology.idle:
-        return ()
-    sharded = [name for name, settings in channels.items() if settings.get("S3DistributionType") == SHARDED]
-    for name in sharded:
-        if name in read_whole:
-            raise ContractError(
-                f"channel {name}: is {SHARDED} over {topology.size + len(topology.idle)} hosts, but every host needs "
-                f"all of its files ({path})",
-                f"Set its distribution to {REPLICATED}; only {', '.join(SPLITS)} can be sharded.",
-            )
-        if name in SPLITS and topology.idle:
-            raise ContractError(
-                f"channel {name}: is {SHARDED}, and {', '.join(topology.idle)} receive parts but do not train: the job "
-                f"would lose these rows ({path})",
-                f"Set its distribution to {REPLICATED}, or let all instance groups train.",
-            )
-    return tuple(name for name in SPLITS if name in sharded)
+            _check_readable(name, channels[name], hosts=hosts, where=str(path))
 
 
-def _check_readable(name: str, settings: Mapping[str, Any], *, where: str) -> None:
+def _check_readable(name: str, settings: Mapping[str, Any], *, hosts: int, where: str) -> None:
     if settings.get("TrainingInputMode") == "Pipe":
         raise ContractError(
             f"channel {name}: has the input mode Pipe, a stream that can be read once, but preparing "
             f"reads the data twice: to fit, and to transform ({where})",
             "Set its input mode to File, or to FastFile, which downloads nothing in advance.",
         )
-    distribution = settings.get("S3DistributionType")
-    if distribution not in (None, REPLICATED, SHARDED):
+    distribution = settings.get("S3DistributionType") or REPLICATED
+    if distribution != REPLICATED and (hosts > 1 or distribution != SHARDED):
         raise ContractError(
-            f"channel {name}: has the distribution {distribution!r}, not {REPLICATED} or {SHARDED} ({where})",
-            f"Set its distribution to {REPLICATED}: every host reads all rows, and each rank trains on its share.",
+            f"channel {name}: has the distribution {distribution!r}, but each of the {hosts} hosts needs all of its "
+            f"files ({where})",
+            f"Set its distribution to {REPLICATED}: each rank trains on its share of the rows. Set its input mode to "
+            "FastFile to download nothing in advance.",
         )

@@ -95,11 +95,8 @@ class Control:
         with self._changed:
             return dict(self._values.get(key, {}))
 
-    def gather(self, key: str, value: Any, *, on_wait: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    def gather(self, key: str, value: Any) -> dict[str, Any]:
         """Publish, wait until every host has published, and return all values by host, in the order of ranks.
-
-        Args:
-            on_wait: called several times a second during the wait; its exceptions end the wait.
 
         Raises:
             HostTrouble: a host failed or was lost before it published.
@@ -108,7 +105,6 @@ class Control:
         with self._changed:
             while len(self._values[key]) < self.topology.size:
                 self.raise_trouble()
-                on_wait()
                 self._changed.wait(0.2)  # short waits: Python handles signals between them
             return {host: self._values[key][host] for host in self.topology.hosts}
 

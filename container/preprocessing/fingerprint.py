@@ -1,7 +1,6 @@
 """Hash everything that prepared data depends on, so that a second run with the same inputs reuses the data."""
 
 import hashlib
-import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,27 +35,24 @@ def input_fingerprint(
     *,
     files: Mapping[str, Sequence[Path]],
     encoders: Mapping[str, Path | None],
-    contents: Mapping[Path, str],
 ) -> str:
     """Return the hash of the input files, preprocessing settings, tokenizers, precomputed artifacts and format version.
 
     Args:
         files: data files by split; their path, size, time, head and tail enter the hash.
         encoders: folder of each role's encoder; None for from_scratch.
-        contents: known hashes of whole files, which replace their size, time, head and tail. In a warm pool, all files
-            are hashed: the service downloads them for each job, with other times.
+
+    In a warm pool, whole files are hashed: the service downloads them for each job, with other times.
     """
     precomputed = _files(paths.precomputed_artifacts)
-    if paths.in_warm_pool:
-        every = [*itertools.chain.from_iterable(files.values()), *precomputed]
-        contents = {path: contents.get(path) or _hash(path) for path in every}
+    describe = _describe_content if paths.in_warm_pool else _describe
     random = any(field.tokenizer == FROM_SCRATCH for field in hp.text_fields) or (
         hp.architecture.uses_table and hp.risk_table_folds > 1 and bool(hp.encoded_categories)
     )
     described: dict[str, Any] = {
         "format": FORMAT_VERSION,
         "files": {
-            split: [_describe(path, paths.channel(split), content=contents.get(path)) for path in paths_of_split]
+            split: [describe(path, paths.channel(split)) for path in paths_of_split]
             for split, paths_of_split in files.items()
         },
         "settings": {name: getattr(hp, name) for name in hp.names_of("prepare") if name not in RESOLVED},
@@ -65,9 +61,7 @@ def input_fingerprint(
         "texts": [astuple(field.of_data) for field in hp.text_fields],
         "encoders": {role: [str(folder), tokenizer_digest(folder)] for role, folder in encoders.items() if folder},
         "flags": {name: os.environ.get(name, "false").lower() for name in FLAGS},
-        "precomputed": [
-            _describe(path, paths.precomputed_artifacts, content=contents.get(path)) for path in precomputed
-        ],
+        "precomputed": [describe(path, paths.precomputed_artifacts) for path in precomputed],
     }  # fmt: skip
     return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:FINGERPRINT_LENGTH]
 
@@ -81,14 +75,12 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
 
 
-def _hash(path: Path) -> str:
+def _describe_content(path: Path, folder: Path) -> Iterable[Any]:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return [str(path.relative_to(folder)), hashlib.file_digest(file, "sha256").hexdigest()]
 
 
-def _describe(path: Path, folder: Path, *, content: str | None = None) -> Iterable[Any]:
-    if content is not None:
-        return [str(path.relative_to(folder)), content]
+def _describe(path: Path, folder: Path) -> Iterable[Any]:
     status = path.stat()
     digest = hashlib.sha256()
     with path.open("rb") as stream:

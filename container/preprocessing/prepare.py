@@ -49,7 +49,6 @@ def prepare_data(
     paths: JobPaths,
     hp: Hyperparameters,
     *,
-    contents: Mapping[Path, str] | None = None,
     on_inputs: Callable[[], None] = lambda: None,
     keep_others: int = 0,
     in_use: Collection[Path] = (),
@@ -57,7 +56,6 @@ def prepare_data(
     """Return the job's data, prepared under `paths.prepared`, or prepared there before from the same inputs.
 
     Args:
-        contents: known hashes of the content of data files, which replace their times.
         on_inputs: called when the files, their columns and the encoders are found, before rows are read.
         keep_others: number of folders of data for other settings to keep, those that were used last.
         in_use: folders to keep beside them.
@@ -75,7 +73,7 @@ def prepare_data(
     encoders = {role: source.folder for role, source in sources.items()}
     on_inputs()
     with _exclusive(paths.prepared):
-        folder = paths.prepared / input_fingerprint(paths, hp, files=files, encoders=encoders, contents=contents or {})
+        folder = paths.prepared / input_fingerprint(paths, hp, files=files, encoders=encoders)
         reused = (folder / MARKER).is_file()
         for stale in paths.prepared.iterdir():
             if stale.name.startswith(UNFINISHED) and _is_ours(stale):

@@ -143,7 +143,7 @@ def _channels(build: Build, plan: StepPlan) -> list[Any]:
         source = S3DataSource(
             s3_data_type="S3Prefix",
             s3_uri=uri,
-            s3_data_distribution_type=of_channel.distribution,
+            s3_data_distribution_type="FullyReplicated",
             **groups,
         )
         data = DataSource(s3_data_source=source)

@@ -13,7 +13,7 @@ import pytest
 from container import supervisor
 from container.decision.decision import Decision
 from container.failure import Failure, write_failure
-from container.hosts.channels import sharded_channels
+from container.hosts.channels import check_channels
 from container.hosts.topology import Topology
 from container.preprocessing.fitted import FittedPreprocessing
 from container.serving.calibration import CalibrationMap
@@ -29,7 +29,7 @@ from testing.table_jobs import fit, table
 READERS: dict[str, Callable[[Path], object]] = {
     "input/config/hyperparameters.json": lambda root: load_hyperparameters(JobPaths(root)),
     "input/config/resourceconfig.json": lambda root: Topology.read(JobPaths(root)),
-    "input/config/inputdataconfig.json": lambda root: sharded_channels(JobPaths(root), Topology()),
+    "input/config/inputdataconfig.json": lambda root: check_channels(JobPaths(root), Topology()),
     "config/resourceconfig.json": read_hosts,
     "config/processingjobconfig.json": lambda root: is_sharded(root, "DATA"),
     "decision.json": Decision.load,

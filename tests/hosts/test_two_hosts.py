@@ -1,9 +1,7 @@
 """Two hosts train together, stop together, and end together when one of them fails; each is a supervisor of its own."""
 
-import json
 import os
 import re
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -12,7 +10,6 @@ import pytest
 import torch
 
 from contracts import artifacts
-from contracts.paths import JobPaths
 from testing.jobs import NO_DROPOUT, failure_line, metrics, run_train, write_job
 from testing.tiers import long_except
 from testing.two_hosts import HOSTS, TwoHosts
@@ -184,129 +181,3 @@ def test_hosts_with_other_settings_say_so(job):
     path.write_text(path.read_text().replace('"batch_size": "4"', '"batch_size": "8"'))
     pair.run(expect=(1, 1))
     assert failure_line(pair.paths[0]).startswith("settings: host 127.0.0.10 has")
-
-
-def parts_of_table(paths, channel, count):
-    """A channel's one CSV file as `count` files with a header each, whose names sort as the rows do."""
-    header, *rows = (paths.channel(channel) / "data.csv").read_bytes().splitlines(keepends=True)
-    cuts = [len(rows) * i // count for i in range(count + 1)]
-    return {f"part-{i}.csv": b"".join([header, *rows[cuts[i] : cuts[i + 1]]]) for i in range(count)}
-
-
-def prepared_rows(paths):
-    """Rows, hashes of the prepared rows, and figures of every split."""
-    (marker,) = paths.prepared.glob("*/prepared.json")
-    found = json.loads(marker.read_text())
-    summary = json.loads(marker.with_name("summary.json").read_text())
-    for split in summary["splits"].values():
-        del split["seconds"], split["rows_per_second"]
-    return found["rows"], found["digests"], summary
-
-
-def assert_trained_as(paths, whole):
-    for name, value in weights(whole).items():
-        torch.testing.assert_close(weights(paths)[name], value, rtol=1e-4, atol=1e-5, msg=name)
-    for name, value in metrics(whole).items():
-        if "/" in name and isinstance(value, float):
-            assert metrics(paths)[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "dealt",
-    [{"train": ([0, 2], [1, 3, 4])}, {"train": ([], [0, 1, 2, 3, 4]), "val": ([0, 1], None), "test": ([1], [0])}],
-)
-def test_sharded_channels_train_the_weights_of_one_host_with_all_files(job, alone, dealt):
-    pair = job(**SETTINGS)
-    for channel, hosts in dealt.items():
-        parts = parts_of_table(alone, channel, 1 + max(i for own in hosts for i in own or ()))
-        pair.deal(channel, parts, *(own if own is None else [f"part-{i}.csv" for i in own] for own in hosts))
-    pair.run()
-    assert_trained_as(pair.paths[0], alone)
-    fitted = (alone.model / "preprocessing.json").read_bytes()
-    assert (pair.paths[0].model / "preprocessing.json").read_bytes() == fitted
-    predicted = (pair.paths[0].output_data / "test_predictions.csv").read_text().splitlines()
-    whole = (alone.output_data / "test_predictions.csv").read_text().splitlines()
-    assert [line.split(",")[:2] for line in predicted] == [line.split(",")[:2] for line in whole]
-    for paths in pair.paths:
-        assert prepared_rows(paths) == prepared_rows(alone)
-        assert prepared_rows(paths)[0] == {"train": 60, "val": 24, "test": 24}
-    for host in (0, 1):
-        assert set(re.findall(r"channel (\w+) is sharded", pair.log(host))) == set(dealt)
-
-
-@pytest.mark.long
-def test_a_run_resumes_with_another_distribution_of_its_files_and_on_one_host_with_all(job, alone, tmp_path):
-    pair = job(**SETTINGS)
-    parts = parts_of_table(pair.paths[0], "train", 4)
-    names = list(parts)
-    pair.deal("train", parts, names[:1], names[1:])
-    pair.run()
-    pair.deal("train", parts, names[2:], names[:2])
-    whole = JobPaths(shutil.copytree(alone.root, tmp_path / "whole"))
-    shutil.rmtree(whole.checkpoints)
-    shutil.copytree(pair.paths[0].checkpoints, whole.checkpoints)
-    for paths in (*pair.paths, whole):
-        path = paths.config / "hyperparameters.json"
-        path.write_text(path.read_text().replace('"max_epochs": "2"', '"max_epochs": "3"'))
-    pair.run()
-    for host in (0, 1):
-        assert "Data found prepared" in pair.log(host)
-    assert "resuming from" in pair.log(0)
-    assert "resuming from" in run_train(whole)
-    assert_trained_as(pair.paths[0], whole)
-
-
-@pytest.mark.long
-def test_two_different_files_of_one_name_end_both_hosts_and_are_named(job):
-    pair = job(**SETTINGS)
-    parts = parts_of_table(pair.paths[0], "train", 2)
-    pair.deal("train", parts, ["part-0.csv"], ["part-1.csv"])
-    (pair.paths[1].channel("train") / "part-0.csv").write_bytes(parts["part-1.csv"])
-    pair.run(expect=(1, 1))
-    assert failure_line(pair.paths[0]) == failure_line(pair.paths[1])
-    assert f"hosts {HOSTS[0]} and {HOSTS[1]} have different files named part-0.csv" in failure_line(pair.paths[0])
-
-
-@pytest.fixture
-def fetching(job):
-    """Two hosts, of which the second is fetching from the first, for some seconds."""
-    pair = job(**SETTINGS)
-    pair.deal("train", parts_of_table(pair.paths[0], "train", 2), ["part-0.csv"], ["part-1.csv"])
-    with (pair.paths[0].channel("train") / "large.bin").open("wb") as file:
-        file.truncate(1_500_000_000)
-    pair.start()
-    pair.wait_for("fetching 2 files (1.5 GB)", host=1)
-    return pair
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("host", [0, 1])
-def test_a_stop_while_parts_are_fetched_stops_both_and_the_next_run_continues(fetching, alone, host):
-    fetching.processes[host].send_signal(signal.SIGTERM)
-    assert fetching.end(seconds=60) == [143, 143]
-    for one in (0, 1):
-        assert "stopped on request: before training began" in fetching.log(one)
-        assert not (fetching.paths[one].root / "output" / "failure").exists()
-    assert not (fetching.paths[1].gathered_channel("train") / "large.bin").exists()
-    fetching.run()
-    assert_trained_as(fetching.paths[0], alone)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("host", [0, 1])
-def test_a_host_that_dies_while_parts_are_fetched_ends_the_other_with_its_name(fetching, host):
-    fetching.processes[host].kill()
-    killed = time.monotonic()
-    codes = fetching.end(seconds=120)
-    print(f"host {host} killed while parts are fetched: the other ended {time.monotonic() - killed:.1f} s later")
-    assert codes[1 - host] == 1
-    assert failure_line(fetching.paths[1 - host]).startswith(f"host {HOSTS[host]} was lost")
-    assert "fetched 1.5 GB" not in fetching.log(1)
-
-
-@pytest.mark.long
-def test_a_host_that_hangs_while_parts_are_fetched_ends_the_other_within_two_minutes(fetching):
-    fetching.processes[0].send_signal(signal.SIGSTOP)
-    assert fetching.processes[1].wait(timeout=120) == 1
-    assert failure_line(fetching.paths[1]) == f"host {HOSTS[0]} was lost: it sent nothing for 30 s"

@@ -11,7 +11,7 @@ from pipeline.aws.deploy import parse_overrides, start
 from testing.pipelines import AWS, EVERYTHING, all_steps, alternative, configuration, everything, loopback_only
 
 GROUPS = alternative().aws.training.model_dump()["instance_groups"]
-SHARDED = {"distribution": "ShardedByS3Key"}
+FAST_FILE = {"input_mode": "FastFile"}
 KEY = EVERYTHING["kms_key"]
 EXPRESS = "s3://encoders--euw1-az1--x-s3/"
 
@@ -46,10 +46,8 @@ def test_a_channel_has_its_own_input_mode_or_that_of_the_job(everything_on, grou
     assert {each["InputMode"] for each in grouped["InputDataConfig"]} == {"File"}
 
 
-def test_only_the_channels_with_that_distribution_are_sharded(everything_on):
-    found = {name: source["S3DataDistributionType"] for name, source in sources(everything_on).items()}
-    assert found.pop("train") == "ShardedByS3Key"
-    assert set(found.values()) == {"FullyReplicated"}
+def test_every_instance_gets_all_files_of_every_channel(everything_on):
+    assert {source["S3DataDistributionType"] for source in sources(everything_on).values()} == {"FullyReplicated"}
 
 
 def test_tensorboard_has_an_s3_path_and_no_local_path(everything_on, grouped):
@@ -85,14 +83,10 @@ def test_a_warm_pool_is_kept_and_an_express_bucket_keeps_its_slash():
             {"training": {"keep_alive_seconds": 60, "instance_groups": GROUPS, "training_group": "gpu"}},
             "exclude each other",
         ),
-        (
-            {"training": {"channels": {"train": SHARDED}, "instance_groups": GROUPS, "training_group": "gpu"}},
-            "exclude each other",
-        ),
         ({"training": {"instance_groups": GROUPS}}, "go together"),
         ({"training": {"instance_groups": GROUPS, "training_group": "tpu"}}, "'tpu' is not one of"),
-        ({"training": {"channels": {"pretrained": SHARDED}}}, "every instance needs all of its files"),
-        ({"training": {"channels": {"trian": SHARDED}}}, "'train', 'val', 'test'"),
+        ({"training": {"channels": {"train": {"distribution": "ShardedByS3Key"}}}}, "distribution"),
+        ({"training": {"channels": {"trian": FAST_FILE}}}, "'train', 'val', 'test'"),
         ({"inputs": {"pretrained": EXPRESS + "bert"}}, "must end in /"),
         ({"bucket": "scores--euw1-az1--x-s3"}, "only inputs can be in one"),
         ({"deploy": {"asynchronous": {"output": EXPRESS}}}, "only inputs can be in one"),
