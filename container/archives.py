@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from contracts.atomic_files import AtomicFile
 from contracts.errors import ContractError
-from contracts.input_files import escaped
+from contracts.input_files import escaped, is_foreign
 
 _LEVEL = 1  # weights hardly compress, and a higher level takes three times as long
 _CHUNK = 1 << 20
@@ -41,7 +41,7 @@ def write_archive(path: Path, members: Mapping[str, Path | bytes]) -> None:
 
 
 def extract_archive(archive: Path, target: Path, *, wanted: Callable[[str], bool] = lambda _name: True) -> list[str]:
-    """Extract the files and folders of a tar.gz below `target`; refuse every other kind of member.
+    """Extract the files and folders of a tar.gz below `target`, without foreign ones; refuse other kinds of members.
 
     Args:
         wanted: whether to extract a member, by its name.
@@ -58,7 +58,7 @@ def extract_archive(archive: Path, target: Path, *, wanted: Callable[[str], bool
     try:
         with gzip.open(archive) as plain, tarfile.open(fileobj=plain, mode="r:") as tar:
             for member in tar:
-                if not wanted(member.name):
+                if _is_foreign(member.name) or not wanted(member.name):
                     continue
                 name = _checked_name(archive, member)
                 if name in names:
@@ -101,6 +101,11 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bool:
     with source, path.open("wb") as file:
         shutil.copyfileobj(source, file, _CHUNK)
     return True
+
+
+def _is_foreign(name: str) -> bool:
+    parts = PurePosixPath(name).parts
+    return ".." not in parts and any(map(is_foreign, parts))
 
 
 def _checked_name(archive: Path, member: tarfile.TarInfo) -> str:

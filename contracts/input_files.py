@@ -16,6 +16,8 @@ from contracts.json_text import parse_json
 T = TypeVar("T")
 
 _PERMISSIONS = "Give the job's user the permission to read it, or remove it."
+# Names of files and folders that macOS and Windows create, in lower case.
+_SYSTEM_NAMES = frozenset({"__macosx", "desktop.ini", "ehthumbs.db", "icon\r", "thumbs.db"})
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
 
 
@@ -34,6 +36,15 @@ class Listing(NamedTuple):
 def escaped(path: str | os.PathLike[str]) -> str:
     """Return a path for messages, with the bytes that are not UTF-8 escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def is_foreign(name: str) -> bool:
+    """Return whether a file or folder of this name belongs to an operating system, an editor or a tool, not to a user.
+
+    Every listing of a user's folder or archive ignores it: names that begin with ".", such as ._model.onnx of macOS, or
+    with "~$"; names that end with "~"; and _SYSTEM_NAMES.
+    """
+    return name.startswith((".", "~$")) or name.endswith("~") or name.lower() in _SYSTEM_NAMES
 
 
 def exists(path: Path) -> bool:
@@ -78,10 +89,10 @@ def check_writable(folder: Path) -> None:
 
 
 def files_below(folder: Path, *, ignored_prefixes: tuple[str, ...] = ()) -> Listing:
-    """List all files below a folder; links to files and to folders are followed.
+    """List all files below a folder, without foreign ones; links to files and to folders are followed.
 
     Args:
-        ignored_prefixes: beginnings of the names of files and folders to ignore.
+        ignored_prefixes: beginnings of the names of more files and folders to ignore.
 
     Raises:
         ContractError: a file or folder that cannot be read, a link that leads to nothing or back to a folder that
@@ -162,7 +173,7 @@ def _collect(folder: Path, real: tuple[str, ...], ignored_prefixes: tuple[str, .
         raise _unreadable(folder, error) from error
     for name, is_link in names:
         path = folder / name
-        if name.startswith(ignored_prefixes):
+        if is_foreign(name) or name.startswith(ignored_prefixes):
             found.ignored.append(path)
             continue
         if escaped(name) != name:

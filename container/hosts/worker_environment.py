@@ -7,6 +7,7 @@ from typing import Any
 from container.hosts.topology import Topology
 from container.processes import available_cores
 from contracts.hyperparameters import Hyperparameters
+from contracts.input_files import is_foreign
 from contracts.json_text import parse_json
 from contracts.paths import JobPaths
 
@@ -14,7 +15,7 @@ from contracts.paths import JobPaths
 def sm_variables(paths: JobPaths, hp: Hyperparameters, topology: Topology, *, num_gpus: int) -> dict[str, str]:
     """Return the variables of the SageMaker training toolkit that apply to this trainer."""
     data = paths.root / "input" / "data"
-    channels = sorted(path.name for path in data.iterdir() if path.is_dir()) if data.is_dir() else []
+    channels = [path.name for path in sorted(data.glob("*")) if path.is_dir() and not is_foreign(path.name)]
     resources = _content(paths.resource_config)
     variables: dict[str, Any] = {
         "SM_HOSTS": json.dumps(topology.hosts),

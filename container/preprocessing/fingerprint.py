@@ -11,6 +11,7 @@ from typing import Any
 from container.preprocessing.fitted import file_digest
 from contracts import artifacts
 from contracts.hyperparameters import Hyperparameters
+from contracts.input_files import is_foreign
 from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
 
@@ -72,7 +73,9 @@ def tokenizer_digest(folder: Path) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.is_file() and not is_foreign(path.name))
 
 
 def _describe_content(path: Path, folder: Path) -> Iterable[Any]:

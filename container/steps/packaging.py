@@ -114,7 +114,7 @@ def _scripts(folder: Path) -> dict[str, Path]:
         ContractError: a script is not Python, hides the package's code, or is an inference.py without the functions
             that hosting calls.
     """
-    found = files_below(folder, ignored_prefixes=(".", "__pycache__")).files
+    found = files_below(folder, ignored_prefixes=("__pycache__",)).files
     scripts = _members(found, folder, place="input inference_scripts_input")
     for name, path in scripts.items():
         if Path(name).parts[0].removesuffix(".py") in _OURS:

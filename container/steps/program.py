@@ -163,8 +163,8 @@ def _input_folder(contract: StepContract, folder: StepFolder, root: Path) -> Pat
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return all files below a folder, sorted, without hidden ones; none if there is no folder."""
-    return files_below(folder, ignored_prefixes=(".",)).files if exists(folder) else []
+    """Return all files below a folder, sorted, without foreign ones; none if there is no folder."""
+    return files_below(folder).files if exists(folder) else []
 
 
 def _all_files_are_elsewhere(contract: StepContract, root: Path) -> bool:

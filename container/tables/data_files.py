@@ -11,20 +11,21 @@ from contracts.input_files import check_file, escaped, exists, files_below
 
 logger = logging.getLogger(__name__)
 
-IGNORED_PREFIXES = (".", "_")
+IGNORED_PREFIXES = ("_",)
 LISTED_FILES = 10
 _EMPTY_GZIP = 64  # bytes; a gzip file up to this size may be empty
 
 
 def data_files(folder: Path) -> list[Path]:
-    """Return the files below a folder, sorted by path; name those that begin with . or _ in the log, and ignore them.
+    """Return the files below a folder, sorted by path; name in the log those that their names exclude.
 
     Raises:
         ContractError: a file or folder that cannot be read.
     """
     files, ignored = files_below(folder, ignored_prefixes=IGNORED_PREFIXES)
     if ignored:
-        logger.info("%s: ignored, because the name begins with . or _: %s.", folder, listed(folder, ignored))
+        reason = "because the name begins with . or _, or is one of a system's files"
+        logger.info("%s: ignored, %s: %s.", folder, reason, listed(folder, ignored))
     return files
 
 

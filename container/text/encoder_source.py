@@ -9,6 +9,7 @@ from pathlib import Path
 
 from container.text.encoder_config import run_transformers
 from contracts.errors import ContractError
+from contracts.input_files import is_foreign
 from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
 
@@ -72,7 +73,12 @@ def find_encoder(name: str, paths: JobPaths) -> EncoderSource:
 def encoder_files(folder: Path) -> list[Path]:
     """Return the files of an encoder: configuration, tokenizer and weights."""
     patterns = ("config.json", *_TOKENIZER_FILES, "*.safetensors", "*.bin")
-    return sorted({path for pattern in patterns for path in folder.glob(pattern)})
+    return sorted({path for pattern in patterns for path in _matching(folder, pattern)})
+
+
+def _matching(folder: Path, pattern: str) -> list[Path]:
+    """Return the paths below a folder that match a glob pattern, without foreign ones."""
+    return [path for path in folder.glob(pattern) if not any(map(is_foreign, path.relative_to(folder).parts))]
 
 
 def write_encoder_files(source: EncoderSource, target: Path) -> None:
@@ -83,7 +89,7 @@ def write_encoder_files(source: EncoderSource, target: Path) -> None:
     assert source.folder is not None, "a from_scratch encoder has no files; learn_vocabulary writes them"
     target.mkdir(parents=True, exist_ok=True)
     for pattern in ("config.json", *_TOKENIZER_FILES):
-        for path in source.folder.glob(pattern):
+        for path in _matching(source.folder, pattern):
             (target / path.name).write_bytes(path.read_bytes().removeprefix(BOM_UTF8))  # transformers refuses the mark
     tokenizer = target / "tokenizer.json"
     if not tokenizer.is_file():
@@ -115,7 +121,7 @@ def _local_folders(name: str, pretrained: Path) -> list[Path]:
 
 def _encoders_in(pretrained: Path) -> list[str]:
     """Return the names of the encoders in the pretrained channel, as name or organisation/name."""
-    configs = [*pretrained.glob("*/config.json"), *pretrained.glob("*/*/config.json")]
+    configs = [*_matching(pretrained, "*/config.json"), *_matching(pretrained, "*/*/config.json")]
     return sorted(str(path.parent.relative_to(pretrained)) for path in configs if not _missing_files(path.parent))
 
 
@@ -134,7 +140,7 @@ def _missing_files(folder: Path) -> str:
         lost = [shard for shard in shards if not (folder / shard).is_file()]
         if lost:
             return f"{lost[0]}, which {weights.name} names"
-    if not any(any(folder.glob(pattern)) for pattern in _VOCABULARIES):
+    if not any(_matching(folder, pattern) for pattern in _VOCABULARIES):
         return f"tokenizer file ({', '.join(_VOCABULARIES)})"
     return ""
 

@@ -29,7 +29,7 @@ from container.training.state import LOSS
 from contracts.atomic_files import AtomicFile, write_text_atomically
 from contracts.errors import ContractError, first_line, shown
 from contracts.hyperparameters import Hyperparameters
-from contracts.input_files import read_object
+from contracts.input_files import exists, files_below, read_object
 from contracts.paths import JobPaths
 from contracts.presets import chosen_by_data
 from contracts.tuning import Choices, Range
@@ -317,6 +317,7 @@ def _suggest(trial: Trial, name: str, values: Range | Choices) -> None:
 def _identity(paths: JobPaths, hp: Hyperparameters, *, num_workers: int, given: Container[str]) -> dict[str, Any]:
     """Return what must not change in a search, by name: the metric, the space, the other settings and the data."""
     space, settings = space_of(hp), trial_settings(hp, {})
+    precomputed = paths.precomputed_artifacts
     names = {*hp.names_of("prepare", "train"), *_LENGTH, *_MESH} - {*space, "early_stop_metric"}
     return {
         "tuning.metric": metric_of(hp),
@@ -339,9 +340,8 @@ def _identity(paths: JobPaths, hp: Hyperparameters, *, num_workers: int, given: 
             for path in find_data_files(paths.channel(split), getattr(hp, f"{split}_filename"))
         },
         **{
-            f"the file {path.relative_to(paths.precomputed_artifacts.parent)}": _digest(path)
-            for path in sorted(paths.precomputed_artifacts.rglob("*"))
-            if path.is_file()
+            f"the file {path.relative_to(precomputed.parent)}": _digest(path)
+            for path in (files_below(precomputed).files if exists(precomputed) else [])
         },
         **{
             f"the variable {name}": value

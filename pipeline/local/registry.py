@@ -8,7 +8,7 @@ from pathlib import Path
 
 from contracts.atomic_files import atomic_folder, link_or_copy
 from contracts.errors import ContractError
-from contracts.input_files import read_object
+from contracts.input_files import is_foreign, read_object
 from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
 from contracts.steps import ARCHIVED_MODEL, REGISTRATION
 from pipeline.card import DOMAIN, TASK, model_card
@@ -114,7 +114,7 @@ class LocalRegistry:
             temporary.mkdir(parents=True)
             for folder in REGISTRATION.inputs:
                 for path in sorted(inputs[folder.name].iterdir()):
-                    if path.is_file():
+                    if path.is_file() and not is_foreign(path.name):
                         link_or_copy(path, temporary / path.name)
             (temporary / PACKAGE_FILE).write_text(json.dumps(package, indent=1))
         return RegisteredModel(target, version, registration.approval, config.condition.metric, package_digest)

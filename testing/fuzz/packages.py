@@ -17,6 +17,7 @@ from contracts.artifacts import SERVING_FILES
 from contracts.errors import ContractError
 from contracts.serving import CALIBRATION
 from contracts.steps import ARCHIVED_MODEL, PACKAGE, PAYLOAD
+from testing.foreign_files import add_foreign_files
 from testing.fuzz import oracle, values
 from testing.fuzz.outcome import ACCEPTED, REFUSED, Case, Outcome
 from testing.fuzz.run_product import ended_step
@@ -36,6 +37,8 @@ def run(case: Case) -> Outcome:
     archived = rng.random() < 0.3
     for _ in range(rng.choice((1, 1, 1, 2)) if not archived or rng.random() < 0.3 else 0):
         change_member(folder, rng, recipe)
+    if rng.random() < 0.3:
+        recipe.append(f"{len(add_foreign_files(folder))} foreign files")
     if rng.random() < 0.15:
         (folder / CALIBRATION).write_text(_calibration(rng, recipe))
     if archived:

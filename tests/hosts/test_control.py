@@ -290,10 +290,12 @@ def test_efa_is_set_up_where_its_devices_and_nccl_s_plugin_are_there(tmp_path, c
 
 def test_workers_find_the_variables_that_the_training_toolkit_sets(tmp_path):
     paths = resources(tmp_path, current_host="algo-2", hosts=["algo-1", "algo-2"], current_instance_type="ml.g5.xlarge")
-    paths.channel("train").mkdir(parents=True)
+    for name in ("train", ".cache", "__MACOSX"):
+        paths.channel(name).mkdir(parents=True)
     found = sm_variables(paths, parse_hyperparameters(CONFIGURATION), Topology.read(paths), num_gpus=0)
     assert json.loads(found["SM_HOSTS"]) == ["algo-1", "algo-2"]
     assert found["SM_CURRENT_HOST"] == "algo-2"
+    assert json.loads(found["SM_CHANNELS"]) == ["train"]
     assert found["SM_CHANNEL_TRAIN"] == str(paths.channel("train"))
     assert json.loads(found["SM_HPS"])["text_name"] == "chat"
     assert found["SM_MODEL_DIR"] == str(paths.model)

@@ -29,6 +29,7 @@ from container.tables.channel_files import TableSlice, iter_tables
 from contracts.errors import ContractError
 from contracts.model_classes import MODEL_CLASSES
 from contracts.paths import SPLITS, JobPaths
+from testing.foreign_files import add_foreign_files
 from testing.jobs import REPOSITORY
 from testing.table_jobs import fit, settings, table, write_job, write_table, write_tokenizer
 
@@ -78,6 +79,15 @@ def test_a_warm_pool_keeps_data_that_the_next_job_finds_although_its_files_are_n
     assert not prepare(paths).reused
     notes.write_text("of another job..")
     assert not prepare(paths).reused
+
+
+def test_foreign_files_in_every_folder_of_the_job_change_nothing(paths: JobPaths) -> None:
+    paths.precomputed_artifacts.mkdir()
+    (paths.precomputed_artifacts / "notes.txt").write_text("")
+    prepared = prepare(paths)
+    assert add_foreign_files(paths.root)
+    assert prepare(paths).reused
+    Preprocessor.load(prepared.folder)
 
 
 def test_every_format_is_prepared_the_same(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from contracts.artifacts import MODEL_ONNX
 from contracts.errors import ContractError
 from contracts.input_files import files_below
 from contracts.steps import ARCHIVED_MODEL, PACKAGE
+from testing.foreign_files import add_foreign_files
 from testing.jobs import table
 from testing.step_runs import failure_of, give, run_step
 
@@ -137,6 +138,15 @@ def test_a_member_that_is_no_plain_file_of_the_archive_is_refused(tmp_path, entr
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] in (["x.tar.gz", "a"], ["a", "x.tar.gz"])
 
 
+def test_foreign_members_of_an_archive_are_not_extracted(tmp_path):
+    foreign = ["._a", "__MACOSX/._a", "./.DS_Store", "b/Thumbs.db", "b/.cache/x"]
+    archive = tmp_path / "x.tar.gz"
+    archive.write_bytes(
+        archive_of((member("./a"), b""), (member("b/c"), b""), *((member(name), b"") for name in foreign))
+    )
+    assert extract_archive(archive, tmp_path / "out") == ["a", "b/c"]
+
+
 def test_a_member_larger_than_the_disk_is_refused_before_it_is_written(tmp_path):
     archive = tmp_path / "x.tar.gz"
     entry = member("a")
@@ -230,6 +240,18 @@ def test_the_model_as_an_archive_gives_the_same_package(package, trained_job, tm
         tar.add(trained_job.model, arcname=".")
     root = give(tmp_path / "root", PACKAGE, model_input=archive)
     assert packed(root).read_bytes() == package.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("archived", [False, True])
+def test_foreign_files_in_the_model_are_not_packed(package, trained_job, tmp_path, archived):
+    given = shutil.copytree(trained_job.model, tmp_path / "model")
+    add_foreign_files(given)
+    if archived:
+        with tarfile.open(tmp_path / ARCHIVED_MODEL, "w:gz") as tar:
+            tar.add(given, arcname=".")
+        given = tmp_path / ARCHIVED_MODEL
+    assert packed(give(tmp_path / "root", PACKAGE, model_input=given)).read_bytes() == package.read_bytes()
 
 
 @pytest.mark.slow

@@ -116,13 +116,14 @@ def test_what_the_jobs_user_may_not_read_is_an_error(channel: Path, hidden: str)
 
 
 def test_ignored_names_are_logged_once(channel: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for name in (".DS_Store", "_SUCCESS", "_tmp"):
+    for name in (".DS_Store", "_SUCCESS", "_tmp", "Thumbs.db", "a.csv~", "~$a.csv"):
         (channel / name).touch()
     (channel / ".broken").symlink_to("gone")
     with caplog.at_level(logging.INFO):
         assert [path.name for path in find_data_files(channel)] == ["a.csv"]
     assert [record.message for record in caplog.records] == [
-        f"{channel}: ignored, because the name begins with . or _: .DS_Store, .broken, _SUCCESS, _tmp."
+        f"{channel}: ignored, because the name begins with . or _, or is one of a system's files: "
+        ".DS_Store, .broken, Thumbs.db, _SUCCESS, _tmp, a.csv~, ~$a.csv."
     ]
 
 

@@ -15,10 +15,11 @@ from tokenizers import Tokenizer
 from container.text import encoder_source
 from container.text.chunk_tokenizer import ChunkTokenizer
 from container.text.encoder_config import SHAPE_KEYS, check_positions, read_config, run_transformers, with_overrides
-from container.text.encoder_source import EncoderSource, resolve_encoder, write_encoder_files
+from container.text.encoder_source import EncoderSource, encoder_files, resolve_encoder, write_encoder_files
 from container.text.vocabulary import learn_vocabulary
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
+from testing.foreign_files import add_foreign_files
 
 TEXTS = [f"The dress number {n} fits well, and I LOVE its café-style sleeves {n % 7}!" for n in range(300)]
 PROJECT = Path(__file__).parents[2]
@@ -137,6 +138,19 @@ def test_an_encoder_out_of_reach_is_an_error_that_says_what_would_work(
 def test_a_name_that_is_no_hub_id_is_refused_without_asking_the_hub(paths: JobPaths, name: str) -> None:
     with pytest.raises(ContractError, match="not a Hugging Face id"):
         resolve_encoder(name, paths)
+
+
+def test_foreign_files_beside_an_encoder_are_no_part_of_it(paths: JobPaths, learned: Path) -> None:
+    folder = make_encoder(paths.pretrained / "mini", learned)
+    files = encoder_files(folder)
+    make_encoder(paths.pretrained / ".ipynb_checkpoints" / "mini", learned)
+    add_foreign_files(paths.pretrained)
+    assert encoder_files(folder) == files
+    with pytest.raises(ContractError, match="there now: mini\\)"):
+        resolve_encoder("./absent", paths)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ContractError, match=r"has no tokenizer file"):
+        resolve_encoder("mini", paths)
 
 
 def test_an_encoder_in_the_local_hugging_face_cache_is_found_offline(paths: JobPaths, learned: Path) -> None:

@@ -10,6 +10,7 @@ from optuna.trial import TrialState
 from container.tuning.study import TuningStudy
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
+from testing.foreign_files import add_foreign_files
 from testing.jobs import write_job
 
 ODD_NAMES = ["a?b", "a%20b", "a#b", "[x]", "a'b\"c", "a b", "é", "{x}", "$HOME", "a\\b", "*", "a:b", "a;b&c"]
@@ -84,6 +85,10 @@ def test_another_encoder_under_the_same_name_is_another_search(tmp_path):
     given = {"model_class": "multimodal_bert", "tokenizer": str(encoder)}
     tuning = {"metric": "val/auroc", "space": {"lr": SPACE["lr"]}}
     paths = write_job(tmp_path / "job", overrides={**given, "tuning": tuning})
+    paths.precomputed_artifacts.mkdir()
+    (paths.precomputed_artifacts / "notes.txt").touch()
+    TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
+    add_foreign_files(tmp_path)
     TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
     (encoder / "model.safetensors").write_text("{ }")
     with pytest.raises(ContractError) as refused:
