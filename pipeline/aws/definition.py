@@ -132,9 +132,9 @@ def checked_definition(config: PipelineConfig, overrides: Mapping[str, Any] | No
     aws, plan = aws_plan(config)
     if aws.network_isolation:
         check_encoders_without_network(plan.encoders, aws.inputs)
-    session = offline_session(aws.region, aws.bucket)
-    check_partitions(config, session.boto_session)
     with sagemaker_sdk(aws.region):
+        session = offline_session(aws.region, aws.bucket)
+        check_partitions(config, session.boto_session)
         text = build_pipeline(config, session).definition()
     model = session.sagemaker_client.meta.service_model
     check_limits(config, plan, text, specs=specs_of(config), overrides=overrides or {}, service=model)

@@ -4,18 +4,22 @@ Use the SDK within `sagemaker_sdk()` only. Importing the SDK and building some o
 which require a region and look for credentials, also over the network.
 """
 
+import json
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from contracts.errors import ContractError
 
 # No usage reports, and no settings from files of the machine: the definition depends on the configuration alone.
-SDK_CONFIG = {"SchemaVersion": "1.0", "SageMaker": {"PythonSDK": {"Modules": {"TelemetryOptOut": True}}}}
+_SDK_FILE = Path(__file__).with_name("sdk_config.json")
+_FILE_VARIABLES = ("SAGEMAKER_ADMIN_CONFIG_OVERRIDE", "SAGEMAKER_USER_CONFIG_OVERRIDE")
 
 
 @contextmanager
@@ -37,7 +41,11 @@ def sagemaker_sdk(region: str) -> Iterator[None]:
         "AWS_REGION": region,
         # The jobs that assume the role check it; the SDK's own check calls IAM while a definition is built.
         "SAGEMAKER_VALIDATE_ROLE": "false",
+        **dict.fromkeys(_FILE_VARIABLES, str(_SDK_FILE)),
     }
+    for name in _FILE_VARIABLES:
+        if os.environ.get(name, variables[name]) != variables[name]:
+            print(f"{name}: is ignored; the pipeline depends on its configuration alone.", file=sys.stderr)
     with patch.object(boto3, "DEFAULT_SESSION", None), patch.dict(os.environ, variables), warnings.catch_warnings():
         for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
             os.environ.pop(name, None)
@@ -45,7 +53,7 @@ def sagemaker_sdk(region: str) -> Iterator[None]:
         _import_sdk()
         from sagemaker.core.config.config_manager import SageMakerConfig
 
-        # The SDK validates SDK_CONFIG at each lookup, about 90 times a definition; a session validates it once.
+        # The SDK validates its settings at each lookup, about 90 times a definition; a session validates it once.
         with patch.object(SageMakerConfig, "validate_sagemaker_config"):
             yield
 
@@ -75,7 +83,8 @@ def offline_session(region: str, bucket: str) -> Any:
         from sagemaker.core.workflow.pipeline_context import PipelineSession
 
         session = boto3.Session(region_name=region)
-        return PipelineSession(boto_session=session, default_bucket=bucket, sagemaker_config=SDK_CONFIG)
+        own = json.loads(_SDK_FILE.read_text())
+        return PipelineSession(boto_session=session, default_bucket=bucket, sagemaker_config=own)
 
 
 def aws_session(region: str) -> Any:

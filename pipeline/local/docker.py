@@ -5,7 +5,6 @@ process ends. Local pipelines have no cache and no registration: every step runs
 they do not support runs as without containers, except for the server of BatchScore.
 """
 
-import json
 import logging
 import os
 import re
@@ -31,7 +30,7 @@ from contracts.steps import BATCH_SCORE, MODEL_METRICS, PACKAGE, PYTORCH_TRAININ
 from pipeline.aws.definition import aws_plan, build_pipeline, specs_of
 from pipeline.aws.jobs import upload_settings
 from pipeline.aws.parameters import TO_BEAT, instance_type_parameter
-from pipeline.aws.session import SDK_CONFIG, sagemaker_sdk
+from pipeline.aws.session import sagemaker_sdk
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Aws
 from pipeline.decision import limit_to_beat
@@ -66,7 +65,7 @@ def run_in_docker(config: PipelineConfig, root: Path, *, image: str) -> int:
     require_inputs(local, root)
     name_engine(config)
     _require_image(image)
-    with lock(root), sagemaker_sdk(REGION), _service(root) as s3:
+    with lock(root), sagemaker_sdk(REGION), _service() as s3:
         home = root / "docker"
         shutil.rmtree(home, ignore_errors=True)
         digests = ContentDigests(root / "digests.json")
@@ -278,7 +277,7 @@ def _require_image(image: str) -> None:
 
 
 @contextmanager
-def _service(root: Path) -> Iterator[Any]:
+def _service() -> Iterator[Any]:
     """Serve S3 with one bucket on loopback, set the environment to it, and yield a client."""
     try:
         from moto.server import ThreadedMotoServer
@@ -290,15 +289,8 @@ def _service(root: Path) -> Iterator[Any]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    settings = root / "sagemaker_sdk.yaml"
-    settings.write_text(json.dumps(SDK_CONFIG))
-    variables = {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "SAGEMAKER_ADMIN_CONFIG_OVERRIDE": str(settings),
-        "SAGEMAKER_USER_CONFIG_OVERRIDE": str(settings),
-    }
     try:
-        with patch.dict(os.environ, variables):
+        with patch.dict(os.environ, {"AWS_ENDPOINT_URL": f"http://{host}:{port}"}):
             s3 = boto3.client("s3", region_name=REGION)
             s3.create_bucket(Bucket=BUCKET)
             yield s3

@@ -191,6 +191,13 @@ def test_building_a_definition_leaves_the_environment_as_it_was(small):
     assert small["environment_changed"] is False
 
 
+def test_settings_of_the_sdk_on_this_machine_are_ignored_with_a_line(small, monkeypatch, capfd):
+    monkeypatch.setenv("SAGEMAKER_ADMIN_CONFIG_OVERRIDE", "/nowhere")
+    assert built(configuration(settings=split_by("hash")))["text"] == small["text"]
+    line = "SAGEMAKER_ADMIN_CONFIG_OVERRIDE: is ignored; the pipeline depends on its configuration alone.\n"
+    assert capfd.readouterr().err == line
+
+
 @pytest.mark.parametrize("contract", PROCESSING_STEPS.values(), ids=lambda step: step.name)
 def test_a_processing_job_has_the_paths_of_its_contract(contract, full):
     sent = arguments(full, contract.name)
