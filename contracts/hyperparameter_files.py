@@ -12,23 +12,16 @@ from pydantic import BaseModel, ValidationError
 from contracts.consistency import check_consistency, check_data_settings
 from contracts.declaration import describe_limits, plain_type, plain_types, reason_of, type_name
 from contracts.errors import ContractError, shortened, shown
+from contracts.foreign_names import suggest
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import exists, read_object
 from contracts.json_text import parse_json, parse_literal
 from contracts.numbers import decimal_comma
 from contracts.paths import JobPaths
 from contracts.presets import DataFacts, choices
-from contracts.spelling import did_you_mean
 from contracts.tuning_space import check_tuning, set_by_search
 
 ALIASES = {"chunk_truncate": "chunk_trancate"}
-_NAMES_ELSEWHERE = {  # in other trainers, for the names that did_you_mean does not find
-    "learning_rate": "lr",
-    "num_train_epochs": "max_epochs",
-    "per_device_train_batch_size": "batch_size",
-    "max_seq_length": "max_sen_len",
-    "max_length": "max_sen_len",
-}
 TUNER_METRIC = "_tuning_objective_metric"  # SageMaker's tuner adds it to the hyperparameters of its training jobs
 DROPPED = (TUNER_METRIC, "_comment", "_comments")
 _OBJECT = 'Write a JSON object in UTF-8, such as {"max_epochs": 3}.'
@@ -307,6 +300,5 @@ def _refuse_unknown(keys: Mapping[str, Path | None]) -> None:
 
 
 def _describe_unknown(key: str, path: Path | None) -> str:
-    name = _NAMES_ELSEWHERE.get(key)
-    hint = f"; did you mean {name!r}?" if name else did_you_mean(key, [*Hyperparameters.model_fields, *ALIASES])
+    hint = suggest(key, [*Hyperparameters.model_fields, *ALIASES])
     return f"{key if key.isidentifier() else shown(key)}: unknown hyperparameter{f' in {path}' if path else ''}{hint}"

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 
 SIMILAR = "; the similar column {!r} exists"  # hint for a column that a table or a request lacks
+_SIMILARITY = 0.7  # below it, names such as world_size and kernel_size would count as close
 _LONGEST = 200  # characters that are compared; the time grows with their square
 
 
@@ -15,10 +16,11 @@ def did_you_mean(name: str, known: Iterable[str], *, hint: str = "; did you mean
     """
     names: dict[str, str] = {}
     for each in known:
-        names.setdefault(_letters(each), each)
-    close = difflib.get_close_matches(_letters(name[:_LONGEST]), names, n=1)
+        names.setdefault(letters(each), each)
+    close = difflib.get_close_matches(letters(name[:_LONGEST]), names, n=1, cutoff=_SIMILARITY)
     return hint.format(names[close[0]]) if close else ""
 
 
-def _letters(name: str) -> str:
+def letters(name: str) -> str:
+    """Return a name in lower case, with _ for every separator."""
     return re.sub(r"[\W_]+", "_", name.casefold()).strip("_")

@@ -13,10 +13,10 @@ from pydantic import TypeAdapter, ValidationError
 from contracts.consistency import check_consistency
 from contracts.declaration import describe_limits, plain_type, reason_of, type_name
 from contracts.errors import ContractError, shown
+from contracts.foreign_names import suggest
 from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import FROM_SCRATCH
 from contracts.presets import DataFacts, choices
-from contracts.spelling import did_you_mean
 from contracts.tuning import Range, Space, Tuning
 
 TUNABLE_GROUPS = ("model", "text", "table", "training")
@@ -216,7 +216,7 @@ def _check_name(name: str) -> None:
         return
     if name not in Hyperparameters.model_fields:
         raise ContractError(
-            f"tuning.space: {name!r} is not a hyperparameter{did_you_mean(name, known)}",
+            f"tuning.space: {name!r} is not a hyperparameter{suggest(name, known)}",
             "Correct the name or remove it; docs/hyperparameters.md lists all of them.",
         )
     raise ContractError(

@@ -5,7 +5,9 @@ import sys
 import pytest
 
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import cast_value, load_hyperparameters, parse_hyperparameters
+from contracts.foreign_names import _NONE, _OURS, HINTS
+from contracts.hyperparameter_files import ALIASES, cast_value, load_hyperparameters, parse_hyperparameters
+from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
 from contracts.unused_settings import unused_settings
 from testing.jobs import CONFIGURATION, REPOSITORY, TWO_TEXTS
@@ -235,9 +237,38 @@ def test_an_unknown_key_that_is_no_name_is_quoted(key, named):
         parse(**{key: 1})
 
 
-@pytest.mark.parametrize(("key", "name"), [("learning_rate", "lr"), ("num_train_epochs", "max_epochs"), ("lR", "lr")])
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("learning-rate", "lr"),
+        ("num_train_epochs", "max_epochs"),
+        ("lR", "lr"),
+        ("dp_size", "dp_shard_size"),
+        ("num_workers", "preprocess_workers"),
+        ("save_every", "checkpoint_every_n_steps"),
+    ],
+)
 def test_the_error_of_an_unknown_hyperparameter_suggests_the_one_that_is_meant(key: str, name: str) -> None:
     with pytest.raises(ContractError, match=f"unknown hyperparameter; did you mean '{name}'"):
+        parse_hyperparameters({key: 1})
+
+
+def test_an_option_of_another_trainer_that_has_no_counterpart_is_explained() -> None:
+    with pytest.raises(ContractError, match="^limit_all_gathers: unknown hyperparameter; FSDP2 has no such option"):
+        parse_hyperparameters({"limit_all_gathers": True})
+
+
+def test_a_name_of_another_trainer_is_unknown_and_its_counterpart_is_known() -> None:
+    known = Hyperparameters.model_fields.keys() | ALIASES.keys()
+    assert not known & HINTS.keys()
+    assert {hint.split("'")[1] for hint in HINTS.values() if "did you mean" in hint} <= known
+    listed = [name for names in (*_OURS.values(), *_NONE.values()) for name in names.split()]
+    assert sorted(HINTS) == sorted(listed), "no name is listed twice"
+
+
+@pytest.mark.parametrize("key", ["world", "price", "visualizations"])
+def test_a_name_that_is_not_close_to_any_gets_no_suggestion(key: str) -> None:
+    with pytest.raises(ContractError, match=f"^{key}: unknown hyperparameter\n"):
         parse_hyperparameters({key: 1})
 
 
