@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 JOBS ?= 2
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# tests of one file share trained jobs, so one process runs them
 
-.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-gpu test-long faults host-faults fuzz parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-prepare bench-quality bench-reviews bench-preprocess bench-serving bench-text bench-transform bench-tune
+.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-prepare bench-quality bench-reviews bench-preprocess bench-serving bench-text bench-transform bench-tune
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -42,6 +42,9 @@ test-fast: setup ## run the tests that take seconds
 
 test-gpu: setup  ## run the tests that need a GPU, on this machine's GPUs; other tests see none
 	$(BIN)/python -m pytest -m gpu
+
+gpu-check: setup ## show in 9 minutes what only a GPU can show (OUT=build/gpu GPU_CHECK="--minutes 9 --steps A,B --gpus N")
+	$(BIN)/python -m benchmarks.gpu_check --out $(or $(OUT),build/gpu) $(GPU_CHECK)
 
 engine:
 	@docker info > /dev/null 2>&1 || { echo 'no Docker engine responds. Start one, or set DOCKER_HOST.' >&2; exit 1; }

@@ -51,6 +51,7 @@ SETTINGS: dict[str, Any] = {
     **CONFIGURATION,
     **TWO_TEXTS,
     "bf16": False,
+    "compile": False,
     "class_weights": [1.0, 3.0],
     "gradient_clip_val": 0.5,
     "max_epochs": 4,
@@ -168,14 +169,15 @@ class ParityJobs:
             ContractError: the settings contradict the strategy.
             RankFailed: a rank failed.
         """
-        jobs = []
-        for run in runs:
-            settings = {**SETTINGS, **run}
-            paths = JobPaths(self._folder / f"run{next(self._number)}")
-            hp = strategy.hyperparameters(settings)
-            jobs.append(Job(paths, hp, Scratch(paths.root), self._prepare(settings)))
+        jobs = [self.job(strategy, run) for run in runs]
         by_rank = self._pool.run(train_jobs, jobs, world_size=strategy.world_size)
         return [_merged(parts) for parts in zip(*by_rank)]
+
+    def job(self, strategy: Strategy, run: dict[str, Any]) -> Job:
+        """Return a new job under `strategy`, with a folder of its own; `run` overrides SETTINGS."""
+        settings = {**SETTINGS, **run}
+        paths = JobPaths(self._folder / f"run{next(self._number)}")
+        return Job(paths, strategy.hyperparameters(settings), Scratch(paths.root), self._prepare(settings))
 
     def _prepare(self, settings: dict[str, Any]) -> Path:
         key = repr([settings.get(name) for name in ("encoder_config", "model_class", "num_classes", "tab_field_list")])

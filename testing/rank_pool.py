@@ -52,12 +52,13 @@ class RankPool:
 
     Args:
         timeout: maximum seconds per job.
+        context: of multiprocessing, which starts the ranks; None: fork them from the server.
     """
 
-    def __init__(self, *, timeout: float = 300) -> None:
+    def __init__(self, *, timeout: float = 300, context: Any = None) -> None:
         self._timeout = timeout
         self._numbers = itertools.count()
-        self._context = fork_server()
+        self._context = context or fork_server()
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 

@@ -12,7 +12,7 @@ from testing import demo_job
 from testing.jobs import REPOSITORY
 
 COMMANDS = re.findall(
-    r"`(?:job|[^`|]*python -m testing.demo_job) ([^`]+)`", (REPOSITORY / "docs" / "gpu.md").read_text()
+    r"python -m testing.demo_job (gpu/[^`]+)`", re.sub(r"\n +", " ", (REPOSITORY / "docs" / "gpu.md").read_text())
 )
 
 
@@ -48,4 +48,4 @@ def test_a_second_run_leaves_the_data_as_it_is(configured):
     before = [path.stat().st_mtime_ns for path in files]
     configured("gpu/a bf16=false")
     assert [path.stat().st_mtime_ns for path in files] == before
-    assert len(COMMANDS) > 20
+    assert len(COMMANDS) > 1

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoConfig, AutoModel
 
 from container.data.batch import PackedText
 from container.log_once import log_once
@@ -30,6 +28,7 @@ from testing.encoder_families import (
     packed_text,
     write_config,
 )
+from testing.packed_forward import Kernels, padded, padded_states, reference_of
 
 CHUNKS = [[7, 30], [MAX_LENGTH], [2]]
 FIELD = hyperparameters().text_fields[0]
@@ -42,33 +41,6 @@ REFERENCES = [(family, "sdpa") for family in PACKED_FAMILIES] + [
 def build(folder: Path, family: str, *, pooling: str | None = "first", **overrides: object) -> TextEncoder:
     torch.manual_seed(0)
     return build_encoder(FIELD, write_config(folder / family, family, **overrides), pooling=pooling).double()
-
-
-def reference_of(encoder: TextEncoder, folder: Path, attention: str | None) -> nn.Module:
-    """The backbone as anyone would load it: transformers' own attention, a mask, no packing."""
-    kind = {} if attention is None else {"attn_implementation": attention}
-    reference = AutoModel.from_config(AutoConfig.from_pretrained(folder), **kind).double().eval()
-    if getattr(reference, "pooler", None) is not None:
-        reference.pooler = None
-    reference.load_state_dict(encoder.backbone.state_dict())
-    return reference
-
-
-def padded(text: PackedText, *, pad: int, length: int = 0) -> tuple[Tensor, Tensor]:
-    """(input_ids, attention_mask), each [S, T]"""
-    shape = (len(text.lengths), max(length, *text.lengths))
-    input_ids, mask = torch.full(shape, pad), torch.zeros(shape, dtype=torch.int64)
-    for row, chunk in enumerate(text.tokens.split(text.lengths)):
-        input_ids[row, : len(chunk)] = chunk
-        mask[row, : len(chunk)] = 1
-    return input_ids, mask
-
-
-def padded_states(reference: nn.Module, text: PackedText, *, pad: int) -> Tensor:
-    """[N, d]"""
-    input_ids, mask = padded(text, pad=pad)
-    states = reference(input_ids=input_ids, attention_mask=mask).last_hidden_state
-    return torch.cat([row[:length] for row, length in zip(states, text.lengths)])
 
 
 def assert_same_gradients(encoder: TextEncoder, reference: nn.Module) -> None:
@@ -251,22 +223,6 @@ def test_a_kernel_attends_from_first_tokens_as_the_loop_over_chunks_does(monkeyp
     by_chunk = layout.attend(query, key, value, scale=None, window=None)
     monkeypatch.setattr(attention, "varlen_attention", kernel)
     torch.testing.assert_close(layout.attend(query, key, value, scale=None, window=None), by_chunk)
-
-
-class Kernels(TorchDispatchMode):
-    """Records the attention operations of a block, by name, and with the arguments of their schema by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.arguments: list[dict[str, Any]] = []
-
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if "attention" in str(operation) or "attn" in str(operation):
-            self.names.append(str(operation).removesuffix(".default"))
-            names = [argument.name for argument in operation._schema.arguments]
-            self.arguments.append(dict(zip(names, args)) | (kwargs or {}))
-        return operation(*args, **kwargs or {})
 
 
 def assert_bounds_of_the_backward(kernels: Kernels) -> None:

@@ -1,0 +1,149 @@
+"""Speed of training in bfloat16: ours, eager and compiled, beside Hugging Face's model; and what a step consists of."""
+
+import gc
+import shutil
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.encoders import BASE, LARGE, SMALL, TINY, Shape
+from benchmarks.gpu_steps.clock import now, product_tflops
+from benchmarks.gpu_steps.recorder import Recorder
+from benchmarks.gpu_steps.trace import MOST_BYTES, cost, trace_step
+from benchmarks.gpu_steps.training_step import Batch, HuggingFaceStep, OurStep, init_one_process
+from container.processes import missing_for_compile
+
+DATASHEET = 989.0  # dense bfloat16 TFLOP/s of an H100 or H200 (SXM)
+COMPILED = "packed, compiled"
+TRACE = "trace.json.gz"
+BATCHES = 6  # different ones, each with its own lengths
+MEASURED = 1.0  # seconds at least
+LARGEST_DIFFERENCE = 0.02  # relative: bfloat16 has 8 bits
+SHARE_OF_MEMORY = 0.9  # that the largest batch is chosen for
+Build = Callable[[], Any]
+
+
+def run(check: Recorder) -> None:
+    init_one_process()
+    check.figure("product_tflops", round(product_tflops(check.device, size=256 if check.tiny else 8192), 2))
+    check.figure("datasheet_tflops", DATASHEET)
+    shapes = (TINY,) if check.tiny else (BASE, SMALL, LARGE)
+    rows = [(shape, *mode) for shape in shapes for mode in _modes(check, shape)]
+    for shape, mode, build, seconds in sorted(rows, key=lambda row: row[0] != shapes[0] and row[1] == COMPILED):
+        if check.has_time(seconds, f"{shape.name}, {mode}"):
+            with check.part(f"{shape.name}, {mode}"):
+                _measure_mode(check, shape, mode, build)
+        gc.collect()
+        if check.on_gpu:
+            torch.cuda.empty_cache()
+
+
+def _modes(check: Recorder, shape: Shape) -> list[tuple[str, Build, float]]:
+    """Return the name of each mode, how to build its step, and the seconds that it needs at least."""
+    folder = check.folder / shape.name.replace(" ", "")
+    modes: list[tuple[str, Build, float]] = [
+        ("packed, eager", partial(OurStep, folder, shape, bf16=True, compile=False), 8),
+    ]
+    missing = missing_for_compile()
+    if check.on_gpu and missing is None:
+        modes.append((COMPILED, partial(OurStep, folder, shape, bf16=True, compile=True), 40))
+    else:
+        check.note(f"{shape.name}: not compiled: {missing or 'only on a GPU'}")
+    for name, length in (("grouped by length", None), (f"padded to {shape.longest}", shape.longest)):
+        modes.append((f"Hugging Face, {name}", partial(HuggingFaceStep, shape, check.device, padded_to=length), 8))
+    return modes
+
+
+def _measure_mode(check: Recorder, shape: Shape, mode: str, build: Build) -> None:
+    step = build()
+    if isinstance(step, OurStep):
+        _compare(check, shape, mode, step)
+    peaks = {}
+    for records in (2, 4) if check.tiny else (32, 128):
+        row = _measure(check, shape, step, records)
+        check.add("speed", {"shape": shape.name, "mode": mode, **row})
+        if "peak_bytes" in row:
+            peaks[records] = row["peak_bytes"]
+    if isinstance(step, OurStep):
+        if shape in (BASE, TINY):
+            _trace(check, shape, mode, step, records=4 if check.tiny else 128)
+        if len(peaks) == 2 and check.has_time(10, f"{shape.name}, {mode}, the largest batch"):
+            records = _largest(peaks)
+            while records >= 32:
+                row = _measure(check, shape, step, records, batches=3)
+                check.add("speed", {"shape": shape.name, "mode": f"{mode}, as large as fits", **row})
+                if "peak_bytes" in row:
+                    break
+                records = int(0.8 * records) // 32 * 32
+
+
+def _compare(check: Recorder, shape: Shape, mode: str, step: OurStep) -> None:
+    """Compare loss and gradient norm of the first step with those of the first mode, which has the same weights."""
+    (batch,) = step.batches(2 if check.tiny else 16, count=1)
+    loss, norm = step(batch.inputs)
+    figures = check.findings.figures
+    first = f"first step of {shape.name}"
+    if first not in figures:
+        check.figure(first, [loss.item(), norm])
+        return
+    difference = max(abs(ours - theirs) / abs(theirs) for ours, theirs in zip((loss.item(), norm), figures[first]))
+    check.at_most(f"{shape.name}, {mode}: loss and gradient norm of the first step", difference, LARGEST_DIFFERENCE)
+
+
+def _measure(check: Recorder, shape: Shape, step: Any, records: int, *, batches: int = BATCHES) -> dict[str, Any]:
+    """Return a row of the table; of real tokens only, over batches of different lengths."""
+    drawn: list[Batch] = step.batches(records, count=2 if check.tiny else batches)
+    row = {"records": records}
+    try:
+        for batch in drawn:  # allocates, and compiles for these lengths
+            step(batch.inputs)
+        if check.on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        started = now(check.device)
+        rounds = 0
+        while rounds == 0 or (now(check.device) - started < MEASURED and not check.tiny):
+            for batch in drawn:
+                step(batch.inputs)
+            rounds += 1
+        seconds = now(check.device) - started
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return {**row, "failed": "out of memory"}
+    flops = sum(shape.flops(batch.lengths, first_tokens_only=step.first_tokens_only) for batch in drawn)
+    tflops = rounds * flops / seconds / 1e12
+    ceiling = check.findings.figures["product_tflops"]
+    row |= {
+        "tokens_per_s": round(rounds * sum(sum(batch.lengths) for batch in drawn) / seconds),
+        "tflops": round(tflops, 3),
+        "mfu": round(tflops / DATASHEET, 4),
+        "share_of_product": round(tflops / ceiling, 4),
+        "ms": round(1000 * seconds / rounds / len(drawn), 2),
+    }
+    return row | ({"peak_bytes": torch.cuda.max_memory_allocated()} if check.on_gpu else {})
+
+
+def _largest(peaks: dict[int, int]) -> int:
+    """Return the most records that fit, a multiple of 32, from the memory of two batches; at most 2,048."""
+    (few, low), (many, high) = sorted(peaks.items())
+    for_each = max(1, (high - low) // (many - few))
+    free = SHARE_OF_MEMORY * torch.cuda.get_device_properties(0).total_memory - (low - few * for_each)
+    return int(min(2048, free / for_each)) // 32 * 32
+
+
+def _trace(check: Recorder, shape: Shape, mode: str, step: OurStep, *, records: int) -> None:
+    """Record the costs of one step; the trace of the first is a file of the check."""
+    (batch,) = step.batches(records, count=1)
+    path = check.folder / "trace.json.gz"
+    costs = cost(trace_step(lambda: step(batch.inputs), path, cuda=check.on_gpu))
+    started = now(check.device)
+    step(batch.inputs)
+    costs["step"] = 1000 * (now(check.device) - started)  # without the profiler
+    costs["idle_share"] = max(0.0, 1 - costs["busy"] / costs["step"])
+    check.figure(f"step of {shape.name}, {mode}, {records} records", costs)
+    target = check.out / TRACE
+    if not any(name.startswith("trace of") for name in check.findings.figures) and path.stat().st_size < MOST_BYTES:
+        shutil.copy(path, target)
+        check.figure(f"trace of {shape.name}, {mode}", target.name)
+    check.only_on_gpu("kernels, waits, copies and idle time of a step")

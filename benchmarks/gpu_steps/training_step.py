@@ -1,0 +1,141 @@
+"""An optimizer step of an encoder of a known shape: ours, and that of a plain loop over a Hugging Face model."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from transformers import BertConfig, BertForSequenceClassification
+
+from benchmarks.encoders import Shape, build_model, chat_lengths, chats, hyperparameters
+from container.data.batch import PackedBatch
+from container.parallel.degrees import ParallelDegrees
+from container.parallel.mesh import build_mesh, init_distributed
+from container.parallel.parallelize import parallelize
+from container.training.objective import WeightedCrossEntropy
+from container.training.optimizer import build_optimizer
+from container.training.precision import forbid_tf32, precision_of
+from contracts.ports import free_port
+
+LR = 1e-5
+GROUPED = 50  # batches from which Trainer makes batches of similar length
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch with the lengths of its real tokens."""
+
+    inputs: Any
+    lengths: tuple[int, ...]
+
+
+def init_one_process() -> None:
+    """Join a process group of this process alone, as a worker does."""
+    variables = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": free_port()}
+    os.environ.update({name: str(value) for name, value in variables.items()}, MASTER_ADDR="127.0.0.1")
+    os.environ.update(GLOO_SOCKET_IFNAME="lo", NCCL_SOCKET_IFNAME="lo")  # this machine's name may not resolve
+    if not dist.is_initialized():
+        forbid_tf32()
+        init_distributed(timeout_minutes=10)
+
+
+class OurStep:
+    """Forward, backward, clipping and AdamW, packed, as the training loop has them.
+
+    Args:
+        settings: of the job, such as bf16, compile and activation_checkpointing.
+    """
+
+    first_tokens_only = True  # in the last layer
+
+    def __init__(self, folder: Path, shape: Shape, **settings: Any) -> None:
+        hp = hyperparameters(folder, shape, lr=LR, dropout=0.0, **settings)
+        self._ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
+        precision = precision_of(hp, self._ranks.device)
+        model = build_model(folder, shape, hp, dropout=0.0).train()
+        self._execution = parallelize(model, self._ranks, hp, precision=precision)
+        self._optimizer = build_optimizer(hp, self._execution.module)
+        self._objective = WeightedCrossEntropy([1.0, 1.0], self._ranks.device)
+        self._shape = shape
+
+    def batches(self, records: int, *, count: int) -> list[Batch]:
+        drawn = [chats(self._shape, records=records, seed=seed) for seed in range(count)]
+        return [Batch(batch, batch.texts[0].lengths) for batch in drawn]
+
+    def __call__(self, batch: PackedBatch) -> tuple[torch.Tensor, float]:
+        """Take a step and return the loss and the gradient norm before it."""
+        normaliser = torch.full((), float(len(batch.rows)), device=self._ranks.device)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self._execution.forward_backward(
+            [batch.to(self._ranks.device)], objective=self._objective, normaliser=normaliser, scale_loss=_unscaled
+        )
+        norm = self._execution.clip_grad_norm(1.0)  # the host waits for it
+        self._optimizer.step()
+        return loss, norm
+
+    def held_bytes(self) -> dict[str, int]:
+        """Return the bytes of parameters, gradients and the optimizer's state after a step."""
+        parameters = list(self._execution.module.parameters())
+        state = [value for each in self._optimizer.state.values() for value in each.values() if torch.is_tensor(value)]
+        return {
+            "parameters": sum(each.numel() * each.element_size() for each in parameters),
+            "gradients": sum(
+                each.grad.numel() * each.grad.element_size() for each in parameters if each.grad is not None
+            ),
+            "optimizer": sum(each.numel() * each.element_size() for each in state),
+        }
+
+
+class HuggingFaceStep:
+    """The same with transformers' model, padded, scaled dot product attention and autocast, as Trainer runs it.
+
+    Args:
+        padded_to: tokens of every text; None: of the longest of a batch, with batches of similar length.
+    """
+
+    first_tokens_only = False
+
+    def __init__(self, shape: Shape, device: str, *, padded_to: int | None) -> None:
+        config = BertConfig(
+            vocab_size=shape.vocabulary, hidden_size=shape.width, num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads, intermediate_size=4 * shape.width, max_position_embeddings=shape.longest,
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation="sdpa",
+        )  # fmt: skip
+        self._model = BertForSequenceClassification(config).to(device).train()
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LR, fused=True)
+        self._shape, self._device, self._padded_to = shape, device, padded_to
+
+    def batches(self, records: int, *, count: int) -> list[Batch]:
+        random = np.random.default_rng(0)
+        if self._padded_to is None:
+            lengths = sorted(chat_lengths(GROUPED * records, longest=self._shape.longest, random=random))
+            starts = np.linspace(0, len(lengths) - records, count).astype(int)
+            drawn = [lengths[start : start + records] for start in starts]
+        else:
+            drawn = [chat_lengths(records, longest=self._shape.longest, random=random) for _ in range(count)]
+        return [Batch(self._padded(each, random), tuple(each)) for each in drawn]
+
+    def __call__(self, batch: dict[str, torch.Tensor]) -> None:
+        inputs = {name: tensor.to(self._device, non_blocking=True) for name, tensor in batch.items()}
+        with torch.autocast(self._device, torch.bfloat16):
+            loss = self._model(**inputs).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def _padded(self, lengths: Sequence[int], random: np.random.Generator) -> dict[str, torch.Tensor]:
+        width = self._padded_to or max(lengths)
+        mask = torch.arange(width)[None] < torch.tensor(lengths)[:, None]
+        tokens = torch.from_numpy(random.integers(1, self._shape.vocabulary, (len(lengths), width)))
+        labels = torch.from_numpy(random.integers(0, 2, len(lengths)))
+        tensors = {"input_ids": tokens * mask, "attention_mask": mask.long(), "labels": labels}
+        return {name: tensor.pin_memory() if self._device == "cuda" else tensor for name, tensor in tensors.items()}
+
+
+def _unscaled(loss: torch.Tensor) -> torch.Tensor:
+    return loss

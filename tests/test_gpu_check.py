@@ -1,0 +1,195 @@
+"""benchmarks/gpu_check.py on a CPU: every step runs, and nothing that a step does stops the check."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu_steps import ONE_GPU, SEVERAL_GPUS, machine
+from benchmarks.gpu_steps.results import RESULTS, Results
+from benchmarks.gpu_steps.tables import MOST_LINES
+from benchmarks.gpu_steps.trace import cost
+from benchmarks.gpu_steps.wheels import MACHINE, canonical
+from testing.jobs import REPOSITORY
+from tests.gpu_check_steps import LEFT_BEHIND
+
+TINY = ("--device", "cpu", "--tiny")
+
+
+def run(*arguments, program=("-m", "benchmarks.gpu_check"), expect=0, **environment):
+    ended = subprocess.run(
+        [sys.executable, *program, *map(str, arguments)],
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=900,  # a busy machine is no failure
+        check=False,
+    )
+    assert ended.returncode == expect, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
+
+
+@pytest.fixture(scope="module")
+def ended_in_every_way(tmp_path_factory):
+    """The output and the results of a check whose steps hang, crash, fail and pass."""
+    out = tmp_path_factory.mktemp("ended")
+    program = (
+        "import sys; from benchmarks import gpu_check; from tests.gpu_check_steps import STEPS; "
+        "gpu_check.steps_of = lambda _: STEPS; sys.exit(gpu_check.main())"
+    )
+    printed = run(*TINY, "--minutes", 1, "--out", out, program=("-c", program), expect=1)
+    return printed, Results.open(out)
+
+
+@pytest.mark.slow
+def test_a_step_that_hangs_crashes_or_fails_is_recorded_and_the_next_one_runs(ended_in_every_way):
+    _, results = ended_in_every_way
+    assert {name: step.status for name, step in results.steps.items()} == {
+        "hangs": "out of time",
+        "crashes": "crashed (signal 11)",
+        "raises": "crashed (exit code 1)",
+        "differs": "failed",
+        "passes": "passed",
+    }
+    assert results.figures("hangs") == {"before": 1}
+    assert "ValueError: the cause" in results.steps["raises"].last_lines
+    assert [fact["holds"] for fact in results.steps["differs"].findings.facts] == [False, False, False]
+
+
+@pytest.mark.slow
+def test_nothing_that_a_step_started_outlives_it(ended_in_every_way):
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [command for command in commands if LEFT_BEHIND.encode() in command]
+
+
+@pytest.mark.slow
+def test_the_summary_names_what_does_not_hold(ended_in_every_way):
+    printed, _ = ended_in_every_way
+    assert "a difference: 2.0, at most 1" in printed
+    assert "a part: no error: ValueError: of a part" in printed
+
+
+def test_a_torch_that_cannot_be_imported_is_the_failure_of_each_step(tmp_path):
+    broken = tmp_path / "site" / "torch"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise OSError('libcudart.so.13: cannot open shared object file')")
+    run(*TINY, "--out", tmp_path / "out", "--steps", "facts", expect=1, PYTHONPATH=str(broken.parent))
+    facts = Results.open(tmp_path / "out").steps["facts"]
+    assert facts.status == "crashed (exit code 1)"
+    assert "OSError: libcudart.so.13: cannot open shared object file" in facts.last_lines
+
+
+@pytest.mark.slow
+def test_without_a_gpu_the_check_names_the_way_to_run_without_one(tmp_path):
+    printed = run("--out", tmp_path, expect=1, CUDA_VISIBLE_DEVICES="")
+    assert printed.splitlines()[-2] == "no GPU: torch finds none"
+    assert "--device cpu --tiny" in printed.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--steps", "speed,fast"), "--steps: fast is no step\nChoose from: facts, kernels"),
+        (("--minutes", 0.5), "--minutes 0.5, --gpus 1: below 1"),
+        (("--out", "/proc/results"), "--out: "),
+        (("--table", "/nowhere"), "/nowhere/results.json: cannot be read as results of a check"),
+    ],
+    ids=str,
+)
+def test_a_bad_argument_is_named(tmp_path, arguments, said):
+    assert said in run(*TINY, "--out", tmp_path, *arguments, expect=1)
+
+
+def test_the_sizes_of_a_gpu_are_refused_on_a_cpu(tmp_path):
+    assert "Add --tiny." in run("--device", "cpu", "--out", tmp_path, expect=1)
+
+
+@pytest.mark.slow
+def test_results_of_other_code_are_replaced_only_with_force(tmp_path, ended_in_every_way):
+    _, other = ended_in_every_way
+    other = Results(tmp_path, {**other.identity, "commit": "another"}, other.machine)
+    other.put("facts", ended_in_every_way[1].steps["passes"])
+    arguments = (*TINY, "--out", tmp_path, "--steps", "facts", "--skip-done")
+    assert "has results of commit another, not " in run(*arguments, expect=1)
+    run(*arguments, "--force")
+    assert Results.open(tmp_path).figures("facts")["product_tflops"] > 0
+    started = time.monotonic()
+    assert "passed" in run(*arguments)
+    assert time.monotonic() - started < 30, "nothing is left to run"
+
+
+def test_all_missing_packages_are_named_at_once(monkeypatch):
+    known = machine.version
+
+    def version(name):
+        if name in ("pydantic", "emoji"):
+            raise machine.PackageNotFoundError
+        return {"torch": "2.10.0+cu130", "transformers": "5.17.0+local"}.get(name) or known(name)
+
+    monkeypatch.setattr(machine, "version", version)
+    missing = machine.missing_packages()
+    assert [re.split("[<>]", name)[0] for name in missing] == ["torch", "pydantic", "emoji"]
+    assert "(found 2.10.0+cu130)" in missing[0]
+
+
+def test_the_product_accepts_the_versions_of_the_bare_machine():
+    known = [each for each in machine.requirements() if MACHINE.get(canonical(each.name))]
+    assert len(known) > 5
+    assert [str(each) for each in known if not each.specifier.contains(MACHINE[canonical(each.name)])] == []
+
+
+def test_the_document_lists_every_step():
+    text = (REPOSITORY / "docs" / "gpu.md").read_text()
+    assert [step.name for step in (*ONE_GPU, *SEVERAL_GPUS) if f"| {step.name} |" not in text] == []
+
+
+def test_the_cost_of_a_step_counts_kernels_waits_copies_and_idle_time():
+    def event(category, name, begin, microseconds, number=None):
+        arguments = {} if number is None else {"External id": number}
+        return {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": microseconds, "args": arguments}
+
+    found = cost([
+        event("cpu_op", "aten::mm", 0, 5, 7),
+        event("cuda_runtime", "cudaLaunchKernel", 1, 2, 7),
+        event("kernel", "gemm", 1000, 3000, 7),
+        event("kernel", "gemm", 3000, 2000, 7),  # overlaps the first by one millisecond
+        event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 7000, 1000),
+        event("cuda_runtime", "cudaStreamSynchronize", 2, 4),
+        {"ph": "M", "name": "process_name"},
+    ])  # fmt: skip
+    assert (found["span"], found["busy"], found["kernels"]) == (7.0, 5.0, 2)
+    assert found["costliest"] == [["gemm", 2, 5.0, 1.0]]
+    assert found["operations"] == {"aten::mm": 5.0}
+    assert found["waits"] == {"cudaStreamSynchronize": 1}
+    assert found["copies"] == {"Memcpy HtoD (Pinned -> Device)": [1, 1.0]}
+
+
+@pytest.mark.slow
+def test_every_step_runs_on_a_cpu_in_tiny_sizes(tmp_path):
+    printed = run(*TINY, "--minutes", 12, "--out", tmp_path)
+    results = Results.open(tmp_path)
+    assert {name: step.status for name, step in results.steps.items()} == {step.name: "passed" for step in ONE_GPU}
+    facts = sum(len(step.findings.facts) for step in results.steps.values())
+    assert facts > 30
+    summary = printed[printed.rindex("\n\n") :].splitlines()
+    assert len(summary) <= MOST_LINES
+    files = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert files.keys() == {RESULTS, "log.txt", "memory.json", "trace.json.gz"}
+    assert max(files.values()) < 16 << 20
+    assert len(json.loads((tmp_path / "memory.json").read_text())["rows"]) == 2
+    table = run("--table", tmp_path)
+    assert "| Hugging Face, grouped by length" in table
+    assert "fsdp 2, FULL_SHARD" in table
+
+
+@pytest.mark.slow
+def test_the_steps_for_several_gpus_run_over_gloo(tmp_path):
+    run(*TINY, "--gpus", 2, "--steps", "communicators,stops", "--minutes", 12, "--out", tmp_path)
+    steps = Results.open(tmp_path).steps
+    assert {step.status for step in steps.values()} == {"passed"}
