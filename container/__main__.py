@@ -6,6 +6,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from contracts.errors import ContractError
+from contracts.input_files import check_root
 from contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, JobPaths
 from contracts.serving import PORT, PORT_VARIABLE
 from contracts.steps import PROCESSING_STEPS
@@ -53,6 +55,10 @@ def main(command_line: Sequence[str] | None = None) -> int:
             _add_tracking_arguments(command)
     options = parser.parse_args(command_line)
     paths = JobPaths.resolve(options.root)
+    try:
+        check_root(paths.root)
+    except ContractError as error:
+        parser.error(error.cause)
     if options.root is not None and options.command not in _NEED_NO_INPUT and not paths.root.is_dir():
         parser.error(f"--root: {paths.root} is not a folder; create it, or correct the path")
     if options.command in ("train", "tune"):

@@ -23,11 +23,12 @@ from typing import Any
 
 from container.decision.val_labels import check_val_labels
 from container.failure import Failure, clear_failure, write_failure
-from container.hosts.channels import check_channels
+from container.hosts.channels import check_channels, find_channels
 from container.hosts.control import FAILED as HOST_FAILED
 from container.hosts.control import STOP as HOST_STOPS
 from container.hosts.control import Control, HostTrouble
 from container.hosts.gpus import count_gpus
+from container.hosts.network import check_interfaces
 from container.hosts.topology import Topology
 from container.hosts.worker_environment import sm_variables
 from container.job import Job, JobKind, Member, Scratch
@@ -143,9 +144,11 @@ def _train(
     control: Control,
     tuning: Mapping[str, Any] | None,
 ) -> int:
+    paths = find_channels(paths)
     given = read_settings(paths, tuning=tuning)
     topology = control.topology
     num_gpus = count_gpus()
+    check_interfaces(os.environ, num_gpus=num_gpus)
     choose = partial(choose_job_settings, paths, given, hosts=topology.size, num_gpus=num_gpus)
     hp = choose()
     kind: JobKind = "whole"

@@ -47,6 +47,15 @@ def is_foreign(name: str) -> bool:
     return name.startswith((".", "~$")) or name.endswith("~") or name.lower() in _SYSTEM_NAMES
 
 
+def check_root(root: Path) -> None:
+    """Raise ContractError for a folder of a job or a run whose path no text file, log or command line can contain."""
+    name = str(root)
+    if escaped(root) != name or any(character < " " or character == "\x7f" for character in name):
+        raise ContractError(
+            f"--root: {name!r} is not UTF-8, or has a control character", "Rename the folder, or use another one."
+        )
+
+
 def exists(path: Path) -> bool:
     """Return whether a folder has an entry `path`, which may be a link to nothing.
 

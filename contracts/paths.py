@@ -7,6 +7,7 @@ from pathlib import Path
 DEFAULT_ROOT = "/opt/ml"
 ROOT_VARIABLE = "ML_ROOT"
 SPLITS = ("train", "val", "test")
+CHANNEL_ALIASES = {"training": "train", "validation": "val", "testing": "test"}  # names in SageMaker's examples
 SETTINGS_FILE = "settings.json"  # of the input settings: {name: text} of what a job's request cannot contain
 
 
@@ -16,10 +17,12 @@ class JobPaths:
 
     Attributes:
         trial: name of the training job, if jobs with other hyperparameters have the same folder of checkpoints.
+        aliases: names of CHANNEL_ALIASES that channels of the job have.
     """
 
     root: Path
     trial: str = ""
+    aliases: frozenset[str] = frozenset()
 
     @classmethod
     def resolve(cls, root: str | os.PathLike[str] | None = None) -> "JobPaths":
@@ -28,7 +31,8 @@ class JobPaths:
 
     def channel(self, name: str) -> Path:
         """Return the folder with the files of an input channel, e.g. train."""
-        return self.root / "input" / "data" / name
+        given = next((alias for alias in self.aliases if CHANNEL_ALIASES[alias] == name), name)
+        return self.root / "input" / "data" / given
 
     @property
     def precomputed_artifacts(self) -> Path:

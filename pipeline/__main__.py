@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contracts.errors import ContractError
+from contracts.input_files import check_root
 from contracts.serving import PORT
 from pipeline.config_file import load_config
 
@@ -23,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.command in ("run", "serve"):
+        check_root(options.root.absolute())
     if options.command == "serve":
         from pipeline.local.served import serve_newest
 

@@ -1,15 +1,35 @@
-"""Check the channels' settings in input/config/inputdataconfig.json."""
+"""Find the channels under their names in the job; check their settings in input/config/inputdataconfig.json."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from container.hosts.topology import Topology
 from contracts.errors import ContractError
 from contracts.input_files import exists, expected_content, read_object
-from contracts.paths import SPLITS, JobPaths
+from contracts.paths import CHANNEL_ALIASES, SPLITS, JobPaths
 
 _FIX = "Write an object of settings for each channel, or remove the file: then every host has all files."
 REPLICATED, SHARDED = "FullyReplicated", "ShardedByS3Key"
+
+
+def find_channels(paths: JobPaths) -> JobPaths:
+    """Return `paths` with the channels that have an alias; raise ContractError if one has two names."""
+    folder = paths.channel("")
+    given = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    return replace(paths, aliases=_aliases(given, where=folder))
+
+
+def _aliases(given: Iterable[str], *, where: Path) -> frozenset[str]:
+    aliases = CHANNEL_ALIASES.keys() & given
+    for alias in sorted(aliases):
+        if CHANNEL_ALIASES[alias] in given:
+            raise ContractError(
+                f"channel {CHANNEL_ALIASES[alias]}: {where} also has the channel {alias}, which is another name of it",
+                "Give the job one of the two channels.",
+            )
+    return frozenset(aliases)
 
 
 def check_channels(paths: JobPaths, topology: Topology) -> None:
@@ -24,8 +44,9 @@ def check_channels(paths: JobPaths, topology: Topology) -> None:
     content = read_object(path, _FIX)
     with expected_content(path, _FIX):
         channels = {name: dict(settings) for name, settings in content.items()}
+    aliases = _aliases(channels, where=path)
     hosts = topology.size + len(topology.idle)
-    for name in (*SPLITS, paths.pretrained.name, paths.precomputed_artifacts.name, paths.settings.name):
+    for name in (*SPLITS, *aliases, paths.pretrained.name, paths.precomputed_artifacts.name, paths.settings.name):
         if name in channels:
             _check_readable(name, channels[name], hosts=hosts, where=str(path))
 

@@ -9,13 +9,34 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from container.hosts.topology import Topology
+from contracts.errors import ContractError
 
 logger = logging.getLogger(__name__)
 
+_GLOO, _NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 _INTERFACES = Path("/sys/class/net")
 _EFA_DEVICES = Path("/sys/class/infiniband_verbs")
 _SIOCGIFADDR = 0x8915
 _OFI_PLUGINS = ("libnccl-net.so", "libnccl-net-ofi.so")
+
+
+def check_interfaces(environment: Mapping[str, str], *, num_gpus: int) -> None:
+    """Raise ContractError if the user's variable for gloo, or for NCCL on a host with GPUs, names no interface."""
+    names = [name for _, name in socket.if_nameindex()]
+    wrong = {_GLOO: [name for name in environment.get(_GLOO, "").split(",") if name and name not in names]}
+    nccl = environment.get(_NCCL, "")
+    if num_gpus and nccl and not nccl.startswith("^"):  # beginnings of names, or whole names after =
+        wanted = [each.partition(":")[0] for each in nccl.removeprefix("=").split(",")]
+        exact = nccl.startswith("=")
+        found = any(name == each if exact else name.startswith(each) for each in wanted for name in names)
+        wrong[_NCCL] = [] if found else wanted
+    for variable, missing in wrong.items():
+        if missing:
+            raise ContractError(
+                f"environment variable {variable}: names {', '.join(missing)}, but the network interfaces of this host "
+                f"are {', '.join(names)}",
+                f"Name one of them, or remove {variable}: the job finds the interface between its hosts.",
+            )
 
 
 def network_environment(topology: Topology, address: str) -> dict[str, str]:
@@ -25,10 +46,10 @@ def network_environment(topology: Topology, address: str) -> dict[str, str]:
         address: this host's address on the network between the hosts.
     """
     if topology.size == 1:
-        return {"GLOO_SOCKET_IFNAME": "lo"}  # no proxy, no other interface
+        return {_GLOO: "lo"}  # no proxy, no other interface
     interface = _interface(topology.interface, address)
-    variables = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
-    variables["NCCL_SOCKET_IFNAME"] = interface or "^docker0,lo"
+    variables = {_GLOO: interface} if interface else {}
+    variables[_NCCL] = interface or "^docker0,lo"
     return variables | _efa_environment(_EFA_DEVICES, os.environ)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from container.tables.channel_files import SUFFIXES, format_of, is_gzip, open_plain, suffix_of
 from contracts.errors import ContractError
 from contracts.input_files import check_file, escaped, exists, files_below
+from contracts.paths import CHANNEL_ALIASES
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +39,12 @@ def find_data_files(folder: Path, filename: str | None = None) -> list[Path]:
     Raises:
         ContractError: the channel or the named file is missing, a file cannot be read, or the channel has no data file.
     """
+    split = CHANNEL_ALIASES.get(folder.name, folder.name)
     if not exists(folder):
+        others = sorted(escaped(path.name) for path in folder.parent.iterdir()) if folder.parent.is_dir() else []
+        there = f"; there are {', '.join(others)}" if others else ""
         raise ContractError(
-            f"channel {folder.name}: the folder {folder} does not exist",
+            f"channel {folder.name}: the folder {folder} does not exist{there}",
             f"Create the folder and put the files of {folder.name} into it. On SageMaker, add a channel named "
             f"{folder.name!r}.",
         )
@@ -48,8 +52,8 @@ def find_data_files(folder: Path, filename: str | None = None) -> list[Path]:
         path = folder / filename
         if not exists(path):
             raise ContractError(
-                f"{folder.name}_filename: {path} does not exist; {_content(folder)}",
-                f"Correct {folder.name}_filename, or leave it out to read every data file of the channel.",
+                f"{split}_filename: {path} does not exist; {_content(folder)}",
+                f"Correct {split}_filename, or leave it out to read every data file of the channel.",
             )
         check_file(path)
         format_of(path)

@@ -13,6 +13,7 @@ from contracts.input_files import is_foreign
 from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
 
+_ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _TOKENIZER_FILES = (
@@ -64,6 +65,13 @@ def find_encoder(name: str, paths: JobPaths) -> EncoderSource:
                     "Copy all files of the encoder there: config.json, tokenizer files and weights.",
                 )
             return EncoderSource(name, folder)
+    archives = [path.name for path in paths.pretrained.glob("*") if path.name.lower().endswith(_ARCHIVES)]
+    if archives:
+        raise ContractError(
+            f"tokenizer: the encoder {name!r} is no folder of {paths.pretrained}, which has the archive "
+            f"{min(archives)}",
+            "Unpack the archive, and give the channel its files. The job does not unpack it.",
+        )
     folder, reason = _from_hub(name)
     if folder is None:
         raise _not_found(name, paths.pretrained, reason)

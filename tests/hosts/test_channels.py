@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from container.hosts.channels import check_channels
+from container.hosts.channels import check_channels, find_channels
 from container.hosts.topology import Topology
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
@@ -47,6 +47,21 @@ def test_replicated_channels_unused_ones_and_those_of_local_mode_are_accepted(tm
     local_mode = {"TrainingInputMode": "File"}
     check_channels(configured(tmp_path, train=local_mode, val=kind("FullyReplicated"), extra=kind()), SEVERAL)
     check_channels(JobPaths(tmp_path / "none"), SEVERAL)
+
+
+def test_a_channel_is_refused_under_the_name_that_the_job_gives_it(tmp_path):
+    with pytest.raises(ContractError, match="channel training: has the distribution 'ShardedByS3Key'"):
+        check_channels(configured(tmp_path, training=kind()), SEVERAL)
+
+
+def test_a_channel_with_two_names_is_an_error(tmp_path):
+    expected = "channel val: .* also has the channel validation, which is another name of it"
+    with pytest.raises(ContractError, match=expected):
+        check_channels(configured(tmp_path, val=kind(), validation=kind()), SEVERAL)
+    for name in ("val", "validation"):
+        JobPaths(tmp_path).channel(name).mkdir(parents=True)
+    with pytest.raises(ContractError, match=expected):
+        find_channels(JobPaths(tmp_path))
 
 
 @pytest.mark.parametrize("hosts", [("localhost",), HOSTS])

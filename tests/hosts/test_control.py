@@ -15,7 +15,7 @@ import pytest
 from container.failure import Failure
 from container.hosts import control as control_module
 from container.hosts.control import Control, HostTrouble
-from container.hosts.network import _efa_environment, network_environment
+from container.hosts.network import _efa_environment, check_interfaces, network_environment
 from container.hosts.topology import Topology
 from container.hosts.worker_environment import sm_variables
 from contracts.errors import ContractError
@@ -268,6 +268,24 @@ def test_the_interface_is_the_one_with_the_address_and_not_the_one_that_does_not
 def test_without_a_known_interface_nccl_keeps_off_docker_and_loopback():
     found = network_environment(Topology(("a", "b"), "a", interface="ethwe"), "192.0.2.7")
     assert found == {"NCCL_SOCKET_IFNAME": "^docker0,lo"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("GLOO_SOCKET_IFNAME", "lo,eth77"), ("NCCL_SOCKET_IFNAME", "eth77"), ("NCCL_SOCKET_IFNAME", "=l,eth77")],
+)
+def test_a_variable_that_names_no_interface_is_an_error_with_those_that_exist(variable, value):
+    with pytest.raises(ContractError, match=rf"^environment variable {variable}: names .*eth77, .* are .*\blo\b"):
+        check_interfaces({variable: value}, num_gpus=1)
+
+
+@pytest.mark.parametrize("value", ["lo", "=lo", "^docker0,lo", "eth77,l", "lo:1"])
+def test_a_variable_of_nccl_may_have_beginnings_of_names_and_exclude_others(value):
+    check_interfaces({"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": value}, num_gpus=1)
+
+
+def test_a_variable_of_nccl_has_no_effect_without_gpus():
+    check_interfaces({"NCCL_SOCKET_IFNAME": "eth77"}, num_gpus=0)
 
 
 def test_efa_is_set_up_where_its_devices_and_nccl_s_plugin_are_there(tmp_path, caplog):

@@ -77,6 +77,14 @@ def test_a_channel_that_is_one_encoder_is_that_encoder(paths: JobPaths, learned:
     assert resolve_encoder(name, paths).folder == paths.pretrained
 
 
+@pytest.mark.parametrize("archive", ["model.tar.gz", "bert.zip"])
+def test_an_archive_in_the_pretrained_channel_is_named(paths: JobPaths, archive: str) -> None:
+    paths.pretrained.mkdir(parents=True)
+    (paths.pretrained / archive).touch()
+    with pytest.raises(ContractError, match=f"'bert' is no folder of .*pretrained, which has the archive {archive}"):
+        resolve_encoder("bert", paths)
+
+
 def test_files_of_an_encoder_may_begin_with_a_byte_order_mark(paths: JobPaths, learned: Path, tmp_path: Path) -> None:
     from transformers import AutoConfig
 

@@ -1,8 +1,10 @@
 """Bad input ends with exit 1, both failure files, a first line that names the thing, and no half-written model."""
 
+import contextlib
 import json
 import os
 import pickle
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,6 +13,8 @@ from transformers import LongformerConfig, LongformerModel
 from container.__main__ import main
 from container.supervisor import train
 from contracts.artifacts import USE_PRECOMPUTED_IMPUTATION, USE_PRECOMPUTED_RISK_TABLES
+from contracts.paths import CHANNEL_ALIASES
+from pipeline.__main__ import main as pipeline
 from testing.jobs import (
     NO_DROPOUT,
     failure_line,
@@ -75,12 +79,41 @@ def test_a_missing_column_is_named_with_its_file_and_the_nearest_column(tmp_path
     assert "prize" in paths.failure_files[0].read_text()
 
 
+def test_a_variable_that_names_no_network_interface_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth77")
+    assert failed(write_job(tmp_path)).startswith("environment variable GLOO_SOCKET_IFNAME: names eth77, but")
+
+
 @pytest.mark.parametrize("command", ["train", "serve", "metrics"])
 def test_a_root_that_does_not_exist_is_an_error_and_is_not_created(tmp_path, capsys, command):
     with pytest.raises(SystemExit, match="2"):
         main([command, "--root", str(tmp_path / "jbo")])
     assert f"--root: {tmp_path / 'jbo'} is not a folder" in capsys.readouterr().err
     assert not (tmp_path / "jbo").exists()
+
+
+@pytest.mark.parametrize("name", [b"d\xe9", b"a\nb"])
+@pytest.mark.parametrize("program", [main, pipeline])
+def test_a_root_whose_name_no_log_can_contain_is_an_error(tmp_path, capfd, program, name):
+    root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+    root.mkdir()
+    with contextlib.suppress(SystemExit):
+        program(["serve", "--root", str(root)])
+    assert f"--root: {str(root)!r} is not UTF-8, or has a control character" in capfd.readouterr().err
+
+
+def test_channels_may_have_the_names_of_sagemaker_s_examples(tmp_path):
+    paths = write_job(tmp_path, overrides={"val_filename": "data.csv"})
+    for alias, name in CHANNEL_ALIASES.items():
+        paths.channel(name).rename(paths.channel(alias))
+    write_table(table(24, seed=1).drop(columns="label"), paths.channel("validation"), "csv")
+    assert failed(paths).startswith(f"{paths.channel('validation')}/data.csv: column 'label' is missing")
+
+
+def test_a_missing_channel_is_an_error_that_lists_the_others(tmp_path):
+    paths = write_job(tmp_path)
+    paths.channel("val").rename(paths.channel("eval"))
+    assert failed(paths).endswith("does not exist; there are eval, test, train")
 
 
 def test_an_unknown_hyperparameter_names_the_nearest_known_one(tmp_path):
