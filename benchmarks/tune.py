@@ -99,7 +99,7 @@ def _lay_out(root: Path, arguments: argparse.Namespace) -> JobPaths:
     shutil.rmtree(root, ignore_errors=True)
     tables = {split: pq.read_table(arguments.data / f"{split}.parquet") for split in SPLITS}
     tables["train"] = tables["train"].slice(0, arguments.rows)
-    tuning = {"metric": "val/auroc", "trials": arguments.trials, "final_seeds": 1, "space": SPACE}
+    tuning = {"metric": "val/auroc", "trials": arguments.trials, "space": SPACE}
     values = {**configuration("reviews_from_scratch"), "val_check_interval": 0.25, "explain": 0, "tuning": tuning}
     return lay_out_job(root, tables, values)
 

@@ -146,7 +146,6 @@ class Job:
             the best run of a search.
         members: trained networks, of which hp.ensemble_model makes the model.
         fold: rows of train that are left out.
-        initial_seed: the seed of the initial weights, if it is not hp.seed.
     """
 
     paths: JobPaths
@@ -157,7 +156,6 @@ class Job:
     kind: JobKind = "whole"
     members: tuple[Member, ...] = ()
     fold: Fold | None = None
-    initial_seed: int | None = None
 
     @property
     def trains(self) -> bool:
@@ -180,7 +178,6 @@ class Job:
             "kind": self.kind,
             "members": [{**asdict(member), "checkpoints": str(member.checkpoints)} for member in self.members],
             "fold": asdict(self.fold) if self.fold else None,
-            "initial_seed": self.initial_seed,
         }
         write_json(self.scratch.job_file, content)
 
@@ -201,7 +198,6 @@ class Job:
                 Member(each["name"], Path(each["checkpoints"]), _fold(each["fold"])) for each in content["members"]
             ),
             fold=_fold(content["fold"]),
-            initial_seed=content["initial_seed"],
         )
 
 

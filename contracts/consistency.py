@@ -287,9 +287,9 @@ def _check_members(hp: Hyperparameters) -> None:
             f"{name}: is {hp.num_members}, but tuning is set: the search decides which networks become the model",
             "Remove cross_fit. Then run another job with the best settings (model/hyperparameters.json) and cross_fit."
             if hp.cross_fit
-            else f"Remove ensemble. Set final_seeds to {hp.ensemble} and final_model to {hp.ensemble_model} in tuning. "
-            "With tuning.engine sagemaker, which has neither, run another job with the best settings "
-            "(model/hyperparameters.json) and ensemble.",
+            else f"Remove ensemble, and set final_seeds to {hp.ensemble} in tuning. With tuning.engine sagemaker, "
+            "which has no final_seeds, run another job with the best settings (model/hyperparameters.json), and set "
+            "ensemble there.",
         )
 
 

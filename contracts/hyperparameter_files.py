@@ -145,12 +145,12 @@ def choose_settings(
                 continue
             hp, values[name] = chosen, choice.value
             lines.append(f"{about}; the search takes it from {searched[name]}" if name in searched else about)
-    if hp.ensemble_model != "average" and hp.num_members == 1:
+    networks = hp.tuning.final_seeds if hp.tuning is not None else hp.num_members
+    if hp.ensemble_model != "average" and networks == 1 and not given.drawn:
         raise ContractError(
             f"ensemble_model: is {hp.ensemble_model}, but the job trains one network",
-            f"Remove ensemble_model, and set final_model to {hp.ensemble_model} in tuning. With tuning.engine "
-            "sagemaker, which has no final_model, run another job with the best settings "
-            "(model/hyperparameters.json), ensemble and ensemble_model."
+            "Set final_seeds to 2 or more in tuning, or remove ensemble_model. With tuning.engine sagemaker, which has "
+            "no final_seeds, run another job with the best settings (model/hyperparameters.json) and ensemble."
             if hp.tuning is not None
             else "Set ensemble or cross_fit to the number of networks, or remove ensemble_model.",
         )

@@ -89,13 +89,13 @@ class Hyperparameters(DataAndModel):
         about="Also save a checkpoint every n optimizer steps; 0 = only at validations.")
     log_every_n_steps: int = declare(20, group="control", scope="run", ge=1, le=1_000_000_000, about="Optimizer steps between progress lines.")
     tuning: Tuning | None = declare(None, group="control", scope="run",
-        about="Search for the best values of other settings before the training: an object with the keys metric, trials, max_hours, parallel, space, final_seeds and final_model (docs/tuning.md).")
+        about="Search for the best values of other settings before the training: an object with the keys metric, trials, max_hours, parallel, space and final_seeds (docs/tuning.md).")
     ensemble: int = declare(1, group="control", scope="train", ge=1, le=100,
         about="Number of networks, trained with the seeds seed, seed + 1, ...; ensemble_model makes one model of them (docs/ensembles.md).")
     cross_fit: int = declare(0, group="control", scope="train", ge=0, le=100,
         about="Number of networks, each trained without one fold of train; 0 = off. ensemble_model makes one model of them. output/data/train_out_of_fold.parquet gets the probabilities of each training row by the network that did not train on it (docs/ensembles.md).")
     ensemble_model: EnsembleModel = declare("average", group="control", scope="train",
-        about="The model of the networks of ensemble or cross_fit: average = all of them in one graph, with the average of their probabilities; soup = one network with the mean of their weights, or the best of them on val if that is better; distill = one more network, trained on the labels and on their probabilities of train. With soup, all begin with the same weights.")
+        about="The model of the networks of ensemble, cross_fit or final_seeds: average = all of them in one graph, with the average of their probabilities; distill = one more network, trained on the labels and on their probabilities of train.")
     max_nonfinite_steps: int = declare(5, group="control", scope="run", ge=1, le=1_000_000,
         about="Consecutive optimizer steps with a non-finite loss or gradient before the job fails; such steps are skipped.")
 

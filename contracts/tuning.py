@@ -9,8 +9,7 @@ from contracts.numbers import LARGEST_INTEGER, LARGEST_NUMBER, Json, Number
 _WholeNumber = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER, strict=True)]
 Limit = _WholeNumber | Number
 Choices = Annotated[list[Json], Field(min_length=1, max_length=100)]
-EnsembleModel = Literal["average", "soup", "distill"]
-FinalModel = Literal["best", EnsembleModel]
+EnsembleModel = Literal["average", "distill"]
 
 
 class TuningSection(BaseModel):
@@ -76,16 +75,10 @@ class Tuning(TuningSection):
     space: Annotated[Space, Field(min_length=1)] | None = Field(
         None, description="Values of each setting. Default: by model class and kind of encoder."
     )
-    final_seeds: int = Field(3, ge=1, le=100, description="Number of seeds that the best settings are trained with.")
-    final_model: FinalModel = Field(
-        "best",
-        description="The model to save: that of the best seed on val (best); the average of the probabilities of all "
-        "seeds (average); one network with the mean of their weights (soup), if it is as good on val as the best; or "
-        "one more network, trained on their probabilities (distill).",
+    final_seeds: int = Field(
+        1,
+        ge=1,
+        le=100,
+        description="Networks with the best settings that become the model: 1 = that of the best trial; more = an "
+        "ensemble of as many seeds, of which ensemble_model makes the model.",
     )
-
-    @model_validator(mode="after")
-    def _has_seeds_to_combine(self) -> Self:
-        if self.final_model != "best" and self.final_seeds < 2:
-            raise ValueError(f"final_model {self.final_model} combines several seeds, but final_seeds is 1")
-        return self

@@ -171,9 +171,9 @@ def most_validations(hp: Hyperparameters, given: Container[str], facts: DataFact
 
 
 def trial_settings(hp: Hyperparameters, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hyperparameters of a trial: those of `hp` with `changes`, without the search."""
+    """Return the hyperparameters of a trial: those of `hp` with `changes`, for one network, without the search."""
     assert hp.tuning is not None
-    given = hp.model_dump(mode="json", exclude_unset=True, exclude={"tuning"})
+    given = hp.model_dump(mode="json", exclude_unset=True, exclude={"tuning", "ensemble_model"})
     metric = {} if hp.tuning.metric is None else {"early_stop_metric": hp.tuning.metric}
     return {**given, **metric, **changes}
 

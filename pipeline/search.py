@@ -74,7 +74,7 @@ class Search(Tuning):
     def in_container(self) -> "Search":
         """Return the search as a training job runs it: the tuner takes the model of the best trial."""
         shared = self.model_dump(mode="json", exclude_unset=True, include=set(_SHARED))
-        return Search(**shared, final_seeds=1) if self.by_tuner else self
+        return Search(**shared) if self.by_tuner else self
 
     def hyperparameter(self) -> dict[str, Any]:
         """Return the hyperparameter `tuning` of the training job."""

@@ -18,10 +18,8 @@ from container.evaluation.evaluation_input import EvaluationInput
 _MOST_SLICES = 8
 _INTERVAL = 2 * 1.96  # standard errors in the width of a 95 % interval
 _MODELS = {
-    "best": "The best seed on val",
-    "average": "The average of the probabilities of all seeds",
-    "soup": "The mean of their weights, or the best seed if it is better on val,",
-    "distill": "One more network, trained on the probabilities of all seeds,",
+    "average": "the average of their probabilities",
+    "distill": "one more network, trained on their probabilities,",
 }
 _STATES = {"pruned": "muted", "complete": "c1"}  # the later covers the earlier
 
@@ -94,13 +92,16 @@ def saved_steps(trials: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
 def _sentences(summary: Mapping[str, Any], error: float | None) -> list[str]:
     metric, winner, trials = summary["metric"], summary["winner"], summary["trials"]
     complete = sorted((trial for trial in trials if trial["state"] == "complete"), key=_order(summary))
-    values = ", ".join(f"seed {seed} {_shown(value)}" for seed, value in winner["seeds"].items())
+    model = (
+        f"Its network, with {winner['value']:.6g}, became the model"
+        if winner["networks"] == 1
+        else f"Of {winner['networks']} networks with these settings, {_MODELS[winner['model']]} became the model"
+    )
     sentences = [
         f"{len(trials)} trials were compared by {metric}: {len(complete)} complete, "
         f"{sum(trial['state'] == 'pruned' for trial in trials)} pruned, "
         f"{sum(trial['state'] == 'fail' for trial in trials)} failed. The model has the settings of trial "
-        f"{winner['trial']}, trained with each seed: {values}. {_MODELS[winner['final_model']]} became the model; "
-        "test had no part in the choice."
+        f"{winner['trial']}. {model}; test had no part in the choice."
     ]
     saved, planned = saved_steps(trials)
     if planned:
@@ -121,10 +122,6 @@ def _sentences(summary: Mapping[str, Any], error: float | None) -> list[str]:
 def _order(summary: Mapping[str, Any]) -> Any:
     sign = 1 if summary["minimizes"] else -1
     return lambda trial: sign * trial["value"]
-
-
-def _shown(value: float | None) -> str:
-    return "failed" if value is None else f"{value:.6g}"
 
 
 def _dots(summary: Mapping[str, Any], at: Any) -> list[Series]:

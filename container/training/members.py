@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from container.data.split import PreparedSplit
 from container.decision.softmax import log_mean_probabilities, softmax
@@ -29,18 +28,17 @@ from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
 
-SOUP, AVERAGE, DISTILL = "soup", "average", "distill"
+AVERAGE, DISTILL = "average", "distill"
 
 
 def predict_members(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> Trained:
-    """Predict val with each member, then val and test with their average or soup, in float32 as serving does.
+    """Predict val with each member, then val and test with their average, in float32 as serving does.
 
     Raises:
         StopAgreed: the ranks agreed to stop.
         ContractError: the checkpoint with the weights of a member is missing.
     """
-    members = Members(job, ranks, data=data, stop=stop)
-    trained = members.soup_or_best() if job.hp.ensemble_model == SOUP else members.average()
+    trained = Members(job, ranks, data=data, stop=stop).average()
     logger.info("%s on val: %s; the model is %s", metric_of(job.hp), shown_values(trained.values), trained.weights)
     job.timeline.mark("evaluate")
     return trained
@@ -105,34 +103,6 @@ class Members:
             combined,
             values={**values, AVERAGE: self._on_val(combined["val"])},
             out_of_fold=out_of_fold,
-        )
-
-    def soup_or_best(self) -> Trained:
-        """Return the network with the mean weights if it is at least as good on val as the best member, else that.
-
-        If the metric is undefined on val, nothing shows that the mean of the weights is good.
-        """
-        each, out_of_fold = self._predict_each("val", train=False)
-        values, best = self._compare(each["val"])
-        checkpoints = tuple(network.checkpoint for network in self._networks)
-        hp, data = self._job.hp, self._data
-        soup = exact_execution(hp, self._ranks, mean_network(hp, data.prepared, checkpoints), data=data)
-        of_soup = self._predict(soup, data.splits["val"])
-        values[SOUP] = self._on_val(of_soup)
-        is_defined = values[SOUP] is not None
-        is_soup = is_defined and self._rank(values[SOUP]) <= self._rank(values[best.member.name])
-        if is_soup:
-            logits = {"val": of_soup, "test": self._predict(soup, data.splits["test"])}
-            weights = f"one network with the mean weights of {len(checkpoints)}"
-        else:
-            self._load(best)
-            of_best = each["val"][self._networks.index(best)]
-            logits = {"val": of_best, "test": self._predict(self._execution, data.splits["test"])}
-            fault = "is worse" if is_defined else f"has no {metric_of(hp)}"
-            weights = f"{best.member.name}, because the mean of the weights {fault} on val: {best.weights}"
-            checkpoints = (best.checkpoint,)
-        return Trained(
-            best.state, checkpoints, weights, logits, is_soup=is_soup, values=values, out_of_fold=out_of_fold
         )
 
     def teacher(self) -> Teacher:
@@ -203,8 +173,6 @@ def rank_of_value(hp: Hyperparameters, value: float | None) -> float:
 
 def trained_model(hp: Hyperparameters, data: PreparedData, trained: Trained) -> Network:
     """Build the model of a finished job on the CPU, with its weights."""
-    if trained.is_soup:
-        return mean_network(hp, data, trained.checkpoints)
     networks = [_network(hp, data, checkpoint) for checkpoint in trained.checkpoints]
     return networks[0] if len(networks) == 1 else Ensemble(networks)
 
@@ -213,25 +181,6 @@ def _network(hp: Hyperparameters, data: PreparedData, checkpoint: Checkpoint) ->
     model = build_model(hp, data, pretrained=False)
     load_weights(model, checkpoint)
     merge_lora(model)
-    return model
-
-
-@torch.no_grad()
-def mean_network(hp: Hyperparameters, data: PreparedData, checkpoints: Sequence[Checkpoint]) -> Classifier:
-    """Build a network on the CPU whose weights are the mean of those in `checkpoints`, with merged adapters.
-
-    The product of the means of two matrices, as of an adapter, is not the mean of their products.
-    """
-    mean: dict[str, torch.Tensor] = {}
-    for checkpoint in checkpoints:
-        for name, value in _network(hp, data, checkpoint).state_dict().items():
-            if not value.is_floating_point():
-                mean[name] = value
-            else:
-                mean[name] = mean.get(name, torch.zeros_like(value)) + value / len(checkpoints)
-    model = build_model(hp, data, pretrained=False)
-    merge_lora(model)
-    model.load_state_dict(mean)
     return model
 
 

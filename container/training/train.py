@@ -47,7 +47,6 @@ class Trained:
         checkpoints: of each network of the model, with the weights to evaluate and save.
         weights: which weights they are and why, for the log and the report.
         logits: of val and test. [N, K] each
-        is_soup: the model is one network with the mean of the weights of `checkpoints`.
         values: early_stop_metric on val of each member of an ensemble and of the model made of them, by name.
         out_of_fold: probabilities of the rows of train by the network that did not train on them. [len(train), K]
     """
@@ -56,7 +55,6 @@ class Trained:
     checkpoints: tuple[Checkpoint, ...]
     weights: str
     logits: dict[str, np.ndarray]
-    is_soup: bool = False
     values: Mapping[str, float | None] = field(default_factory=dict)
     out_of_fold: np.ndarray | None = None
 
@@ -135,8 +133,7 @@ def _train(
 ) -> tuple[TrainingState, dict[int, np.ndarray]]:
     """Train; return the last state and what `Trainer.train` returns."""
     hp, train = job.hp, data.splits["train"]
-    initial = hp if job.initial_seed is None else hp.model_copy(update={"seed": job.initial_seed})
-    model = build_model(initial, data.prepared)
+    model = build_model(hp, data.prepared)
     _log_parameters(hp, ranks, model)
     if ranks.is_first and _is_untested(model) and not any(job.paths.checkpoints.glob("*.ckpt")):
         from container.export.rehearsal import rehearse_export  # few jobs need its imports

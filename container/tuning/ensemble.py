@@ -3,6 +3,7 @@
 import logging
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
 from container.training.identity import check_identity, identity
 from container.training.state import EarlyStopping, TrainingState, has_trained_longer, is_finished
-from container.tuning.trial_workers import Shares, TrialRun, copy_curves
+from container.tuning.run_queue import Run, RunQueue, Shares, copy_curves
 from container.workers import StoppedBeforeTraining
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
@@ -23,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 _POLL = 0.1  # seconds
 SEEDS = 2**63
-SOUP = "soup"
 
 
 class MemberFailed(Exception):
@@ -36,12 +36,11 @@ class MemberFailed(Exception):
 
 @dataclass(frozen=True)
 class _Planned:
-    """A network to train: its folder, its settings, and, as in `Job`, its fold and the seed of its initial weights."""
+    """A network to train: its folder, its settings, and its fold, as in `Job`."""
 
     folder: Path
     hp: Hyperparameters
     fold: Fold | None
-    initial_seed: int | None
 
     @property
     def checkpoints(self) -> Path:
@@ -93,7 +92,7 @@ def train_members(paths: JobPaths, hp: Hyperparameters, prepared: PreparedData, 
             len(planned) - len(missing), len(planned), min(shares.parallel, len(missing)), shares.num_workers,
         )  # fmt: skip
     try:
-        _train(missing, shares, prepared)
+        _train(missing, RunQueue(shares, shown=shares.parallel == 1), prepared)  # the lines of several would mix
     except StoppedBeforeTraining as stopped:
         finished = sum(each.is_finished for each in planned)
         stopped.where = f"{finished} of {len(planned)} networks are trained"
@@ -111,11 +110,9 @@ def member_folder(paths: JobPaths, seed: int) -> Path:
 def member_settings(hp: Hyperparameters, i: int = 0) -> Hyperparameters:
     """Return the settings of network `i` of an ensemble: an ordinary run with a seed of its own.
 
-    Those of a cross-fitted network keep cross_fit, because its rows depend on it. Those of a soup keep ensemble_model,
-    because the initial weights depend on it, except for the first network, whose seed is the job's.
+    Those of a cross-fitted network keep cross_fit, because its rows depend on it.
     """
-    exclude = {"ensemble"} if i and hp.ensemble_model == SOUP else {"ensemble", "ensemble_model"}
-    settings = hp.model_dump(mode="json", exclude_unset=True, exclude=exclude)
+    settings = hp.model_dump(mode="json", exclude_unset=True, exclude={"ensemble", "ensemble_model"})
     # One checkpoint and the best one: the others are of no use after the training.
     own = {"seed": (hp.seed + i) % SEEDS, "keep_checkpoints": 1, "resume": True}
     return parse_hyperparameters({**settings, **own})
@@ -123,11 +120,9 @@ def member_settings(hp: Hyperparameters, i: int = 0) -> Hyperparameters:
 
 def _planned(paths: JobPaths, hp: Hyperparameters, i: int) -> _Planned:
     settings = member_settings(hp, i)
-    # Means of weights need networks that begin together (Wortsman et al. 2022, "Model soups").
-    initial_seed = hp.seed if hp.ensemble_model == SOUP else None
     if hp.cross_fit:
-        return _Planned(paths.ensemble / f"fold-{i}", settings, Fold(i, hp.cross_fit, hp.seed), initial_seed)
-    return _Planned(member_folder(paths, settings.seed), settings, None, initial_seed)
+        return _Planned(paths.ensemble / f"fold-{i}", settings, Fold(i, hp.cross_fit, hp.seed))
+    return _Planned(member_folder(paths, settings.seed), settings, None)
 
 
 def _check_same_inputs(checkpoints: Path, hp: Hyperparameters, prepared: PreparedData) -> None:
@@ -137,37 +132,25 @@ def _check_same_inputs(checkpoints: Path, hp: Hyperparameters, prepared: Prepare
         check_identity(checkpoint.content["identity"], current, folder=str(checkpoint.folder))
 
 
-def _train(missing: list[_Planned], shares: Shares, prepared: PreparedData) -> None:
-    """Train the networks in order, `shares.parallel` at a time."""
-    shown = shares.parallel == 1  # the lines of several would mix
-    waiting, running = list(missing), dict[int, tuple[TrialRun, _Planned]]()
-    spares: dict[int, TrialRun] = {}  # import their modules while the runs before them train
-    try:
-        while waiting or running:
-            while waiting and len(running) < shares.parallel:
-                slot = min(set(range(shares.parallel)) - running.keys())
-                run, planned = spares.pop(slot, None) or TrialRun(shares, slot, shown=shown), waiting.pop(0)
-                running[slot] = run, planned
-                if len(spares) < len(waiting):
-                    spares[slot] = TrialRun(shares, slot, shown=shown)
-                logger.info("%s: training begins; its checkpoints are in %s", planned.folder.name, planned.checkpoints)
-                run.train(
+def _train(missing: Sequence[_Planned], queue: RunQueue, prepared: PreparedData) -> None:
+    """Train the networks in order."""
+    waiting = list(missing)
+    by_folder = {each.folder: each for each in missing}
+    with queue:
+        while waiting or queue.running:
+            while waiting and queue.has_room:
+                planned = waiting.pop(0)
+                queue.submit(
                     planned.folder, planned.hp,
-                    prepared=prepared.folder, fold=planned.fold, initial_seed=planned.initial_seed,
+                    prepared=prepared.folder, fold=planned.fold, following=len(waiting),
                 )  # fmt: skip
+                logger.info("%s: training begins; its checkpoints are in %s", planned.folder.name, planned.checkpoints)
             time.sleep(_POLL)
-            for slot in [slot for slot, (run, _) in running.items() if run.ended]:
-                run, planned = running.pop(slot)
-                run.close()
-                _end(run, planned)
-    finally:
-        for run, _ in running.values():
-            run.request_stop()
-        for run in (*(run for run, _ in running.values()), *spares.values()):
-            run.close()
+            for run in queue.poll():
+                _end(run, by_folder[run.folder])
 
 
-def _end(run: TrialRun, planned: _Planned) -> None:
+def _end(run: Run, planned: _Planned) -> None:
     """Log the result of a run that has ended; raise MemberFailed if it has none."""
     name, state = planned.folder.name, planned.state
     if not run.completed or state is None:

@@ -17,7 +17,7 @@ def write_results(out: Path, study: TuningStudy, hp: Hyperparameters, winner: Ma
     """Write tuning/trials.csv and tuning/summary.json into `out`.
 
     Args:
-        winner: the best run, as `Search.choose_seed` returns it.
+        winner: the facts of container/tuning/winner.py.
     """
     trials = [
         {

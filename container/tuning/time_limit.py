@@ -7,7 +7,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from container.tuning.study import TuningStudy
 from contracts.errors import ContractError
-from contracts.tuning import Tuning
+from contracts.hyperparameters import Hyperparameters
 
 _HOUR = 3600.0
 _SECONDS = "seconds"  # of the search, as a note of the study
@@ -23,9 +23,11 @@ class TimeLimit:
         spent: seconds of the earlier processes.
     """
 
-    def __init__(self, study: TuningStudy, tuning: Tuning, *, parallel: int) -> None:
+    def __init__(self, study: TuningStudy, hp: Hyperparameters, *, parallel: int) -> None:
+        assert hp.tuning is not None
         self._study = study
-        self._tuning = tuning
+        self._tuning = hp.tuning
+        self._distills = hp.tuning.final_seeds > 1 and hp.ensemble_model == "distill"
         self._parallel = parallel
         self._began = time.monotonic()
         self.spent = float(study.notes.get(_SECONDS, 0.0))
@@ -38,18 +40,12 @@ class TimeLimit:
         """Record the seconds in the study."""
         self._study.note(_SECONDS, self.seconds)
 
-    def allows(self, max_epochs: int, *, seeds: bool = True) -> bool:
-        """Return whether a run of `max_epochs` can finish before max_hours, and after it the seeds of the winner.
-
-        Args:
-            seeds: False for one of these seeds, after which only a distilled network may follow.
-        """
+    def allows(self, max_epochs: int) -> bool:
+        """Return whether a trial of `max_epochs` can finish before max_hours, and after it the winner's networks."""
         hours = self._tuning.max_hours
         if hours is None or not self._study.finished:
             return True
-        distilled = self._tuning.final_model == "distill"
-        rounds = self._rounds() if seeds else 1 + distilled
-        return self.seconds + rounds * self._estimate(max_epochs) <= hours * _HOUR
+        return self.seconds + self._rounds() * self._estimate(max_epochs) <= hours * _HOUR
 
     def check(self, max_epochs: int) -> None:
         """Raise ContractError if max_hours was too short for each of the first trials, and no other has a result.
@@ -67,9 +63,8 @@ class TimeLimit:
             )
 
     def _rounds(self) -> int:
-        """Return the number of runs, one after the other, of one trial, the other seeds of the winner, and distill."""
-        seeds = (1 - self._tuning.final_seeds) // self._parallel
-        return 1 - seeds + (self._tuning.final_model == "distill")
+        """Return the number of runs, one after the other, of a trial, the winner's other networks, and distillation."""
+        return 1 + math.ceil((self._tuning.final_seeds - 1) / self._parallel) + self._distills
 
     def _estimate(self, max_epochs: int) -> float:
         """Return the seconds of a run without early stopping, as slow in each epoch as the slowest complete trial."""

@@ -1,104 +1,109 @@
-"""Keep the winner of a search: its record, and its checkpoints as those of the job or of an ensemble."""
+"""Keep the winner of a search: its record, and its checkpoints as those of the job or of its first network."""
 
 import json
 import shutil
-from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints, move_checkpoints
-from container.tuning.ensemble import member_folder
-from container.tuning.study import TuningStudy
-from container.tuning.trial_workers import copy_curves, remove_curves, remove_run, rename_curves
+from container.tuning.ensemble import SEEDS, member_folder
+from container.tuning.run_queue import copy_curves, remove_curves, remove_run, rename_curves
 from contracts.atomic_files import write_text_atomically
 from contracts.errors import ContractError
-from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
 
 _FILE = "winner.json"
-_RUNS = "*-*"  # the folders of trials and seeds
+_TRIALS = "trial-*"
 
 
-def read_winner(paths: JobPaths, hp: Hyperparameters) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class Winner:
+    """The best trial of a search, and what becomes the model.
+
+    Attributes:
+        value: of the search's metric.
+        changes: the values that the search drew.
+        seed: of the trial.
+        networks: networks with these settings that become the model; the trial's is the first one.
+        model: ensemble_model, if there are several.
+        step: of the trial's newest checkpoint.
+    """
+
+    trial: int
+    value: float
+    changes: dict[str, Any]
+    seed: int
+    networks: int = 1
+    model: str | None = None
+    step: int = field(default=0)
+
+    @property
+    def folder(self) -> str:
+        return trial_folder(self.trial)
+
+    def home(self, paths: JobPaths) -> JobPaths:
+        """Return the paths of the run that has the trial's checkpoints: the job, or its first network of several."""
+        return paths if self.networks == 1 else JobPaths(member_folder(paths, self.seed))
+
+    def names(self) -> list[str]:
+        """Return the names of the curves of the winner's networks in the output; that of the trial is the first."""
+        seeds = [(self.seed + i) % SEEDS for i in range(self.networks)]
+        return [self.folder] if self.networks == 1 else [f"seed-{seed}" for seed in seeds]
+
+
+def read_winner(paths: JobPaths) -> Winner | None:
     """Return the winner of a search that has ended and may now have more trials; None if it has not ended.
 
     Raises:
-        ContractError: the search has ended with another final_model, or the folder has checkpoints of another run.
+        ContractError: the folder has checkpoints of another run.
     """
-    assert hp.tuning is not None
     file = paths.tuning / _FILE
+    newest = complete_checkpoints(paths.checkpoints)[-1:]
     if not file.is_file():
-        if complete_checkpoints(paths.checkpoints) or paths.ensemble.is_dir():
+        if newest or paths.ensemble.is_dir():
             raise ContractError(
                 f"tuning: {paths.checkpoints} has checkpoints of another run, which the winner would replace",
                 "Use another folder, or start over with resume=false, which removes them.",
             )
         return None
-    winner = json.loads(file.read_text())
-    newest = complete_checkpoints(paths.checkpoints)[-1:]
-    if not winner["combined"] and newest and newest[0].step != winner.get("step", newest[0].step):
+    try:
+        winner = Winner(**json.loads(file.read_text()))
+    except (TypeError, ValueError) as error:
+        raise ContractError(
+            f"{file}: is not the record of a winner: {error}", "Start over with resume=false, which removes the search."
+        ) from error
+    if winner.networks == 1 and newest and newest[0].step != winner.step:
         raise ContractError(
             f"tuning: {paths.checkpoints} has a checkpoint of step {newest[0].step}, and the winner of the search has "
-            f"{winner['step']} steps: another run went on from it",
+            f"{winner.step} steps: another run went on from it",
             "Use another folder, or start over with resume=false, which removes the search.",
-        )
-    if winner["asked"] != hp.tuning.final_model:
-        raise ContractError(
-            f"tuning.final_model: is {hp.tuning.final_model}, but the search has ended with {winner['asked']}",
-            "Set it back, or start over with resume=false.",
         )
     return winner
 
 
-def install_winner(
-    paths: JobPaths, study: TuningStudy, best: dict[str, Any], *, earlier: dict[str, Any] | None
-) -> dict[str, Any]:
-    """Move the checkpoints of the winner to those of the job, or of its ensemble, and remove the other runs.
+def install_winner(paths: JobPaths, winner: Winner, *, earlier: Winner | None) -> None:
+    """Record the winner, and move the checkpoints and curves of its trial; remove those of every other trial.
 
-    The curves and the profile of the winner are copied to the output.
+    A call that was interrupted can be repeated.
 
     Args:
-        best: the best run, as `Search.choose_seed` returns it.
-        earlier: the winner until now.
-
-    Returns:
-        `best`, or `earlier` if it is as good, or if it combines networks and `best` should, but seeds of it failed.
+        earlier: the winner until now, whose networks stay if it is the same trial.
     """
-    incomplete = earlier is not None and earlier["combined"] and not best["combined"]
-    if earlier is not None and (incomplete or _order(study, earlier) <= _order(study, best)):
-        best = earlier
-    else:
-        newest = complete_checkpoints(_checkpoints(paths, best["folder"]))[-1:]
-        best = best | ({"step": newest[0].step} if newest else {})
-        if earlier is not None and earlier["trial"] != best["trial"]:
-            for seed in earlier["combined"]:
-                shutil.rmtree(member_folder(paths, int(seed)), ignore_errors=True)
-        elif earlier is not None and not earlier["combined"]:
-            # The search ended with one network, which may be one of those that are combined now.
-            move_checkpoints(paths.checkpoints, _checkpoints(paths, earlier["folder"]))
-        shown = _shown(paths, best)
-        for folder, name in _shown(paths, earlier).items() if earlier is not None else ():
-            if folder in shown:
-                rename_curves(paths, name=name, to=shown[folder])
-            else:
-                remove_curves(paths, name=name)
+    trial = JobPaths(paths.tuning / winner.folder)
+    if earlier is not None and earlier.trial != winner.trial:
+        for name in earlier.names():
+            shutil.rmtree(paths.ensemble / name, ignore_errors=True)
+            remove_curves(paths, name=name)
         clear_checkpoints(paths.checkpoints)
-        write_text_atomically(paths.tuning / _FILE, json.dumps(best, indent=1))
-    for seed, folder in best["combined"].items():
-        member = member_folder(paths, int(seed))
-        move_checkpoints(_checkpoints(paths, folder), JobPaths(member).checkpoints)
-        copy_curves(JobPaths(paths.tuning / folder), paths, name=member.name)
-    if not best["combined"]:
-        move_checkpoints(_checkpoints(paths, best["folder"]), paths.checkpoints)
-        copy_curves(JobPaths(paths.tuning / best["folder"]), paths, name=best["folder"])
-    remove_runs(paths)
-    return best
-
-
-def _shown(paths: JobPaths, best: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names under which the curves of a winner are in the output, by the folders of its runs."""
-    members = {folder: member_folder(paths, int(seed)).name for seed, folder in best["combined"].items()}
-    return members or {best["folder"]: best["folder"]}
+    elif earlier is not None and earlier.home(paths) != winner.home(paths):
+        move_checkpoints(earlier.home(paths).checkpoints, trial.checkpoints)
+        clear_checkpoints(paths.checkpoints)  # a network that was distilled from several
+        rename_curves(paths, name=earlier.names()[0], to=winner.names()[0])
+    write_text_atomically(paths.tuning / _FILE, json.dumps(asdict(winner), indent=1))
+    move_checkpoints(trial.checkpoints, winner.home(paths).checkpoints)
+    copy_curves(trial, paths, name=winner.names()[0])
+    remove_trials(paths)
 
 
 def trial_folder(number: int) -> str:
@@ -106,17 +111,12 @@ def trial_folder(number: int) -> str:
     return f"trial-{number:04d}"
 
 
-def remove_runs(paths: JobPaths) -> None:
-    """Remove the checkpoints of every trial and seed that is not installed."""
-    for folder in paths.tuning.glob(_RUNS):
+def remove_trials(paths: JobPaths) -> None:
+    """Remove the checkpoints of every trial that is not installed."""
+    for folder in paths.tuning.glob(_TRIALS):
         remove_run(folder)
 
 
-def _checkpoints(paths: JobPaths, folder: str) -> Path:
-    """Return the folder with the checkpoints of a run."""
-    return JobPaths(paths.tuning / folder).checkpoints
-
-
-def _order(study: TuningStudy, winner: Mapping[str, Any]) -> tuple[Any, int]:
-    """Return what orders winners: the value, then the number of networks that it combines."""
-    return study.rank(winner["value"]), -len(winner["combined"])
+def newest_step(folder: Path) -> int:
+    """Return the step of the newest checkpoint; 0 if there is none."""
+    return max((checkpoint.step for checkpoint in complete_checkpoints(folder)), default=0)

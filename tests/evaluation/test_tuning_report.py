@@ -20,7 +20,7 @@ def trial(number, value, *, state="complete", steps=90, **settings):
 
 
 def summary(*trials, **changes):
-    winner = {"trial": 1, "value": 0.85, "seeds": {"42": 0.84, "43": 0.85, "44": None}, "final_model": "best"}
+    winner = {"trial": 1, "value": 0.84, "networks": 1, "model": None}
     importance = {"lr": 0.8, "model_class": 0.2}
     found = {"metric": "val/auroc", "minimizes": False, "importance": importance, "winner": winner}
     return {**found, "trials": list(trials), **changes}
@@ -48,7 +48,13 @@ def test_a_search_with_one_result_is_described_too(tmp_path, trials):
 def test_the_saved_steps_are_those_that_pruned_trials_did_not_take_and_failed_ones_do_not_count():
     sentences = " ".join(tuning_section(summary(*WHOLE), error=None).sentences)
     assert "saved 80 of 270 optimizer steps (29.6%)" in sentences
-    assert "seed 42 0.84, seed 43 0.85, seed 44 failed" in sentences
+    assert "The model has the settings of trial 1. Its network, with 0.84, became the model;" in sentences
+
+
+def test_the_networks_of_the_best_settings_are_described():
+    winner = {"trial": 1, "value": 0.84, "networks": 3, "model": "average"}
+    sentences = " ".join(tuning_section(summary(*WHOLE, winner=winner), error=None).sentences)
+    assert "Of 3 networks with these settings, the average of their probabilities became the model;" in sentences
 
 
 @pytest.mark.parametrize(("error", "meaning"), [(0.1, "at most one standard error"), (0.01, "more than one")])

@@ -183,7 +183,7 @@ def test_the_report_says_where_everything_is(story):
 
 @pytest.mark.long
 def test_a_search_is_taken_from_the_cache_with_its_results(tmp_path):
-    tuning = {"trials": 2, "final_seeds": 1, "space": {"lr": {"low": 1e-3, "high": 3e-3}}}
+    tuning = {"trials": 2, "space": {"lr": {"low": 1e-3, "high": 3e-3}}}
     first, again = (run(tmp_path, tuning=tuning, condition=OUT_OF_REACH) for _ in range(2))
     assert first.states()["PyTorchTraining"] == "done", first.errors
     assert again.states() == {**dict.fromkeys(STEPS, "cached"), "MetricCondition": "failed"}

@@ -12,13 +12,11 @@ import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
-from transformers import BertConfig, BertModel
 
 from container.data.loader import step_batches
 from container.data.sampler import BatchPlan
 from container.failure import Failure
 from container.job import Fold, Job, Member, Scratch
-from container.models.lora import merge_lora
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.predictor import Predictor
@@ -29,14 +27,13 @@ from container.training.checkpoint import load_weights
 from container.training.checkpoint_files import complete_checkpoints
 from container.training.distill import distill
 from container.training.job_data import JobData
-from container.training.members import predict_members, trained_model
+from container.training.members import predict_members
 from container.training.state import EarlyStopping, TrainingState, is_finished
 from container.training.stop import StopAgreed, StopFlag
 from container.training.train import build_model, train_and_predict, train_only
-from container.tuning import ensemble, winner
+from container.tuning import ensemble, run_queue
 from container.tuning.ensemble import MemberFailed, train_members
-from container.tuning.trial_workers import Shares
-from container.tuning.winner import install_winner
+from container.tuning.run_queue import Shares
 from container.workers import StoppedBeforeTraining
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import choose_settings, load_hyperparameters, parse_hyperparameters, read_settings
@@ -50,7 +47,6 @@ from testing.jobs import (
     start_train,
     table,
     write_job,
-    write_letters_tokenizer,
 )
 
 JOB = {"encoder_config": ONE_LAYER, "val_check_interval": 0.5, "explain": 20, "early_stop_metric": "val/auroc"}
@@ -203,19 +199,19 @@ def test_cross_fit_writes_each_training_row_s_probabilities_by_the_network_that_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("final_model", ["soup", "distill"])
-def test_the_seeds_of_the_best_settings_become_the_model_that_final_model_names(tmp_path, final_model):
-    tuning = {"trials": 1, "final_seeds": 2, "final_model": final_model, "space": {"lr": [3e-3]}}
-    paths = write_job(tmp_path, overrides={**JOB, "tuning": tuning, "explain": 0})
+@pytest.mark.parametrize("model", ["average", "distill"])
+def test_the_networks_of_the_best_settings_become_the_model_that_ensemble_model_names(tmp_path, model):
+    tuning = {"trials": 1, "final_seeds": 2, "space": {"lr": [3e-3]}}
+    paths = write_job(tmp_path, overrides={**JOB, "tuning": tuning, "ensemble_model": model, "explain": 0})
     log = run_train(paths)
     found, saved = metrics(paths), json.loads((paths.model / "hyperparameters.json").read_text())
     best = json.loads((paths.output_data / "tuning" / "summary.json").read_text())["winner"]
-    combined = ["average", "distill"] if final_model == "distill" else [final_model]
-    assert list(found["ensemble"]["values"]) == ["seed-42", "seed-43", *combined]
-    assert found["ensemble"]["values"]["seed-43"] == pytest.approx(best["seeds"]["43"], abs=1e-6)
+    assert list(found["ensemble"]["values"]) == list(dict.fromkeys(["seed-42", "seed-43", "average", model]))
+    assert found["ensemble"]["values"]["seed-42"] == pytest.approx(best["value"], abs=1e-6)
     assert (saved["lr"], saved["seed"], saved["ensemble"]) == (3e-3, 42, 2)
-    assert saved["ensemble_model"] == final_model
-    assert not any(name.startswith("members.") for name in state_of(paths))
+    assert saved["ensemble_model"] == model
+    assert any(name.startswith("members.") for name in state_of(paths)) == (model == "average")
+    assert "1 of 2 networks are trained" in log, "the best trial is the first network"
     assert log.count("Data prepared in") == 1, "the networks of one model share the prepared data"
     assert not list(paths.tuning.rglob("*.ckpt"))
     served = Predictor.load(paths.model).predict(table(24, seed=2))
@@ -268,9 +264,7 @@ def train_here(paths, **settings):
     for i in range(hp.num_members):
         planned = ensemble._planned(paths, hp, i)
         own, scratch = JobPaths(planned.folder), Scratch(paths.root)
-        job = Job(
-            own, planned.hp, scratch, prepared, kind="trial", fold=planned.fold, initial_seed=planned.initial_seed
-        )
+        job = Job(own, planned.hp, scratch, prepared, kind="trial", fold=planned.fold)
         train_only(job, build_mesh(ParallelDegrees.resolve(hp, 1)), data=JobData.open(job), stop=StopFlag())
         trained.append(Member(planned.folder.name, own.checkpoints, planned.fold))
     return Job(paths, hp, Scratch(paths.root), prepared, members=tuple(trained))
@@ -308,97 +302,6 @@ def test_networks_predict_the_same_on_two_processes_under_every_strategy(one_ran
         for found in of_ranks:
             for split in ("val", "test"):
                 np.testing.assert_allclose(found[split], expected[split], atol=1e-5, err_msg=str(strategy))
-
-
-def test_a_soup_has_the_mean_weights_and_is_used_where_val_says_that_it_is_as_good(one_rank, tmp_path):
-    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1})
-    job = train_here(paths, ensemble_model="soup")
-    first = job.members[0]
-    job = Job(job.paths, job.hp, job.scratch, job.prepared, members=(first, first))
-    trained = predicted(job)
-    assert trained.is_soup
-    assert trained.values["soup"] == trained.values[first.name]
-    prepared = JobData.open(job).prepared
-    one = build_model(job.hp, prepared, pretrained=False)
-    load_weights(one, trained.checkpoints[0])
-    soup = trained_model(job.hp, prepared, trained).state_dict()
-    assert all(torch.equal(value, soup[name]) for name, value in one.state_dict().items())
-
-
-def test_the_best_network_is_used_where_the_soup_is_worse_on_val(one_rank, tmp_path, monkeypatch):
-    paths = write_job(tmp_path, overrides={**JOB, "early_stop_metric": "val/loss"})
-    job = train_here(paths, ensemble_model="soup")
-    real = members.mean_network
-
-    def spoilt(*arguments):
-        model = real(*arguments)
-        with torch.no_grad():
-            for parameter in model.fusion.parameters():
-                parameter.mul_(-30)
-        return model
-
-    monkeypatch.setattr(members, "mean_network", spoilt)
-    trained = predicted(job)
-    assert not trained.is_soup
-    values = {name: value for name, value in trained.values.items() if value is not None}
-    best = min((member.name for member in job.members), key=values.__getitem__)
-    assert values["soup"] > values[best]
-    assert trained.weights.startswith(f"{best}, because the mean of the weights is worse on val")
-    (checkpoint,) = trained.checkpoints
-    assert best in str(checkpoint.folder)
-    reversed_job = Job(job.paths, job.hp, job.scratch, job.prepared, members=job.members[::-1])
-    np.testing.assert_array_equal(predicted(reversed_job).logits["test"], trained.logits["test"])
-
-
-def test_the_first_network_is_used_where_val_cannot_compare_it_with_the_soup(one_rank, tmp_path):
-    frames = {"val": table(24, seed=1).assign(label=1)}
-    job = train_here(write_job(tmp_path, overrides={**JOB, "max_epochs": 1}, frames=frames), ensemble_model="soup")
-    trained = predicted(job)
-    assert set(trained.values.values()) == {None}
-    assert not trained.is_soup
-    first = job.members[0].name
-    assert trained.weights.startswith(f"{first}, because the mean of the weights has no val/auroc on val: ")
-    (checkpoint,) = trained.checkpoints
-    assert first in str(checkpoint.folder)
-
-
-ADAPTED = {"tokenizer": "tiny", "encoder_config": {}, "reinit_layers": 0, "lora_rank": 2, "lora_alpha": 64, "lr": 0.05}
-
-
-@pytest.mark.parametrize("settings", [{}, ADAPTED])
-def test_a_soup_is_the_mean_of_the_weights_with_merged_adapters(one_rank, tmp_path, settings):
-    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1, **settings})
-    size = write_letters_tokenizer(paths.pretrained / "tiny")
-    BertModel(BertConfig(**{**ONE_LAYER, "vocab_size": size})).save_pretrained(paths.pretrained / "tiny")
-    job = train_here(paths)
-    prepared = JobData.open(job).prepared
-    checkpoints = [complete_checkpoints(member.checkpoints)[-1] for member in job.members]
-    networks = [build_model(job.hp, prepared, pretrained=False) for _ in checkpoints]
-    for network, checkpoint in zip(networks, checkpoints):
-        load_weights(network, checkpoint)
-        merge_lora(network)
-    first, second = (network.state_dict() for network in networks)
-    for name, value in members.mean_network(job.hp, prepared, checkpoints).state_dict().items():
-        torch.testing.assert_close(value, (first[name] + second[name]) / 2)
-
-
-def test_the_model_of_cross_fitted_networks_leaves_their_out_of_fold_probabilities_as_they_are(one_rank, tmp_path):
-    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1})
-    job = train_here(paths, cross_fit=2)
-    average = predicted(job)
-    hp = parse_hyperparameters({**job.hp.model_dump(exclude_unset=True), "ensemble_model": "soup"})
-    soup = predicted(Job(job.paths, hp, job.scratch, job.prepared, members=job.members))
-    assert list(soup.values) == ["fold-0", "fold-1", "soup"]
-    np.testing.assert_array_equal(soup.out_of_fold, average.out_of_fold)
-    np.testing.assert_allclose(soup.out_of_fold.sum(axis=1), 1)
-
-
-def test_a_soup_of_networks_that_began_with_different_weights_is_refused(one_rank, tmp_path):
-    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1})
-    hp = train_here(paths).hp
-    changed = parse_hyperparameters({**hp.model_dump(exclude_unset=True), "ensemble_model": "soup"})
-    with pytest.raises(ContractError, match=r"ensemble_model: the checkpoint in .*seed-43.* 'average', this .* 'soup'"):
-        train_members(paths, changed, prepare_data(paths, changed), num_gpus=0)
 
 
 def distilled(job, world_size=1, *, stop=None, root=None):
@@ -557,48 +460,6 @@ def test_the_curves_and_the_profile_of_each_network_are_in_the_output_of_every_r
         shutil.rmtree(paths.root / "output")
 
 
-@pytest.mark.parametrize("combined", [{}, {"7": "trial-0003"}])
-def test_the_curves_of_the_winner_of_a_search_are_in_the_output(tmp_path, monkeypatch, combined):
-    paths = JobPaths(tmp_path)
-    curves = JobPaths(paths.tuning / "trial-0003").tensorboard / "events"
-    curves.parent.mkdir(parents=True)
-    curves.write_text("of the winner")
-    best = {"folder": "trial-0003", "combined": combined, "trial": 3, "seeds": {}}
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(winner, "remove_runs", killed)
-        with pytest.raises(KeyboardInterrupt):
-            install_winner(paths, None, best, earlier=None)
-    install_winner(paths, None, best, earlier=None)
-    name = "seed-7" if combined else "trial-0003"
-    assert (paths.tensorboard / name / "events").read_text() == "of the winner"
-    assert not curves.exists()
-    monkeypatch.setattr(winner, "_order", lambda _, run: -run["trial"])  # another trial is better
-    better = {"folder": "trial-0004", "combined": {"8": "trial-0004"} if combined else {}, "trial": 4, "seeds": {}}
-    install_winner(paths, None, better, earlier=best)
-    assert not (paths.tensorboard / name).exists()
-
-
-@pytest.mark.parametrize("combined", [{}, {"7": "trial-0003", "8": "average-seed-8"}])
-def test_the_curves_of_networks_that_stay_in_the_model_of_a_search_stay_in_the_output(tmp_path, monkeypatch, combined):
-    paths = JobPaths(tmp_path)
-    runs = {"7": "trial-0003", "8": "average-seed-8", "9": "average-seed-9"}
-    earlier = {"folder": "trial-0003", "combined": combined, "trial": 3, "seeds": {}}
-    monkeypatch.setattr(winner, "_order", lambda _, run: -len(run["combined"]))
-    for best, before in ((earlier, None), ({**earlier, "combined": runs}, earlier)):
-        installed = {"trial-0003", *combined.values()} if before else set()
-        for folder in {best["folder"], *best["combined"].values()} - installed:
-            curves = JobPaths(paths.tuning / folder).tensorboard / "events"
-            curves.parent.mkdir(parents=True)
-            curves.write_text(folder)
-        install_winner(paths, None, best, earlier=before)
-    shown = {path.parent.name: path.read_text() for path in paths.tensorboard.glob("*/events")}
-    assert shown == {f"seed-{seed}": folder for seed, folder in runs.items()}
-
-
 def test_a_network_is_finished_only_if_training_would_take_no_further_step():
     stopping = EarlyStopping("val/loss", patience=1)
 
@@ -623,7 +484,7 @@ def test_a_network_is_finished_only_if_training_would_take_no_further_step():
         (
             {"ensemble": 4, "tuning": {}},
             "ensemble: is 4, but tuning is set",
-            "final_seeds to 4 and final_model to average in tuning. With tuning.engine sagemaker, which has neither",
+            "set final_seeds to 4 in tuning. With tuning.engine sagemaker, which has no final_seeds",
         ),
         ({"cross_fit": 4, "tuning": {}}, "cross_fit: is 4, but tuning is set", "model/hyperparameters.json"),
         ({"ensemble": 0}, "ensemble: 0 is invalid", ""),
@@ -640,19 +501,19 @@ def test_settings_that_contradict_an_ensemble_are_refused(settings, cause, fix):
     ("settings", "fix"),
     [
         ({}, "Set ensemble or cross_fit"),
-        ({"tuning": {}}, "set final_model to soup in tuning"),
-        ({"tuning": {}}, "With tuning.engine sagemaker, which has no final_model, run another job"),
+        ({"tuning": {}}, "Set final_seeds to 2 or more in tuning"),
+        ({"tuning": {}}, "With tuning.engine sagemaker, which has no final_seeds, run another job"),
     ],
 )
 def test_a_model_of_several_networks_is_refused_where_the_job_trains_one(tmp_path, settings, fix):
-    given = read_settings(write_job(tmp_path, overrides={"ensemble_model": "soup", **settings}))
-    with pytest.raises(ContractError, match="ensemble_model: is soup, but the job trains one network") as refused:
+    given = read_settings(write_job(tmp_path, overrides={"ensemble_model": "distill", **settings}))
+    with pytest.raises(ContractError, match="ensemble_model: is distill, but the job trains one network") as refused:
         choose_settings(given)
     assert fix in refused.value.fix
 
 
 def test_a_preset_s_ensemble_becomes_the_model_that_ensemble_model_names(tmp_path):
-    given = read_settings(write_job(tmp_path, overrides={"ensemble_model": "soup", "preset": "best"}))
+    given = read_settings(write_job(tmp_path, overrides={"ensemble_model": "distill", "preset": "best"}))
     assert choose_settings(given).hp.num_members == 4
 
 
@@ -692,15 +553,15 @@ class Runs:
             self.closed, self.stopped, self.completed = False, False, False
             self.failure: Failure | None = None
 
-        def train(self, folder, hp, *, prepared, fold, initial_seed):
-            self.folder, self.hp, self.initial_seed = folder, hp, initial_seed
+        def train(self, folder, hp, *, prepared, fold, timeline):
+            self.folder = folder
             self.runs.most_at_once = max(self.runs.most_at_once, len(self.runs.training))
             assert len({run.slot for run in self.runs.training}) == len(self.runs.training)
 
         @property
         def ended(self):
             self.polls += 1
-            if self.polls < 2:
+            if self.polls < 2 and self.folder.name != self.runs.fails:
                 return False
             if self.folder.name == self.runs.fails:
                 self.failure = Failure("lr: the loss is not finite", "Lower lr.")
@@ -728,7 +589,7 @@ class Runs:
 def trained_by(runs, monkeypatch, tmp_path, *, num_gpus, sleep=lambda _: None, **settings):
     paths = write_job(tmp_path, overrides={"nproc_per_node": 1, **settings})
     hp = load_hyperparameters(paths)
-    monkeypatch.setattr(ensemble, "TrialRun", runs)
+    monkeypatch.setattr(run_queue, "Run", runs)
     monkeypatch.setattr(ensemble.time, "sleep", sleep)
     return train_members(paths, hp, prepare_data(paths, hp), num_gpus=num_gpus)
 
@@ -740,15 +601,6 @@ def test_networks_train_side_by_side_on_gpus_of_their_own(monkeypatch, tmp_path)
     assert runs.most_at_once == 2
     assert len(runs.made) == 5
     assert all(run.closed for run in runs.made)
-
-
-@pytest.mark.parametrize("kind", [{"ensemble": 3}, {"cross_fit": 3}])
-@pytest.mark.parametrize(("model", "seeds"), [("soup", [42, 42, 42]), ("average", [None, None, None])])
-def test_only_the_networks_of_a_soup_begin_with_the_same_weights(monkeypatch, tmp_path, kind, model, seeds):
-    runs = Runs()
-    trained_by(runs, monkeypatch, tmp_path, num_gpus=0, ensemble_model=model, **kind)
-    assert [run.initial_seed for run in runs.made] == seeds
-    assert [run.hp.seed for run in runs.made] == [42, 43, 44]
 
 
 def test_a_network_that_cannot_be_trained_ends_the_job_with_its_cause_and_stops_the_others(monkeypatch, tmp_path):
@@ -792,10 +644,7 @@ def test_a_job_carries_its_members_to_its_workers(tmp_path):
     scratch = Scratch(tmp_path)
     hp = load_hyperparameters(write_job(tmp_path))
     fold = Fold(1, 3, 42)
-    job = Job(
-        write_job(tmp_path), hp, scratch, tmp_path, members=(Member("fold-1", tmp_path, fold),), fold=fold,
-        initial_seed=7,
-    )  # fmt: skip
+    job = Job(write_job(tmp_path), hp, scratch, tmp_path, members=(Member("fold-1", tmp_path, fold),), fold=fold)
     job.write()
     read = Job.read(scratch)
-    assert (read.members, read.fold, read.initial_seed) == (job.members, fold, 7)
+    assert (read.members, read.fold) == (job.members, fold)

@@ -7,9 +7,9 @@ from optuna.trial import TrialState
 
 import container.tuning.search as module
 from container.failure import Failure
-from container.tuning.search import search
+from container.tuning import run_queue
+from container.tuning.search import Running, search
 from container.tuning.study import TuningStudy
-from container.tuning.trial_workers import Running
 from container.workers import StopHandler
 from contracts.hyperparameter_files import load_hyperparameters, read_settings
 from testing.jobs import write_job
@@ -24,11 +24,10 @@ class Run:
     failing: ClassVar[set[int]] = set()
     metric: ClassVar[str] = "val/auroc"
 
-    def __init__(self, shares, slot):
-        self.slot = slot
+    def __init__(self, shares, slot, *, shown):
         self.failure, self.completed, self.abandoned, self.seen = None, False, False, 0
 
-    def train(self, folder, hp, *, prepared, initial_seed, timeline):
+    def train(self, folder, hp, *, prepared, fold, timeline):
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         number = int(folder.name.removeprefix("trial-"))
         self.values = self.curves[number]
@@ -51,6 +50,9 @@ class Run:
             "best_value": min(seen) if self.metric == "val/loss" else max(seen),
             "stopped_early": self.completed and self.seen == len(self.values),
         }
+
+    def request_stop(self):
+        pass
 
     def abandon(self):
         self.abandoned = True
@@ -76,7 +78,7 @@ def curves(request, monkeypatch):
         search(paths, hp, read_settings(paths), num_gpus=0, stop=StopHandler())
         return TuningStudy(paths, hp, num_workers=1).trials
 
-    monkeypatch.setattr(module, "TrialRun", Run)
+    monkeypatch.setattr(run_queue, "Run", Run)
     monkeypatch.setattr(module, "_POLL", 0)
     monkeypatch.setattr(Run, "metric", metric)
     return ran

@@ -9,6 +9,7 @@ import pytest
 import container.tuning.search as module
 from container.log_once import log_once
 from container.preprocessing.prepare import prepare_data
+from container.tuning import run_queue
 from container.tuning.search import search
 from container.tuning.study import TuningStudy
 from container.workers import StopHandler
@@ -28,10 +29,10 @@ class Run:
     trained: ClassVar[list[Hyperparameters]] = []
     curves: ClassVar[list[list[float]]] = []  # of the validations of the first runs
 
-    def __init__(self, shares, slot):
-        self.slot = slot
+    def __init__(self, shares, slot, *, shown):
+        pass
 
-    def train(self, folder, hp, *, prepared, initial_seed, timeline):
+    def train(self, folder, hp, *, prepared, fold, timeline):
         self.trained.append(hp)
         (folder / "checkpoints" / "epoch=0-step=1.ckpt").mkdir(parents=True)
 
@@ -39,6 +40,9 @@ class Run:
         curve = self.curves.pop(0) if self.curves else [0.5]
         history = [{"step": i, "epoch": i / 2, "val/auroc": value} for i, value in enumerate(curve, 1)]
         return {"best_value": max(curve), "history": history}
+
+    def request_stop(self):
+        pass
 
     def abandon(self):
         pass
@@ -50,15 +54,15 @@ class Run:
 @pytest.fixture
 def trained(monkeypatch):
     """The settings of each run."""
-    monkeypatch.setattr(module, "TrialRun", Run)
+    monkeypatch.setattr(run_queue, "Run", Run)
     monkeypatch.setattr(Run, "trained", [])
     return Run.trained
 
 
-def searched(root, space, *, trials=2, final_seeds=2, **settings):
+def searched(root, space, *, trials=2, **settings):
     changed = {
         "preset": "recommended",
-        "tuning": {"trials": trials, "final_seeds": final_seeds, "space": space},
+        "tuning": {"trials": trials, "space": space},
         "max_epochs": None,
     }
     paths = write_job(root, overrides={**changed, **settings})
@@ -72,7 +76,7 @@ def searched(root, space, *, trials=2, final_seeds=2, **settings):
 
 def test_every_run_and_the_winner_have_what_the_preset_chooses_by_the_data(tmp_path, trained):
     winner = searched(tmp_path, RATES)
-    assert [(hp.max_epochs, hp.calibration) for hp in (*trained, winner)] == [(6, "temperature")] * 4
+    assert [(hp.max_epochs, hp.calibration) for hp in (*trained, winner)] == [(6, "temperature")] * 3
     assert winner.companion
 
 
@@ -85,7 +89,7 @@ def test_values_of_the_space_win_over_the_preset(tmp_path, trained):
 def pruned(trained, monkeypatch):
     """Settings of a search of two trials, the second of which is better at first and then worse."""
     monkeypatch.setattr(Run, "curves", [[0.5, 0.5, *[0.9] * 10], [0.6] * 12])  # six epochs with two validations each
-    return {"trials": 2, "final_seeds": 1, "val_check_interval": None}
+    return {"trials": 2, "val_check_interval": None}
 
 
 def last_validations(root):
@@ -103,7 +107,7 @@ def test_the_preset_chooses_for_each_trial_by_the_trial_s_own_settings(tmp_path,
     winner = searched(tmp_path, ENCODERS, trials=20, **FREE)
     found = {hp.tokenizer: (hp.lr, hp.max_epochs, len(hp.encoder_config), hp.pooling) for hp in trained}
     assert found == {"from_scratch": (2e-3, 6, 6, "first"), "tiny": (1e-4, 4, 0, "mean")}
-    assert winner in [hp.model_copy(update={"seed": winner.seed}) for hp in trained]
+    assert winner in trained
 
 
 def test_trials_end_early_after_a_third_of_the_validations_of_the_epochs_that_the_preset_chooses(tmp_path, pruned):
@@ -132,7 +136,7 @@ def test_a_search_of_an_earlier_version_has_what_the_user_sets_now(tmp_path, tra
     identity = json.loads(file.read_text())
     file.write_text(json.dumps({name: value for name, value in identity.items() if "that you set" not in name}))
     searched(tmp_path, RATES, trials=3)
-    assert len(trained) == 4  # three trials, and a seed
+    assert len(trained) == 3
 
 
 def test_a_value_of_the_preset_that_contradicts_other_trials_is_chosen_for_a_trial_that_it_fits(tmp_path, trained):
@@ -165,7 +169,7 @@ def test_a_search_that_was_interrupted_after_its_trials_keeps_what_the_preset_ch
 
 
 def test_a_search_keeps_the_prepared_data_of_ten_other_settings(tmp_path, trained):
-    searched(tmp_path, {"smooth_factor": {"low": 0.0, "high": 1.0}}, trials=14, final_seeds=1)
+    searched(tmp_path, {"smooth_factor": {"low": 0.0, "high": 1.0}}, trials=14)
     assert len({hp.smooth_factor for hp in trained}) == 14
     assert len(list(JobPaths(tmp_path).prepared.iterdir())) == 12  # a lock, the last one, and ten others
 
@@ -179,7 +183,7 @@ def test_the_data_of_running_trials_is_in_use(tmp_path, trained, monkeypatch):
         return prepared
 
     monkeypatch.setattr(module, "prepare_data", recorded)
-    tuning = {"trials": 2, "final_seeds": 1, "parallel": 2, "space": {"smooth_factor": {"low": 0.0, "high": 1.0}}}
+    tuning = {"trials": 2, "parallel": 2, "space": {"smooth_factor": {"low": 0.0, "high": 1.0}}}
     searched(tmp_path, {}, tuning=tuning)
     (first, before), (_, then) = in_use
     assert (before, then) == ([], [first])

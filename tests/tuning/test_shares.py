@@ -3,7 +3,7 @@
 import pytest
 
 from container.processes import available_cores
-from container.tuning.trial_workers import Shares
+from container.tuning.run_queue import Shares
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from testing.jobs import CONFIGURATION

@@ -150,7 +150,7 @@ def test_a_damaged_file_of_a_search_is_named(tmp_path, name, cause):
 
 def test_more_trials_and_more_hours_go_on_with_the_search(tmp_path):
     finished(opened(tmp_path), 0.5)
-    assert len(opened(tmp_path, tuning={"trials": 99, "max_hours": 2, "final_seeds": 1}).trials) == 1
+    assert len(opened(tmp_path, tuning={"trials": 99, "max_hours": 2}).trials) == 1
 
 
 def test_the_setting_that_changes_the_metric_has_the_largest_importance(tmp_path):

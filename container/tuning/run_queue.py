@@ -1,15 +1,13 @@
-"""Run the trials of a search, and the members of an ensemble, on the workers of ordinary jobs, several at a time."""
+"""Run trainings side by side on this machine: the trials of a search and the members of an ensemble."""
 
 import json
 import os
 import shutil
 import tempfile
 import threading
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from container.failure import Failure
 from container.hosts.control import Control
@@ -24,9 +22,6 @@ from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
-
-if TYPE_CHECKING:
-    from optuna.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -81,23 +76,24 @@ class Shares:
         return share
 
 
-class TrialRun:
+class Run:
     """One run of the workers for a trial or a member.
 
-    The workers start before the trial is known and import their modules, so that a trial begins at once.
+    The workers start before the run is known and import their modules, so that it begins at once.
 
     Args:
         shown: their output is that of this process; otherwise log.txt in the run's folder.
 
     Attributes:
+        folder: of the run; its checkpoints are in it.
         completed: whether the run, which has ended, trained to its end.
         failure: the reason why it did not.
     """
 
     def __init__(self, shares: Shares, slot: int, *, shown: bool = False) -> None:
-        self.slot = slot
-        self._folder = tempfile.TemporaryDirectory(prefix="trial-", ignore_cleanup_errors=True)
-        self._scratch = Scratch(Path(self._folder.name))
+        self.folder = Path()
+        self._files = tempfile.TemporaryDirectory(prefix="trial-", ignore_cleanup_errors=True)
+        self._scratch = Scratch(Path(self._files.name))
         self._log = None if shown else self._scratch.folder / "log.txt"
         self._stop = StopHandler()
         control = Control(Topology(), lambda _: None)
@@ -108,31 +104,20 @@ class TrialRun:
         self._workers.start()
         self._thread: threading.Thread | None = None
         self._seen: tuple[str, int] | None = None
-        self._checkpoints = Path()
         self.failure: Failure | None = None
         self.completed = False
 
     def train(
-        self,
-        folder: Path,
-        hp: Hyperparameters,
-        *,
-        prepared: Path,
-        fold: Fold | None = None,
-        initial_seed: int | None = None,
-        timeline: Timeline | None = None,
+        self, folder: Path, hp: Hyperparameters, *, prepared: Path, fold: Fold | None, timeline: Timeline
     ) -> None:
         """Begin to train and validate in `folder`, or go on from its checkpoints; return at once.
 
         The arguments are those of `Job`.
         """
+        self.folder = folder
         paths = JobPaths(folder)
-        self._checkpoints = paths.checkpoints
-        self._checkpoints.mkdir(parents=True, exist_ok=True)
-        job = Job(
-            paths, hp, self._scratch, prepared, timeline or Timeline(),
-            kind="trial", fold=fold, initial_seed=initial_seed,
-        )  # fmt: skip
+        paths.checkpoints.mkdir(parents=True, exist_ok=True)
+        job = Job(paths, hp, self._scratch, prepared, timeline, kind="trial", fold=fold)
         self._thread = threading.Thread(target=self._run, args=(job,), daemon=True)
         self._thread.start()
 
@@ -154,12 +139,12 @@ class TrialRun:
     def new_state(self) -> dict[str, Any] | None:
         """Return the training state of the newest checkpoint; None if it has been returned before the run's end."""
         if self.ended:  # after a kill, last.ckpt may name an older one
-            complete = complete_checkpoints(self._checkpoints)
+            complete = complete_checkpoints(JobPaths(self.folder).checkpoints)
             return complete[-1].content["state"] if complete else None
         try:
-            name = (self._checkpoints / LAST).read_text().strip()
-            file = self._checkpoints / name / "state.json"
-            seen = name, file.stat().st_mtime_ns
+            checkpoints = JobPaths(self.folder).checkpoints
+            file = checkpoints / (checkpoints / LAST).read_text().strip() / "state.json"
+            seen = str(file), file.stat().st_mtime_ns
             if seen == self._seen:
                 return None
             state = json.loads(file.read_text())["state"]
@@ -177,49 +162,83 @@ class TrialRun:
         self._workers.abandon()
 
     def close(self) -> None:
-        """Wait for the end of the run, and remove its files; workers that got no trial are killed."""
+        """Wait for the end of the run, and remove its files; workers that got no run are killed."""
         if self._thread is not None:
             self._thread.join()
         self._workers.__exit__()
-        self._folder.cleanup()
+        self._files.cleanup()
 
 
-@dataclass
-class Running:
-    """A run in progress: of a trial, or of the best settings with another seed.
+class RunQueue:
+    """The runs in progress on this machine, `shares.parallel` at a time; a context manager that stops them at its end.
 
-    Attributes:
-        reported: validations that the study has.
-        spent: seconds of the earlier processes that ran the trial.
-        data: the folder of its prepared data.
+    The workers of the next run of a slot can start while an earlier run trains.
     """
 
-    run: TrialRun
-    folder: Path
-    hp: Hyperparameters
-    trial: "Trial | None"
-    reported: int
-    spent: float = 0.0
-    data: Path = Path()
-    since: float = field(default_factory=time.monotonic)
-    state: dict[str, Any] = field(default_factory=dict)
-    pruned: bool = False
+    def __init__(self, shares: Shares, *, shown: bool = False) -> None:
+        self.shares = shares
+        self._shown = shown
+        self._running: dict[int, Run] = {}
+        self._spares: dict[int, Run] = {}
+
+    def __enter__(self) -> "RunQueue":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for run in self._running.values():
+            run.request_stop()
+        for run in (*self._running.values(), *self._spares.values()):
+            run.close()
 
     @property
-    def seconds(self) -> float:
-        return round(self.spent + time.monotonic() - self.since, 1)
+    def running(self) -> list[Run]:
+        return list(self._running.values())
 
-    def ends_after(self, entry: Mapping[str, Any]) -> bool:
-        """Return whether training ends after the validation `entry` of the history."""
-        stopped = self.state.get("stopped_early", False) and entry is self.state["history"][-1]
-        return stopped or entry["epoch"] >= self.hp.max_epochs
+    @property
+    def has_room(self) -> bool:
+        return len(self._running) < self.shares.parallel
 
-    def facts(self, entry: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return facts for the report: the steps until `entry` of the history, and those of a trial without pruning."""
-        history = self.state.get("history") or [{"step": 0, "epoch": 0.0}]
-        last = history[-1] if entry is None else entry
-        planned = round(last["step"] / last["epoch"] * self.hp.max_epochs) if last["epoch"] else 0
-        return {"seconds": self.seconds, "steps": last["step"], "epochs": last["epoch"], "planned_steps": planned}
+    def warm_up(self) -> None:
+        """Start the workers of the next run, if they have not started."""
+        self._add_spare(self._free_slot())
+
+    def submit(
+        self,
+        folder: Path,
+        hp: Hyperparameters,
+        *,
+        prepared: Path,
+        fold: Fold | None = None,
+        timeline: Timeline | None = None,
+        following: int = 0,
+    ) -> Run:
+        """Begin a run; there must be room.
+
+        Args:
+            following: the number of runs that will be submitted after it; the workers of one of them start already.
+        """
+        slot = self._free_slot()
+        self._add_spare(slot)
+        run = self._running[slot] = self._spares.pop(slot)
+        run.train(folder, hp, prepared=prepared, fold=fold, timeline=timeline or Timeline())
+        if len(self._spares) < following:
+            self._add_spare(slot)
+        return run
+
+    def poll(self) -> list[Run]:
+        """Return the runs that have ended since the last call."""
+        ended = [slot for slot, run in self._running.items() if run.ended]
+        runs = [self._running.pop(slot) for slot in ended]
+        for run in runs:
+            run.close()
+        return runs
+
+    def _free_slot(self) -> int:
+        return min(set(range(self.shares.parallel)) - self._running.keys())
+
+    def _add_spare(self, slot: int) -> None:
+        if slot not in self._spares:
+            self._spares[slot] = Run(self.shares, slot, shown=self._shown)
 
 
 def copy_curves(run: JobPaths, paths: JobPaths, *, name: str) -> None:
@@ -252,8 +271,3 @@ def remove_run(folder: Path) -> None:
     """Remove what a run that is no longer needed wrote, except for its log."""
     for name in ("checkpoints", "output"):
         shutil.rmtree(folder / name, ignore_errors=True)
-
-
-def validations(state: Mapping[str, Any], metric: str) -> list[dict[str, Any]]:
-    """Return the entries of the validations in a training state at which the metric was defined."""
-    return [entry for entry in state["history"] if entry.get(metric) is not None]
