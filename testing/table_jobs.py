@@ -107,8 +107,11 @@ def write_job(root: Path, *, suffix: str = ".csv", **splits: pa.Table) -> JobPat
 
 def fit(folder: Path, found: pa.Table, hp: Hyperparameters | None = None) -> tuple[Preprocessor, FoldedRisks | None]:
     """A preprocessor fitted on `found`, and the out-of-fold values of its rows."""
-    hp = hp or settings()
-    path = write_table(folder / "train" / "part.parquet", found)
+    return fit_file(folder, write_table(folder / "train" / "part.parquet", found), hp or settings())
+
+
+def fit_file(folder: Path, path: Path, hp: Hyperparameters) -> tuple[Preprocessor, FoldedRisks | None]:
+    """A preprocessor fitted on a file, and the out-of-fold values of its rows."""
     statistics = scan_train([path], hp, TableColumns.of(hp))
     labels = learn_label_map(statistics, hp, where="train")
     fitted, folds = fit_preprocessing(statistics, hp, labels=labels, precomputed=Precomputed(None, None), where="train")

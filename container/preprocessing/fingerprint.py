@@ -15,7 +15,7 @@ from contracts.input_files import is_foreign
 from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
 
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 FINGERPRINT_LENGTH = 20
 EDGE_BYTES = 1 << 16
 TOKENIZER_SUFFIXES = (".json", ".txt", ".model")

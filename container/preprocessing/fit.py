@@ -23,9 +23,9 @@ from container.preprocessing.risk_tables import (
     parse_risk_table,
     select_labels,
 )
-from container.tables.channel_files import TableSlice, iter_tables
+from container.tables.channel_files import TableSlice, input_format, iter_tables
 from container.tables.duplicate_ids import DuplicateIds
-from container.tables.values import numbers
+from container.tables.values import Kind, kind_of_texts, kind_of_type, numbers
 from contracts import artifacts
 from contracts.conditions import FITS_IMPUTATION, FITS_RISKS
 from contracts.errors import ContractError
@@ -86,7 +86,7 @@ class SplitStatistics:
     Attributes:
         rows: all rows. unlabelled: rows without a label. unlabelled_rows: names of the first of them, for messages.
         totals: labelled rows by fold and label index. [F, L] int64
-        types: Arrow type of each categorical column.
+        kinds: how the texts of each categorical column of train are read.
         labelled_only: whether numeric statistics exclude unlabelled rows, as in train.
     """
 
@@ -114,7 +114,8 @@ class SplitStatistics:
         self.categories = {
             name: CategoryCounts(num_folds=num_folds, num_labels=num_classes) for name in columns.categorical
         }
-        self.types: dict[str, pa.DataType] = {}
+        self._types: dict[str, pa.DataType] = {}
+        self.kinds: dict[str, Kind] = {}
         self.ids = DuplicateIds()
 
     def add(self, part: TableSlice) -> None:
@@ -137,10 +138,18 @@ class SplitStatistics:
             values = numbers(table[name], name, origin=origin, if_not_numeric=_IF_NOT_NUMERIC)
             summary.add(values[labelled] if self.labelled_only else values)
         for name, counts in self.categories.items():
-            self.types[name] = table[name].type
+            self._types[name] = table[name].type
             counts.add(table[name], folds, label_index)
             self._check_size(name, counts)
         self.ids.add(table[self.columns.id_name])
+
+    def read_categories(self, *, has_types: bool) -> None:
+        """Decide how the texts of categorical columns are read, after all rows: by their types, or by the texts."""
+        for name, counts in self.categories.items():
+            kind = self.kinds[name] = kind_of_type(self._types[name]) if has_types else kind_of_texts(counts.index)
+            if not has_types and kind == "number":
+                logger.info("train: the categories of column %r are numbers: 7.50 is 7.5.", name)
+                counts.read_as(kind)
 
     def _check_size(self, name: str, counts: CategoryCounts) -> None:
         categories, classes = len(counts.index), self.totals.shape[1]
@@ -178,22 +187,8 @@ def scan_train(files: Sequence[Path], hp: Hyperparameters, columns: TableColumns
     if statistics.unlabelled:
         unlabelled = f"{statistics.unlabelled} of {statistics.rows} rows"
         logger.warning("train: %s have no label and are left out (drop_unlabelled).", unlabelled)
-    _name_narrow_floats(statistics)
+    statistics.read_categories(has_types=input_format(files) == "parquet")
     return statistics
-
-
-def _name_narrow_floats(statistics: SplitStatistics) -> None:
-    """Warn of categorical columns of narrow floats whose values are other categories as Python floats."""
-    for name, kind in statistics.types.items():
-        if kind not in (pa.float16(), pa.float32()):
-            continue
-        as_float = ((key, float(kind.to_pandas_dtype()(key))) for key in statistics.categories[name].index if key)
-        found = next(((key, value) for key, value in as_float if value != float(key)), None)
-        if found is not None:
-            logger.warning(
-                "train: the categorical column %r is of type %s, e.g. %s. As a Python float, this value is %r, which "
-                "is another category in a request. Write the column as text or float64.", name, kind, *found,
-            )  # fmt: skip
 
 
 def scan_held_out(
@@ -266,6 +261,7 @@ def fit_preprocessing(
         missing_indicators=indicators,
         imputation=imputation,
         categorical_columns=columns.categorical,
+        category_kinds=statistics.kinds,
         risk_tables=tables,
         numeric_transform=fit_numeric_transform(
             hp.numeric_transform,
@@ -321,10 +317,10 @@ def _risk_tables(
     for name, counts in statistics.categories.items():
         if name in given:
             source, fix = "risk_tables", "remove the column from risk_tables"
-            tables[name] = parse_risk_table(name, given[name], num_values=num_values, source=source)
+            table = given[name]
         elif name in precomputed:
             source, fix = artifacts.RISK_TABLE_MAP, f"set {artifacts.USE_PRECOMPUTED_RISK_TABLES} to false"
-            tables[name] = precomputed[name]
+            table = precomputed[name].to_json()
         else:
             tables[name], values = fit_risk_table(
                 *counts.sorted(order),
@@ -337,6 +333,7 @@ def _risk_tables(
             if values is not None:
                 folds[name] = values
             continue
+        tables[name] = parse_risk_table(name, table, num_values=num_values, source=source, kind=statistics.kinds[name])
         tables[name].check_matches(name, counts.index, source=source, fix=fix)
         size = len(tables[name].risk)
         logger.info("Risk table of column %r: given, %d categories; there are no out-of-fold values.", name, size)

@@ -14,7 +14,8 @@ from pydantic import Field
 
 from container.preprocessing.labels import Label, LabelMap
 from container.preprocessing.numeric_transform import NumericTransformParameters
-from container.preprocessing.risk_tables import RiskTable, parse_risk_table
+from container.preprocessing.risk_tables import RiskTable, category_names, parse_risk_table
+from container.tables.values import Kind, kind_of_texts
 from contracts import artifacts
 from contracts.errors import ContractError, one_line
 from contracts.input_files import read_as
@@ -32,6 +33,7 @@ class Rules:
         missing_indicators: the numeric columns with an input that tells whether the number was missing.
         embedded_categories: by categorical column, the categories with an embedding vector; empty without embeddings.
         subtracted: by numeric column, what is subtracted before its numbers become float32, where that is needed.
+        category_kinds: by categorical column, how texts are read; None in a model of an older version.
         class_labels: label of each class id.
         tokenizer_digests: hash of each text field's tokenizer files, by role.
     """
@@ -49,6 +51,7 @@ class Rules:
     missing_indicators: tuple[str, ...] = ()
     embedded_categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     subtracted: Mapping[str, Number] = field(default_factory=dict)
+    category_kinds: Mapping[str, Kind] | None = None
 
     def __post_init__(self) -> None:
         if self.is_binary and len(self.class_labels) != 2:
@@ -59,6 +62,8 @@ class Rules:
             raise ValueError(f"numeric_columns lacks {sorted(unknown)}, which missing_indicators names")
         if unknown := self.subtracted.keys() - set(self.numeric_columns):
             raise ValueError(f"numeric_columns lacks {sorted(unknown)}, which subtracted names")
+        if self.category_kinds is not None and self.category_kinds.keys() != set(self.categorical_columns):
+            raise ValueError(f"category_kinds is of {sorted(self.category_kinds)}, not of categorical_columns")
         if overlap := {self.id_name, self.label_name} & set(self.feature_inputs):
             raise ValueError(f"id_name or label_name is {sorted(overlap)}, which is also an input of the model")
         transform, num_inputs = self.numeric_transform, len(self.feature_columns) - len(self.embedded_categories)
@@ -80,14 +85,6 @@ class Rules:
     def num_codes(self) -> tuple[int, ...]:
         """Return the number of codes of each embedded column: one per category, and one for all others."""
         return tuple(1 + len(categories) for categories in self.embedded_categories.values())
-
-    @cached_property
-    def category_codes(self) -> dict[str, dict[str, int]]:
-        """Return the code of each category with an embedding, by column; 0 stands for all other categories."""
-        return {
-            column: {category: code for code, category in enumerate(categories, start=1)}
-            for column, categories in self.embedded_categories.items()
-        }
 
     @cached_property
     def tabular_places(self) -> dict[str, tuple[int, ...]]:
@@ -130,6 +127,7 @@ class Rules:
             **({"missing_indicators": list(self.missing_indicators)} if self.missing_indicators else {}),
             **({"embedded_categories": dict(self.embedded_categories)} if self.embedded_categories else {}),
             **({"subtracted": dict(self.subtracted)} if self.subtracted else {}),
+            **({} if self.category_kinds is None else {"category_kinds": dict(self.category_kinds)}),
         }
 
 
@@ -145,6 +143,21 @@ class FittedPreprocessing(Rules):
     format_version: Literal[1] = 1
     imputation: Mapping[str, float]
     risk_tables: Mapping[str, RiskTable]
+
+    @cached_property
+    def kinds(self) -> Mapping[str, Kind]:
+        """Return how the texts of each categorical column are read; in an older model, by its categories."""
+        if self.category_kinds is not None:
+            return self.category_kinds
+        return {column: kind_of_texts(table.risk) for column, table in self.risk_tables.items()}
+
+    @cached_property
+    def category_codes(self) -> dict[str, dict[str, int]]:
+        """Return the code of each category with an embedding, by column; 0 stands for all other categories."""
+        return {
+            column: dict(zip(category_names(categories, self.kinds[column]), count(1)))
+            for column, categories in self.embedded_categories.items()
+        }
 
     @cached_property
     def fingerprint(self) -> str:
@@ -188,11 +201,14 @@ class FittedPreprocessing(Rules):
                         f"{path}: has no column {column!r}, which preprocessing.json names", artifacts.MODEL_FIX
                     )
         num_values = 1 if rules.is_binary else len(rules.class_labels)
+        kinds = rules.category_kinds or dict.fromkeys(rules.categorical_columns)
         return cls(
             **{name.name: getattr(rules, name.name) for name in fields(Rules)},
             imputation={column: imputation[column] for column in rules.numeric_columns},
             risk_tables={
-                column: parse_risk_table(column, tables[column], num_values=num_values, source=str(paths[1]))
+                column: parse_risk_table(
+                    column, tables[column], num_values=num_values, source=str(paths[1]), kind=kinds[column]
+                )
                 for column in rules.categorical_columns
             },
         )

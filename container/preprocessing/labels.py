@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from container.tables.channel_files import Origin
-from container.tables.values import keys, plain_array
+from container.tables.values import contiguous, keys
 from contracts.errors import ContractError, shown
 
 UNLABELLED = -100  # as in container/data/batch.py, which needs torch
@@ -47,7 +47,7 @@ class LabelMap:
         wrong = np.flatnonzero(pc.and_(pc.is_null(ids), pc.is_valid(cell_keys)).to_numpy(zero_copy_only=False))
         if len(wrong):
             index = int(wrong[0])
-            cells = plain_array(column)  # Python has not every time of Arrow
+            cells = contiguous(column)  # Python has not every time of Arrow
             value = shown((cell_keys if pa.types.is_temporal(cells.type) else cells)[index].as_py())
             raise ContractError(
                 f"{origin.row(index)}, column {self.column!r}: {value} is not one of the labels "

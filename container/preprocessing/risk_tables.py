@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from container.tables.values import keys
+from container.tables.values import Kind, keys, kind_of_texts
 from contracts.errors import ContractError, shown
 from contracts.numbers import LARGEST_NUMBER
 
@@ -40,9 +40,9 @@ class RiskTable:
     def _rows(self) -> dict[str, int]:
         return {category: row for row, category in enumerate(self.risk)}
 
-    def codes(self, column: pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """Return the row of `values` for each cell. [R] int64"""
-        return category_codes(column, self._rows, other=len(self.risk))
+    def codes(self, categories: pa.Array) -> np.ndarray:
+        """Return the row of `values` for each of `category_keys`. [R] int64"""
+        return category_codes(categories, self._rows, other=len(self.risk))
 
     def check_matches(self, column: str, categories: Collection[str], *, source: str, fix: str) -> None:
         """Raise ContractError where the table has no category of train, so that all would get the default.
@@ -111,7 +111,7 @@ class CategoryCounts:
 
     def add(self, column: pa.Array | pa.ChunkedArray, folds: np.ndarray, label_index: np.ndarray) -> None:
         """Count the rows of a batch whose label index is not negative. [R] each"""
-        categories = category_keys(column)
+        categories = category_keys(column, "text")
         self.missing += pc.sum(pc.equal(categories, MISSING)).as_py() or 0
         distinct = categories.dictionary_encode()
         rows = self._rows(distinct.dictionary.to_pylist())
@@ -133,6 +133,14 @@ class CategoryCounts:
         seen = counts.sum((1, 2)) > 0
         return [name for name, keep in zip(names, seen) if keep], counts[seen]
 
+    def read_as(self, kind: Kind) -> None:
+        """Give the rows of several spellings of a value to one category, and change the others' names."""
+        names = list(self.index)
+        counts, self.index = self._counts[: len(names)], {}
+        self._counts = np.zeros_like(counts)
+        rows = self._rows(category_keys(pa.array(names, pa.string()), kind).to_pylist())
+        np.add.at(self._counts, rows, counts)
+
     def _rows(self, names: list[str]) -> np.ndarray:
         for name in names:
             self.index.setdefault(name, len(self.index))
@@ -147,17 +155,17 @@ def select_labels(counts: np.ndarray, labels: Sequence[int]) -> np.ndarray:
     return np.concatenate([counts, np.zeros_like(counts[..., :1])], axis=-1)[..., labels]
 
 
-def category_keys(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def category_keys(column: pa.Array | pa.ChunkedArray, kind: Kind) -> pa.Array:
     """Return the category of each cell; MISSING where it is empty. [R] string"""
-    return pc.fill_null(keys(column), MISSING)
+    return pc.fill_null(keys(column, kind), MISSING)
 
 
-def category_codes(column: pa.Array | pa.ChunkedArray, codes: Mapping[str, int], *, other: int) -> np.ndarray:
-    """Return the code of the category of each cell, `other` for a category without one. [R] int64
+def category_codes(categories: pa.Array, codes: Mapping[str, int], *, other: int) -> np.ndarray:
+    """Return the code of each category, `other` for one without a code. [R] -> [R] int64
 
     The time depends on the cells only. Arrow's index_in would hash all categories in each call.
     """
-    distinct = category_keys(column).dictionary_encode()
+    distinct = categories.dictionary_encode()
     found = np.array([codes.get(category, other) for category in distinct.dictionary.to_pylist()], np.int64)
     return found[distinct.indices.to_numpy(zero_copy_only=False)]
 
@@ -240,8 +248,11 @@ def fit_risk_table(
     return table, np.stack([values(counts.sum(1) - counts[:, fold], num_rows - rows) for fold, rows in of_folds])
 
 
-def parse_risk_table(column: str, given: Any, *, num_values: int, source: str) -> RiskTable:
+def parse_risk_table(column: str, given: Any, *, num_values: int, source: str, kind: Kind | None = None) -> RiskTable:
     """Parse a table in the form of risk_table_map.json, or the older {"bins": {category: risk}, "default_bin": risk}.
+
+    Args:
+        kind: how the names of categories are read; default kind_of_texts.
 
     Raises:
         ContractError: another form, or values that are not `num_values` finite numbers.
@@ -270,7 +281,8 @@ def parse_risk_table(column: str, given: Any, *, num_values: int, source: str) -
         raise refuse("has no 'risk' object")
     if default is None:
         raise refuse("has no default, the value of unseen categories")
-    names = _category_names(risks)
+    kind = kind or kind_of_texts(category_names(risks, "text"))
+    names = category_names(risks, kind)
     table = {name: values(f"category {name!r}", risk) for name, risk in zip(names, risks.values())}
     if len(table) != len(risks):
         twice = next(name for name, count in Counter(names).items() if count > 1)
@@ -279,15 +291,15 @@ def parse_risk_table(column: str, given: Any, *, num_values: int, source: str) -
     if not isinstance(counts, Mapping) or not all(isinstance(count, (int, np.integer)) for count in counts.values()):
         raise refuse(f"counts is {shown(counts)}, not {{category: training rows}}")
     return RiskTable(
-        values("the default", default), table, dict(zip(_category_names(counts), map(int, counts.values())))
+        values("the default", default), table, dict(zip(category_names(counts, kind), map(int, counts.values())))
     )
 
 
-def _category_names(given: Iterable[Any]) -> list[str]:
+def category_names(given: Iterable[Any], kind: Kind) -> list[str]:
     """Return the category of each key of a mapping; None and NaN, as pandas has it, are missing."""
 
     def is_missing(key: Any) -> bool:
         return key is None or (isinstance(key, (float, np.floating)) and bool(np.isnan(key)))
 
     texts = [None if is_missing(key) else str(key) for key in given]
-    return category_keys(pa.array(texts, pa.string())).to_pylist()
+    return category_keys(pa.array(texts, pa.string()), kind).to_pylist()

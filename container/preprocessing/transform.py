@@ -12,9 +12,10 @@ from container.preprocessing.fingerprint import tokenizer_digest
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.imputation import impute
 from container.preprocessing.labels import UNLABELLED
-from container.preprocessing.risk_tables import FoldedRisks, category_codes
+from container.preprocessing.risk_tables import FoldedRisks, category_codes, category_keys
 from container.tables.channel_files import Origin, missing_column
-from container.tables.values import check_single_values, numbers, plain_array, texts
+from container.tables.records import check_single_values
+from container.tables.values import contiguous, numbers, texts
 from container.text.chunk_tokenizer import ChunkTokenizer
 from container.text.encoder_config import check_positions, read_config
 from container.text.tokenization import TextCounts, TextProcessor
@@ -130,10 +131,10 @@ class Preprocessor:
             table, rows, label, tabular = table.filter(pa.array(kept)), rows[kept], label[kept], tabular[kept]
         columns = {
             "row": pa.array(rows),
-            "id": plain_array(table[fitted.id_name]) if fitted.id_name in table.column_names else pa.nulls(len(rows)),
+            "id": contiguous(table[fitted.id_name]) if fitted.id_name in table.column_names else pa.nulls(len(rows)),
         }
         if has_label:
-            columns["raw_label"] = plain_array(table[fitted.label_name])
+            columns["raw_label"] = contiguous(table[fitted.label_name])
         columns["label"] = pa.array(label)
         columns["tabular"] = _fixed_size_lists(tabular)
         counts: dict[str, TextCounts] = {}
@@ -175,9 +176,10 @@ class Preprocessor:
             tabular[:, position] = missing[name]
             position += 1
         row_folds = folds.folds(rows) if folds is not None else None
+        categories = {name: self._categories(table[name], name) for name in fitted.categorical_columns}
         for name in fitted.categorical_columns:
             risk = fitted.risk_tables[name]
-            codes = risk.codes(table[name])
+            codes = risk.codes(categories[name])
             unseen[name] = int(np.count_nonzero((codes == len(risk.risk)) & kept))
             if folds is not None and name in folds.values:
                 values = folds.values[name][row_folds, codes]  # [R, V]
@@ -186,9 +188,17 @@ class Preprocessor:
             tabular[:, position : position + values.shape[1]] = values
             position += values.shape[1]
         for name, codes_of in fitted.category_codes.items():
-            tabular[:, position] = category_codes(table[name], codes_of, other=0)  # float32 is exact up to 16 million
+            tabular[:, position] = category_codes(categories[name], codes_of, other=0)  # float32 is exact up to 2^24
             position += 1
         return tabular, imputed, unseen
+
+    def _categories(self, column: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:
+        if self.fitted.category_kinds is None and pa.types.is_duration(column.type):
+            cause = (
+                f"column {name!r} is of type {column.type}, but the model is of a version that read numbers of a unit"
+            )
+            raise ContractError.of_rows(dict.fromkeys(range(len(column)), cause), "Train the model again.")
+        return category_keys(column, self.fitted.kinds[name])
 
 
 def _lists(values: np.ndarray, counts: np.ndarray) -> pa.ListArray:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from container.serving.errors import bad_request, check_limit
 from container.serving.parts import MAX_COLUMNS, PART_BYTES, PART_RECORDS, Part, check_columns, grouped
 from container.tables.channel_files import check_names
-from container.tables.column_types import is_text, plain_type
+from container.tables.column_types import is_text, plain_type, refused_cells
 from container.tables.records import records_to_table
 from contracts.errors import first_line
 from contracts.serving import ServingSettings
@@ -53,9 +53,9 @@ def _checked(rows: pa.Table, first: int) -> pa.Table:
 def _pieces(file: pq.ParquetFile, columns: Sequence[str], max_bytes: int) -> Iterator[tuple[pa.Table, int]]:
     """Yield decoded tables of at most PART_BYTES or of one record, each with the bytes that reading it takes."""
     schema = file.schema_arrow  # each access builds it
-    kinds = {name: schema.field(name).type for name in columns}
+    fields = [schema.field(name) for name in columns]
     # A column without single values is an error for its type. Its values are not read, because one may have any size.
-    readable = {name: kind for name, kind in kinds.items() if plain_type(kind) is not None}
+    readable = {each.name: each for each in fields if plain_type(each) is not None}
     rows_at_once = _rows_at_once(file, readable, max_bytes)
     decoded = 0
     for selected in file.iter_batches(rows_at_once, columns=list(readable), use_threads=False):
@@ -67,23 +67,27 @@ def _pieces(file: pq.ParquetFile, columns: Sequence[str], max_bytes: int) -> Ite
         while start < len(ends):
             stop = max(start + 1, int(np.searchsorted(ends, before + PART_BYTES, side="right")))
             rows = batch.slice(start, stop - start)
-            arrays = [_decoded(rows[name]) if name in readable else _empty(kinds[name], len(rows)) for name in columns]
+            arrays = [
+                _decoded(rows[each.name]) if each.name in readable else refused_cells(each, len(rows))
+                for each in fields
+            ]
+            kept = pa.schema([each.with_type(array.type) for each, array in zip(fields, arrays)])
             # Arrow copies a dictionary for each batch, so that few records may take much time.
-            yield pa.Table.from_arrays(arrays, list(columns)), max(int(ends[stop - 1]) - before, batch.nbytes)
+            yield pa.Table.from_arrays(arrays, schema=kept), max(int(ends[stop - 1]) - before, batch.nbytes)
             start, before = stop, int(ends[stop - 1])
 
 
-def _rows_at_once(file: pq.ParquetFile, kinds: Mapping[str, pa.DataType], max_bytes: int) -> int:
+def _rows_at_once(file: pq.ParquetFile, fields: Mapping[str, pa.Field], max_bytes: int) -> int:
     """Return how many records take at most _BATCH_BYTES when they are decoded; 1 if one may take more.
 
     In each encoding, a text has at most the bytes of its column chunk, and every record may contain the same text.
     Dictionaries take the bytes of their chunks only, because Arrow does not decode them.
     """
     schema = file.schema
-    leaves = [(i, leaf) for i in range(len(schema)) if (leaf := schema.column(i)).path in kinds]
+    leaves = [(i, leaf) for i in range(len(schema)) if (leaf := schema.column(i)).path in fields]
     texts = [
         i for i, leaf in leaves
-        if leaf.physical_type == "BYTE_ARRAY" and not pa.types.is_dictionary(kinds[leaf.path])
+        if leaf.physical_type == "BYTE_ARRAY" and not pa.types.is_dictionary(fields[leaf.path].type)
     ]  # fmt: skip
     widths = sum(leaf.length for _, leaf in leaves)  # of fixed_size_binary; 0 for other types
     check_limit(widths, _DECOMPRESSED, max_bytes)
@@ -97,8 +101,10 @@ def _row_bytes(batch: pa.RecordBatch) -> np.ndarray:
     """Return the decoded bytes of each record. [N]"""
     sizes = np.zeros(len(batch))
     for column in batch.columns:
-        is_read_as_text = is_text(plain_type(column.type))
-        sizes += pc.fill_null(_lengths(column), 0).to_numpy() if is_read_as_text else column.nbytes / len(batch)
+        stored = column.storage if isinstance(column, pa.ExtensionArray) else column
+        kind = plain_type(pa.field("", stored.type))
+        is_read_as_text = kind is not None and is_text(kind)
+        sizes += pc.fill_null(_lengths(stored), 0).to_numpy() if is_read_as_text else column.nbytes / len(batch)
     return sizes
 
 
@@ -111,9 +117,3 @@ def _lengths(column: pa.Array) -> pa.Array:
 
 def _decoded(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
-
-
-def _empty(kind: pa.DataType, count: int) -> pa.Array:
-    """Return a column of empty dicts or lists, as records_to_table does."""
-    is_dict = pa.types.is_struct(kind) or pa.types.is_map(kind)
-    return pa.array([{} if is_dict else []] * count, pa.struct([]) if is_dict else pa.list_(pa.null()))

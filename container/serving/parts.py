@@ -51,7 +51,8 @@ class Part:
             return replace(self, rows=[self.blank if i in records else row for i, row in enumerate(rows)])
         kept = pa.array([None if i in records else i for i in range(len(rows))], pa.int64())
         columns = [unpacked(column).take(kept) for column in rows.columns]
-        return replace(self, rows=pa.table(columns, rows.column_names))
+        fields = [each.with_type(column.type) for each, column in zip(rows.schema, columns)]
+        return replace(self, rows=pa.table(columns, schema=pa.schema(fields)))
 
 
 def grouped(

@@ -128,7 +128,7 @@ def cell_kinds(path: Path) -> dict[str, set[bool]]:
     if format_of(path) != "parquet":
         return {name: {False} for name in names}
     fields = _parquet_file(path).schema_arrow
-    return {each.name: set() if pa.types.is_null(each.type) else {plain_type(each.type) is None} for each in fields}
+    return {each.name: set() if pa.types.is_null(each.type) else {plain_type(each) is None} for each in fields}
 
 
 def check_columns(files: Iterable[Path], columns: Sequence[str]) -> None:
@@ -186,7 +186,15 @@ def iter_tables(
             if schema:
                 row = Origin(path, in_file).row
                 cells = [
-                    as_common(table[each.name], each, path, row=row, is_numeric=each.name in numeric) for each in schema
+                    as_common(
+                        table[each.name],
+                        table.schema.field(each.name),
+                        each,
+                        path,
+                        row=row,
+                        is_numeric=each.name in numeric,
+                    )
+                    for each in schema
                 ]
                 table = pa.table(cells, schema=schema)
             in_file += table.num_rows

@@ -1,5 +1,6 @@
 """Convert columns of any Arrow type to the types that cells have, and texts to those that UTF-8 can encode."""
 
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -12,51 +13,95 @@ _SINGLE_VALUES = (
     pa.types.is_string, pa.types.is_large_string, pa.types.is_date, pa.types.is_time,
     pa.types.is_timestamp, pa.types.is_duration,
 )  # fmt: skip
-# The type of a column in which caller's records have lists or dicts: the name of the kind, null for a single value.
+_UUID, _PERIOD = "arrow.uuid", "pandas.period"
+_OF_STORAGE = ("arrow.json", "arrow.bool8", "arrow.opaque")  # extension types whose values are those of their storage
+# The type of a column without single values: what each cell contains, or null for a single value.
 NESTED_CELLS = pa.struct([("kind", pa.string())])
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type in which `decode` returns values of type `kind`; None if they are not single values."""
-    if pa.types.is_dictionary(kind):
-        return plain_type(kind.value_type)
-    if isinstance(kind, pa.BaseExtensionType):
-        return plain_type(kind.storage_type)
+def plain_type(field: pa.Field) -> pa.DataType | None:
+    """Return the type in which `decode` returns the values of a field; None if they are not single values."""
+    kind, (name, _) = field.type, _extension(field)
+    if name in (_UUID, _PERIOD):
+        return pa.string()
+    if name and name not in _OF_STORAGE:
+        return None
+    if inner := _inner_type(kind):
+        return plain_type(pa.field("", inner))
     if is_binary(kind) or pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):  # Arrow 25 cannot dictionary-encode them
         return pa.decimal128(kind.precision, kind.scale)
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return pa.timestamp(kind.unit, "UTC")
     return kind if any(holds(kind) for holds in _SINGLE_VALUES) else None
 
 
-def decode(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return the values of a column of single values, without dictionaries, extension types and bytes; UUIDs as text.
+def decode(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | pa.ChunkedArray:
+    """Return a column of single values without dictionaries, extension types, bytes and local time zones.
+
+    UUIDs and pandas' periods become texts.
+
+    Args:
+        field: of the column's table; its metadata name an extension type of which Arrow has no class.
 
     Raises:
         pa.ArrowInvalid: bytes that are not UTF-8.
     """
-    kind = plain_type(column.type)
-    if kind == column.type:
-        return column
+    kind = plain_type(field)
+    assert kind is not None, "the caller checks plain_type"
     if isinstance(column, pa.ChunkedArray):
-        return pa.chunked_array([decode(chunk) for chunk in column.chunks], kind)
-    if isinstance(column.type, pa.UuidType):
+        return pa.chunked_array([decode(chunk, field) for chunk in column.chunks], kind)
+    name, metadata = _extension(field)
+    if name == _UUID:
         return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
-    if isinstance(column.type, pa.BaseExtensionType):
-        return decode(column.storage)
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if name == _PERIOD:
+        return _periods(column, json.loads(metadata)["freq"])
     if pa.types.is_dictionary(column.type):
-        return decode(column.dictionary).take(column.indices)
-    return column.cast(kind)
+        cells = unpacked(column.dictionary).take(column.indices)
+        return decode(cells, pa.field("", cells.type))
+    return column if column.type == kind else column.cast(kind)
 
 
-def unknown_zone(kind: pa.DataType) -> str:
-    """Return Arrow's message for a type that `plain_type` returns if it has an unknown time zone, else ""."""
-    try:
-        if pa.types.is_timestamp(kind):
-            pa.array([0], kind).cast(pa.string())
-    except pa.ArrowInvalid as error:
-        return first_line(error)
-    return ""
+def _periods(ordinals: pa.Array, frequency: str) -> pa.Array:
+    import pandas as pd  # the import takes 0.3 s
+
+    distinct = ordinals.dictionary_encode()
+    periods = pd.PeriodIndex.from_ordinals(distinct.dictionary.to_numpy(), freq=frequency)
+    return pa.array(list(map(str, periods)), pa.string()).take(distinct.indices)
+
+
+def _extension(field: pa.Field) -> tuple[str, bytes]:
+    """Return the name and the metadata of a field's extension type; "" without one."""
+    kind, metadata = field.type, field.metadata or {}
+    if isinstance(kind, pa.ExtensionType):
+        return kind.extension_name, kind.__arrow_ext_serialize__()
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.extension_name, b""
+    return metadata.get(b"ARROW:extension:name", b"").decode(), metadata.get(b"ARROW:extension:metadata", b"")
+
+
+def shown_type(field: pa.Field) -> str:
+    """Return the name of a field's type for messages."""
+    name, _ = _extension(field)
+    return f"{field.type} of the extension type {name}" if name else str(field.type)
+
+
+def _inner_type(kind: pa.DataType) -> pa.DataType | None:
+    """Return the type of a dictionary's values or of an extension type's storage."""
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else None
+
+
+def refused_cells(field: pa.Field, count: int) -> pa.Array:
+    """Return a column of NESTED_CELLS for one that has no single values."""
+    kind = field.type
+    held = "a dict" if pa.types.is_struct(kind) or pa.types.is_map(kind) else "a list"
+    held = held if pa.types.is_nested(kind) else f"the type {shown_type(field)}"
+    return pa.array([{"kind": held}] * count, NESTED_CELLS)
 
 
 def unpacked(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -109,16 +154,10 @@ def is_text(kind: pa.DataType) -> bool:
 
 def is_binary(kind: pa.DataType) -> bool:
     """Return whether a type is bytes in any layout, also in a dictionary or an extension type."""
-    if pa.types.is_dictionary(kind):
-        return is_binary(kind.value_type)
-    if isinstance(kind, pa.BaseExtensionType):
-        return is_binary(kind.storage_type)
-    return (
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_binary_view(kind)
-        or pa.types.is_fixed_size_binary(kind)
-    )
+    if inner := _inner_type(kind):
+        return is_binary(inner)
+    holds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+    return any(is_kind(kind) for is_kind in holds)
 
 
 def replace_surrogates(text: str) -> str:

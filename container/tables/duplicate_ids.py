@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from container.tables.values import plain_array
+from container.tables.values import contiguous
 
 SAMPLE_LIMIT = 1 << 21
 PENDING_LIMIT = 1 << 16
@@ -31,7 +31,7 @@ class DuplicateIds:
         """Count a batch of ids; null is not an id. [R]"""
         from pandas.util import hash_array  # the import takes 0.3 s, which workers of a training job would spend too
 
-        ids = plain_array(column).cast(pa.string()).drop_null()
+        ids = contiguous(column).cast(pa.string()).drop_null()
         if not len(ids):
             return
         cells = ids.to_numpy(zero_copy_only=False).astype(object)

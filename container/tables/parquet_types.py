@@ -11,7 +11,7 @@ from container.tables.column_types import (
     is_number,
     is_text,
     plain_type,
-    unknown_zone,
+    shown_type,
     widen_floats,
 )
 from contracts.errors import ContractError, first_line
@@ -30,17 +30,16 @@ def common_schema(
         numeric: the columns that are read as numbers: their types may differ in the digits that they keep.
 
     Raises:
-        ContractError: nested columns, an unknown time zone, or types that cannot be combined.
+        ContractError: nested columns, or types that cannot be combined.
     """
     common: dict[str, tuple[pa.DataType, Path]] = {}
     known: set[tuple[pa.DataType, ...]] = set()
     for path, schema in schemas:
-        types = tuple(schema.field(name).type for name in columns)
-        if types in known:
+        kinds = tuple(_single_type(schema.field(name), path) for name in columns)
+        if kinds in known:
             continue
-        known.add(types)
-        for name, raw_kind in zip(columns, types):
-            kind = _single_type(raw_kind, name, path)
+        known.add(kinds)
+        for name, kind in zip(columns, kinds):
             before, first = common.get(name, (kind, path))
             try:
                 common[name] = _common_type(before, kind, is_numeric=name in numeric), first
@@ -52,15 +51,13 @@ def common_schema(
     return pa.schema([(name, kind) for name, (kind, _) in common.items()])
 
 
-def _single_type(raw_kind: pa.DataType, name: str, path: Path) -> pa.DataType:
-    kind = plain_type(raw_kind)
+def _single_type(field: pa.Field, path: Path) -> pa.DataType:
+    kind = plain_type(field)
     if kind is None:
         raise ContractError(
-            f"{path}: column {name!r} is of type {raw_kind}, which is not a type of single values",
+            f"{path}: column {field.name!r} is of type {shown_type(field)}, which is not a type of single values",
             "Write one text or number per row, or change the setting that names the column.",
         )
-    if reason := unknown_zone(kind):
-        raise ContractError(f"{path}: column {name!r} is of type {kind}: {reason}", "Write the times in UTC.")
     return kind
 
 
@@ -79,25 +76,39 @@ def _common_type(first: pa.DataType, second: pa.DataType, *, is_numeric: bool) -
 
 
 def as_common(
-    column: pa.ChunkedArray, field: pa.Field, path: Path, *, row: Callable[[int], str], is_numeric: bool
+    column: pa.ChunkedArray,
+    raw: pa.Field,
+    field: pa.Field,
+    path: Path,
+    *,
+    row: Callable[[int], str],
+    is_numeric: bool,
 ) -> pa.ChunkedArray:
     """Return a column of a file in the common type of all files.
 
     Args:
+        raw: the column's field in the file.
         row: returns the name of a row of the column for messages.
 
     Raises:
         ContractError: text that is not UTF-8, or, unless the column is numeric, values whose digits the type lacks.
     """
+
+    def decoded(cells: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        cells = decode(cells, raw.with_type(cells.type))
+        if is_text(cells.type):
+            cells.validate(full=True)  # Arrow reads texts that are not UTF-8
+        return cells
+
     try:
-        column = _decoded(column)
+        column = decoded(column)
         if pa.types.is_floating(column.type) and pa.types.is_floating(field.type):
             return column if column.type == field.type else pa.chunked_array([widen_floats(column).cast(field.type)])
         return column.cast(field.type, safe=not is_numeric)
     except pa.ArrowException as error:
-        kind = plain_type(column.type)
+        kind = plain_type(raw)
         if kind is not None and is_text(kind):
-            wrong = next(iter(invalid_values(column, _decoded)), None)  # a dictionary may have values that no row has
+            wrong = next(iter(invalid_values(column, decoded)), None)  # a dictionary may have values that no row has
             place = path if wrong is None else row(wrong)
             raise ContractError(
                 f"{place}: column {field.name!r} is {column.type} and is not UTF-8 text",
@@ -108,10 +119,3 @@ def as_common(
             f"the common type of all files: {first_line(error)}",
             "Write the column with one type in every file. Text keeps every digit of an id or a category.",
         ) from error
-
-
-def _decoded(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    column = decode(column)
-    if is_text(column.type):
-        column.validate(full=True)  # Arrow reads texts that are not UTF-8
-    return column

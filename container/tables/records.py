@@ -5,13 +5,22 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from container.tables.channel_files import check_names
-from container.tables.column_types import NESTED_CELLS, invalid_values, replace_surrogates
+from container.tables.channel_files import Origin, check_names
+from container.tables.column_types import (
+    NESTED_CELLS,
+    decode,
+    invalid_values,
+    is_binary,
+    plain_type,
+    refused_cells,
+    replace_surrogates,
+)
 from container.tables.values import texts
 from contracts.errors import ContractError, RowErrors, invalid_rows, shown
 
@@ -25,8 +34,9 @@ def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 
     """Return raw records as a table: a list of dicts, a pandas DataFrame, an Arrow table or record batch.
 
     A key that a dict lacks is null, whatever the other dicts have. A column of mixed types (1, "1") is read as strings,
-    as from a CSV file. Lone surrogates, which JSON can represent and UTF-8 cannot, become U+FFFD in values. A column
-    with lists, arrays or dicts becomes one of NESTED_CELLS, so that only code that needs the column rejects it.
+    as from a CSV file, a member of an Enum as its value. Lone surrogates, which JSON can represent and UTF-8 cannot,
+    become U+FFFD in values. Columns have the types of `decode`. One with lists, arrays, dicts or bytes that are not
+    UTF-8 has another type, so that only code that needs it refuses it, with check_single_values.
 
     Args:
         columns: the columns to take from dicts, if not all; a dict without any of them is an error.
@@ -45,13 +55,14 @@ def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 
             with errors:
                 _check_values(column, name, first=first)
         errors.raise_first()
-        return records
+        columns_of = [_plain(column, each) for column, each in zip(records.columns, records.schema)]
+        return pa.table(columns_of, names=records.column_names) if columns_of else records
     if hasattr(records, "columns") and hasattr(records, "iloc"):
         names = [str(name) for name in records.columns]
         check_names(names, "records")
         if len(records) and not names:
             raise ContractError(f"records: {len(records)} rows have no column", "Pass a table with columns.")
-        return pa.table({name: _series(records.iloc[:, i]) for i, name in enumerate(names)})
+        return pa.table({name: _untyped(_series(records.iloc[:, i])) for i, name in enumerate(names)})
     if isinstance(records, Mapping):
         records = [records]
     try:
@@ -86,7 +97,38 @@ def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 
             },
             f"Pass a value, or null, for at least one of {', '.join(map(repr, columns))}.",
         )
-    return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+    return pa.table({name: _untyped(_column([row.get(name) for row in rows])) for name in names})
+
+
+def check_single_values(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> None:
+    """Raise ContractError where a column of records_to_table is not of single values, or bytes are not UTF-8."""
+    kind = column.type
+    if kind == NESTED_CELLS:
+        causes = {
+            row: f"{origin.row(row)}: column {name!r} contains {cell['kind']}, not a single value"
+            for row, cell in enumerate(column.to_pylist())
+            if cell
+        }
+        raise ContractError.of_rows(causes, "Give each column one text or number per record.")
+    if is_binary(kind):
+        rows = invalid_values(column, lambda value: decode(value, pa.field(name, value.type)))
+        cause = f"column {name!r} is of type {kind} and is not UTF-8 text"
+        causes = {row: f"{origin.row(row)}: {cause}" for row in rows}
+        raise ContractError.of_rows(causes, "Write the column as strings.")
+
+
+def _untyped(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    return _plain(column, pa.field("", column.type))
+
+
+def _plain(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | pa.ChunkedArray:
+    if field.type == NESTED_CELLS or plain_type(field) is None:
+        cells = column if field.type == NESTED_CELLS else refused_cells(field, len(column))
+        return cells if cells.null_count < len(cells) else pa.nulls(len(cells))
+    try:
+        return decode(column, field)
+    except pa.ArrowInvalid:  # bytes that are not UTF-8
+        return column
 
 
 def _check_values(column: pa.ChunkedArray, name: str, *, first: int) -> None:
@@ -119,9 +161,12 @@ def _series(column: Any) -> pa.Array | pa.ChunkedArray:
 
 def _column(values: list[Any]) -> pa.Array:
     values = [None if _is_missing(value) else value for value in values]
-    nested = tuple(kind for kind in set(map(type, values)) if _is_nested(kind))
+    classes = set(map(type, values))
+    if any(issubclass(kind, Enum) for kind in classes):
+        return _column([value.value if isinstance(value, Enum) else value for value in values])
+    nested = tuple(kind for kind in classes if _is_nested(kind))
     if nested:
-        kinds = ("dict" if isinstance(value, Mapping) else "list" for value in values)
+        kinds = ("a dict" if isinstance(value, Mapping) else "a list" for value in values)
         cells = [{"kind": kind} if isinstance(value, nested) else None for kind, value in zip(kinds, values)]
         return pa.array(cells, NESTED_CELLS)
     try:

@@ -115,7 +115,9 @@ def _text_type(kind: pa.DataType) -> pa.DataType:
 
     Arrow writes NaN as nan, 1e10 as 1e+10, a decimal 0 as 0E-18, and times with zeros up to the precision of the type.
     """
-    others = (pa.types.is_floating, pa.types.is_decimal, pa.types.is_timestamp, pa.types.is_time)
+    others = (
+        pa.types.is_floating, pa.types.is_decimal, pa.types.is_timestamp, pa.types.is_time, pa.types.is_duration,
+    )  # fmt: skip
     return pa.string() if any(holds(kind) for holds in others) else kind
 
 

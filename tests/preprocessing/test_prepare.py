@@ -367,25 +367,6 @@ def test_bad_input_is_named(
         prepare(paths, **given)
 
 
-@pytest.mark.parametrize("kind", [pa.float16(), pa.float32()])
-def test_a_narrow_float_category_that_a_python_float_changes_is_a_warning(
-    tmp_path: Path, kind: pa.DataType, caplog: pytest.LogCaptureFixture
-) -> None:
-    values = pa.array(np.array([0.5, 0.1, 3] * 20), pa.float64()).cast(kind, safe=False)
-    prepare(write_job(tmp_path, suffix=".parquet", train=table(60, c=values)))
-    number = float(kind.to_pandas_dtype()(0.1))
-    expected = f"column 'c' is of type {kind}, e.g. 0.1. As a Python float, this value is {number!r}, which is another"
-    assert expected in caplog.text
-
-
-@pytest.mark.parametrize("values", [pa.array([0.1] * 60), pa.array([0.5, 3.0, 2.0**24] * 20, pa.float32())])
-def test_a_float_category_that_a_python_float_keeps_is_no_warning(
-    tmp_path: Path, values: pa.Array, caplog: pytest.LogCaptureFixture
-) -> None:
-    prepare(write_job(tmp_path, suffix=".parquet", train=table(60, c=values)))
-    assert "Python float" not in caplog.text
-
-
 def test_files_of_a_channel_may_have_other_types_of_numbers(paths: JobPaths) -> None:
     (paths.channel("train") / "data.csv").unlink()
     for part, x in enumerate((pa.array([2**53 + 1] * 30), pa.array([0.5] * 30), pa.array([Decimal("1.25")] * 30))):

@@ -140,8 +140,9 @@ def test_unlabelled_rows_are_dropped_on_request_and_the_rest_keep_their_numbers(
     ],
 )
 def test_a_wrong_value_is_named_with_file_row_and_column(columns: dict[str, Any], message: str) -> None:
+    found = records_to_table(table(3, **columns))
     with pytest.raises(ContractError, match=message):
-        fitted_preprocessor().transform(table(3, **columns), origin=Origin(Path("/d/a.csv"), 7))
+        fitted_preprocessor().transform(found, origin=Origin(Path("/d/a.csv"), 7))
 
 
 def test_a_missing_feature_is_named_with_the_nearest() -> None:
@@ -259,6 +260,7 @@ def test_what_is_fitted_does_not_depend_on_the_batches(categories: list[int] | N
         statistics = SplitStatistics(TableColumns.of(hp), **rules)
         for start, stop in itertools.pairwise([0, *cuts, 60]):
             statistics.add(TableSlice(found.slice(start, stop - start), start, Origin(Path("a.csv"), start)))
+        statistics.read_categories(has_types=True)
         labels = learn_label_map(statistics, hp, where="train")
         none = Precomputed(None, None)
         return fit_preprocessing(statistics, hp, labels=labels, precomputed=none, where="train")

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from container.tables.channel_files import Origin
 from container.tables.duplicate_ids import DuplicateIds, count_shared
-from container.tables.values import MISSING_NUMBERS, keys, numbers, plain_array
+from container.tables.values import MISSING_NUMBERS, contiguous, keys, numbers
 from contracts.errors import ContractError, one_line
 
 SAMPLE_ROWS = 50_000
@@ -219,7 +219,7 @@ def _times(present: pa.Array) -> tuple[str, str] | None:
 
 def _missing_cells(column: pa.ChunkedArray) -> tuple[int, int]:
     """Return the number of cells without a value, if the column is one of texts and if it is one of numbers."""
-    cells = plain_array(column)
+    cells = contiguous(column)
     if pa.types.is_floating(cells.type):
         missing = pc.sum(pc.is_null(cells, nan_is_null=True)).as_py() or 0
         return missing, missing

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from container.tables.channel_files import Origin
-from container.tables.values import keys, plain_array
+from container.tables.values import contiguous, keys
 from contracts.errors import ContractError
 
 MOST_LABELS = 1000
@@ -48,7 +48,7 @@ class LabelReader:
         Raises:
             ContractError: a label that is not in the mapping, a missing label if that is an error, or too many labels.
         """
-        written, labels = plain_array(column), keys(column)
+        written, labels = contiguous(column), keys(column)
         if self.unlabelled == "error" and labels.null_count:
             row = origin.row(pc.index(pc.is_null(labels), True).as_py())
             raise ContractError(

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from container.tables.channel_files import Origin
-from container.tables.values import numbers, plain_array
+from container.tables.values import contiguous, numbers
 from contracts.errors import ContractError
 
 _Kind = Literal["number", "time", "time with zone"]
@@ -29,7 +29,7 @@ class TimeColumn:
         Raises:
             ContractError: a cell that is empty, infinite or of another kind.
         """
-        cells = plain_array(column)
+        cells = contiguous(column)
         if pa.types.is_date(cells.type) or pa.types.is_timestamp(cells.type):
             cells = cells.cast(pa.timestamp("us"), safe=False)
             self._check_kind("time", origin)
