@@ -47,10 +47,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
             command.add_argument("--trials", type=int, help="number of trials; overrides tuning.trials")
             command.add_argument("--max-hours", type=float, help="duration; overrides tuning.max_hours")
         if name == "serve":
-            command.add_argument(
-                "--port", type=int, default=os.environ.get(PORT_VARIABLE) or PORT,
-                help=f"port to listen on (default: ${PORT_VARIABLE}, else {PORT})",
-            )  # fmt: skip
+            command.add_argument("--port", type=int, help=f"port to listen on (default: ${PORT_VARIABLE}, else {PORT})")
         if name == "track":
             _add_tracking_arguments(command)
     options = parser.parse_args(command_line)

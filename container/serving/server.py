@@ -27,7 +27,7 @@ from container.serving.connections import (
 )
 from container.serving.model_process import MORE_THREADS, STOP_SIGNALS, ModelProcess
 from contracts.errors import ContractError
-from contracts.serving import PORT_VARIABLE, VARIABLE_PREFIX, ServingSettings
+from contracts.serving import PORT, PORT_VARIABLE, VARIABLE_PREFIX, ServingSettings
 from contracts.spelling import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ _READ_BYTES = 1 << 17  # from a socket at once
 _MEMORY_PER_BODY = 1 << 16  # bytes of a body in memory before its request is complete; the rest is in a temporary file
 
 
-def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
+def serve(model: Path, *, port: int | None = None, address: str = "0.0.0.0") -> int:
     """Serve a model folder until SIGTERM or SIGINT.
 
     The port opens after the model is loaded. On a signal, the server completes requests in progress and refuses new
@@ -52,6 +52,7 @@ def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
 
     Args:
         model: an unpacked package, or model/ of a job.
+        port: None = the variable PORT_VARIABLE, else PORT.
 
     Returns:
         0 after a stop, 1 if the server could not start; the log has the reason.
@@ -65,6 +66,7 @@ def serve(model: Path, *, port: int, address: str = "0.0.0.0") -> int:
     began = time.monotonic()
     try:
         settings = ServingSettings.from_environment(os.environ)
+        port = _checked_port(port, os.environ)
         _warn_about_unknown_settings(os.environ)
         process = ModelProcess(model, timeout=settings.serving_timeout_seconds)
         application = Application(process, settings)
@@ -100,12 +102,21 @@ def _warn_about_unknown_settings(environment: Mapping[str, str]) -> None:
             logger.warning("environment variable %s: is not a setting of the server%s", name, did_you_mean(name, known))
 
 
+def _checked_port(given: int | None, environment: Mapping[str, str]) -> int:
+    """Return the port to open: the given one, that of the environment, or the default."""
+    place, text = "--port", str(given)
+    if given is None:
+        place, text = f"environment variable {PORT_VARIABLE}", environment.get(PORT_VARIABLE, "").strip() or str(PORT)
+    # The C library would take the rest of a division. Digits only: int() also reads "8_0".
+    if not (text.isascii() and text.isdigit() and int(text) < 1 << 16):
+        raise ContractError(f"{place}: {text!r} is not a port", "Set it to a number from 0 to 65535.")
+    return int(text)
+
+
 def _open(
     application: Application, sockets: dict[int, Any], settings: ServingSettings, *, address: str, port: int
 ) -> Server:
     concurrency = settings.serving_concurrency
-    if not 0 <= port < 1 << 16:  # the C library would take the rest of a division
-        raise ContractError(f"port {port}: is not between 0 and 65535", f"Set --port, or {PORT_VARIABLE}, to a port.")
     dispatcher = Dispatcher()
     try:
         dispatcher.set_thread_count(concurrency + _SPARE_THREADS)

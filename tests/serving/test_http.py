@@ -24,7 +24,7 @@ from waitress import wasyncore
 from container.serving.application import Application
 from container.serving.capacity import execution_parameters
 from container.serving.errors import DeadlineError, RequestError
-from container.serving.server import _open, _poll
+from container.serving.server import _checked_port, _open, _poll
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
 from contracts.steps import BATCH_SCORE
@@ -282,9 +282,20 @@ def test_a_measurement_that_fails_is_logged_and_the_defaults_are_answered(error,
 
 @pytest.mark.parametrize("port", [-1, 65_536, 1_000_000])
 def test_a_number_that_is_no_port_is_named(port):
-    limits = ServingSettings()
-    with pytest.raises(ContractError, match=f"port {port}: is not between 0 and 65535"):
-        _open(Application(Busy(), limits), {}, limits, address="127.0.0.1", port=port)
+    with pytest.raises(ContractError, match=f"--port: '{port}' is not a port"):
+        _checked_port(port, {})
+
+
+@pytest.mark.parametrize("text", ["abc", "8_0", "65536", "-1", "80.0", "٣"])
+def test_a_variable_that_is_no_port_is_named(text):
+    with pytest.raises(ContractError, match=f"environment variable SAGEMAKER_BIND_TO_PORT: '{text}' is not a port"):
+        _checked_port(None, {"SAGEMAKER_BIND_TO_PORT": text})
+
+
+def test_the_port_is_that_of_the_command_line_else_of_the_environment_else_8080():
+    environment = {"SAGEMAKER_BIND_TO_PORT": "8123"}
+    found = [_checked_port(*given) for given in ((0, environment), (None, environment), (None, {}))]
+    assert found == [0, 8123, 8080]
 
 
 def answered(connections):

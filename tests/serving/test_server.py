@@ -706,9 +706,9 @@ def test_a_call_that_takes_too_long_ends_its_wait_and_the_next_call_runs():
         turns.run(lambda: 1 / 0, 60)
 
 
-def serve_without_a_model(root, **environment):
+def serve_without_a_model(root, *arguments, **environment):
     return subprocess.run(
-        [sys.executable, "-m", "container", "serve", "--root", str(root), "--port", "0"],
+        [sys.executable, "-m", "container", "serve", "--root", str(root), *arguments],
         cwd=REPOSITORY,
         env={**os.environ, **environment},
         capture_output=True,
@@ -722,6 +722,13 @@ def test_a_server_without_a_model_ends_with_1_and_says_what_is_missing(tmp_path)
     done = serve_without_a_model(tmp_path)
     assert done.returncode == 1
     assert str(tmp_path / "model") in done.stdout
+
+
+@pytest.mark.slow
+def test_a_port_variable_that_is_no_number_ends_the_server_with_1_and_its_name(tmp_path):
+    done = serve_without_a_model(tmp_path, SAGEMAKER_BIND_TO_PORT="abc")
+    assert done.returncode == 1
+    assert "environment variable SAGEMAKER_BIND_TO_PORT: 'abc' is not a port" in done.stdout
 
 
 @pytest.mark.slow
