@@ -15,10 +15,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir
 import onnxruntime
 import torch
 from onnx_ir import Graph
+from onnx_ir.convenience import replace_all_uses_with
 from onnx_ir.passes.common import DeduplicateInitializersPass
+from onnx_ir.tape import Tape
 from torch import Tensor, nn
 from torch.export import Dim
 from torch.onnx import ONNXProgram
@@ -239,6 +242,7 @@ def _write(
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()
     _rename_values(program.model.graph, {*names, ONNX_OUTPUT})
+    _pad_empty_inputs(program.model.graph)
     program.model.graph.metadata_props.clear()
     program.model.metadata_props.update(_metadata(hp, decision))
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
@@ -278,10 +282,14 @@ def _insert(companion: onnx.ModelProto, path: Path) -> None:
     """Add the companion's nodes to the graph at `path`, in place of the input that has the name of their output."""
     model = onnx.load(str(path), load_external_data=False)
     graph, needed, nodes = model.graph, {LOGITS}, [*model.graph.node]
+    padded = {value.name: f"{value.name}.padded" for value in graph.input}
+    first = 1 + max(i for i, node in enumerate(nodes) if node.op_type == "Pad" and node.output[0] in padded.values())
     for node in reversed(companion.graph.node):
         if needed.intersection(node.output):
             needed.update(node.input)
-            nodes.insert(0, node)
+            copied = copy.deepcopy(node)
+            copied.input[:] = [padded.get(name, name) for name in node.input]
+            nodes.insert(first, copied)
     (replaced,) = (value for value in graph.input if value.name == LOGITS)
     graph.input.remove(replaced)
     del graph.node[:]
@@ -298,6 +306,38 @@ def _rename_values(graph: Graph, names: set[str]) -> None:
     for value in (*values, *graph.initializers.values()):
         if value.name in names:
             value.name = f"{value.name}.inner"  # no input has a dot in its name
+
+
+def _pad_empty_inputs(graph: Graph) -> None:
+    """Give an empty axis of the inputs one entry, and take the added record out of the output.
+
+    Otherwise the graph of no record (B = 0) would fail: the traced shapes, and operators such as FusedGemm, need one.
+    The inputs and the output get dimensions of their own, because ONNX Runtime takes those of one name as equal.
+    """
+
+    def own(shape: onnx_ir.Shape | None) -> onnx_ir.Shape:
+        return onnx_ir.Shape([size if isinstance(size, int) else f"any_{size}" for size in shape or ()])
+
+    tape = Tape()
+    zero, one = (tape.initializer(onnx_ir.tensor([value]), name=f"padding_{value}") for value in (0, 1))
+    for given in graph.inputs:
+        if given.name == LOGITS:  # the companion reads the padded inputs too
+            continue
+        padded = onnx_ir.Value(name=f"{given.name}.padded", shape=given.shape, type=given.type)
+        given.shape = own(given.shape)
+        replace_all_uses_with(given, padded)
+        sizes = tape.op("Shape", [given])
+        before, after = tape.op("Mul", [sizes, zero]), tape.op("Max", [tape.op("Sub", [one, sizes]), zero])
+        tape.op("Pad", [given, tape.op("Concat", [before, after], {"axis": 0})], output=padded)
+    graph.insert_before(graph[0], tape.nodes)
+    for value in tape.initializers:
+        graph.register_initializer(value)
+    (computed,) = graph.outputs
+    graph.outputs[0] = onnx_ir.Value(name=ONNX_OUTPUT, shape=own(computed.shape), type=computed.type)
+    computed.name = f"{ONNX_OUTPUT}.padded"
+    last = Tape(graph)
+    count = last.op("Shape", [graph.inputs[0]], {"start": 0, "end": 1})
+    last.op("Slice", [computed, zero, count, zero], output=graph.outputs[0])
 
 
 def _metadata(hp: Hyperparameters, decision: Decision) -> dict[str, str]:

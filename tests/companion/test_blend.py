@@ -120,6 +120,13 @@ def test_model_onnx_computes_the_blend(made):
     onnx.checker.check_model(str(path))
 
 
+def test_no_record_gives_no_probabilities(made):
+    hp, model, _, batch, path, _ = made
+    feed = {name: array[:0] for name, array in feed_of(model, hp, batch).items()}
+    empty = {name: array[:, :0] if array.ndim == 3 else array for name, array in feed.items()}
+    assert [run(path, each).shape for each in (feed, empty)] == [(0, 2)] * 2
+
+
 def test_the_cost_of_one_network_is_measured_with_the_companion_and_the_decision_of_the_model(made, tmp_path):
     hp, model, companion, batch, *_ = made
     decision = Decision("temperature", type(Decision().calibrator)(0.5), fitted_on=9)
@@ -148,6 +155,7 @@ def test_variants_contain_the_companion(made, write, tmp_path):
     write(path, tmp_path / "variant.onnx", model)
     feed = feed_of(model, hp, batch)
     np.testing.assert_allclose(run(tmp_path / "variant.onnx", feed), run(path, feed), atol=0.02)
+    assert run(tmp_path / "variant.onnx", {name: array[:0] for name, array in feed.items()}).shape == (0, 2)
     assert any(node.op_type == "TreeEnsembleClassifier" for node in onnx.load(tmp_path / "variant.onnx").graph.node)
 
 

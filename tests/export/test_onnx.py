@@ -164,6 +164,19 @@ def test_probabilities_equal_pytorchs_for_every_shape(exported: Callable[[str], 
 
 
 @pytest.mark.parametrize("name", long_except([name for name in CASES if name not in LONG], CASES))
+def test_no_record_gives_no_probabilities(exported: Callable[[str], Exported], name: str) -> None:
+    made = exported(name)
+    one = _feed(made, _batch(made.case, [[5, 9]]))
+    for chunks, length in ((2, 9), (1, 1), (0, 9), (2, 0), (0, 0)):
+        feed = {
+            key: np.zeros((0, chunks, length) if array.ndim == 3 else (0, array.shape[1]), array.dtype)
+            for key, array in one.items()
+        }
+        found = _run(made.report.path, feed)
+        assert (found.shape, found.dtype) == ((0, made.case.num_classes), np.float32)
+
+
+@pytest.mark.parametrize("name", long_except([name for name in CASES if name not in LONG], CASES))
 def test_inputs_and_output_bear_the_names_of_the_contract(exported: Callable[[str], Exported], name: str) -> None:
     made = exported(name)
     session = onnxruntime.InferenceSession(str(made.report.path), providers=["CPUExecutionProvider"])
