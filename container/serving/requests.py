@@ -2,10 +2,9 @@
 
 import json
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -14,20 +13,24 @@ from container.serving.csv_requests import csv_parts
 from container.serving.errors import RequestError, bad_request, check_limit
 from container.serving.media_types import HEADERS, MediaType, request_type
 from container.serving.parquet_requests import parquet_parts
-from container.serving.parts import Part, grouped
+from container.serving.parts import MAX_COLUMNS, Part, check_columns, grouped
+from container.tables.channel_files import check_names
 from container.tables.json_files import REQUEST_DECODER
 from container.tables.records import records_to_table
 from contracts.errors import ContractError, shown
 from contracts.serving import CSV, JSON, JSON_LINES, ServingSettings
 
-_LISTED = ("instances", "records")  # {"instances": [...]}
+# The names beside which TensorFlow Serving, MLflow and Hugging Face send records.
+_SPLIT = "dataframe_split"  # {"columns": [...], "data": [[...], ...]}
+_WRAPPERS = ("instances", "records", "inputs", "dataframe_records", _SPLIT)
+_LEVELS = 2  # of objects around a list of records or of values: {"inputs": {"price": [...]}}
 _LINE = re.compile(rb"[^\n]++")  # as a batch transform cuts; \r is a blank of JSON
 _BLANK = r"[ \t\r\n]*+"
-_LIST_BEGIN = re.compile(
-    rf'{_BLANK}(?P<brace>\{{{_BLANK}"(?:{"|".join(_LISTED)})"{_BLANK}:{_BLANK})?\[{_BLANK}(?P<end>\])?{_BLANK}'
-)
-_SEPARATOR = re.compile(rf"{_BLANK}(?:,|(?P<end>\])){_BLANK}")
-_LIST_END = re.compile(rf"{_BLANK}(?P<brace>\}})?{_BLANK}")
+_BLANKS = re.compile(_BLANK)
+_HAS_LIST = re.compile(rf'{_BLANK}(?:\[|\{{{_BLANK}"(?:{"|".join(_WRAPPERS)})")')
+_COLON = re.compile(rf"{_BLANK}:{_BLANK}")
+_IN_LIST, _IN_OBJECT = (re.compile(rf"{_BLANK}(?:,|(?P<end>{end})){_BLANK}") for end in (r"\]", r"\}"))
+_EMPTY_LIST = re.compile(rf"\[{_BLANK}\]")
 _JSON_FIX = (
     'Send an object {column: value}, an array of them, or {"instances": [...]}; JSON Lines: one object per line.'
 )
@@ -71,7 +74,7 @@ class Request:
             header = HEADERS.get(self.limits.serving_csv_header) if stated is None else stated
             return csv_parts(self.body, columns, header=header, limits=self.limits)
         if self.media_type.name in (JSON, JSON_LINES):
-            values = _json_values(self.body) if self.media_type.name == JSON else _lines(self.body)
+            values = _json_values(self.body, columns) if self.media_type.name == JSON else _lines(self.body)
             return _json_parts(values, columns)
         return parquet_parts(self.body, columns, self.limits)
 
@@ -94,6 +97,7 @@ def _json_parts(values: Iterable[tuple[Any, int]], columns: Sequence[str]) -> It
 
     def read(records: Sequence[Any], first: int) -> pa.Table:
         causes: dict[int, str] = {}
+        records = [_record(each, columns) for each in records]
         for i, record in enumerate(records):
             if isinstance(record, RequestError):
                 causes[i] = record.cause
@@ -121,57 +125,164 @@ def _lines(body: bytes) -> Iterator[tuple[Any, int]]:
             yield _not_json(f"line {number} is not JSON: {error}"), len(line)
 
 
-class _OtherContent(ValueError):
-    """JSON that begins as a list of records, and is something else."""
+@dataclass(frozen=True)
+class _List:
+    """A list in a JSON text, whose values are decoded one by one, each time that they are read.
+
+    Decoding twice takes less memory than keeping all records, and no broken list is computed in part. The decoder holds
+    the interpreter during a call.
+    """
+
+    text: str
+    begin: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def values(self) -> Iterator[tuple[Any, int]]:
+        """Yield the values, each with its length."""
+        for value, length, _ in _items(self.text, self.begin) if self.count else ():
+            yield value, length
 
 
-def _json_values(body: bytes) -> Iterator[tuple[Any, int]]:
+def _json_values(body: bytes, columns: Sequence[str]) -> Iterator[tuple[Any, int]]:
     try:
         text = _decoded(body)
-        begin = _LIST_BEGIN.match(text)
-        if begin is not None:
-            with suppress(_OtherContent):
-                # Decoding twice takes less memory than keeping all records, and no broken list is computed in part.
-                deque(_list_values(text, begin), maxlen=0)
-                return _list_values(text, begin)
-        content = REQUEST_DECODER.decode(text)
+        if _HAS_LIST.match(text):
+            content, end = _content(text, _end_of_blanks(text, 0), _LEVELS)
+            if _end_of_blanks(text, end) < len(text):
+                raise json.JSONDecodeError("Extra data", text, end)
+        else:
+            content = REQUEST_DECODER.decode(text)
     except ValueError as error:
         raise _not_json(f"the request is not JSON: {error}") from error
-    if isinstance(content, Mapping) and len(content) == 1:
-        name, value = next(iter(content.items()))
-        if name in _LISTED and isinstance(value, list):
-            content = value
+    name, content = _unwrapped(content, columns, (list, _List, Mapping))
+    if name == _SPLIT:
+        return _split_values(content, columns)
+    if name and isinstance(content, Mapping) and content and all(isinstance(v, list | _List) for v in content.values()):
+        return _column_values(content, columns)
     if isinstance(content, Mapping):
         content = [content]
-    if not isinstance(content, list):
+    if not isinstance(content, list | _List):
         raise _not_json("the request is neither an object nor a list")
-    return ((value, 0) for value in content)
+    return _each(content)
 
 
-def _list_values(text: str, begin: re.Match[str]) -> Iterator[tuple[Any, int]]:
-    """Yield a list's records with their lengths, one by one, because the decoder holds the interpreter during a call.
+def _content(text: str, at: int, levels: int) -> tuple[Any, int]:
+    """Return the value at a position and its end; the lists of `levels` levels of objects are of the type _List.
 
     Raises:
-        ValueError: a record is not JSON.
-        _OtherContent: the text does not end with the list.
+        ValueError: it is not JSON.
     """
-    number = 0
-    separator = begin
-    while not separator["end"]:
-        number += 1
-        start = separator.end()
+    if text.startswith("[", at):
+        if empty := _EMPTY_LIST.match(text, at):
+            return _List(text, at, 0), empty.end()
+        num_values, end = 0, at
+        for num_values, (_, _, end) in enumerate(_items(text, at), start=1):  # noqa: B007 - the last ones
+            pass
+        return _List(text, at, num_values), end
+    if not levels or not text.startswith("{", at):
+        return REQUEST_DECODER.raw_decode(text, at)
+    members: dict[str, Any] = {}
+    at = _end_of_blanks(text, at + 1)
+    if text.startswith("}", at):
+        return members, at + 1
+    while True:
+        if not text.startswith('"', at):
+            raise json.JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
+        name, end = REQUEST_DECODER.raw_decode(text, at)
+        colon = _COLON.match(text, end)
+        if colon is None:
+            raise json.JSONDecodeError("Expecting ':' delimiter", text, end)
+        if name in members:
+            raise ValueError(f"the key {name!r} occurs more than once")
+        members[name], end = _content(text, colon.end(), levels - 1)
+        following = _following(text, end, _IN_OBJECT)
+        at = following.end()
+        if following["end"]:
+            return members, at
+
+
+def _items(text: str, at: int) -> Iterator[tuple[Any, int, int]]:
+    """Yield the values of a list that is not empty, each with its length, and the position behind what follows it."""
+    at = _end_of_blanks(text, at + 1)
+    for number in count(1):
         try:
-            record, position = REQUEST_DECODER.raw_decode(text, start)
+            value, end = REQUEST_DECODER.raw_decode(text, at)
         except ValueError as error:
             raise ValueError(f"record {number}: {error}") from error
-        yield record, position - start
-        following = _SEPARATOR.match(text, position)
-        if following is None:
-            raise json.JSONDecodeError("Expecting ',' delimiter", text, position)
-        separator = following
-    complete = _LIST_END.fullmatch(text, separator.end())
-    if not complete or bool(complete["brace"]) != bool(begin["brace"]):
-        raise _OtherContent
+        following = _following(text, end, _IN_LIST)
+        yield value, end - at, following.end()
+        at = following.end()
+        if following["end"]:
+            return
+
+
+def _following(text: str, end: int, separator: re.Pattern[str]) -> re.Match[str]:
+    found = separator.match(text, end)
+    if found is None:
+        raise json.JSONDecodeError("Expecting ',' delimiter", text, end)
+    return found
+
+
+def _end_of_blanks(text: str, at: int) -> int:
+    found = _BLANKS.match(text, at)
+    assert found is not None  # the pattern matches an empty text too
+    return found.end()
+
+
+def _each(values: list[Any] | _List) -> Iterator[tuple[Any, int]]:
+    return values.values() if isinstance(values, _List) else ((value, 0) for value in values)
+
+
+def _unwrapped(value: Any, columns: Sequence[str], kinds: tuple[type, ...]) -> tuple[str, Any]:
+    """Return NAME and CONTENT of {NAME: CONTENT}, if it is a wrapper; else no name and the value itself.
+
+    Beside the content, only empty values are accepted, such as Hugging Face's "parameters": the server has none.
+    """
+    if isinstance(value, Mapping):
+        name = next((name for name in _WRAPPERS if isinstance(value.get(name), kinds)), "")
+        others = value.keys() - {name}
+        if name and others.isdisjoint(columns) and not any(value[other] for other in others):
+            return name, value[name]
+    return "", value
+
+
+def _record(value: Any, columns: Sequence[str]) -> Any:
+    """Return {column: value} for {"inputs": {column: value}}, and for the text of a model of one column."""
+    _, value = _unwrapped(value, columns, (str, Mapping))
+    return {columns[0]: value} if isinstance(value, str) and len(columns) == 1 else value
+
+
+def _split_values(content: Any, columns: Sequence[str]) -> Iterator[tuple[Any, int]]:
+    named, rows = (content.get(name) if isinstance(content, Mapping) else None for name in ("columns", "data"))
+    if not (isinstance(named, list | _List) and isinstance(rows, list | _List)):
+        raise _not_json(f"{_SPLIT!r} has no lists 'columns' and 'data'")
+    names = [str(name) for name, _ in _each(named)]
+    _check_names(names, columns)
+    for number, (row, length) in enumerate(_each(rows), start=1):
+        if isinstance(row, list) and len(row) == len(names):
+            yield dict(zip(names, row)), length
+        else:
+            yield _not_json(f"record {number}: {shown(row)} is not a list of {len(names)} values"), length
+
+
+def _column_values(content: Mapping[str, Any], columns: Sequence[str]) -> Iterator[tuple[Any, int]]:
+    _check_names(list(content), columns)
+    counts = {name: len(values) for name, values in content.items()}
+    first = next(iter(counts))
+    other = next((name for name in counts if counts[name] != counts[first]), None)
+    if other is not None:
+        raise _not_json(f"column {first!r} has {counts[first]} values, and {other!r} has {counts[other]}")
+    for cells in zip(*map(_each, content.values())):
+        yield dict(zip(content, (value for value, _ in cells))), sum(length for _, length in cells)
+
+
+def _check_names(names: Sequence[str], columns: Sequence[str]) -> None:
+    check_limit(len(names), "columns", MAX_COLUMNS)
+    check_names(names, "the request")
+    check_columns(columns, names)
 
 
 def _decoded(body: bytes) -> str:
