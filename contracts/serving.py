@@ -93,3 +93,6 @@ class ServingSettings(RecordSettings):
     serving_grace_seconds: float = Field(
         default=25.0, ge=0, le=3_600, description="Time for active requests after SIGTERM; SageMaker kills after 30 s."
     )
+    sagemaker_default_invocations_accept: str = Field(
+        default=JSON, description="Format of a response, if the client sends no Accept or `*/*`."
+    )

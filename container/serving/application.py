@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
@@ -14,6 +14,7 @@ from typing import Any
 
 from container.serving.capacity import execution_parameters, measure
 from container.serving.errors import RequestError, as_request_error, check_limit, error_body
+from container.serving.gunzip import Gunzipped
 from container.serving.model_process import ModelProcess
 from contracts.serving import BODIES, JSON, ServingSettings
 
@@ -92,11 +93,11 @@ class Application:
     def _execution_parameters(self, _environ: dict[str, Any]) -> Response:
         """Return the settings that a batch transform requests before it starts; the first request measures."""
 
-        def answer() -> tuple[bytes, str]:
+        def answer() -> tuple[bytes, str, HTTPStatus]:
             with self._measuring:
                 if self._parameters is None:
                     self._parameters = json.dumps(execution_parameters(self._rate(), self._settings)).encode()
-            return self._parameters, JSON
+            return self._parameters, JSON, HTTPStatus.OK
 
         return self._respond(answer)
 
@@ -116,20 +117,26 @@ class Application:
             self._seconds.append(time.perf_counter() - began)
         return status, body, media_type
 
-    def _answer(self, environ: dict[str, Any]) -> tuple[bytes, str]:
-        num_bytes = int(environ.get("CONTENT_LENGTH") or 0)
+    def _answer(self, environ: dict[str, Any]) -> tuple[bytes, str, HTTPStatus]:
+        body, headers = environ["wsgi.input"], _headers(environ)
+        num_bytes = int(headers.get("Content-Length") or 0)
         check_limit(num_bytes, "bytes", self._settings.serving_max_bytes)
-        encoding = environ.get("HTTP_CONTENT_ENCODING", "identity")
-        if encoding.strip().lower() not in ("", "identity"):
+        encoding = headers.pop("Content-Encoding", "").strip().lower()
+        if encoding in ("gzip", "x-gzip"):
+            body = Gunzipped(body, self._settings.serving_max_bytes)
+            num_bytes = body.size
+            headers["Content-Length"] = str(num_bytes)
+        elif encoding not in ("", "identity"):
             cause = f"Content-Encoding {encoding!r} is not supported"
-            raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, cause, "Send the body without compression.")
+            raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, cause, "Send gzip, or the body without compression.")
         with self._place(num_bytes):
-            return self._model.answer(environ["wsgi.input"], environ.get("CONTENT_TYPE"), environ.get("HTTP_ACCEPT"))
+            return self._model.answer(body, headers)
 
-    def _respond(self, answer: Callable[[], tuple[bytes, str]]) -> Response:
-        """Return the body and Content-Type that `answer` returns, or the response for the error that it raises."""
+    def _respond(self, answer: Callable[[], tuple[bytes, str, HTTPStatus]]) -> Response:
+        """Return what `answer` returns, or the response for the error that it raises."""
         try:
-            return HTTPStatus.OK, *answer()
+            body, media_type, status = answer()
+            return status, body, media_type
         except Exception as error:
             refused = as_request_error(error, self._settings.serving_timeout_seconds)
             return _error(refused.status, refused.cause, refused.fix)
@@ -154,6 +161,13 @@ class Application:
             with self._counting:
                 self._requests -= 1
                 self._bytes -= num_bytes
+
+
+def _headers(environ: Mapping[str, Any]) -> dict[str, str]:
+    """Return the request's headers, each named as "Content-Type"."""
+    named = {name.removeprefix("HTTP_"): value for name, value in environ.items() if name.startswith("HTTP_")}
+    named |= {name: environ[name] for name in ("CONTENT_TYPE", "CONTENT_LENGTH") if name in environ}
+    return {name.replace("_", "-").title(): value for name, value in named.items()}
 
 
 def _error(status: HTTPStatus, cause: str, fix: str = "") -> Response:

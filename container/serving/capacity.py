@@ -16,7 +16,7 @@ _SHARE = 0.5  # of the time for a request that the computation of full payloads 
 _MEASURE_SECONDS = 0.5
 _WORDS = "the parcel arrived late and one item was missing so we would like a refund please "
 
-Answer = Callable[[BinaryIO, str, str], object]
+Answer = Callable[[BinaryIO, dict[str, str]], object]
 
 
 def sample_lines(columns: Sequence[str], texts: Sequence[str], *, characters: int) -> list[bytes]:
@@ -36,7 +36,7 @@ def measure(answer: Answer, lines: Sequence[bytes], *, max_bytes: int) -> float 
         while seconds < _MEASURE_SECONDS and 2 * count * len(line) <= min(max_bytes, _MIB):
             count *= 2
             began = time.perf_counter()
-            answer(io.BytesIO(line * count), JSON_LINES, JSON_LINES)
+            answer(io.BytesIO(line * count), {"Content-Type": JSON_LINES, "Accept": JSON_LINES})
             seconds = time.perf_counter() - began
         if seconds:
             rates.append(count * len(line) / seconds)

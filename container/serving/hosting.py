@@ -1,9 +1,10 @@
 """Run requests on the model through the batching queue, or on a package's own inference.py."""
 
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from http import HTTPStatus
@@ -12,24 +13,26 @@ from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from container.serving import handler, inference
 from container.serving.batching import BatchingQueue, result_within
-from container.serving.errors import DeadlineError, RequestError
+from container.serving.errors import DeadlineError, RequestError, bad_request
 from container.serving.media_types import request_type, response_type
 from container.serving.model import Scored
 from container.tables.csv_blocks import Block, CsvText
 from contracts.errors import ContractError
-from contracts.serving import CODE_FOLDER, ENTRY_POINT, JSON, PARQUET
+from contracts.inference_script import MODEL_FOLDER_VARIABLE, Script, body_of
+from contracts.serving import CODE_FOLDER, ENTRY_POINT, PARQUET
 
 _LARGE_BYTES = 1 << 16
 _SMALL_AT_ONCE = 4  # further threads would mostly wait for the interpreter
 
 Result = TypeVar("Result")
+Answer = tuple[bytes, str, HTTPStatus]  # body, Content-Type, status
 
 
 class Turns:
@@ -86,6 +89,10 @@ class ModelHost:
 
     def __init__(self, folder: Path) -> None:
         settings = handler.settings()
+        try:
+            response_type(settings.sagemaker_default_invocations_accept)
+        except RequestError as error:
+            raise _wrong_default(error.fix) from error
         self._model = handler.model_fn(str(folder))
         self._timeout = settings.serving_timeout_seconds
         self._turns = Turns()
@@ -102,13 +109,14 @@ class ModelHost:
         """Return the number of the call that each working thread runs; None between calls."""
         return self._turns.current, self._queue.current
 
-    def answer(self, body: bytes, content_type: str | None, accept: str | None) -> tuple[bytes, str]:
-        """Return the response's body and its Content-Type; called from several threads.
+    def answer(self, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """Return the response's body, its Content-Type and its status; called from several threads.
 
         Raises:
             RequestError, ContractError: the client's error.
             DeadlineError: the computation took too long.
         """
+        content_type, accept = headers.get("Content-Type"), _wanted(headers)
         response_type(accept)  # refuse an unsupported format before computing anything
         deadline = time.monotonic() + self._timeout
         large = len(body) > _LARGE_BYTES or request_type(content_type).name == PARQUET
@@ -117,7 +125,7 @@ class ModelHost:
         scored: list[Scored] = []
         while (part := run(partial(next, parts, None), _until(deadline))) is not None:
             scored.append(part.scored(self._queue.compute(part.records, part.indices, timeout=_until(deadline))))
-        return handler.output_fn(self._model.decide(scored), accept)
+        return *handler.output_fn(self._model.decide(scored), accept), HTTPStatus.OK
 
     def sample_lines(self) -> list[bytes]:
         """Return JSON Lines of typical records, to measure how fast they are answered."""
@@ -135,7 +143,7 @@ class ModelHost:
 class ScriptHost:
     """A package's own code/inference.py, called for one request at a time: it may not be thread-safe.
 
-    As in SageMaker's toolkits, this project's handler supplies missing functions, and output_fn may return only a body.
+    This project's handler supplies missing functions.
     """
 
     healthy = True
@@ -149,29 +157,34 @@ class ScriptHost:
         return []
 
     def __init__(self, folder: Path, script: Path) -> None:
+        os.environ.setdefault(MODEL_FOLDER_VARIABLE, str(folder))
         module = _load(script)
-        names = ("model_fn", "input_fn", "predict_fn", "output_fn")
-        load, self._input, self._predict, self._output = (
-            getattr(module, name, getattr(handler, name)) for name in names
-        )
-        self._model = load(str(folder))
+        try:
+            self._script = Script(module, defaults=handler)
+        except (TypeError, ValueError) as error:
+            raise ContractError(f"{script}: {error}", "Correct the script of the package.") from error
+        if not _is_header_value(handler.settings().sagemaker_default_invocations_accept):
+            raise _wrong_default()
+        self._script.load(str(folder))
         self._turns = Turns()
         self._timeout = handler.settings().serving_timeout_seconds
 
-    def answer(self, body: bytes, content_type: str | None, accept: str | None) -> tuple[bytes, str]:
-        wanted = (accept or JSON).replace("\t", " ")
+    def answer(self, body: bytes, headers: Mapping[str, str]) -> Answer:
+        wanted = _wanted(headers).replace("\t", " ")
         if not _is_header_value(wanted):
             raise RequestError(HTTPStatus.NOT_ACCEPTABLE, f"Accept is malformed: {wanted!r}", "Send ASCII.")
-        answer = self._turns.run(partial(self._compute, body, content_type, wanted), self._timeout)
-        text, media_type = answer if isinstance(answer, tuple) else (answer, JSON if wanted == "*/*" else wanted)
+        content_type = headers.get("Content-Type")
+        try:
+            given = body_of(body, content_type)
+        except UnicodeDecodeError as error:
+            raise bad_request(f"the request is not UTF-8: {error}", "Send UTF-8, or another Content-Type.") from error
+        call = partial(self._script.answer, given, content_type, wanted, headers)
+        text, media_type, status = self._turns.run(call, self._timeout)
         if not (isinstance(media_type, str) and _is_header_value(media_type)):
             raise TypeError(f"output_fn returned {media_type!r} as the Content-Type")
         if not isinstance(text, str | bytes | bytearray | memoryview):
             raise TypeError(f"output_fn returned {type(text).__name__} as the body; return str or bytes")
-        return text.encode() if isinstance(text, str) else bytes(text), media_type
-
-    def _compute(self, body: bytes, content_type: str | None, wanted: str) -> Any:
-        return self._output(self._predict(self._input(body, content_type), self._model), wanted)
+        return text.encode() if isinstance(text, str) else bytes(text), media_type, HTTPStatus(status)
 
 
 Host = ModelHost | ScriptHost
@@ -179,6 +192,19 @@ Host = ModelHost | ScriptHost
 
 def _is_header_value(text: str) -> bool:
     return text.isascii() and text.isprintable()
+
+
+def _wanted(headers: Mapping[str, str]) -> str:
+    """Return the Accept header; the default where the client accepts anything, as in SageMaker's toolkits."""
+    accept = headers.get("Accept", "").strip()
+    return handler.settings().sagemaker_default_invocations_accept if accept in ("", "*/*") else accept
+
+
+def _wrong_default(fix: str = "Write ASCII.") -> ContractError:
+    value = handler.settings().sagemaker_default_invocations_accept
+    return ContractError(
+        f"environment variable SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT: {value!r} is no format of a response", fix
+    )
 
 
 def _until(deadline: float) -> float:

@@ -11,13 +11,14 @@ import numpy as np
 
 from container.data.records import RecordArrays
 from container.predictor import Predictor, RecordTooLongError
-from container.serving.calibration import CalibrationMap
+from container.serving.calibration import calibrated
 from container.serving.capacity import sample_lines
 from container.serving.errors import RequestError
 from container.serving.parts import Part
 from container.serving.requests import Request
 from container.tables.channel_files import check_names, missing_column
 from contracts.errors import ContractError, one_line
+from contracts.package_inputs import CalibrationMap
 from contracts.serving import CALIBRATION, ServingSettings
 
 
@@ -175,7 +176,7 @@ class ServedModel:
         decision = self._predictor.decision
         decided = decision.decide(probabilities)
         if self._calibration is not None:
-            probabilities = self._calibration.apply(probabilities)
+            probabilities = calibrated(probabilities, self._calibration)
             # A threshold that was chosen on val applies to the model's probabilities; a given one, such as 0.5, applies
             # to the served probabilities.
             if decision.threshold is not None and decision.threshold.target == "given":

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from container.processes import die_with_parent, end_process
 from container.serving.errors import DeadlineError, RequestError, as_request_error
+from container.serving.gunzip import Body
 from contracts.errors import ContractError, first_line
 
 if TYPE_CHECKING:
@@ -100,8 +101,11 @@ class ModelProcess:
         memory = " (the machine may have too little memory)" if ended.si_status == signal.SIGKILL else ""
         return f"the model's process ended with signal {ended.si_status}{memory}"
 
-    def answer(self, body: BinaryIO, content_type: str | None, accept: str | None) -> tuple[bytes, str]:
-        """Return the response's body and its Content-Type; called from several threads.
+    def answer(self, body: Body, headers: Mapping[str, str]) -> tuple[bytes, str, HTTPStatus]:
+        """Return the response's body, its Content-Type and its status; called from several threads.
+
+        Args:
+            headers: of the request, named as "Content-Type".
 
         Raises:
             RequestError: the client's error, an error of the model, or 503 after `close`.
@@ -109,7 +113,7 @@ class ModelProcess:
         """
         try:
             with self._connection() as connection:
-                _send(connection, {"content_type": content_type, "accept": accept}, body)
+                _send(connection, {"headers": headers}, body)
                 header, answer = _receive(connection)
         except TimeoutError as error:  # of the connection
             raise DeadlineError from error
@@ -120,9 +124,10 @@ class ModelProcess:
             logger.warning("a request gets status 503: it cannot be sent to the model's process: %s", error)
             cause = "the server has too few resources for the request"
             raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, cause, "Send the request again.") from error
-        if "status" in header:
-            raise RequestError(HTTPStatus(header["status"]), header["cause"], header["fix"])
-        return answer, header["media_type"]
+        status = HTTPStatus(header["status"])
+        if "cause" in header:
+            raise RequestError(status, header["cause"], header["fix"])
+        return answer, header["media_type"], status
 
     def close(self) -> None:
         """End the process and those that it started; requests in progress raise RequestError 503."""
@@ -219,8 +224,8 @@ def _respond(host: "Host", connection: socket.socket, timeout: float) -> None:
 
 def _answer(host: "Host", request: dict[str, Any], body: bytes, timeout: float) -> tuple[dict[str, Any], BinaryIO]:
     try:
-        answer, media_type = host.answer(body, request["content_type"], request["accept"])
-        return {"media_type": media_type}, io.BytesIO(answer)
+        answer, media_type, status = host.answer(body, request["headers"])
+        return {"media_type": media_type, "status": status}, io.BytesIO(answer)
     except BaseException as error:  # a package's own inference.py may call sys.exit
         if not host.healthy:
             logger.exception("the model's process failed")
@@ -229,7 +234,7 @@ def _answer(host: "Host", request: dict[str, Any], body: bytes, timeout: float) 
         return {"status": refused.status, "cause": refused.cause, "fix": refused.fix}, io.BytesIO()
 
 
-def _send(connection: socket.socket, header: dict[str, Any], body: BinaryIO) -> None:
+def _send(connection: socket.socket, header: dict[str, Any], body: Body) -> None:
     length = body.seek(0, os.SEEK_END)
     body.seek(0)
     block = json.dumps({**header, "length": length}).encode() + b"\n" + body.read(_BLOCK_BYTES)

@@ -9,6 +9,8 @@ The answers: {"load_seconds": ..., "answers": [base64, ...]}, or {"error": ..., 
 import base64
 import importlib
 import json
+import os
+import runpy
 import socket
 import sys
 import time
@@ -39,15 +41,17 @@ def _ask(task: dict[str, Any]) -> dict[str, Any]:
     package = Path(task["package"])
     sys.path.insert(0, str(package / "code"))
     began = time.perf_counter()
-    module = importlib.import_module("inference")
-    model = module.model_fn(str(package))
+    # This project's copy: the package has no server.
+    served = runpy.run_path(str(Path(__file__).parents[2] / "contracts" / "inference_script.py"))
+    os.environ.setdefault(served["MODEL_FOLDER_VARIABLE"], str(package))
+    script = served["Script"](importlib.import_module("inference"))
+    script.load(str(package))
     loaded = time.perf_counter() - began
     answers = []
     for request in task["requests"]:
-        body = Path(request["file"]).read_bytes()
-        records = module.input_fn(body, request["content_type"])
-        answer = module.output_fn(module.predict_fn(records, model), request["accept"])
-        text = answer[0] if isinstance(answer, tuple) else answer
+        content_type, accept = request["content_type"], request["accept"]
+        body = served["body_of"](Path(request["file"]).read_bytes(), content_type)
+        text, *_ = script.answer(body, content_type, accept, {"Content-Type": content_type, "Accept": accept})
         raw = text.encode() if isinstance(text, str) else bytes(text)
         answers.append(base64.b64encode(raw).decode())
     return {"load_seconds": loaded, "answers": answers}

@@ -13,13 +13,14 @@ from container.archives import extract_archive
 from container.data.records import RecordArrays
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.transform import Preprocessor
-from container.serving.calibration import CalibrationMap
+from container.serving.calibration import calibrated
 from container.steps.sample_requests import Record
 from container.tables.channel_files import Origin, TableSlice, read_head
 from container.tables.data_files import find_data_files
 from container.tables.values import keys, numbers, texts
 from contracts import artifacts
 from contracts.errors import ContractError
+from contracts.package_inputs import CalibrationMap
 from contracts.serving import CALIBRATION, CSV
 from contracts.steps import ARCHIVED_OUTPUT
 
@@ -139,7 +140,7 @@ def _first_rows(
     )  # [N, K]
     calibration = package / CALIBRATION
     if calibration.is_file():
-        probabilities = CalibrationMap.read(calibration).apply(probabilities)
+        probabilities = calibrated(probabilities, CalibrationMap.read(calibration))
     return Expected(split, ids, records, probabilities).only(served)
 
 

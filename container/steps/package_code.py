@@ -2,7 +2,7 @@
 
 import ast
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -61,30 +61,6 @@ def imported_code(entry_module: str) -> ServingCode:
             elif root not in sys.stdlib_module_names and root not in _INSTALLED_BY_OTHERS:
                 others.add(root)
     return ServingCode(files, tuple(f"{name}=={version(name)}" for name in sorted(others)))
-
-
-def bound_names(tree: ast.Module) -> set[str]:
-    """Return the names that a module's top level defines, assigns or imports; "*" for a star import."""
-    names: set[str] = set()
-    for node in _statements(tree.body):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names.update(alias.asname or alias.name for alias in node.names)
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            bound = (each for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
-            names.update(name.id for name in bound if isinstance(name.ctx, ast.Store))
-    return names
-
-
-def _statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Yield the statements of a module's top level, also those in its branches."""
-    for node in body:
-        yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            for branch in ("body", "handlers", "orelse", "finalbody"):
-                yield from _statements(getattr(node, branch, []))
 
 
 def _file(module: str) -> Path | None:

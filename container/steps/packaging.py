@@ -1,25 +1,23 @@
 """Package: read a trained model; write a model.tar.gz for SageMaker hosting."""
 
-import ast
 import logging
 from collections.abc import Iterable
 from pathlib import Path
 
 from container.archives import extract_archive, write_archive
-from container.serving.calibration import CalibrationMap
 from container.serving.model import ServedModel
-from container.steps.package_code import bound_names, serving_code
+from container.steps.package_code import serving_code
 from container.steps.program import StepRun
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.input_files import exists, files_below
-from contracts.serving import CALIBRATION, CODE_FOLDER, ENTRY_POINT, ServingSettings
+from contracts.package_inputs import CalibrationMap, read_scripts
+from contracts.serving import CALIBRATION, CODE_FOLDER, ServingSettings
 from contracts.steps import ARCHIVED_MODEL
 
 logger = logging.getLogger(__name__)
 
-_FUNCTIONS = ("model_fn", "input_fn", "predict_fn", "output_fn")
-_OURS = ("container", "contracts")
+_SCRIPTS = "input inference_scripts_input"
 REQUIREMENTS = "requirements.txt"
 
 
@@ -39,11 +37,13 @@ def run(step: StepRun) -> None:
     if calibration is not None:
         served.calibrate(CalibrationMap.read(calibration / CALIBRATION))
     code = serving_code()
-    scripts = step.input("inference_scripts_input")
-    given = {} if scripts is None else _scripts(scripts)
+    given: dict[str, Path] = {}
+    if (scripts := step.input("inference_scripts_input")) is not None:
+        given = read_scripts(scripts, place=_SCRIPTS)
+        _members(given.values(), scripts, place=_SCRIPTS)
     requirements = "".join(f"{line}\n" for line in code.requirements).encode()
     if (own := given.pop(REQUIREMENTS, None)) is not None:
-        logger.info("input inference_scripts_input: %s is added; this project's image does not install it.", own.name)
+        logger.info("%s: %s is added; this project's image does not install it.", _SCRIPTS, own.name)
         requirements += own.read_bytes()
     members[f"{CODE_FOLDER}/{REQUIREMENTS}"] = requirements
     members |= {f"{CODE_FOLDER}/{name}": path for name, path in (code.files | given).items()}
@@ -105,34 +105,3 @@ def _members(files: Iterable[Path], folder: Path, *, place: str) -> dict[str, Pa
                     "Replace the link by the files themselves, or remove it.",
                 )
     return members
-
-
-def _scripts(folder: Path) -> dict[str, Path]:
-    """Return the user's scripts, and the files that they may read, by path in code/.
-
-    Raises:
-        ContractError: a script is not Python, hides the package's code, or is an inference.py without the functions
-            that hosting calls.
-    """
-    found = files_below(folder, ignored_prefixes=("__pycache__",)).files
-    scripts = _members(found, folder, place="input inference_scripts_input")
-    for name, path in scripts.items():
-        if Path(name).parts[0].removesuffix(".py") in _OURS:
-            raise ContractError(
-                f"input inference_scripts_input: {name} conflicts with the package's {'/ and '.join(_OURS)}/",
-                "Rename it.",
-            )
-        if path.suffix != ".py":
-            continue
-        try:
-            tree = ast.parse(path.read_text("utf-8"))
-        except (SyntaxError, ValueError) as error:
-            raise ContractError(f"input inference_scripts_input: {name}: {error}", "Correct the script.") from error
-        names = bound_names(tree)
-        missing = [function for function in _FUNCTIONS if function not in names]
-        if name == ENTRY_POINT and missing and "*" not in names:
-            raise ContractError(
-                f"input inference_scripts_input: {ENTRY_POINT} has no {', '.join(missing)}",
-                f"Define {', '.join(_FUNCTIONS)}; `from container.serving.handler import ...` provides them.",
-            )
-    return scripts

@@ -56,7 +56,7 @@ def _loaded(folder: Path, recipe: list[str], *, server: bool) -> Outcome:
     try:
         if server:
             host = load_host(folder)
-            body, _ = host.answer(json.dumps(RECORDS).encode(), "application/json", None)
+            body, *_ = host.answer(json.dumps(RECORDS).encode(), {"Content-Type": "application/json"})
             rows = [entry["probabilities"] for entry in json.loads(body)["predictions"]]
         else:
             rows = Predictor.load(folder).predict(RECORDS).tolist()

@@ -16,11 +16,11 @@ from container.failure import Failure, write_failure
 from container.hosts.channels import check_channels
 from container.hosts.topology import Topology
 from container.preprocessing.fitted import FittedPreprocessing
-from container.serving.calibration import CalibrationMap
 from container.steps.hosts import is_sharded, read_hosts
 from container.steps.metrics.read_predictions import PredictionFiles, find_predictions
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
+from contracts.package_inputs import CalibrationMap
 from contracts.paths import JobPaths
 from pipeline.decision import decision_value
 from testing.jobs import REPOSITORY

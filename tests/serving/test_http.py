@@ -99,7 +99,7 @@ PARAMETERS = b"GET /execution-parameters HTTP/1.1\r\n\r\n"
      (post(JSON_TYPE, b"Content-Length: 1, 1", body=b"{"), 400, True),
      (post(JSON_TYPE, b"Content-Length: " + b"9" * 5000), 400, True),
      (post(JSON_TYPE, b"Content-Length: 99999999999999"), 413, True),
-     (post(JSON_TYPE), 400, False), (post(JSON_TYPE, LENGTH, b"Content-Encoding: gzip", body=BODY), 415, False),
+     (post(JSON_TYPE), 400, False), (post(JSON_TYPE, LENGTH, b"Content-Encoding: br", body=BODY), 415, False),
      (post(b"Content-Type: text/csv; charset*=utf-8''utf-16", LENGTH, body=BODY), 415, False),
      (post(JSON_TYPE, JSON_TYPE, LENGTH, body=BODY), 415, False),
      (post(JSON_TYPE, LENGTH, b"Accept: text/csv; header*=x", body=BODY), 406, False),
@@ -262,7 +262,7 @@ class Busy:
     def answer(self, *_):
         self.accepted.append(True)
         assert self.released.wait(120)
-        return b"{}", JSON
+        return b"{}", JSON, HTTPStatus.OK
 
 
 @pytest.mark.parametrize("error", [DeadlineError(), RequestError(HTTPStatus.BAD_REQUEST, "too long"), OSError("disk")])

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 ECHO = """
 import multiprocessing, os, sys, time
 def model_fn(folder): return None
-def input_fn(body, content_type): return body.decode()
+def input_fn(body, content_type): return body if isinstance(body, str) else body.decode()
 def predict_fn(data, model): return data
 def output_fn(prediction, accept): return prediction
 """

@@ -28,7 +28,6 @@ from container.data.records import RecordArrays, TextArrays
 from container.decision.decision import Decision, Threshold
 from container.serving.answers import write_answer
 from container.serving.batching import BatchingQueue
-from container.serving.calibration import CalibrationMap
 from container.serving.connections import READ_THOUGH_REFUSED
 from container.serving.errors import DeadlineError, RequestError
 from container.serving.hosting import Turns
@@ -38,6 +37,7 @@ from container.serving.requests import read_request
 from container.tables.channel_files import Origin
 from container.tables.values import keys, numbers
 from contracts.errors import ContractError
+from contracts.package_inputs import CalibrationMap
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
 from testing.hostile_texts import processor_seconds
 from testing.jobs import REPOSITORY, table
@@ -620,7 +620,7 @@ def test_a_body_far_beyond_the_limit_is_refused_unread_and_the_next_request_is_a
     [({"path": "/predict"}, 404, "POST /invocations"), ({"method": "DELETE"}, 405, "DELETE"),
      ({"body": "{"}, 400, "not JSON"), ({"content_type": "image/png"}, 415, "image/png"),
      ({"content_type": None}, 415, "missing"), ({"accept": "text/html"}, 406, "text/html"),
-     ({"content_encoding": "gzip"}, 415, "gzip"), ({"body": "x" * 200_001}, 413, "200001 bytes"),
+     ({"content_encoding": "br"}, 415, "br"), ({"body": "x" * 200_001}, 413, "200001 bytes"),
      ({"body": '{"chat": "a", "price": "dear", "quantity": 1, "color": "red"}'}, 400, "column 'price': 'dear'")],
 )  # fmt: skip
 def test_an_error_is_json_with_the_status_that_a_client_expects(server, asked, status, named):

@@ -19,10 +19,10 @@ import pandas as pd
 import pytest
 
 from container.archives import extract_archive, write_archive
-from container.steps.package_code import bound_names
 from container.steps.packaging import _members
 from contracts.artifacts import MODEL_ONNX
 from contracts.errors import ContractError
+from contracts.inference_script import bound_names
 from contracts.input_files import files_below
 from contracts.steps import ARCHIVED_MODEL, PACKAGE
 from testing.foreign_files import add_foreign_files
@@ -274,6 +274,18 @@ def test_scripts_go_into_code_and_inference_py_replaces_ours(trained_job, tmp_pa
 
 
 @pytest.mark.slow
+def test_scripts_with_a_byte_order_mark_and_a_coding_line_are_packed_and_run(trained_job, tmp_path):
+    scripts = {
+        "inference.py": b"\xef\xbb\xbffrom rules import model_fn\n"
+        b"def transform_fn(model, data, content_type, accept, context): return model\n",
+        "rules.py": b"# -*- coding: latin-1 -*-\ndef model_fn(model_dir, context): return 'caf\xe9'\n",
+    }
+    root = give(tmp_path / "root", PACKAGE, model_input=trained_job.model, inference_scripts_input=scripts)
+    program = "print(ascii(inference.transform_fn(inference.model_fn(package, None), '', '', '', None)))"
+    assert ask_alone(packed(root), tmp_path / "out", program, code_on_path=True) == "'caf\\xe9'\n"
+
+
+@pytest.mark.slow
 def test_files_beside_the_scripts_and_their_requirements_are_packed(trained_job, tmp_path):
     scripts = {"rules.py": "x = 1", "words/vocab.json": "[1]", "requirements.txt": "emoji==2.0"}
     root = give(tmp_path / "root", PACKAGE, model_input=trained_job.model, inference_scripts_input=scripts)
@@ -343,7 +355,10 @@ def test_an_archive_that_holds_no_model_is_named_in_the_message(tmp_path, conten
 @pytest.mark.parametrize(
     ("scripts", "named"),
     [({"inference.py": "def model_fn(:"}, "inference.py: "),
-     ({"inference.py": "def model_fn(model_dir): ..."}, "inference.py has no input_fn, predict_fn, output_fn"),
+     ({"inference.py": "def model_fn(model_dir): ..."}, "inference.py: has no input_fn, predict_fn, output_fn"),
+     ({"inference.py": "\ndef model_fn(): ..."}, "inference.py: line 2: model_fn has 0 parameters"),
+     ({"inference.py": "def transform_fn(a, b, c, d): ..."}, "inference.py: has no model_fn"),
+     ({"rules.py": b"# coding: nonsense"}, "rules.py: unknown encoding: nonsense"),
      ({"container.py": ""}, "container.py conflicts with"),
       ({"contracts/x.py": "x = 1"}, "contracts/x.py conflicts with"),
      ({"notes.txt": "x"}, "inference_scripts_input has no file that is named *.py")],

@@ -211,11 +211,17 @@ def test_a_packages_calibration_is_applied_to_what_is_expected(package, trained_
     assert check(root)["compared"][0]["max_difference"] < 1e-6
 
 
-def test_an_inference_py_of_the_users_own_is_asked_and_not_compared(package, trained_job, tmp_path):
-    script = (
+@pytest.mark.parametrize(
+    "script",
+    [
         "from container.serving.handler import input_fn, model_fn, predict_fn\n"
-        "def output_fn(prediction, accept):\n    return 'as you like it'\n"
-    )
+        "def output_fn(prediction, accept):\n    return 'as you like it'\n",
+        "import os\ndef model_fn(model_dir, context): return os.environ['SM_MODEL_DIR'] == model_dir\n"
+        "def transform_fn(model, data, kind, accept, context):\n"
+        "    return 'as you like it' if model and kind == context.get_request_header(0, 'content-type') else data\n",
+    ],
+)
+def test_an_inference_py_of_the_users_own_is_asked_and_not_compared(package, trained_job, tmp_path, script):
     changed = changed_package(package, tmp_path / "changed", code__inference__py=script)
     given = {"processed_data": processed(), "eval_output": trained_job.output_data}
     root = give(tmp_path / "root", PAYLOAD, model_input=changed, **given)
