@@ -1,14 +1,18 @@
 """Check a step's settings and inputs against the training's hyperparameters, before the first job runs."""
 
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
 
-from contracts.artifacts import probability_column
+from contracts.artifacts import PROBABILITY_COLUMN, probability_column
 from contracts.consistency import used_columns
 from contracts.errors import ContractError, shown
 from contracts.hyperparameters import Hyperparameters
+from contracts.input_files import files_below
 from contracts.metrics_settings import ModelMetricsSettings
 from contracts.model_classes import FROM_SCRATCH
-from contracts.serving import ServingSettings
+from contracts.package_inputs import CalibrationMap, read_scripts
+from contracts.serving import CALIBRATION, ServingSettings
 from contracts.spelling import did_you_mean
 from contracts.step_contract import StepContract, StepSettings
 from contracts.steps import (
@@ -19,8 +23,10 @@ from contracts.steps import (
     PayloadSettings,
     PyTorchTrainingSettings,
 )
+from pipeline.graph import outside_inputs
 
 _ARTIFACTS, _CALIBRATION, _PRETRAINED = "model_artifacts_input", "calibration_model", "pretrained"
+_SCRIPTS = "inference_scripts_input"
 
 
 def check_against_training(
@@ -66,6 +72,39 @@ def check_encoders_without_network(encoders: Sequence[str], outside: Mapping[str
                 f"tokenizer: {name!r} would be downloaded, but the training job has no network (aws.network_isolation)",
                 f"Copy the encoder to S3 and set aws.inputs.{_PRETRAINED}, or set aws.network_isolation to false.",
             )
+
+
+def check_local_input(name: str, path: Path) -> None:
+    """Raise ContractError where a local input has no file for its step, or one that the step would refuse."""
+    place, (_, folder) = f"inputs.{name}", outside_inputs()[name]
+    files = files_below(path).files if path.is_dir() else [path]
+    if not any(fnmatch(file.name.lower(), pattern) for file in files for pattern in folder.files):
+        found = f"has no file that is named {' or '.join(folder.files)}" if files else "has no files"
+        raise ContractError(f"{place}: {path} {found}", f"Provide it: {folder.about}")
+    if name == _SCRIPTS:
+        read_scripts(path, place=place)
+    if name == _CALIBRATION:
+        CalibrationMap.read(path / CALIBRATION if path.is_dir() else path)
+
+
+def check_metrics_columns(environment: Mapping[str, str], columns: Sequence[str]) -> None:
+    """Raise ContractError where the metrics need a column that neither the table nor the predictions have.
+
+    Args:
+        environment: of the step of the metrics.
+        columns: those of the table.
+    """
+    settings = ModelMetricsSettings.from_environment(environment)
+    known = [*columns, settings.id_field, settings.label_field]
+    for field in ("amount_field", "group_fields", "previous_score_field"):
+        value: str | tuple[str, ...] = getattr(settings, field) or ()
+        for name in (value,) if isinstance(value, str) else value:
+            if name not in known and not PROBABILITY_COLUMN.fullmatch(name):
+                raise ContractError(
+                    f"settings.{MODEL_METRICS.name}.{field}: {name!r} is not a column of the table"
+                    + did_you_mean(name, known),
+                    f"Use one of: {', '.join(known)}.",
+                )
 
 
 def feature_columns(hp: Hyperparameters) -> list[str]:

@@ -11,12 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import ContractError
-from contracts.input_files import files_below
+from contracts.input_files import read_json
 from contracts.step_contract import StepContract
-from contracts.steps import BATCH_SCORE, PACKAGE, PYTORCH_TRAINING, REGISTRATION, TRACKING
+from contracts.steps import (
+    BATCH_SCORE,
+    DATA_LOADING,
+    MODEL_METRICS,
+    PACKAGE,
+    PYTORCH_TRAINING,
+    REGISTRATION,
+    SIGNATURE,
+    TABULAR_PREPROCESSING,
+    TRACKING,
+)
 from contracts.tracking import TRACKED
+from pipeline.checks import check_local_input, check_metrics_columns
 from pipeline.config import PipelineConfig
-from pipeline.graph import CONDITION, inputs_of
+from pipeline.graph import CONDITION
 from pipeline.local.batch_score import score
 from pipeline.local.cache import Completed, StepDirectory, step_folder
 from pipeline.local.digests import ContentDigests, code_digest
@@ -54,14 +65,13 @@ def run(config: PipelineConfig, root: Path) -> int:
 
 
 def require_inputs(config: PipelineConfig, root: Path) -> None:
-    """Raise ContractError where an input does not exist, or contains the folder of the run."""
+    """Raise ContractError where an input does not exist, its step would refuse it, or it contains the run's folder."""
     for name, path in config.inputs.items():
         if root.resolve().is_relative_to(Path(path).resolve()):
             raise ContractError(f"inputs.{name}: {path} contains --root {root}", "Choose a --root outside of it.")
         if not Path(path).exists():
             raise ContractError(f"inputs.{name}: {path} does not exist", "Name an existing folder or file.")
-        if name in inputs_of(BATCH_SCORE) and Path(path).is_dir() and not files_below(Path(path)).files:
-            raise ContractError(f"inputs.{name}: {path} has no files", "Name a folder with files of records.")
+        check_local_input(name, Path(path))
 
 
 def name_engine(config: PipelineConfig) -> None:
@@ -86,7 +96,7 @@ def _run(state: Run) -> int:
             for contract in state.plan.after_condition:
                 run_or_reuse(state, contract)
             exit_code = COMPLETED
-    except StepFailed as error:
+    except (StepFailed, ContractError) as error:
         failure = str(error)
     state.finish(failure, seconds=time.monotonic() - began)
     return exit_code
@@ -95,6 +105,9 @@ def _run(state: Run) -> int:
 def run_or_reuse(state: Run, contract: StepContract) -> None:
     """Take a step from the cache, or run it. A tracking server that fails is a warning, and the step is not cached."""
     inputs = state.inputs(contract)
+    if contract is TABULAR_PREPROCESSING:
+        columns = read_json(state.output(DATA_LOADING, "SIGNATURE") / SIGNATURE, "Remove the folder of the step.")
+        check_metrics_columns(state.plan.step(MODEL_METRICS).environment, columns)
     identity = _identity(state, contract, inputs)
     directory = step_folder(state.root, contract.name, identity)
     record = directory.completed()

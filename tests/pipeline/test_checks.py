@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from contracts.errors import ContractError
 from contracts.steps import PYTORCH_TRAINING, TABULAR_PREPROCESSING
 from pipeline.aws.definition import aws_plan, checked_definition
+from pipeline.checks import check_metrics_columns
 from pipeline.local.digests import ContentDigests
 from pipeline.local.progress import Progress
 from pipeline.local.run import _identity, require_inputs
@@ -143,9 +144,64 @@ def test_a_training_runs_again_if_the_files_of_its_encoder_change(tmp_path):
 
 def test_an_input_that_contains_the_root_is_refused(tmp_path):
     config = configuration(aws=None, inputs={"input_data": str(tmp_path)}, settings={})
+    (tmp_path / "table.CSV").touch()
     with pytest.raises(ContractError, match=r"inputs\.input_data: .* contains --root"):
         require_inputs(config, tmp_path / "pipeline_run")
     require_inputs(config, tmp_path.parent / "pipeline_run")
+
+
+SCRIPT = "from container.serving.handler import model_fn, input_fn, output_fn\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "cause"),
+    [
+        (
+            "inference_scripts_input",
+            "inference.py",
+            f"{SCRIPT}def predict_fn(data): ...",
+            "py: line 2: predict_fn has 1",
+        ),
+        ("inference_scripts_input", "inference.py", SCRIPT, "inference_scripts_input: inference.py: has no predict_fn"),
+        ("inference_scripts_input", "rules.py", "x = (", r"inference_scripts_input: rules\.py: '\(' was never closed"),
+        ("inference_scripts_input", "notes.txt", "", r"has no file that is named \*\.py"),
+        ("calibration_model", "calibration.json", "[]", r"calibration\.json: contains a list, not an object"),
+        ("calibration_model", "map.json", "{}", r"has no file that is named calibration\.json"),
+        ("pretrained", ".DS_Store", "", r"inputs\.pretrained: .* has no files"),
+        ("input_data", "table.xlsx", "", r"inputs\.input_data: .* has no file that is named \*\.csv or"),
+    ],
+)
+def test_a_local_input_that_a_later_step_would_refuse_is_named_before_anything_runs(
+    tmp_path, name, file, content, cause
+):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / file).write_text(content)
+    config = configuration(aws=None, inputs={name: str(tmp_path / "in")})
+    with pytest.raises(ContractError, match=cause):
+        require_inputs(config, tmp_path / "root")
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+def test_local_inputs_of_a_package_may_be_a_folder_or_a_file(tmp_path, as_file):
+    files = {
+        "inference_scripts_input": ("inference.py", f"{SCRIPT}def predict_fn(data, model, context): ..."),
+        "calibration_model": ("calibration.json", '{"scores": [0, 1], "probabilities": [0, 1]}'),
+    }
+    for name, (file, content) in files.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(content)
+    inputs = {name: str(tmp_path / name / file if as_file else tmp_path / name) for name, (file, _) in files.items()}
+    require_inputs(configuration(aws=None, inputs=inputs), tmp_path / "root")
+
+
+def test_a_column_of_the_metrics_that_no_table_has_is_named_with_the_nearest_one():
+    given = {"ID_FIELD": "id", "LABEL_FIELD": "label"}
+    table = ["id", "label", "price", "region"]
+    check_metrics_columns({**given, "GROUP_FIELDS": '["region", "label"]', "AMOUNT_FIELD": "prob_class_1"}, table)
+    for field, value in (("group_fields", '["region", "pirce"]'), ("amount_field", "pirce")):
+        cause = rf"settings\.ModelMetricsComputation\.{field}: 'pirce' is not a column .* did you mean 'price'\?"
+        with pytest.raises(ContractError, match=cause):
+            check_metrics_columns({**given, field.upper(): value}, table)
 
 
 def test_the_labels_of_a_map_may_be_whole_numbers():

@@ -206,6 +206,15 @@ def test_a_step_that_fails_is_named_with_its_cause_and_nothing_is_registered(tmp
     assert not [path for path in failed.rglob("*processed_data*") if path.is_file()]
 
 
+def test_a_wrong_column_of_the_metrics_is_named_before_the_training(tmp_path):
+    wrong = {**CONFIG["settings"], "ModelMetricsComputation": {"group_fields": ["marketplaces"]}}
+    ran = run(tmp_path, settings=wrong)
+    assert ran.exit_code == 1
+    assert ran.states() == {"DataLoading": "done"}
+    cause = r"^settings\.ModelMetricsComputation\.group_fields: 'marketplaces' .*'marketplace'"
+    assert re.search(cause, ran.errors, re.MULTILINE)
+
+
 def test_a_missing_input_is_named_before_anything_runs(tmp_path):
     ran = run(tmp_path, inputs={"input_data": "nowhere"}, settings={})
     assert ran.exit_code == 1
