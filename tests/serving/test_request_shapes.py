@@ -98,6 +98,7 @@ def test_a_single_text_is_the_record_of_a_model_of_one_column():
 def test_a_column_with_the_name_of_a_shape_is_a_column():
     columns = ["inputs", "instances"]
     assert read({"inputs": "a", "instances": "b"}, columns) == [{"inputs": "a", "instances": "b"}]
+    assert read({"inputs": "a", "instances": ""}, columns) == [{"inputs": "a", "instances": ""}]
     assert read({"instances": [{"inputs": "a", "instances": "b"}]}, columns) == [{"inputs": "a", "instances": "b"}]
 
 
