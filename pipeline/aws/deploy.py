@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -133,8 +134,7 @@ def _require_upserted(config: PipelineConfig, specs: Mapping[str, ParameterSpec]
     try:
         deployed = client.describe_pipeline(PipelineName=config.name)
     except client.exceptions.ClientError as error:
-        code, text = error.response["Error"]["Code"], error.response["Error"]["Message"]
-        if code not in ("ResourceNotFound", "ValidationException") or config.name not in text:
+        if not _is_missing(error, config.name):
             raise
         raise ContractError(
             f"pipeline {config.name!r}: does not exist in {config.aws.region}", "Create it: python -m pipeline upsert"
@@ -155,6 +155,12 @@ def _require_upserted(config: PipelineConfig, specs: Mapping[str, ParameterSpec]
         f"pipeline {config.name!r}: was written from another configuration{example}",
         "Update it: python -m pipeline upsert",
     )
+
+
+def _is_missing(error: Any, name: str) -> bool:
+    """Return whether a client's error says that the resource `name` does not exist."""
+    code, text = error.response["Error"]["Code"], error.response["Error"]["Message"]
+    return code in ("ResourceNotFound", "ResourceNotFoundException", "ValidationException") and name in text
 
 
 def parse_overrides(
@@ -222,11 +228,7 @@ def _check_storage(config: PipelineConfig, specs: Mapping[str, ParameterSpec], v
 def registered_metric(config: PipelineConfig, sagemaker: Any, s3: Any) -> float | None:
     """Return the metric of the registered model to beat; print a line and return None where there is none."""
     only = {"ModelApprovalStatus": "Approved"} if config.condition.beat == "approved" else {}
-    pages = sagemaker.get_paginator("list_model_packages").paginate(
-        ModelPackageGroupName=config.group, SortBy="CreationTime", SortOrder="Descending", **only
-    )
-    for arn in (summary["ModelPackageArn"] for page in pages for summary in page["ModelPackageSummaryList"]):
-        package = sagemaker.describe_model_package(ModelPackageName=arn)
+    for arn, package in _packages(sagemaker, config.group, only):
         metric = package.get("CustomerMetadataProperties", {}).get("condition_metric")
         uri = package.get("ModelMetrics", {}).get("ModelQuality", {}).get("Statistics", {}).get("S3Uri")
         if uri is None or metric != config.condition.metric:
@@ -242,6 +244,26 @@ def registered_metric(config: PipelineConfig, sagemaker: Any, s3: Any) -> float 
             return value
     print(f"No {config.condition.beat} model to beat in {config.group}: the threshold alone decides.", file=sys.stderr)
     return None
+
+
+def _packages(sagemaker: Any, group: str, only: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and the description of each model package, the newest first; none before the first run."""
+    pages = sagemaker.get_paginator("list_model_packages").paginate(
+        ModelPackageGroupName=group, SortBy="CreationTime", SortOrder="Descending", **only
+    )
+    with _ignore_missing(sagemaker, group):  # the first registration creates it
+        for arn in (summary["ModelPackageArn"] for page in pages for summary in page["ModelPackageSummaryList"]):
+            with _ignore_missing(sagemaker, group):  # deleted since it was listed
+                yield arn, sagemaker.describe_model_package(ModelPackageName=arn)
+
+
+@contextmanager
+def _ignore_missing(client: Any, name: str) -> Iterator[None]:
+    try:
+        yield
+    except client.exceptions.ClientError as error:
+        if not _is_missing(error, name):
+            raise
 
 
 def _input_data(aws: Aws, values: Mapping[str, Any], s3: Any) -> dict[str, list[str]]:

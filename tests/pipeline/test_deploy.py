@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from contextlib import nullcontext, redirect_stderr
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import boto3
@@ -250,6 +251,23 @@ def test_a_model_decided_by_another_metric_need_not_be_beaten(client, local_aws,
     )
     assert registered_metric(config, client, boto3.client("s3")) is None
     assert "was not decided by test/f1_score" in capsys.readouterr().err
+
+
+def missing(client, operation, name):
+    """Let an operation fail as AWS does for a resource that does not exist."""
+    error = {"Code": "ValidationException", "Message": f"ModelPackageGroup arn:aws:sagemaker:::{name} does not exist."}
+    response = SimpleNamespace(status_code=400), {"Error": error, "ResponseMetadata": {}}
+    client.meta.events.register(f"before-call.sagemaker.{operation}", lambda **_: response)
+
+
+@pytest.mark.parametrize("operation", ["ListModelPackages", "DescribeModelPackage"])
+def test_a_group_or_package_that_does_not_exist_is_no_model_to_beat(client, local_aws, capsys, operation):
+    config = configuration(condition={"metric": "test/auroc", "minimum": 0.5, "beat": "newest"}, name="none")
+    register(client, value=0.9, status="Approved", group="none")
+    other = boto3.client("sagemaker")
+    missing(other, operation, "none")
+    assert registered_metric(config, other, boto3.client("s3")) is None
+    assert capsys.readouterr().err.endswith("No newest model to beat in none: the threshold alone decides.\n")
 
 
 def test_the_model_to_beat_is_found_behind_a_page_of_others(client, local_aws):
