@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from container.evaluation.analysis import ClassCurves, SplitAnalysis
-from container.evaluation.charts import shorten
+from container.evaluation.plot_labels import plot_label
 from contracts.atomic_files import AtomicFile
 
 NAMED_CLASSES = 7
@@ -57,7 +57,7 @@ def _draw(kind: str, analyses: list[SplitAnalysis], class_labels: Sequence[int |
         title = "ROC curve" if kind == "roc" else "Precision-recall curve"
         if len(class_labels) == 2:
             _draw_two_classes(axes, kind, shown)
-            subtitle = f"class {shorten(str(class_labels[1]), 30)} against {shorten(str(class_labels[0]), 30)}"
+            subtitle = f"class {plot_label(class_labels[1])} against {plot_label(class_labels[0])}"
         else:
             _draw_one_vs_rest(axes, kind, shown[0], class_labels=class_labels, order=order)
             subtitle = f"{shown[0].split}, each class against the rest"
@@ -100,7 +100,7 @@ def _draw_one_vs_rest(
     for color, k in zip(_COLORS, named):
         if k in of_class:
             shown = getattr(of_class[k], kind)
-            label = f"class {shorten(str(class_labels[k]), 30)}: {area(of_class[k], kind):.3f}"
+            label = f"class {plot_label(class_labels[k])}: {area(of_class[k], kind):.3f}"
             axes.plot(shown.x, shown.y, color=color, linewidth=1.3, drawstyle=steps, label=label)
     macro = analysis.macro_roc if kind == "roc" else analysis.macro_precision_recall
     assert macro is not None

@@ -9,8 +9,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from container.evaluation.charts import shorten
 from container.evaluation.findings import METRIC_NAMES
+from container.evaluation.plot_labels import plot_label
 from container.evaluation.plots import write_curves
 from container.steps.metrics.computation import ModelMetrics, SplitMetrics
 from contracts.atomic_files import AtomicFile
@@ -126,10 +126,10 @@ def _slices(split: SplitMetrics, field: str) -> Figure:
     overall = split.analysis.metrics.values[metric]
     if overall is not None:
         axes.axvline(overall, color="#777777", linewidth=0.8, linestyle=":", label=f"all records: {overall:.4f}")
-    labels = [f"{shorten(each.group, 30)} ({each.labelled:,})" for each in groups]
+    labels = [f"{plot_label(each.group)} ({each.labelled:,})" for each in groups]
     axes.set_yticks(rows, labels, parse_math=False)
     axes.invert_yaxis()
-    _finish(axes, f"{METRIC_NAMES[metric]} by {shorten(field, 30)}, {split.analysis.split}")
+    _finish(axes, f"{METRIC_NAMES[metric]} by {plot_label(field)}, {split.analysis.split}")
     return figure
 
 
