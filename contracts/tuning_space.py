@@ -24,7 +24,7 @@ TUNABLE_GROUPS = ("model", "text", "table", "training")
 _FIXED = (
     "num_classes", "is_binary", "multiclass_categories", "input_tab_dim", "fixed_tokenizer_length", "seed", "preset",
 )  # fmt: skip
-_COMBINATIONS = 200  # of which one must be valid
+_COMBINATIONS = 200  # that are looked at
 
 _PRETRAINED: Space = {
     "lr": Range(low=1e-5, high=1e-4, scale="log"),
@@ -80,9 +80,11 @@ def default_space(hp: Hyperparameters) -> Space:
 
 
 def _fits(hp: Hyperparameters, changes: dict[str, Any]) -> bool:
-    tried = _Tried(hp)
-    tried.add(changes)
-    return bool(tried.valid)
+    try:
+        check_consistency(hp.model_copy(update=changes))
+    except ContractError:
+        return False
+    return True
 
 
 def space_of(hp: Hyperparameters) -> Space:
@@ -179,7 +181,10 @@ def trial_settings(hp: Hyperparameters, changes: Mapping[str, Any]) -> dict[str,
 
 
 def check_tuning(hp: Hyperparameters) -> None:
-    """Raise ContractError if a setting of the space has no effect, or one of its values is invalid in every trial."""
+    """Raise ContractError if a setting of the space has no effect, or one of its values is invalid by itself.
+
+    A combination that is invalid is a pruned trial.
+    """
     tuning = hp.tuning
     if tuning is None:
         return
@@ -200,7 +205,7 @@ def check_tuning(hp: Hyperparameters) -> None:
             _check_range(name, values)
         else:
             _check_choices(name, values)
-    _check_combinations(hp, space_of(hp))
+    _check_effects(hp, space_of(hp))
 
 
 def _check_metric(hp: Hyperparameters, tuning: Tuning) -> None:
@@ -278,84 +283,14 @@ def _check_range(name: str, values: Range) -> None:
         )
 
 
-class _Tried:
-    """The combinations of a space that were tried.
-
-    Attributes:
-        valid: the settings and values that a valid combination has.
-        effective: the settings with an effect in a valid combination.
-        reasons: why a setting had no effect in a valid combination.
-        refused: the invalid combinations, with the error of each.
-    """
-
-    def __init__(self, hp: Hyperparameters) -> None:
-        self._hp = hp
-        self.valid: set[tuple[str, str]] = set()
-        self.effective: set[str] = set()
-        self.reasons: dict[str, str] = {}
-        self.refused: list[tuple[dict[str, Any], ContractError]] = []
-
-    def add(self, changes: dict[str, Any]) -> None:
-        try:
-            trial = Hyperparameters(**trial_settings(self._hp, changes))
-            check_consistency(trial)
-        except (ContractError, ValidationError) as error:
-            refusal = error if isinstance(error, ContractError) else ContractError(str(error), "")
-            self.refused.append((changes, refusal))
-            return
-        self.valid |= {_pair(name, value) for name, value in changes.items()}
-        for name in changes:
-            reason = Hyperparameters.declarations()[name].obstacle(trial, ())
-            if reason is None:
-                self.effective.add(name)
-            else:
-                self.reasons[name] = reason
-
-    def refusal(self, name: str, value: Any) -> ContractError:
-        """Return the error of a value that no combination allows, if possible with values that others allow."""
-        with_value = [each for each in self.refused if _pair(name, each[0][name]) == _pair(name, value)]
-        alone = (error for changes, error in with_value if {_pair(*each) for each in changes.items()} - self.valid == {
-            _pair(name, value)
-        })  # fmt: skip
-        return next(alone, with_value[0][1])
-
-
-def _pair(name: str, value: Any) -> tuple[str, str]:
-    return name, json.dumps(value)
-
-
-def _check_combinations(hp: Hyperparameters, space: Space) -> None:
-    """Raise ContractError for a value that no combination allows, or a setting that has no effect in any of them."""
-    tried = _Tried(hp)
-    ends = _ends(space)
-    for i in range(max(map(len, ends.values()))):  # usually enough: every value occurs
-        tried.add({name: values[i % len(values)] for name, values in ends.items()})
-    for name, values in ends.items():
-        for value in values:
-            for changes in _combinations({**ends, name: [value]}):
-                if _pair(name, value) in tried.valid:
-                    break
-                tried.add(changes)
-        if not tried.valid:
-            changes, error = tried.refused[0]
+def _check_effects(hp: Hyperparameters, space: Space) -> None:
+    """Raise ContractError for a setting of the space that has no effect in any trial."""
+    trials = [hp.model_copy(update=changes) for changes in _combinations(_ends(space))]
+    for name in space:
+        reasons = [Hyperparameters.declarations()[name].obstacle(trial, ()) for trial in trials]
+        if None not in reasons:
             raise ContractError(
-                f"tuning.space: no combination is valid, e.g. {shown(changes)}: {error.cause}", error.fix
-            )
-    for name, values in ends.items():
-        for value in values:
-            if _pair(name, value) not in tried.valid:
-                error = tried.refusal(name, value)
-                raise ContractError(
-                    f"tuning.space: {name}: {shown(value)} is invalid in every combination: {error.cause}",
-                    f"Remove it from the space. {error.fix}",
-                )
-        for changes in _combinations(ends):
-            if name in tried.effective:
-                break
-            tried.add(changes)
-        else:
-            raise ContractError(
-                f"tuning.space: {name} has no effect in any combination: {tried.reasons[name]}",
+                f"tuning.space: {name} has no effect in any combination: {reasons[0]}",
                 f"Remove {name} from the space, or change the settings that it depends on.",
             )
 
