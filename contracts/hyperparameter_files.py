@@ -124,27 +124,41 @@ def choose_settings(
         ContractError: `given` is invalid, or needs one host, or combines networks although the job trains one; or
             `check` refuses it.
     """
-    values, lines = {**given.values, **_needed(given, hosts=hosts)}, []
-    hp = _parse_for_hosts(values, given, hosts=hosts)
+    hp, values = _valid(given, hosts=hosts)
     check(hp)
+
+    def build(values: dict[str, Any]) -> Hyperparameters:
+        built = _parse_for_hosts(values, given, hosts=hosts)
+        check(built)
+        return built
+
+    lines = []
     searched = set_by_search(hp)
     for known in (None, facts) if facts else (None,):
         wanted = {choice.setting: choice for choice in choices(hp, known)}
+        free = {name: choice.value for name, choice in wanted.items() if name not in given.values}
+        refused: dict[str, str] = {}
+        try:
+            chosen = build({**values, **free}) if free else hp
+            values |= free
+        except ContractError:
+            chosen = hp
+            for name, value in free.items():
+                try:
+                    chosen = build({**values, name: value})
+                    values[name] = value
+                except ContractError as error:
+                    refused[name] = error.cause
         for name, choice in wanted.items():
             about = f"preset {hp.preset}: {name}={json.dumps(choice.value)}, because {choice.reason}"
-            if name in given.values:
-                if name not in given.drawn and choice.is_final and getattr(hp, name) != choice.value:
-                    own = hp.model_dump(mode="json", include={name})[name]
-                    lines.append(f"{about}; not chosen, because you set it to {json.dumps(own)}")
-                continue
-            try:
-                chosen = _parse_for_hosts({**values, name: choice.value}, given, hosts=hosts)
-                check(chosen)
-            except ContractError as error:
-                lines.append(f"{about}; not chosen, because of your settings: {error.cause}")
-                continue
-            hp, values[name] = chosen, choice.value
-            lines.append(f"{about}; the search takes it from {searched[name]}" if name in searched else about)
+            if name in refused:
+                lines.append(f"{about}; not chosen, because of your settings: {refused[name]}")
+            elif name in free:
+                lines.append(f"{about}; the search takes it from {searched[name]}" if name in searched else about)
+            elif name not in given.drawn and choice.is_final and getattr(hp, name) != choice.value:
+                own = hp.model_dump(mode="json", include={name})[name]
+                lines.append(f"{about}; not chosen, because you set it to {json.dumps(own)}")
+        hp = chosen
     networks = hp.tuning.final_seeds if hp.tuning is not None else hp.num_members
     if hp.ensemble_model != "average" and networks == 1 and not given.drawn:
         raise ContractError(
@@ -157,11 +171,10 @@ def choose_settings(
     return ChosenSettings(hp, lines)
 
 
-def _needed(given: GivenSettings, *, hosts: int) -> dict[str, Any]:
-    """Return the values of the preset without which `given` is invalid: one of them, or all; raise if it stays so."""
+def _valid(given: GivenSettings, *, hosts: int) -> tuple[Hyperparameters, dict[str, Any]]:
+    """Return `given` as a configuration, and its values; if it needs values of its preset, with one of them, or all."""
     try:
-        _parse_for_hosts(given.values, given, hosts=hosts)
-        return {}
+        return _parse_for_hosts(given.values, given, hosts=hosts), dict(given.values)
     except ContractError as error:
         refusal = error
     hp = _typed(given.values, given.origin)
@@ -169,9 +182,9 @@ def _needed(given: GivenSettings, *, hosts: int) -> dict[str, Any]:
     found = {choice.setting: choice.value for choice in choices(hp)}
     wanted = {name: value for name, value in found.items() if name not in given.values}
     for some in (*({name: value} for name, value in wanted.items()), wanted):
+        values = {**given.values, **some}
         with contextlib.suppress(ContractError):
-            _parse_for_hosts({**given.values, **some}, given, hosts=hosts)
-            return some
+            return _parse_for_hosts(values, given, hosts=hosts), values
     raise refusal
 
 

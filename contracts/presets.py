@@ -97,6 +97,7 @@ RANDOM_TRANSFORMER = Case(
 )
 NO_PIPELINE = Case("no pipeline divides the model", lambda hp: hp.pp_size == 1 and hp.strategy != "pp")
 ONE_ENCODER = Case("both texts have the same pretrained encoder", lambda hp: _is_pretrained(hp) and _can_share(hp))
+NO_SEARCH = Case("an average is usually better than one network", lambda hp: hp.tuning is None)
 TABLE = Case("the model reads a table", lambda hp: hp.has_table)
 NUMBERS = Case("the model reads numbers", lambda hp: hp.has_table and bool(hp.tab_field_list))
 CATEGORIES = Case("categories enter the model", lambda hp: bool(hp.encoded_categories))
@@ -156,7 +157,7 @@ RULES = (
     Rule("smooth_rows", 3.0, CATEGORIES),
     Rule("early_stop_metric", "val/auroc", BINARY),
     Rule("companion", True, ALWAYS),
-    Rule("ensemble", 4, ALWAYS, ("best",)),
+    Rule("ensemble", 4, NO_SEARCH, ("best",)),
     Rule("max_epochs", 3, UNKNOWN_SIZE),
     Rule("val_check_interval", 0.5, ALWAYS),
     Rule("max_epochs", _epochs, ALWAYS),
