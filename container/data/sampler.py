@@ -18,7 +18,7 @@ class BatchPlan:
 
     Attributes:
         microbatch_size: maximum number of records of a microbatch, without max_tokens.
-        num_microbatches: microbatches of each rank in an optimizer step, without max_tokens.
+        num_microbatches: microbatches of each rank in a full optimizer step, without max_tokens.
         records: records of a global batch, if fewer than the microbatches can contain.
         max_tokens: maximum number of tokens of a microbatch with several records; 0 = the numbers above apply. The
             tokens of a step then determine its number of microbatches.
@@ -63,7 +63,7 @@ def epoch_order(num_records: int, *, seed: int, epoch: int) -> np.ndarray:
 def split_batch(token_counts: np.ndarray, batch_plan: BatchPlan) -> list[np.ndarray]:
     """Split a global batch into microbatches so that their token counts balance.
 
-    With `max_tokens`, every rank gets about as few microbatches as the longest of them allows.
+    Every rank gets as few passes as hold the records; with `max_tokens`, about as few as the longest record allows.
 
     Args:
         token_counts: tokens of each record of the global batch. [n], n <= batch_plan.global_batch
@@ -74,10 +74,10 @@ def split_batch(token_counts: np.ndarray, batch_plan: BatchPlan) -> list[np.ndar
     """
     assert len(token_counts) <= batch_plan.global_batch
     most = batch_plan.max_tokens
-    if not most:
-        count = batch_plan.data_parallel_size * batch_plan.num_microbatches
-        return _deal(token_counts, count, size=batch_plan.microbatch_size)
     of_a_pass = batch_plan.data_parallel_size * batch_plan.per_pass  # microbatches, on all ranks
+    if not most:
+        passes = -(-len(token_counts) // (of_a_pass * batch_plan.microbatch_size))
+        return _deal(token_counts, passes * of_a_pass, size=batch_plan.microbatch_size)
     passes = -(-int(np.minimum(token_counts, most).sum()) // (of_a_pass * most))  # fewer cannot be enough
     while True:
         microbatches = _deal(token_counts, passes * of_a_pass, size=len(token_counts))

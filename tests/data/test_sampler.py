@@ -24,7 +24,7 @@ def test_every_record_is_in_one_microbatch_and_none_is_too_large(counts, data_si
         num_microbatches=microbatches,
     )
     split = split_batch(np.array(counts), batch_plan)
-    assert len(split) == data_size * microbatches
+    assert len(split) == data_size * -(-len(counts) // (data_size * batch_plan.microbatch_size))
     assert sorted(np.concatenate(split).tolist()) == list(range(len(counts)))
     assert max(map(len, split)) <= batch_plan.microbatch_size
 
@@ -37,6 +37,14 @@ def test_a_global_batch_that_does_not_fill_its_microbatches_leaves_none_empty(re
     assert sorted(np.concatenate(split).tolist()) == list(range(records))
     assert 1 <= min(map(len, split)) <= max(map(len, split)) <= batch_plan.microbatch_size
     assert batch_plan.steps(3 * records) == 3
+
+
+@pytest.mark.parametrize(("records", "per_pass", "microbatches"), [(5, 1, 2), (9, 1, 4), (1, 1, 2), (3, 4, 8)])
+def test_a_step_with_few_records_has_no_microbatches_beyond_the_passes_that_hold_them(records, per_pass, microbatches):
+    batch_plan = BatchPlan(microbatch_size=4, data_parallel_size=2, num_microbatches=1000 * per_pass, per_pass=per_pass)
+    split = split_batch(np.full(records, 7), batch_plan)
+    assert len(split) == microbatches
+    assert sum(len(indices) > 0 for indices in split) == min(records, microbatches)
 
 
 def test_token_counts_balance_over_ranks():
