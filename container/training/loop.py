@@ -103,7 +103,7 @@ class Trainer:
 
         Raises:
             StopAgreed: the ranks agreed to stop; a complete checkpoint of the last step is saved.
-            ContractError: the loss stays non-finite.
+            ContractError: the loss stays non-finite, or every step was skipped.
         """
         state, schedule = self._run.state, self._schedule
         warmup = effective_warmup(self._hp, schedule.total_steps)
@@ -133,6 +133,8 @@ class Trainer:
             raise
         finally:
             self._profiler.close()
+        if state.step and state.skipped + state.searched == state.step:
+            raise self._never_finite(f"in any of the {state.step} optimizer steps")
         self._job.timeline.mark("train")
         self._log_validation_share()
         if state.stopped_before(schedule.max_epochs):
@@ -248,18 +250,23 @@ class Trainer:
             self._run.average.update(state.step)
         if finite or searching:
             state.nonfinite = 0
+            state.searched += not finite
             return finite
         state.nonfinite += 1
         state.skipped += 1
         logger.warning("step %d: gradient norm is %s, step skipped", state.step + 1, norm)
         if state.nonfinite >= self._hp.max_nonfinite_steps:
-            raise ContractError(
-                f"lr: the loss or its gradient was not finite for {state.nonfinite} optimizer steps in a row, "
-                f"the last at step {state.step + 1} (lr {self._run.optimizer.param_groups[0]['lr']:.3g})",
-                "Lower lr, set gradient_clip_val, look for extreme numbers in tab_field_list, or switch fp16 to bf16. "
-                "Then start over with resume=false: a checkpoint resumes only with the settings it was saved with.",
+            raise self._never_finite(
+                f"for {state.nonfinite} optimizer steps in a row, the last at step {state.step + 1}"
             )
         return False
+
+    def _never_finite(self, when: str) -> ContractError:
+        return ContractError(
+            f"lr: the loss or its gradient was not finite {when} (lr {self._run.optimizer.param_groups[0]['lr']:.3g})",
+            "Lower lr, set gradient_clip_val, look for extreme numbers in tab_field_list, or switch fp16 to bf16. "
+            "Then start over with resume=false: a checkpoint resumes only with the settings it was saved with.",
+        )
 
     def _report(self, rate: float) -> None:
         """Report the mean loss, over all ranks, of the optimizer's steps since the last report; nan without one."""

@@ -21,6 +21,7 @@ class TrainingState:
         stopped_early: patience ran out.
         nonfinite: consecutive steps skipped for a non-finite gradient.
         skipped: all steps skipped for that reason.
+        searched: steps skipped to find the scale of the loss in float16.
         history: logged values: {"step", "epoch", "time", "train/loss", ...}.
     """
 
@@ -34,6 +35,7 @@ class TrainingState:
     stopped_early: bool = False
     nonfinite: int = 0
     skipped: int = 0
+    searched: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
 
     @property

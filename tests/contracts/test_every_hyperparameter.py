@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import math
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from container.evaluation.metrics import classification_metrics
 from container.export.onnx import input_names
 from container.job import Job, Scratch
 from container.parallel.degrees import ParallelDegrees
+from container.parallel.execution import Gradients
 from container.parallel.mesh import build_mesh
 from container.preprocessing.prepare import prepare_data
 from container.training.checkpoint import load_weights
@@ -355,6 +357,17 @@ def test_max_nonfinite_steps_bounds_the_skipped_steps(tmp_path):
     overrides = {"lr": 1e3, "optimizer": "SGD", "gradient_clip_val": 0, **CHECKED["max_nonfinite_steps"]}
     with pytest.raises(ContractError, match="for 1 optimizer steps in a row"):
         outcome(write_job(tmp_path, overrides=overrides))
+
+
+@pytest.mark.parametrize("precision", [{}, {"fp16": True}], ids=str)
+def test_a_run_that_skips_every_step_fails_also_if_it_has_fewer_than_max_nonfinite_steps(
+    tmp_path, monkeypatch, precision
+):
+    monkeypatch.setattr(Gradients, "clip", lambda *_, **__: math.nan)
+    paths = write_job(tmp_path, overrides={"batch_size": 32, "max_epochs": 1, "max_nonfinite_steps": 3, **precision})
+    for _ in ("at the end", "after its checkpoint was resumed"):
+        with pytest.raises(ContractError, match="was not finite in any of the 2 optimizer steps"):
+            outcome(paths)
 
 
 def test_the_weights_of_the_best_validation_are_evaluated_not_the_last(tmp_path):
