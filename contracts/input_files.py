@@ -1,5 +1,6 @@
 """Read files and folders that a user provides; raise ContractError for everything that cannot be read."""
 
+import codecs
 import json
 import os
 import stat
@@ -18,6 +19,8 @@ T = TypeVar("T")
 _PERMISSIONS = "Give the job's user the permission to read it, or remove it."
 # Names of files and folders that macOS and Windows create, in lower case.
 _SYSTEM_NAMES = frozenset({"__macosx", "desktop.ini", "ehthumbs.db", "icon\r", "thumbs.db"})
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_PAGES = (b"<!doctype html", b"<html", b"<?xml")  # also an error message of S3
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
 
 
@@ -80,6 +83,22 @@ def check_file(path: Path) -> None:
         raise ContractError(f"{escaped(path)}: cannot be read: permission denied", _PERMISSIONS)
 
 
+def check_stand_in(path: Path) -> None:
+    """Raise ContractError if a file is a Git LFS pointer or a web page, left by a download in place of the file."""
+    with path.open("rb") as file:
+        start = file.read(64)
+    if start.startswith(_LFS_POINTER):
+        raise ContractError(
+            f"{escaped(path)}: is a Git LFS pointer, not the file itself",
+            "Run `git lfs pull` where the repository was cloned, and copy the file again.",
+        )
+    if start.removeprefix(codecs.BOM_UTF8).lstrip().lower().startswith(_PAGES):
+        raise ContractError(
+            f"{escaped(path)}: is a web page, not the file itself: it begins with {shown(start.decode('latin-1'))}",
+            "Download the file again; the page may show why it was refused.",
+        )
+
+
 def check_writable(folder: Path) -> None:
     """Raise ContractError unless `folder` is a folder in which files can be created, or can itself be created."""
     nearest = folder
@@ -128,6 +147,7 @@ def read_json(path: Path, fix: str) -> Any:
     except OSError as error:
         raise _unreadable(path, error) from error
     except ValueError as error:
+        check_stand_in(path)
         reason = f"it is not JSON in UTF-8: {first_line(error)}" if path.stat().st_size else "the file is empty"
         raise ContractError(f"{escaped(path)}: cannot be read: {reason}", fix) from error
 

@@ -24,6 +24,7 @@ from container.text.tokenization import TextProcessor
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
+from testing.jobs import NO_WEIGHTS
 
 WORDS = ["good", "bad", "shirt", "late", "parcel", "thank", "you", "##s", "##ing"]
 
@@ -49,7 +50,7 @@ def write_tokenizer(folder: Path) -> Path:
         "max_position_embeddings": 512,
     }
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    (folder / "model.safetensors").write_bytes(NO_WEIGHTS)
     return folder
 
 

@@ -10,7 +10,7 @@ from container.preflight import check_before_preparing, choose_job_settings
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, read_settings
 from contracts.presets import DataFacts
-from testing.jobs import TINY_ENCODER, TWO_TEXTS, write_job, write_letters_tokenizer
+from testing.jobs import NO_WEIGHTS, TINY_ENCODER, TWO_TEXTS, write_job, write_letters_tokenizer
 
 FACTS = DataFacts(rows=1_000, class_rows=(500, 500), val_class_rows=(50, 50))
 PRETRAINED = {"preset": "recommended", "tokenizer": "tiny", "encoder_config": None}
@@ -26,7 +26,7 @@ def chosen(tmp_path, caplog):
         folder = paths.pretrained / "tiny"
         write_letters_tokenizer(folder)
         (folder / "config.json").write_text(json.dumps({"model_type": family, **TINY_ENCODER}))
-        (folder / "model.safetensors").write_bytes(b"not read")
+        (folder / "model.safetensors").write_bytes(NO_WEIGHTS)
         log_once.cache_clear()
         caplog.set_level(logging.INFO)
         hp = choose_job_settings(paths, read_settings(paths), facts, hosts=1, num_gpus=processes)

@@ -1,6 +1,8 @@
 """Build a text encoder from files: its configuration, its weights, reinitialized layers and frozen parameters."""
 
 import logging
+import pickle
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +33,7 @@ from contracts.text_fields import ModelTextField
 logger = logging.getLogger(__name__)
 
 _ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
+_NUMBER = re.compile(r"\b\d+\b")
 _TOKENIZER_FILE = "tokenizer.json"
 _USE_KNOWN_FAMILY = f"Use an encoder of one of these families: {', '.join(FAMILIES)}."
 
@@ -190,13 +193,20 @@ def _pretrained_backbone(config: PretrainedConfig, family: EncoderFamily, folder
                 dtype=torch.float32,
                 local_files_only=True,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # the error of transformers names no weight
                 **_attention(family),
             )
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # of transformers, safetensors and pickle
         raise ContractError(
-            f"{folder}: the encoder's weights cannot be read with its config.json: {first_line(error)}",
-            "Give the folder as it was saved; overrides in encoder_config must keep every shape.",
-        ) from error
+            f"{folder}: the encoder's weights cannot be read: {load_failure(error)}",
+            "Copy or download its files again.",
+        ) from (None if isinstance(error, pickle.UnpicklingError) else error)
+    if loading_info["mismatched_keys"]:
+        name, in_file, in_model = min(loading_info["mismatched_keys"])
+        raise ContractError(
+            f"{folder}: {name!r} has shape {list(in_file)} in the weights, but {list(in_model)} by config.json",
+            "Give the config.json that was saved with these weights.",
+        )
     missing_keys = loading_info["missing_keys"]
     missing = sorted(name for name in missing_keys if "pooler" not in name)
     if missing:
@@ -204,7 +214,34 @@ def _pretrained_backbone(config: PretrainedConfig, family: EncoderFamily, folder
             f"{folder}: {len(missing)} weights of the encoder are not in its files, e.g. {missing[0]!r}",
             "Give the weights that belong to this config.json.",
         )
+    _check_finite(backbone, folder)
+    _warn_of_unused_layers(backbone, loading_info["unexpected_keys"], folder)
     return backbone, not missing_keys
+
+
+def load_failure(error: Exception) -> str:
+    """Return why a file of weights cannot be loaded, without torch's advice to run what a pickle contains."""
+    refused = isinstance(error, pickle.UnpicklingError)
+    return "it contains objects that are no tensors" if refused else first_line(error)
+
+
+def _check_finite(backbone: PreTrainedModel, folder: Path) -> None:
+    for name, parameter in backbone.named_parameters():
+        if not parameter.detach().isfinite().all():
+            raise ContractError(
+                f"{folder}: {name!r} of the encoder's weights contains NaN or infinite numbers",
+                "Give weights of a training that did not diverge.",
+            )
+
+
+def _warn_of_unused_layers(backbone: PreTrainedModel, unexpected: Iterable[str], folder: Path) -> None:
+    """Warn of weights in the files whose names differ from the encoder's only in the number of the layer."""
+    known = {_NUMBER.sub("*", name) for name, _ in backbone.named_parameters()}
+    names = (name.removeprefix(f"{backbone.base_model_prefix}.") for name in unexpected)
+    unused = sorted(name for name in names if _NUMBER.sub("*", name) in known)
+    if unused:
+        message = "%s: config.json has fewer layers than the weights: %d weights are not used, e.g. %r."
+        log_once(logger, logging.WARNING, message % (folder, len(unused), unused[0]))
 
 
 def _attention(family: EncoderFamily) -> dict[str, str]:
@@ -268,7 +305,7 @@ def _check_unknown_family(backbone: PreTrainedModel, *, source: Path) -> None:
     was_training = backbone.training
     backbone.eval()
     tokens = torch.arange(3, 7)[None] % backbone.config.vocab_size  # [1, 4]
-    padding = torch.full((1, 8), backbone.config.pad_token_id or 0)
+    padding = torch.full((1, 8), getattr(backbone.config, "pad_token_id", None) or 0)
     mask = torch.ones_like(tokens)
     try:
         with torch.enable_grad():

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from container.models.backbone import EncoderFolders, build_encoder, build_word_embeddings
+from container.models.backbone import EncoderFolders, build_encoder, build_word_embeddings, load_failure
 from container.models.classifier import Classifier
 from container.models.cross_attention import CrossAttentionTable, CrossAttentionTexts
 from container.models.dropout import draw_faster
@@ -22,8 +22,9 @@ from container.models.tabular import CategoryEmbedding, TabularBranch, TabularFi
 from container.models.word_encoders import ConvolutionalEncoder, RecurrentEncoder, WordEncoder
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_transform import NumericTransformParameters
+from container.text.weight_files import check_weight_file
 from contracts.artifacts import HYPERPARAMETERS, MODEL_STATE, tokenizer_folder
-from contracts.errors import ContractError, first_line
+from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import read_object
@@ -138,13 +139,14 @@ def _num_members(state: Mapping[str, torch.Tensor]) -> int:
 
 
 def _read_state(path: Path) -> dict[str, torch.Tensor]:
+    check_weight_file(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
         raise ContractError(
-            f"{path}: cannot be read as a state dict of tensors: {first_line(error)}",
+            f"{path}: cannot be read as a state dict of tensors: {load_failure(error)}",
             "Give the model.pth that a training job wrote, unchanged.",
-        ) from error
+        ) from None
 
 
 def _load_state(model: nn.Module, state: Mapping[str, torch.Tensor], *, path: Path) -> None:

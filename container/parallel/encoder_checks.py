@@ -16,12 +16,13 @@ from container.models.families import FAMILIES, encoder_family, layered_families
 from container.parallel.degrees import ParallelDegrees
 from container.start import start_command
 from container.text.encoder_config import check_positions, config_value, read_config, scratch_config, with_overrides
-from container.text.encoder_source import find_encoder
-from container.text.vocabulary import vocabulary_limit
+from container.text.encoder_source import check_encoder_files, find_encoder
+from container.text.vocabulary import SPECIAL_IDS, vocabulary_limit
 from contracts.errors import ContractError
 from contracts.hyperparameters import TWO_STAGE_SCHEDULES, Hyperparameters
 from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
+from contracts.text_fields import ModelTextField
 
 logger = logging.getLogger(__name__)
 
@@ -73,9 +74,13 @@ def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegree
     """Check the configurations of the encoders in `hp` against its settings and `degrees`.
 
     Raises:
-        ContractError: see `check_against_model`; or an encoder was not found, its configuration is invalid, it has no
-            positions for a chunk, or a classifier cannot use it.
+        ContractError: see `check_against_model`; or an encoder was not found, one of its files is damaged, its
+            configuration is invalid, it has no positions for a chunk, or a classifier cannot use it.
     """
+    for field in hp.text_fields:
+        folder = find_encoder(field.tokenizer, paths).folder
+        if folder is not None:
+            check_encoder_files(folder)
     encoders = _encoders(paths, hp)
     for field, encoder in zip(hp.text_fields, encoders, strict=True):
         check_positions(encoder.config, field.max_sen_len, setting=field.source("max_sen_len", hp.model_fields_set))
@@ -126,10 +131,7 @@ def warn_of_layer_settings(paths: JobPaths, hp: Hyperparameters, degrees: Parall
 
 
 def _encoders(paths: JobPaths, hp: Hyperparameters) -> list[EncoderShape]:
-    return [
-        EncoderShape(field.role, field.tokenizer, encoder_config(paths, hp, name=field.tokenizer))
-        for field in hp.text_fields
-    ]
+    return [EncoderShape(field.role, field.tokenizer, encoder_config(paths, hp, field)) for field in hp.text_fields]
 
 
 def _check_no_split(hp: Hyperparameters, degrees: ParallelDegrees) -> None:
@@ -143,14 +145,17 @@ def _check_no_split(hp: Hyperparameters, degrees: ParallelDegrees) -> None:
             )
 
 
-def encoder_config(paths: JobPaths, hp: Hyperparameters, *, name: str) -> dict[str, Any]:
-    """Return the configuration, as in config.json, of the encoder that hyperparameter tokenizer names."""
-    if name == FROM_SCRATCH:
-        longest = max(field.max_sen_len for field in hp.text_fields if field.tokenizer == FROM_SCRATCH)
-        # An upper bound: the job has not learned the vocabulary yet.
-        vocab_size = vocabulary_limit(hp.encoder_config)
-        return scratch_config(hp.encoder_config, vocab_size=vocab_size, special_ids={}, max_sen_len=longest)
-    folder = find_encoder(name, paths).folder
+def encoder_config(paths: JobPaths, hp: Hyperparameters, field: ModelTextField) -> dict[str, Any]:
+    """Return config.json of the encoder of a text field, as the job builds it."""
+    if field.tokenizer == FROM_SCRATCH:
+        return scratch_config(
+            hp.encoder_config,
+            vocab_size=vocabulary_limit(hp.encoder_config),  # an upper bound: the vocabulary is not learned yet
+            special_ids=SPECIAL_IDS,
+            max_sen_len=field.max_sen_len,
+            setting=field.source("max_sen_len", hp.model_fields_set),
+        )
+    folder = find_encoder(field.tokenizer, paths).folder
     assert folder is not None, "only from_scratch has no folder"
     return with_overrides(read_config(folder), hp.encoder_config)
 

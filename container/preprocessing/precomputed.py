@@ -16,7 +16,7 @@ from container.preprocessing.risk_tables import RiskTable, parse_risk_table
 from container.tables.channel_files import missing_column
 from contracts import artifacts
 from contracts.errors import ContractError
-from contracts.input_files import read_json
+from contracts.input_files import check_stand_in, read_json
 from contracts.numbers import LARGEST_NUMBER
 
 logger = logging.getLogger(__name__)
@@ -149,6 +149,7 @@ def read_pickle(path: Path) -> Any:
     except ContractError:
         raise
     except Exception as error:  # a corrupt pickle raises nearly anything
+        check_stand_in(path)
         raise ContractError(
             f"{path}: is not a readable pickle: {type(error).__name__}: {error}", "Write it again, or write JSON."
         ) from error

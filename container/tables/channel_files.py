@@ -19,6 +19,7 @@ from container.tables.csv_blocks import CsvText
 from container.tables.csv_files import csv_batches, csv_header
 from container.tables.parquet_types import as_common, common_schema
 from contracts.errors import ContractError, first_line
+from contracts.input_files import check_stand_in
 from contracts.spelling import SIMILAR, did_you_mean
 
 DataFormat = Literal["csv", "tsv", "parquet"]
@@ -113,6 +114,7 @@ def column_names(path: Path) -> list[str]:
     Raises:
         ContractError: the file is empty or not of its name's format, or a column name occurs twice.
     """
+    check_stand_in(path)
     names = _parquet_file(path).schema_arrow.names if format_of(path) == "parquet" else text_header(path)
     check_names(names, path)
     return names

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from container.text.encoder_config import run_transformers
+from container.text.weight_files import WEIGHTS, check_weights, weight_files
 from contracts.errors import ContractError
-from contracts.input_files import is_foreign
+from contracts.input_files import check_stand_in, is_foreign
 from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
 
 _ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _TOKENIZER_FILES = (
     *_VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
@@ -78,6 +78,16 @@ def find_encoder(name: str, paths: JobPaths) -> EncoderSource:
     return EncoderSource(name, folder)
 
 
+def check_encoder_files(folder: Path) -> None:
+    """Raise ContractError for a file of an encoder that is damaged, or a pointer or a page in its place."""
+    tokenizer = folder / "tokenizer.json"
+    patterns = (tokenizer.name,) if tokenizer.is_file() else _TOKENIZER_FILES
+    for pattern in ("config.json", *patterns):
+        for path in _matching(folder, pattern):
+            check_stand_in(path)
+    check_weights(folder)
+
+
 def encoder_files(folder: Path) -> list[Path]:
     """Return the files of an encoder: configuration, tokenizer and weights."""
     patterns = ("config.json", *_TOKENIZER_FILES, "*.safetensors", "*.bin")
@@ -137,17 +147,12 @@ def _missing_files(folder: Path) -> str:
     """Return the name of a file that an encoder's folder lacks, or ""."""
     if not (folder / "config.json").is_file():
         return "config.json"
-    weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
-    if weights is None:
+    weights = weight_files(folder)
+    if not weights:
         return f"weights ({' or '.join(WEIGHTS)})"
-    if weights.name.endswith(".index.json"):
-        try:
-            shards = sorted(set(json.loads(weights.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return f"readable {weights.name}"
-        lost = [shard for shard in shards if not (folder / shard).is_file()]
-        if lost:
-            return f"{lost[0]}, which {weights.name} names"
+    lost = [shard for shard in weights if not shard.is_file()]
+    if lost:
+        return f"{lost[0].name}, which {weights[0].name} names"
     if not any(_matching(folder, pattern) for pattern in _VOCABULARIES):
         return f"tokenizer file ({', '.join(_VOCABULARIES)})"
     return ""

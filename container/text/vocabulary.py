@@ -19,6 +19,8 @@ from contracts.errors import ContractError
 logger = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_IN_CONFIG = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+SPECIAL_IDS = {name: SPECIAL_TOKENS.index(token) for name, token in _IN_CONFIG.items()}  # as in config.json
 _PREFIX = "##"
 _LONGEST_WORD = 100  # WordPiece's limit: longer words are [UNK]
 _ALPHABET = 1000  # letters; more if they cover less than _COVERED of the text
@@ -85,11 +87,11 @@ def learn_vocabulary(
     tokenizer.decoder = decoders.WordPiece(prefix=_PREFIX)
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))
-    special = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "cls": "[CLS]", "sep": "[SEP]"}
+    assert all(vocabulary[token] == place for place, token in enumerate(SPECIAL_TOKENS))
     config = scratch_config(
         encoder_config,
         vocab_size=len(vocabulary),
-        special_ids={name: vocabulary[token] for name, token in special.items()},
+        special_ids=SPECIAL_IDS,
         max_sen_len=max_sen_len,
         setting=length_setting,
     )

@@ -41,6 +41,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a pipe": (os.mkfifo, "is a named pipe, not a file"),
     "a link to nothing": (lambda path: path.symlink_to("gone"), "is a link to gone, which does not exist"),
     "a list": (lambda path: path.write_text("[1]"), "contains a list, not an object"),
+    "a pointer": (lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"), "is a Git LFS pointer"),
+    "a page": (lambda path: path.write_text("\n<!doctype HTML>", "utf-8-sig"), "is a web page, not the file itself"),
     "empty": (Path.touch, "cannot be read: the file is empty"),
     "no JSON": (lambda path: path.write_text("{"), "cannot be read: it is not JSON in UTF-8: Expecting"),
     "nested": (lambda path: path.write_text("[" * 100_000), "cannot be read: it is not JSON in UTF-8: "),

@@ -9,11 +9,13 @@ from container.models.build import build_classifier
 from container.parallel import encoder_checks
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.encoder_checks import EncoderShape, check_against_model, check_encoders, warn_of_layer_settings
+from container.supervisor import train
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.paths import JobPaths
 from testing.encoder_families import PACKED_FAMILIES, PADDED_FAMILIES, hyperparameters, write_config
 from testing.jobs import (
+    NO_WEIGHTS,
     TINY_ENCODER,
     failure_line,
     run_train,
@@ -168,7 +170,7 @@ def refusal_of_encoder(root, settings, *, config=None):
         folder = paths.pretrained / "tiny"
         write_letters_tokenizer(folder)
         (folder / "config.json").write_text(json.dumps({**TINY_ENCODER, "vocab_size": 100, **config}))
-        (folder / "model.safetensors").write_bytes(b"not read")
+        (folder / "model.safetensors").write_bytes(NO_WEIGHTS)
         settings = {"tokenizer": "tiny", "encoder_config": {}, **settings}
     hp = hyperparameters(**settings)
     with pytest.raises(ContractError) as raised:
@@ -184,6 +186,7 @@ def test_an_encoder_is_searched_before_data_is_prepared(tmp_path):
     ("config", "cause"),
     [
         ({"model_type": "gpt2"}, "tokenizer: tiny: model_type 'gpt2' is not a text encoder with attention in both"),
+        ({"model_type": "t5"}, "tokenizer: tiny: model_type 't5' is not a text encoder with attention in both"),
         ({"model_type": "bert", "is_decoder": True}, "model_type 'bert' is not a text encoder with attention in both"),
         ({"model_type": "convbert"}, "encoders of the family convbert do not mask padding"),
         (
@@ -203,10 +206,30 @@ def test_a_random_encoder_that_no_classifier_can_use_is_refused_before_data_is_p
     assert "do not mask padding" in refusal_of_encoder(tmp_path, settings).cause
 
 
-def test_an_encoder_of_an_unknown_family_that_works_is_accepted(tmp_path):
-    settings = {"tokenizer": "from_scratch", "encoder_config": {**TINY_ENCODER, "model_type": "megatron-bert"}}
+@pytest.mark.parametrize("family", ["megatron-bert", "eurobert"])  # by default, eurobert pads with token 128,001
+def test_an_encoder_of_an_unknown_family_that_works_is_accepted(tmp_path, family):
+    settings = {"tokenizer": "from_scratch", "encoder_config": {**TINY_ENCODER, "model_type": family}}
     hp = hyperparameters(**settings)
     check_encoders(JobPaths(tmp_path), hp, ParallelDegrees.resolve(hp, 1))
+
+
+def test_weights_that_are_damaged_are_refused_before_data_is_prepared(tmp_path):
+    paths = write_job(tmp_path, overrides={"tokenizer": "tiny", "encoder_config": None})
+    folder = paths.pretrained / "tiny"
+    write_letters_tokenizer(folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", **TINY_ENCODER}))
+    (folder / "model.safetensors").write_bytes(NO_WEIGHTS[:-1])
+    assert failed(paths) == f"{folder}/model.safetensors: is cut: it has 9 bytes of at least 10"
+    (folder / "model.safetensors").write_bytes(NO_WEIGHTS)
+    (folder / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\n")
+    assert failed(paths) == f"{folder}/tokenizer.json: is a Git LFS pointer, not the file itself"
+    assert not paths.prepared.exists()
+
+
+def failed(paths):
+    """Run the job in this process (it fails before any worker starts) and return the first line of its failure."""
+    assert train(paths) == 1
+    return failure_line(paths)
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
@@ -259,7 +282,7 @@ def test_a_pretrained_encoder_that_cannot_be_split_ends_the_job_before_data_is_p
     folder = paths.pretrained / "tiny"
     write_letters_tokenizer(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": "bert", **TINY_ENCODER}))
-    (folder / "model.safetensors").write_bytes(b"not read")
+    (folder / "model.safetensors").write_bytes(NO_WEIGHTS)
     log = run_train(paths, expect=1)
     assert "tp_size: 4 ranks cannot split the 2 attention heads" in failure_line(paths)
     assert log.count("the files in") == 0

@@ -83,6 +83,7 @@ def test_a_flag_is_true_or_false(monkeypatch: pytest.MonkeyPatch) -> None:
         ("impute_dict.json", b'{"x": NaN}', "column 'x': nan is not a finite number"),
         ("impute_dict.pkl", pickle.dumps({"x": 1})[:-3], "is not a readable pickle"),
         ("impute_dict.pkl", b"not a pickle", "is not a readable pickle"),
+        ("impute_dict.pkl", b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer"),
     ],
 )
 def test_a_missing_or_corrupt_artifact_is_named(tmp_path: Path, name: str | None, content: bytes, message: str) -> None:

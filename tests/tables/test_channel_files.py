@@ -139,6 +139,9 @@ def test_a_missing_column_is_named_with_its_file_and_the_nearest(tmp_path: Path)
     [
         ("a.parquet", b"id,text\n1,2\n", "cannot be read as Parquet"),
         ("a.parquet", b"", "cannot be read as Parquet"),
+        ("a.parquet", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a Git LFS pointer"),
+        ("a.csv", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a Git LFS pointer"),
+        ("a.csv", b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "is a web page"),
         ("a.csv", b"PAR1\x15\x04\x15", "contains Parquet data, not text"),
         ("a.csv", b"", "the file is empty"),
         ("a.csv", gzip.compress(b"id\n1\n", mtime=0), "contains gzip data, not text"),

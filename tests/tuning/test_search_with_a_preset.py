@@ -17,7 +17,7 @@ from contracts.errors import ContractError
 from contracts.hyperparameter_files import choose_settings, read_settings
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
-from testing.jobs import TINY_ENCODER, TWO_TEXTS, write_job, write_letters_tokenizer
+from testing.jobs import NO_WEIGHTS, TINY_ENCODER, TWO_TEXTS, write_job, write_letters_tokenizer
 
 RATES = {"lr": {"low": 1e-3, "high": 3e-3}}
 
@@ -68,7 +68,7 @@ def searched(root, space, *, trials=2, **settings):
     paths = write_job(root, overrides={**changed, **settings})
     write_letters_tokenizer(paths.pretrained / "tiny")
     (paths.pretrained / "tiny" / "config.json").write_text(json.dumps({"model_type": "albert", **TINY_ENCODER}))
-    (paths.pretrained / "tiny" / "model.safetensors").write_bytes(b"not read")
+    (paths.pretrained / "tiny" / "model.safetensors").write_bytes(NO_WEIGHTS)
     given = read_settings(paths)
     hp = choose_settings(given).hp
     return search(paths, hp, given, num_gpus=0, stop=StopHandler())

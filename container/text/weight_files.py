@@ -1,0 +1,206 @@
+"""Check files of weights by their headers, before data is prepared: what they are, and whether they are complete.
+
+No torch is imported, and no object of a pickle is built.
+"""
+
+import json
+import pickle
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from contracts.errors import ContractError
+from contracts.input_files import check_file, check_stand_in, expected_content, read_object
+
+# In the order in which transformers looks for them.
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+_AGAIN = "Copy or download the file again."
+_LONGEST_HEADER = 100_000_000  # bytes, as in safetensors
+_MAGIC = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)  # the beginning of a file of torch.save before torch 1.6
+_ZIP = b"PK\x03\x04"
+_STATE_MODULES = ("torch", "collections", "builtins", "__builtin__", "_codecs")  # of the parts of a state dict
+_ITEM_BYTES = {
+    "DoubleStorage": 8, "LongStorage": 8, "FloatStorage": 4, "IntStorage": 4, "HalfStorage": 2, "BFloat16Storage": 2,
+    "ShortStorage": 2, "CharStorage": 1, "ByteStorage": 1, "BoolStorage": 1,
+}  # fmt: skip
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files from which transformers loads the weights in a folder: one, or an index and its shards."""
+    first = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if first is None:
+        return []
+    shards: list[Path] = []
+    if first.suffix == ".json":
+        with suppress(ContractError):  # check_weights raises it
+            shards = _shards(first)
+    return [first, *shards]
+
+
+def check_weights(folder: Path) -> None:
+    """Raise ContractError for the first file of the weights in `folder` that is damaged or no file of weights."""
+    for path in weight_files(folder):
+        if path.suffix == ".json":
+            _shards(path)
+        else:
+            check_weight_file(path)
+
+
+def check_weight_file(path: Path) -> None:
+    """Check a file of safetensors or torch.save.
+
+    Raises:
+        ContractError: it is missing, empty, cut, a Git LFS pointer, a web page or of another format; or it has no
+            tensors by name, but another object.
+    """
+    check_file(path)
+    check_stand_in(path)
+    size = path.stat().st_size
+    if not size:
+        raise ContractError(f"{path}: is empty", _AGAIN)
+    with path.open("rb") as file:
+        if path.suffix == ".safetensors":
+            _check_safetensors(path, file, size)
+        elif zipfile.is_zipfile(file):
+            _check_archive(path)
+        else:
+            file.seek(0)
+            _check_legacy(path, file, size)
+
+
+def _shards(index: Path) -> list[Path]:
+    """Return the files that an index names."""
+    content = read_object(index, _AGAIN)
+    with expected_content(index, _AGAIN):
+        return sorted({index.parent / name for name in content["weight_map"].values()})
+
+
+def _check_safetensors(path: Path, file: BinaryIO, size: int) -> None:
+    """Compare the size with the header: its length in 8 bytes, then JSON with the place of each tensor."""
+    start = file.read(8)
+    length = int.from_bytes(start, "little")
+    plausible = length <= _LONGEST_HEADER
+    header = file.read(length) if plausible else b""
+    if not plausible or header[:1] not in (b"", b"{"):
+        raise _of_another_format(path, start + header, "safetensors")
+    if len(start) + len(header) < 8 + length:
+        raise _cut(path, size, f"at least {8 + length}")
+    try:
+        tensors = json.loads(header)
+        ends = [tensor["data_offsets"][1] for name, tensor in tensors.items() if name != "__metadata__"]
+        needed = 8 + length + max(ends, default=0)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        raise _of_another_format(path, start + header, "safetensors") from None
+    if size < needed:
+        raise _cut(path, size, needed)
+    if size > needed:
+        raise ContractError(f"{path}: has {size} bytes, but its header describes {needed}", _AGAIN)
+
+
+def _check_archive(path: Path) -> None:
+    """Check the content of a zip archive, which torch.save writes; its directory is at its end, so it is not cut."""
+    with _readable(path), zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        entry = next((name for name in names if name.rpartition("/")[2] == "data.pkl"), None)
+        if entry is None:
+            raise _of_another_format(path, _ZIP, "torch.save")
+        if any(name.rpartition("/")[2] == "constants.pkl" for name in names):
+            raise _no_state_dict(path, "is a TorchScript program")
+        with archive.open(entry) as pickled:
+            content = _Reader(pickled, path).load()
+    _check_state(path, content)
+
+
+def _check_legacy(path: Path, file: BinaryIO, size: int) -> None:
+    """Check the format of torch before 1.6: five pickles, then the bytes of each storage after their number."""
+    start = file.read(len(_MAGIC))
+    if start.startswith(_ZIP):
+        raise ContractError(f"{path}: is cut: it has {size} bytes, and the directory at its end is missing", _AGAIN)
+    if start != _MAGIC:
+        raise _of_another_format(path, start, "torch.save")
+    with _readable(path):
+        for _ in ("version", "system"):
+            _Reader(file, path).load()
+        reader = _Reader(file, path)
+        content = reader.load()
+        keys = _Reader(file, path).load()
+        needed = file.tell() + sum(8 + reader.storages[key] for key in keys)
+    if size < needed:
+        raise _cut(path, size, needed)
+    _check_state(path, content)
+
+
+class _Inert:
+    """Stands for an object of a pickle, of which only the name of its class or function is known."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __setstate__(self, _: Any) -> None:
+        pass
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+
+class _Reader(pickle.Unpickler):
+    """Read a pickle of torch.save without importing or calling what it names.
+
+    Attributes:
+        storages: bytes of each storage, by its key.
+    """
+
+    def __init__(self, file: Any, path: Path) -> None:
+        super().__init__(file)
+        self._path = path
+        self.storages: dict[str, int] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] not in _STATE_MODULES:
+            raise _no_state_dict(self._path, f"contains an object of {module}.{name}")
+        return OrderedDict if name == "OrderedDict" else type(name, (_Inert,), {})
+
+    def persistent_load(self, pid: Any) -> Any:
+        if pid[0] == "storage":
+            _, kind, key, _, count = pid[:5]
+            self.storages[key] = count * _ITEM_BYTES.get(kind.__name__, 0)
+        return None if pid[0] == "storage" else pid[1]  # the class of a module, with its source
+
+
+def _check_state(path: Path, content: Any) -> None:
+    """Raise ContractError unless `content`, as `_Reader` returns it, has tensors by name."""
+    if not isinstance(content, dict):
+        raise _no_state_dict(path, f"contains a {type(content).__name__}")
+    if not any(type(value).__name__.startswith("_rebuild_") for value in content.values()):
+        keys = ", ".join(map(repr, list(content)[:3]))
+        raise _no_state_dict(path, f"contains no tensors by name, but a dict of {keys or 'nothing'}")
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raise ContractError where the block cannot read a pickle or an archive of torch.save."""
+    try:
+        yield
+    except ContractError:
+        raise
+    except Exception as error:  # a damaged pickle raises nearly anything
+        raise ContractError(f"{path}: is cut or damaged: {type(error).__name__}", _AGAIN) from None
+
+
+def _cut(path: Path, size: int, needed: int | str) -> ContractError:
+    return ContractError(f"{path}: is cut: it has {size} bytes of {needed}", _AGAIN)
+
+
+def _of_another_format(path: Path, start: bytes, wanted: str) -> ContractError:
+    return ContractError(f"{path}: is no file of {wanted}: it begins with {start[:20]!r}", _AGAIN)
+
+
+def _no_state_dict(path: Path, what: str) -> ContractError:
+    return ContractError(
+        f"{path}: {what}, so it is no state dict, which has tensors by name",
+        "Load it where it was written, and save it with model.save_pretrained(folder).",
+    )
