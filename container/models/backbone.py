@@ -81,17 +81,20 @@ def build_encoder(
             log_once(logger, logging.WARNING, message % (name, field.column, "its encoder has no pooler weights."))
     if files.weights_folder is not None:
         _reinitialize_last_layers(field, backbone, family)
-    if config.model_type not in FAMILIES:
-        _check_unknown_family(backbone, source=files.config_folder)
+    autocasts = config.model_type in FAMILIES or _check_unknown_family(backbone, source=files.config_folder)
     if not field.is_embeddings_trainable:
         for table in embedding_tables(backbone):
             table.requires_grad_(False)
     if not family.packed:
         message = f"Encoders of the family {config.model_type} run padded to the longest chunk of each batch."
         log_once(logger, logging.INFO, message)
+    if not autocasts:
+        message = f"Encoders of the family {config.model_type} compute in float32: they fail under autocast."
+        log_once(logger, logging.INFO, message)
     return TextEncoder(
         backbone,
         packed=family.packed,
+        autocasts=autocasts,
         first_position=first_position(backbone),
         pad_token_id=config.pad_token_id or 0,
         pooler=pooler,
@@ -296,10 +299,13 @@ def _check_tokenizer(folder: Path, config: PretrainedConfig) -> None:
         )
 
 
-def _check_unknown_family(backbone: PreTrainedModel, *, source: Path) -> None:
+def _check_unknown_family(backbone: PreTrainedModel, *, source: Path) -> bool:
     """Check that padding does not change a chunk's states, and freeze the parameters that do not affect the states.
 
     Data-parallel replicas would wait forever for the gradient of such a parameter.
+
+    Returns:
+        whether it also runs under autocast to half precision.
     """
     kind = backbone.config.model_type
     was_training = backbone.training
@@ -326,7 +332,14 @@ def _check_unknown_family(backbone: PreTrainedModel, *, source: Path) -> None:
             parameter.requires_grad_(False)
             logger.info("The encoder's %s does not affect its output and is not trained.", name)
     backbone.zero_grad(set_to_none=True)
+    try:
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            backbone(input_ids=tokens, attention_mask=mask)
+        autocasts = True
+    except RuntimeError:  # the float32 constant in DeBERTa's mask overflows
+        autocasts = False
     backbone.train(was_training)
+    return autocasts
 
 
 def _std(config: PretrainedConfig) -> float:

@@ -1,6 +1,7 @@
 """Encode text: a Hugging Face backbone over packed chunks, and a pooler that returns one vector per chunk."""
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,7 @@ class TextEncoder(nn.Module):
     Args:
         backbone: an encoder without its own pooler; built with ATTENTION if `packed`.
         packed: the family computes on packed chunks; otherwise every batch is padded to its longest chunk.
+        autocasts: the backbone runs under autocast; otherwise it computes in the dtype of its weights.
         first_position: position id of a chunk's first token in the family's position table.
         pad_token_id: token id of padding.
         pooler: returns a vector per chunk; None if only the states of tokens are needed.
@@ -64,6 +66,7 @@ class TextEncoder(nn.Module):
         backbone: PreTrainedModel,
         *,
         packed: bool,
+        autocasts: bool = True,
         first_position: int = 0,
         pad_token_id: int = 0,
         pooler: Pooler | MeanPooler | None = None,
@@ -71,6 +74,7 @@ class TextEncoder(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.packed = packed
+        self._autocasts = autocasts
         self.first_position = first_position
         self.pad_token_id = pad_token_id
         self.width: int = backbone.config.hidden_size
@@ -143,7 +147,8 @@ class TextEncoder(nn.Module):
         if self.packed:
             positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]  # [1, T]
             return self._states(input_ids, positions=positions, layout=DenseLayout(mask))
-        return self.backbone(input_ids=input_ids, attention_mask=mask).last_hidden_state
+        with nullcontext() if self._autocasts else torch.autocast(input_ids.device.type, enabled=False):
+            return self.backbone(input_ids=input_ids, attention_mask=mask).last_hidden_state
 
     def _states(self, input_ids: Tensor, *, positions: Tensor, layout: Layout) -> Tensor:
         """Run the backbone with the attention of `layout`; `positions` count from 0. [., ., d]"""

@@ -413,6 +413,25 @@ def test_a_family_whose_padding_reaches_the_text_is_refused(tmp_path: Path) -> N
         build_encoder(FIELD, write_config(tmp_path / "fnet", "bert", model_type="fnet"))
 
 
+@pytest.mark.parametrize(("family", "autocasts"), [("deberta", False), ("megatron-bert", True)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_an_encoder_that_fails_under_autocast_computes_in_float32(
+    tmp_path: Path, family: str, autocasts: bool, dtype: torch.dtype
+) -> None:
+    encoder = build_encoder(FIELD, write_config(tmp_path / family, "bert", model_type=family))
+    text = packed_text(CHUNKS)
+    exact = encoder.token_states(text)
+    with torch.autocast("cpu", dtype):
+        states = encoder.token_states(text)
+    states.float().sum().backward()
+    assert torch.equal(states, exact) == (not autocasts)
+
+
+def test_a_model_that_does_not_read_token_ids_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match="perceiver cannot be run on token ids"):
+        build_encoder(FIELD, write_config(tmp_path / "perceiver", "bert", model_type="perceiver", d_latents=32))
+
+
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
 def test_a_model_that_is_no_encoder_is_refused(tmp_path: Path, family: str) -> None:
     with pytest.raises(ContractError, match=f"'{family}' is not a text encoder"):
