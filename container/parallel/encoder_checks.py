@@ -16,7 +16,7 @@ from container.models.families import FAMILIES, encoder_family, layered_families
 from container.parallel.degrees import ParallelDegrees
 from container.start import start_command
 from container.text.encoder_config import check_positions, config_value, read_config, scratch_config, with_overrides
-from container.text.encoder_source import check_encoder_files, find_encoder
+from container.text.encoder_source import find_encoder
 from container.text.vocabulary import SPECIAL_IDS, vocabulary_limit
 from contracts.errors import ContractError
 from contracts.hyperparameters import TWO_STAGE_SCHEDULES, Hyperparameters
@@ -77,10 +77,6 @@ def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegree
         ContractError: see `check_against_model`; or an encoder was not found, one of its files is damaged, its
             configuration is invalid, it has no positions for a chunk, or a classifier cannot use it.
     """
-    for field in hp.text_fields:
-        folder = find_encoder(field.tokenizer, paths).folder
-        if folder is not None:
-            check_encoder_files(folder)
     encoders = _encoders(paths, hp)
     for field, encoder in zip(hp.text_fields, encoders, strict=True):
         check_positions(encoder.config, field.max_sen_len, setting=field.source("max_sen_len", hp.model_fields_set))

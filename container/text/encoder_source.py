@@ -52,7 +52,8 @@ def find_encoder(name: str, paths: JobPaths) -> EncoderSource:
     cache, the hub.
 
     Raises:
-        ContractError: the encoder is not found, or its folder is without config.json, weights or a vocabulary.
+        ContractError: the encoder is not found, its folder is without config.json, weights or a vocabulary, or one of
+            these files is damaged.
     """
     if name == FROM_SCRATCH:
         return EncoderSource(name, None)
@@ -64,6 +65,7 @@ def find_encoder(name: str, paths: JobPaths) -> EncoderSource:
                     f"tokenizer: {name!r} is the folder {folder}, which has no {missing}",
                     "Copy all files of the encoder there: config.json, tokenizer files and weights.",
                 )
+            _check_files(folder)
             return EncoderSource(name, folder)
     archives = [path.name for path in paths.pretrained.glob("*") if path.name.lower().endswith(_ARCHIVES)]
     if archives:
@@ -75,17 +77,8 @@ def find_encoder(name: str, paths: JobPaths) -> EncoderSource:
     folder, reason = _from_hub(name)
     if folder is None:
         raise _not_found(name, paths.pretrained, reason)
+    _check_files(folder)
     return EncoderSource(name, folder)
-
-
-def check_encoder_files(folder: Path) -> None:
-    """Raise ContractError for a file of an encoder that is damaged, or a pointer or a page in its place."""
-    tokenizer = folder / "tokenizer.json"
-    patterns = (tokenizer.name,) if tokenizer.is_file() else _TOKENIZER_FILES
-    for pattern in ("config.json", *patterns):
-        for path in _matching(folder, pattern):
-            check_stand_in(path)
-    check_weights(folder)
 
 
 def encoder_files(folder: Path) -> list[Path]:
@@ -141,6 +134,16 @@ def _encoders_in(pretrained: Path) -> list[str]:
     """Return the names of the encoders in the pretrained channel, as name or organisation/name."""
     configs = [*_matching(pretrained, "*/config.json"), *_matching(pretrained, "*/*/config.json")]
     return sorted(str(path.parent.relative_to(pretrained)) for path in configs if not _missing_files(path.parent))
+
+
+def _check_files(folder: Path) -> None:
+    """Raise ContractError for a file of an encoder that is damaged, or a pointer or a page in its place."""
+    tokenizer = folder / "tokenizer.json"
+    patterns = (tokenizer.name,) if tokenizer.is_file() else _TOKENIZER_FILES
+    for pattern in ("config.json", *patterns):
+        for path in _matching(folder, pattern):
+            check_stand_in(path)
+    check_weights(folder)
 
 
 def _missing_files(folder: Path) -> str:

@@ -20,6 +20,7 @@ from container.text.vocabulary import learn_vocabulary
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
 from testing.foreign_files import add_foreign_files
+from testing.jobs import NO_WEIGHTS
 
 TEXTS = [f"The dress number {n} fits well, and I LOVE its café-style sleeves {n % 7}!" for n in range(300)]
 PROJECT = Path(__file__).parents[2]
@@ -40,7 +41,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_encoder(folder: Path, learned: Path, *, weights: bool = True) -> Path:
     shutil.copytree(learned, folder)
     if weights:
-        (folder / "model.safetensors").write_bytes(b"weights")
+        (folder / "model.safetensors").write_bytes(NO_WEIGHTS)
     return folder
 
 

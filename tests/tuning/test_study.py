@@ -11,7 +11,7 @@ from container.tuning.study import TuningStudy
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from testing.foreign_files import add_foreign_files
-from testing.jobs import write_job
+from testing.jobs import NO_WEIGHTS, write_job
 
 ODD_NAMES = ["a?b", "a%20b", "a#b", "[x]", "a'b\"c", "a b", "é", "{x}", "$HOME", "a\\b", "*", "a:b", "a;b&c"]
 SPACE = {
@@ -80,8 +80,9 @@ def test_the_search_is_in_its_folder_whatever_the_name_of_the_folder(tmp_path, n
 def test_another_encoder_under_the_same_name_is_another_search(tmp_path):
     encoder = tmp_path / "encoder"
     encoder.mkdir()
-    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+    for name in ("config.json", "tokenizer.json"):
         (encoder / name).write_text("{}")
+    (encoder / "model.safetensors").write_bytes(NO_WEIGHTS)
     given = {"model_class": "multimodal_bert", "tokenizer": str(encoder)}
     tuning = {"metric": "val/auroc", "space": {"lr": SPACE["lr"]}}
     paths = write_job(tmp_path / "job", overrides={**given, "tuning": tuning})
@@ -90,10 +91,13 @@ def test_another_encoder_under_the_same_name_is_another_search(tmp_path):
     TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
     add_foreign_files(tmp_path)
     TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
-    (encoder / "model.safetensors").write_text("{ }")
+    (encoder / "model.safetensors").write_bytes(NO_WEIGHTS.replace(b"\x02", b"\x03").replace(b"}", b" }"))
     with pytest.raises(ContractError) as refused:
         TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
     assert refused.value.cause.startswith(f"the encoder {encoder}: the search")
+    (encoder / "model.safetensors").write_bytes(NO_WEIGHTS[:-1])
+    with pytest.raises(ContractError, match=r"model\.safetensors: is cut"):
+        TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
 
 
 def test_losses_that_depend_on_the_class_weights_decide_nothing(tmp_path):
