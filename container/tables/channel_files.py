@@ -6,7 +6,7 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -114,7 +114,6 @@ def column_names(path: Path) -> list[str]:
     Raises:
         ContractError: the file is empty or not of its name's format, or a column name occurs twice.
     """
-    check_stand_in(path)
     names = _parquet_file(path).schema_arrow.names if format_of(path) == "parquet" else text_header(path)
     check_names(names, path)
     return names
@@ -297,6 +296,8 @@ def _parquet_file(path: Path) -> pq.ParquetFile:
         _ = file.schema_arrow.names  # which may not be UTF-8
         return file
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        with suppress(OSError):
+            check_stand_in(path)
         raise ContractError(
             f"{path}: cannot be read as Parquet: {first_line(error)}",
             "Write it again, or give the file name the suffix of its format.",
@@ -325,6 +326,7 @@ def text_header(path: Path) -> list[str]:
         ContractError: the file is empty, cannot be read, or is not text.
     """
     try:
+        check_stand_in(path)
         with _open_stream(path) as stream:
             return csv_header(stream, _csv_text(path, has_header=True))
     except OSError as error:
