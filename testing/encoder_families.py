@@ -4,9 +4,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from container.data.batch import PackedBatch, PackedText
 from container.preprocessing.numeric_transform import NumericTransformParameters
@@ -168,3 +169,27 @@ def record(batch: PackedBatch, index: int) -> PackedBatch:
         )
     at = slice(index, index + 1)
     return PackedBatch(tuple(texts), batch.tabular[at], batch.labels[at], batch.rows[at], batch.weights[at])
+
+
+class HiddenCasts(TorchDispatchMode):
+    """Counts casts of hidden states [1, N, width] from float32 to bfloat16 in a block with autocast on the CPU."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.count = 0
+        self._width = width
+        self._autocast = torch.autocast("cpu", torch.bfloat16)
+
+    def __enter__(self) -> Self:
+        self._autocast.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._autocast.__exit__(*error)
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = operation(*args, **kwargs or {})
+        if operation is torch.ops.aten._to_copy.default and args[0].ndim == 3 and args[0].shape[-1] == self._width:
+            self.count += (args[0].dtype, result.dtype) == (torch.float32, torch.bfloat16)
+        return result

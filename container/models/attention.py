@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.amp import is_autocast_available
 from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, PretrainedConfig
 from transformers.masking_utils import AttentionMaskInterface
@@ -87,9 +88,9 @@ class PackedLayout:
             assert window is None, "kernels count a window from the last query"
             boundaries, longest = torch.arange(len(boundaries), dtype=boundaries.dtype, device=boundaries.device), 1
         context = varlen_attention(
-            query[0].transpose(0, 1),  # [N, heads, head_dim]
-            key[0].transpose(0, 1),
-            value[0].transpose(0, 1),
+            query.squeeze(0).transpose(0, 1),  # [N, heads, head_dim]; the backward of [0] would fill and copy
+            key.squeeze(0).transpose(0, 1),
+            value.squeeze(0).transpose(0, 1),
             (boundaries, self.cu_seqlens),
             longest=(longest, self.longest),
             flash=self.flash,
@@ -190,6 +191,29 @@ def _query_first_tokens(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     (hidden, *others), layout = args, kwargs["layout"]
     return (layout.first_tokens(hidden), *others), {**kwargs, "encoder_hidden_states": hidden}
+
+
+def change_hidden_inputs(module: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
+    """Apply `change` to the hidden states that `module` reads, once for all its matrices.
+
+    These are its first input and, if its keys and values are not those of its queries, `encoder_hidden_states`.
+    """
+
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        others = kwargs.get("encoder_hidden_states")
+        if others is not None:
+            kwargs = {**kwargs, "encoder_hidden_states": change(others)}
+        return (change(args[0]), *args[1:]), kwargs
+
+    module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def as_autocast_would(hidden: Tensor) -> Tensor:
+    """Cast `hidden` for a matrix product. Autocast itself casts, and stores, the input of each product again."""
+    kind = hidden.device.type
+    if hidden.dtype == torch.float32 and is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return hidden.to(torch.get_autocast_dtype(kind))
+    return hidden
 
 
 def varlen_attention(

@@ -45,6 +45,7 @@ class Classifier(nn.Module):
         self.fusion = fusion
         self.text_indices: tuple[int, ...] = tuple(range(len(branches)))
         self.exchange: Callable[[list[Tensor], PackedBatch], list[Tensor]] = _identity
+        self._fuses_tokens = fusion.text_features == "tokens"
         self._packed = tuple(branch.encoder.packed for branch in branches.values())
 
     def forward(self, batch: PackedBatch) -> Tensor:
@@ -63,9 +64,8 @@ class Classifier(nn.Module):
         """Return logits [B, K] from the features of `branches`, [B, H] or [N, H] each, and the table of `batch`."""
         texts = self.exchange(features, batch)
         table = None if self.tabular is None else self.tabular(batch.tabular)
-        tokens = [PackedTokens.of(text) for text in batch.texts]
-        per_token = self.fusion.text_features == "tokens"
-        texts, table = self.modality_dropout(texts, table, tokens if per_token else None)
+        tokens = [PackedTokens.of(text) for text in batch.texts] if self._fuses_tokens else []
+        texts, table = self.modality_dropout(texts, table, tokens)
         return self.fusion(texts, table, tokens)
 
     def forward_dense(self, texts: Sequence[tuple[Tensor, Tensor]], tabular: Tensor | None) -> Tensor:
@@ -83,7 +83,7 @@ class Classifier(nn.Module):
             branch.forward_dense(input_ids, mask)
             for branch, (input_ids, mask) in zip(self.branches.values(), texts, strict=True)
         ]
-        tokens = [DenseTokens(mask.flatten(1)) for _, mask in texts]
+        tokens = [DenseTokens(mask.flatten(1)) for _, mask in texts] if self._fuses_tokens else []
         return self.fusion(features, None if self.tabular is None else self.tabular(tabular), tokens)
 
     def computed_tokens(self, batch: PackedBatch) -> int:

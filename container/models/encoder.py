@@ -9,9 +9,16 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from container.data.batch import PackedText
-from container.models.attention import DenseLayout, Layout, PackedLayout, compute_first_tokens_only
+from container.models.attention import (
+    DenseLayout,
+    Layout,
+    PackedLayout,
+    as_autocast_would,
+    change_hidden_inputs,
+    compute_first_tokens_only,
+)
 from container.models.backbone_parts import encoder_layers
-from container.models.families import encoder_family
+from container.models.families import Split, encoder_family
 from container.models.word_encoders import WordEncoder
 
 
@@ -81,6 +88,10 @@ class TextEncoder(nn.Module):
         self.pooler = pooler
         family = encoder_family(self.kind)
         layers = self.layers
+        for layer in layers or ():
+            for name, split in family.tensor_plan.items():
+                if split is Split.INPUT:
+                    change_hidden_inputs(layer.get_submodule(name), as_autocast_would)
         self._every_token_again: Callable[[], None] | None = None
         if isinstance(pooler, Pooler) and packed and layers and family.attention:
             attention = layers[-1].get_submodule(family.attention)
@@ -133,7 +144,8 @@ class TextEncoder(nn.Module):
         A pooler that needs the first tokens only gets them from the last layer: [S, d].
         """
         if self.packed:
-            return self._states(text.tokens[None], positions=text.positions[None], layout=PackedLayout.of(text))[0]
+            states = self._states(text.tokens[None], positions=text.positions[None], layout=PackedLayout.of(text))
+            return states.squeeze(0)
         input_ids = pad_sequence(
             list(text.tokens.split(text.lengths)), batch_first=True, padding_value=self.pad_token_id
         )  # [S, T]

@@ -40,7 +40,7 @@ class FusionHead(nn.Module):
         Args:
             texts: one [B, text_width] per text, or [.., text_width] in the layout of `tokens`.
             table: [B, table_width], or [B, n, table_width] of fields; None without a table.
-            tokens: layout of the tokens of each text's records.
+            tokens: layout of the tokens of each text's records; empty if `text_features` is not "tokens".
 
         Returns:
             [B, K]

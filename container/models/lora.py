@@ -22,6 +22,7 @@ def add_lora(model: Classifier, hp: Hyperparameters) -> None:
     if hp.lora_rank == 0:
         return
     from peft import LoraConfig, inject_adapter_in_model  # takes seconds, only for jobs with LoRA
+    from peft.tuners.lora import LoraLayer
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(hp.seed)
@@ -37,6 +38,9 @@ def add_lora(model: Classifier, hp: Hyperparameters) -> None:
             # lora_alpha may be any number; peft declares an int.
             config = LoraConfig(r=hp.lora_rank, lora_alpha=hp.lora_alpha, target_modules=targets)  # pyright: ignore[reportArgumentType]
             inject_adapter_in_model(config, backbone)
+            for layer in backbone.modules():
+                if isinstance(layer, LoraLayer):
+                    layer.cast_input_dtype_enabled = False  # to float32, which autocast would cast back
 
 
 def merge_lora(model: nn.Module) -> None:

@@ -20,24 +20,24 @@ class ModalityDropout(nn.Module):
         self.p = p
 
     def forward(
-        self, texts: Sequence[Tensor], table: Tensor | None, tokens: Sequence[RecordTokens] | None = None
+        self, texts: Sequence[Tensor], table: Tensor | None, tokens: Sequence[RecordTokens] = ()
     ) -> tuple[list[Tensor], Tensor | None]:
         """Return the same features, with 0 for those that are left out.
 
         Args:
-            texts: [B, H] each, or [.., H] in the layout of `tokens`.
+            texts: [B, H] each, or [.., H] in the layout of `tokens`, if there are any.
             table: [B, H], or [B, n, H] of fields.
         """
         texts = list(texts)
         if not self.training or self.p == 0:
             return texts, table
-        num_records = len(texts[0]) if tokens is None else tokens[0].num_records
+        num_records = tokens[0].num_records if tokens else len(texts[0])
         num_modalities = len(texts) + (table is not None)
         draws = torch.rand(num_records, num_modalities, device=texts[0].device)  # [B, M]
         kept = ((draws >= self.p) | (draws == draws.amax(1, keepdim=True))).to(texts[0].dtype)  # [B, M]
         for i in range(len(texts)):
             factor = kept[:, i, None]  # [B, 1]
-            texts[i] = texts[i] * (factor if tokens is None else tokens[i].spread(factor))
+            texts[i] = texts[i] * (tokens[i].spread(factor) if tokens else factor)
         return texts, None if table is None else table * kept[:, -1].view(-1, *[1] * (table.ndim - 1))
 
     def extra_repr(self) -> str:

@@ -87,7 +87,7 @@ class PackedTokens:
         contexts = []
         for record in zip(q.split(self.lengths), k.split(keys.lengths), v.split(keys.lengths), strict=True):
             q, k, v = (tensor.transpose(0, 1)[None] for tensor in record)  # [1, heads, n, H / heads]
-            contexts.append(F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1))
+            contexts.append(F.scaled_dot_product_attention(q, k, v).squeeze(0).transpose(0, 1))
         return torch.cat(contexts).flatten(1)
 
     def mean(self, tokens: Tensor) -> Tensor:

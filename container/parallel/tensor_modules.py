@@ -7,13 +7,13 @@ computes the placement of every operation again, and packed microbatches rarely 
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
+from container.models.attention import change_hidden_inputs
 from container.parallel.execution import local_part
 
 
@@ -42,18 +42,8 @@ def shared(parameter: Tensor, mesh: DeviceMesh) -> Tensor:
 
 
 def prepare_input(module: nn.Module, mesh: DeviceMesh, *, outside: Placement) -> None:
-    """Gather the inputs of `module`, hidden states with placement `outside`, once for all its matrices.
-
-    These are its first input and, if its keys and values are not those of its queries, `encoder_hidden_states`.
-    """
-
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        others = kwargs.get("encoder_hidden_states")
-        if others is not None:
-            kwargs = {**kwargs, "encoder_hidden_states": enter(others, mesh, outside)}
-        return (enter(args[0], mesh, outside), *args[1:]), kwargs
-
-    module.register_forward_pre_hook(hook, with_kwargs=True)
+    """Gather the hidden states that `module` reads, with placement `outside`, once for all its matrices."""
+    change_hidden_inputs(module, partial(enter, mesh=mesh, outside=outside))
 
 
 def split_column_wise(

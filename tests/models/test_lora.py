@@ -12,7 +12,7 @@ from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.parallel_consistency import check_parallelism
 from contracts.unused_settings import unused_settings
-from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+from testing.encoder_families import HiddenCasts, hyperparameters, packed_batch, standard_transform, write_config
 from testing.jobs import CONFIGURATION, run_train, table, write_job
 from tests.contracts.test_every_hyperparameter import pretrained_tiny
 from tests.models.pretrained_parity import PretrainedParity
@@ -68,6 +68,16 @@ def test_at_first_nothing_changes_and_every_process_draws_the_same(tmp_path):
     torch.testing.assert_close(model(batch), plain(batch))
     for name, value in model.state_dict().items():
         assert torch.equal(value, again.state_dict()[name]), name
+
+
+def test_under_autocast_adapters_of_attention_add_no_casts_of_the_hidden_states(tmp_path):
+    counts = []
+    for model in build(tmp_path, lora_rank=4):
+        with HiddenCasts(model.branches["text"].encoder.width) as casts:
+            model(packed_batch([[5], [9, 3]]))
+        counts.append(casts.count)
+    assert counts[0] > 0
+    assert counts[1] == counts[0]
 
 
 def test_merged_weights_have_plain_names_and_give_the_same_logits(tmp_path):

@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 from container.models import word_encoders
 from container.models.build import build_classifier, load_classifier
 from container.models.classifier import Classifier
+from container.models.record_tokens import PackedTokens
 from container.models.tabular import NumericTransform, TabularBranch
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_transform import NumericTransformParameters
@@ -68,6 +69,18 @@ def pretrained(folder: Path, family: str = "bert", *, dtype: torch.dtype = torch
 def encoder_state(files: Files, **values: Any) -> dict[str, Tensor]:
     model = build_classifier(hyperparameters(**values), [files], tabular_dim=0, numeric_transform=standard_transform(0))
     return model.branches["text"].encoder.state_dict()
+
+
+@pytest.mark.parametrize(("name", "fuses_tokens"), [("bert", False), ("trimodal_cross_attn", True)])
+def test_only_a_head_that_reads_tokens_costs_their_layout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fuses_tokens: bool
+) -> None:
+    model, made = build(tmp_path, model_class=name), []
+    of = PackedTokens.of
+    monkeypatch.setattr(PackedTokens, "of", lambda text: made.append(text) or of(text))
+    batch = batch_for(model)
+    model(batch)
+    assert made == (list(batch.texts) if fuses_tokens else [])
 
 
 @pytest.mark.parametrize(("name", "num_classes", "tabular_dim"), CASES)

@@ -24,6 +24,7 @@ from testing.encoder_families import (
     MAX_LENGTH,
     PACKED_FAMILIES,
     PADDED_FAMILIES,
+    HiddenCasts,
     hyperparameters,
     packed_text,
     write_config,
@@ -179,6 +180,16 @@ def test_float32_is_close_to_the_padded_forward(tmp_path: Path) -> None:
     torch.testing.assert_close(encoder.token_states(text), expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("family", ["bert", "distilbert", "nomic_bert"])
+def test_autocast_casts_the_input_of_attention_once_and_that_of_the_feed_forward_once(
+    tmp_path: Path, family: str
+) -> None:
+    encoder = build(tmp_path, family, pooling=None).float()
+    with HiddenCasts(encoder.width) as casts:
+        encoder.token_states(packed_text(CHUNKS))
+    assert casts.count == 2 * encoder.backbone.config.num_hidden_layers
+
+
 def attend_in_groups(query: Tensor, key: Tensor, value: Tensor, *others: Any, scale: float | None) -> tuple[Tensor]:
     """Compute what torch's memory-efficient kernel computes. [1, N, heads, head_dim] -> [1, N, heads, head_dim]"""
     bias, of_queries, of_keys, longest_query, longest_key, dropout, mask_type, _ = others
@@ -223,6 +234,13 @@ def test_a_kernel_attends_from_first_tokens_as_the_loop_over_chunks_does(monkeyp
     by_chunk = layout.attend(query, key, value, scale=None, window=None)
     monkeypatch.setattr(attention, "varlen_attention", kernel)
     torch.testing.assert_close(layout.attend(query, key, value, scale=None, window=None), by_chunk)
+
+
+def test_the_backward_of_a_packed_encoder_fills_no_tensor_with_the_gradient_of_a_part(tmp_path: Path) -> None:
+    encoder = build(tmp_path, "bert", pooling=None).float().to("meta")
+    with Kernels("select") as kernels:
+        encoder.token_states(packed_text(CHUNKS).to("meta")).sum().backward()
+    assert "aten.select_backward" not in kernels.names
 
 
 def assert_bounds_of_the_backward(kernels: Kernels) -> None:
