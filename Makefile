@@ -41,7 +41,7 @@ test-fast: setup ## run the tests that take seconds
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not docker'
 
 test-gpu: setup  ## run the tests that need a GPU, on this machine's GPUs; other tests see none
-	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python -m pytest -m gpu $$(grep -rl --include='test_*.py' 'mark\.gpu' tests)
 
 gpu-check: setup ## show in 9 minutes what only a GPU can show (OUT=build/gpu GPU_CHECK="--minutes 9 --steps A,B --gpus N")
 	$(BIN)/python -m benchmarks.gpu_check --out $(or $(OUT),build/gpu) $(GPU_CHECK)

@@ -4,7 +4,7 @@
 
 testing/parity.py defines the runs and the relative difference. The exit code is 1 if a row differs or fails. On a
 machine with GPUs, each process has one, and rows with more processes than GPUs are left out. An empty
-CUDA_VISIBLE_DEVICES hides the GPUs.
+CUDA_VISIBLE_DEVICES hides the GPUs; TEXT_TABLE_SHARE_GPU=1 puts all processes on the first (docs/testing.md).
 
 Rarely, a process crashes inside torch or gloo. Such a row runs once more, and the output shows the crash.
 """
@@ -18,9 +18,10 @@ from pathlib import Path
 import torch
 
 from benchmarks.printing import print_machine, print_table
+from container.parallel.mesh import shares_gpu
 from contracts.errors import ContractError
 from testing.dropout_parity import DropoutCheck
-from testing.parity import ONE_PROCESS, STEPS, TOLERANCE, ParityCheck, ParityJobs, Strategy
+from testing.parity import ONE_PROCESS, STEPS, ParityCheck, ParityJobs, Strategy, tolerance
 from testing.parity_strategies import STRATEGIES, ready_configurations
 from testing.rank_pool import RankFailed, RankPool
 
@@ -35,7 +36,7 @@ DROPOUT_UP_TO = 4  # processes; more only take more time
 def main() -> int:
     arguments = _arguments()
     strategies = [*STRATEGIES, *ready_configurations()]
-    gpus = torch.cuda.device_count()
+    gpus = 0 if shares_gpu() else torch.cuda.device_count()
     named = [row for row in strategies if _is_chosen(row.name, arguments)]
     chosen = [row for row in named if not gpus or row.world_size <= gpus]
     started = time.perf_counter()
@@ -58,7 +59,7 @@ def main() -> int:
             rows.append(cells)
             notes += [f"{strategy.name}: {note}"] * bool(note)
     print_table(
-        f"Largest relative difference to one process over {STEPS} steps; at most {TOLERANCE:g} is ok", COLUMNS, rows
+        f"Largest relative difference to one process over {STEPS} steps; at most {tolerance():g} is ok", COLUMNS, rows
     )
     if len(chosen) < len(named):
         print(f"more processes than the {gpus} GPUs: {'; '.join(row.name for row in named if row not in chosen)}\n")
@@ -82,7 +83,7 @@ def _row(
         parity = check.compare(strategy)
         for largest in (parity.losses, parity.gradients, parity.weights, parity.predictions):
             cells.append(f"{largest.value:.1e}")
-            problems += [f"{largest.value:.3g} in {largest.where}"] * (largest.value > TOLERANCE)
+            problems += [f"{largest.value:.3g} in {largest.where}"] * (largest.value > tolerance())
         if dropout is not None and strategy.alone() == ONE_PROCESS and strategy.world_size <= DROPOUT_UP_TO:
             with_dropout = dropout.compare(strategy)
             cells += [f"{with_dropout.z:+.1f}", f"{with_dropout.copies.value:.1e}"]

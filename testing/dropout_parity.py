@@ -17,12 +17,12 @@ from testing.parity import (
     ADAMW,
     DROPOUT_ON,
     ONE_PROCESS,
-    TOLERANCE,
     Difference,
     ParityJobs,
     Strategy,
     Trained,
     disagreement,
+    tolerance,
 )
 
 SEEDS = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -44,7 +44,7 @@ class DropoutParity:
 
     @property
     def holds(self) -> bool:
-        return abs(self.z) <= LIMIT and self.copies.value <= TOLERANCE
+        return abs(self.z) <= LIMIT and self.copies.value <= tolerance()
 
 
 @dataclass(frozen=True)

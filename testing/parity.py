@@ -41,6 +41,7 @@ from testing.jobs import CONFIGURATION, TINY_ENCODER, TWO_TEXTS, write_job
 from testing.rank_pool import RankPool
 
 TOLERANCE = 1e-5
+GPU_TOLERANCE = 1e-4  # GPUs add the gradients of an embedding, and parts of a product, in any order
 GLOBAL_BATCH = 16
 # 69 = 4 x 16 + 5: in an epoch's last batch some ranks have no record, and the others have different numbers of them.
 SPLIT_ROWS = (69, 21, 27)
@@ -286,7 +287,7 @@ class Parity:
 
     @property
     def holds(self) -> bool:
-        return self.largest.value <= TOLERANCE
+        return self.largest.value <= tolerance()
 
 
 class ParityCheck:
@@ -335,6 +336,11 @@ class ParityCheck:
 
     def _run(self, strategy: Strategy) -> list[Trained]:
         return self._jobs.train(strategy, {**DROPOUT_OFF, **ADAMW}, {**DROPOUT_OFF, **SGD})
+
+
+def tolerance() -> float:
+    """Return the largest difference that is ok on this machine's devices; tests hide its GPUs from themselves."""
+    return GPU_TOLERANCE if torch.cuda.is_available() else TOLERANCE
 
 
 def disagreement(trained: Trained) -> Difference:

@@ -1,5 +1,6 @@
 """Create the process group and the device mesh of a job, with this rank's coordinates."""
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,6 +14,11 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from container.hosts.gpus import VISIBLE, count_gpus
 from container.parallel.degrees import DATA_AXES, MODEL_AXES, ParallelDegrees
 from contracts.errors import ContractError, first_line
+
+# Environment variable for tests: "1" = all ranks of a host share its first GPU (docs/testing.md).
+SHARE_GPU = "TEXT_TABLE_SHARE_GPU"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -109,17 +115,49 @@ def choose_device() -> str:
     if not torch.cuda.is_available():
         _check_no_gpu()
         return "gloo"
+    if shares_gpu():
+        torch.cuda.set_device(0)
+        _without_refused_segments()
+        return "cpu:gloo,cuda:gloo"
     local_rank, devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    found, source = _counted_gpus()
     if local_rank >= devices:
-        found, source = _counted_gpus()
         raise ContractError(
             f"nproc_per_node: process {local_rank + 1} of {os.environ['LOCAL_WORLD_SIZE']} on this host "
             f"has no GPU: PyTorch finds {devices}. By default, there is a process for each GPU in {source}: {found}",
             f"Set nproc_per_node to at most {devices}, or {VISIBLE} to the GPUs that PyTorch can use.",
         )
+    if found < devices and local_rank == 0:
+        logger.warning(
+            "nproc_per_node: by default, there is a process for each GPU in %s: %d, but PyTorch finds %d GPUs. "
+            "To use all of them, set nproc_per_node to %d.", source, found, devices, devices,
+        )  # fmt: skip
     torch.cuda.set_device(local_rank)
+    _without_refused_segments()
     # Both backends: gloo sums CPU tensors, such as counts, without waiting for the device's queue.
     return "cpu:gloo,cuda:nccl"
+
+
+def shares_gpu() -> bool:
+    """Return whether all ranks of a host share its first GPU, for tests of several ranks on one GPU.
+
+    NCCL refuses such ranks, so gloo moves the tensors through the host. It does not show NCCL's order of operations nor
+    its streams. gloo has operations on CUDA tensors for ddp; reduce_scatter, which fsdp needs, is unproven there.
+    """
+    return os.environ.get(SHARE_GPU) == "1"
+
+
+def _without_refused_segments() -> None:
+    """Turn expandable segments off where this machine refuses them, as a sandbox such as gVisor may."""
+    try:
+        torch.empty(1, device="cuda")
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        # torch names no public function for it.
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
+        torch.empty(1, device="cuda")  # raises what has another cause
+        logger.info("expandable segments of GPU memory are off: this machine refuses them: %s", first_line(error))
 
 
 def _check_no_gpu() -> None:

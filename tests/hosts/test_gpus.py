@@ -57,6 +57,68 @@ def test_more_processes_than_gpus_that_pytorch_finds_are_an_error_with_both_numb
     assert "at most 2" in error.value.fix
 
 
+class Gpus:
+    """GPUs as PyTorch finds them; records the one that a process chooses and the allocator's settings."""
+
+    def __init__(self, monkeypatch, number: int, *, errors: tuple[Exception, ...] = ()) -> None:
+        self.chosen: list[int] = []
+        self.settings: list[str] = []
+        answers = iter([*errors, None])
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: number)
+        monkeypatch.setattr(torch.cuda, "set_device", self.chosen.append)
+        monkeypatch.setattr(torch, "empty", lambda *_, **__: self._allocate(next(answers)))
+        monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", self.settings.append)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(number))))
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+
+    @staticmethod
+    def _allocate(error: Exception | None) -> None:
+        if error is not None:
+            raise error
+
+
+def test_each_process_has_the_gpu_of_its_local_rank_and_nccl(monkeypatch):
+    gpus = Gpus(monkeypatch, 2)
+    assert mesh.choose_device() == "cpu:gloo,cuda:nccl"
+    assert gpus.chosen == [1]
+
+
+def test_in_a_test_all_processes_of_a_host_can_share_its_first_gpu_over_gloo(monkeypatch):
+    gpus = Gpus(monkeypatch, 1)
+    monkeypatch.setenv("TEXT_TABLE_SHARE_GPU", "1")
+    assert mesh.choose_device() == "cpu:gloo,cuda:gloo"
+    assert gpus.chosen == [0]
+
+
+def test_gpus_that_pytorch_finds_and_the_default_number_of_processes_leaves_out_are_named(monkeypatch, caplog):
+    Gpus(monkeypatch, 4)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setattr(mesh, "count_gpus", lambda: 0)
+    mesh.choose_device()
+    (message,) = caplog.messages
+    assert "/dev/nvidia*: 0, but PyTorch finds 4 GPUs. To use all of them, set nproc_per_node to 4." in message
+
+
+def test_expandable_segments_that_a_sandbox_refuses_are_turned_off_with_one_line(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    gpus = Gpus(monkeypatch, 2, errors=(RuntimeError("CUDA driver error: operation not supported"),))
+    mesh.choose_device()
+    assert gpus.settings == ["expandable_segments:False"]
+    (message,) = caplog.messages
+    assert "expandable segments of GPU memory are off" in message
+    assert "operation not supported" in message
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("full"), RuntimeError("broken GPU")])
+def test_a_gpu_without_memory_or_with_another_error_fails_with_it(monkeypatch, error):
+    Gpus(monkeypatch, 2, errors=(error, error))
+    with pytest.raises(type(error), match=str(error)):
+        mesh.choose_device()
+
+
 @pytest.fixture
 def bound(monkeypatch, tmp_path):
     """The cores that a process with cores 0 to 7 and a GPU at 0000:9a:00.0 binds itself to; None if it does not."""
