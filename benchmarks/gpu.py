@@ -1,11 +1,11 @@
-"""Measure training on GPUs: tokens/s, utilisation and peak memory of BERT-base and BERT-large with random weights.
+"""Measure training on GPUs: tokens/s, utilisation and peak memory of BERT encoders with random weights.
 
-    python -m benchmarks.gpu [--gpus N] [--steps 20] [--peak TFLOPS] [--profile]
+    python -m benchmarks.gpu [--shapes bert-base ...] [--modes packed-eager ...] [--gpus N] [--steps 20] [--profile]
 
-bf16, one chat per record, lognormal lengths. The modes are packed and eager, packed and compiled, and padded to the
-longest chat (512 tokens in a batch of this size); on one GPU, or with ddp and fsdp on several. Each step consists of
-forward, backward, clipping and AdamW. Before the measurement the benchmark checks that all modes compute the same loss
-and gradient norm; if not, it ends with exit code 1.
+bf16, one chat per record, lognormal lengths. Padded modes use transformers' own attention. All run on one GPU, or with
+ddp and fsdp on several. Each step consists of forward, backward, clipping and AdamW. Before the measurement the
+benchmark checks that all modes compute the same loss and gradient norm; if not, it ends with exit code 1. On one GPU, a
+mode that runs out of memory gets a row that says so, and the next one starts.
 
 MFU counts only real tokens: (6 P + 12 L h s) FLOP per token (benchmarks/encoders.py), divided by the peak of all GPUs.
 """
@@ -17,15 +17,17 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+import torch.nn.functional as F
 
-from benchmarks.encoders import BASE, LARGE, TINY, Shape, build_model, chats, hyperparameters
+from benchmarks.encoders import BASE, LARGE, SMALL, TINY, Shape, build_model, chats, hyperparameters
 from benchmarks.printing import print_machine, print_table
 from container.data.batch import PackedBatch
 from container.models.encoder import TextEncoder
@@ -47,14 +49,24 @@ CHECKED_RECORDS = 16
 class Mode:
     """One row of the table."""
 
+    name: str
     compiled: bool = False
     padded: bool = False
+    whole: bool = False  # padded to the longest chat that the shape allows, not to the longest of the batch
 
     def __str__(self) -> str:
-        return f"{'padded' if self.padded else 'packed'}, {'compiled' if self.compiled else 'eager'}"
+        return self.name
 
 
-MODES = (Mode(), Mode(compiled=True), Mode(padded=True))
+SHAPES = {"bert-base": BASE, "bert-large": LARGE, "minilm": replace(SMALL, batch_size=BASE.batch_size)}
+_MODES = (
+    Mode("packed-eager"),
+    Mode("packed-compiled", compiled=True),
+    Mode("padded-longest", padded=True),
+    Mode("padded-512", padded=True, whole=True),
+)
+MODES = {mode.name: mode for mode in _MODES}
+COLUMNS = ("strategy", "mode", "real tokens/s", "MFU", "step", "peak memory")
 
 
 class Step:
@@ -72,6 +84,9 @@ class Step:
                     encoder.packed = False
                     encoder.compute_every_token()
                     encoder.backbone.set_attn_implementation("sdpa")
+                    if mode.whole:
+                        dense = encoder.token_states_dense
+                        encoder.token_states_dense = partial(_padded, dense, length=shape.longest)
         self.execution: Execution = parallelize(model, self.ranks, hp, precision=torch.bfloat16)
         self._optimizer = build_optimizer(hp, self.execution.module)
         self._objective = WeightedCrossEntropy([1.0, 1.0], self.ranks.device)
@@ -86,6 +101,18 @@ class Step:
         norm = self.execution.clip_grad_norm(1.0)
         self._optimizer.step()
         return self.ranks.sum(share).item(), norm
+
+
+def _padded(
+    dense: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    input_ids: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    length: int,
+) -> torch.Tensor:
+    """Call `dense` with chunks that are padded to `length` tokens."""
+    more = (0, length - mask.shape[1])
+    return dense(F.pad(input_ids, more), F.pad(mask, more))
 
 
 @cache
@@ -115,28 +142,29 @@ def _rank(rank: int, processes: int, folder: str, arguments: argparse.Namespace,
         torch.set_num_threads(1)
     init_distributed(timeout_minutes=10)
     own = Path(folder) / str(rank)
-    shapes = (TINY,) if arguments.smoke else (BASE, LARGE)
+    shapes = [TINY] if arguments.smoke else [SHAPES[name] for name in arguments.shapes]
+    modes = [MODES[name] for name in arguments.modes]
     strategies = ("auto",) if processes == 1 else ("ddp", "fsdp")
     if rank == 0:
         print_machine()
     equal = True
     for shape in shapes:
-        equal &= check(own, shape, strategies[0], report=rank == 0)
-        rows = [measure(own, shape, mode, strategy, arguments) for strategy in strategies for mode in MODES]
+        equal &= check(own, shape, strategies[0], modes, report=rank == 0)
+        rows = [_row(own, shape, mode, strategy, arguments) for strategy in strategies for mode in modes]
         if rank == 0:
             records = arguments.records or shape.batch_size
             title = f"{shape.name}, {processes} process(es), {records} chats per process and step, bf16"
-            print_table(title, ["strategy", "mode", "real tokens/s", "MFU", "step", "peak memory"], rows)
+            print_table(title, COLUMNS, rows)
     dist.destroy_process_group()
     if rank == 0:
         results.put(0 if equal else 1)
 
 
-def check(folder: Path, shape: Shape, strategy: str, *, report: bool) -> bool:
-    """Return whether every mode computes the loss and gradient norm of the packed, eager mode."""
+def check(folder: Path, shape: Shape, strategy: str, modes: Sequence[Mode], *, report: bool) -> bool:
+    """Return whether every mode computes the loss and gradient norm of the first."""
     batch = chats(shape, records=CHECKED_RECORDS, seed=dist.get_rank())
     expected, equal = None, True
-    for mode in MODES:
+    for mode in modes:
         result = torch.tensor(Step(folder, shape, mode, strategy=strategy)(batch))
         expected = result if expected is None else expected
         difference = float(((result - expected) / expected).abs().max())
@@ -148,6 +176,15 @@ def check(folder: Path, shape: Shape, strategy: str, *, report: bool) -> bool:
                 f"relative difference {difference:.1e}: {verdict}"
             )
     return equal
+
+
+def _row(folder: Path, shape: Shape, mode: Mode, strategy: str, arguments: argparse.Namespace) -> list[str]:
+    try:
+        return measure(folder, shape, mode, strategy, arguments)
+    except torch.OutOfMemoryError:
+        if dist.get_world_size() > 1:
+            raise  # the other ranks wait for this one
+        return [strategy, str(mode), "out of memory", *"-" * (len(COLUMNS) - 3)]
 
 
 def measure(folder: Path, shape: Shape, mode: Mode, strategy: str, arguments: argparse.Namespace) -> list[str]:
@@ -214,6 +251,10 @@ def _unscaled(loss: torch.Tensor) -> torch.Tensor:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["bert-base", "bert-large"])
+    parser.add_argument(
+        "--modes", nargs="+", choices=MODES, default=["packed-eager", "packed-compiled", "padded-longest"]
+    )
     parser.add_argument("--gpus", type=int, help="number of processes; default: all GPUs")
     parser.add_argument("--steps", type=int, default=20, help=f"measured steps, after {WARMUP} warm-up steps")
     parser.add_argument("--records", type=int, help="chats per process and step")

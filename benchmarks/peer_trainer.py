@@ -60,7 +60,7 @@ def main() -> None:
     trainer.save_model(str(folder / "model"))
     inputs = trainer.data_collator(splits["val"][:8])
     del inputs["labels"]
-    export(model.eval(), inputs, path=folder / "model.onnx")
+    export(model.cpu().eval(), inputs, path=folder / "model.onnx")
     (folder / "results.json").write_text(json.dumps(results))
 
 

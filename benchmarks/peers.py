@@ -1,6 +1,7 @@
 """Compare whole jobs on the clothing reviews with Hugging Face Trainer and AutoGluon Multimodal.
 
-The jobs have the same rows, epochs, validations and cores, and take turns. Each runs from the start of its interpreter
+The jobs have the same rows, epochs, validations and cores, and take turns. Where there is a GPU, each uses one, in
+bfloat16. Each runs from the start of its interpreter
 to a checked model.onnx. A peer joins two texts into one sequence; ours has an encoder for each text, or one for both
 (share_encoder).
 """
@@ -24,6 +25,7 @@ from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
+import torch
 from tokenizers import Tokenizer
 
 from benchmarks.encoders import SMALL, Shape
@@ -32,9 +34,10 @@ from benchmarks.review_data import ONE_TEXT, REPOSITORY, TWO_TEXTS, read_reviews
 from benchmarks.review_jobs import LOG, train_on_reviews
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0))))
+GPU = torch.cuda.is_available()  # every system uses one
 BATCH_SIZE, LR, LR_END, WARMUP, VAL_CHECK_INTERVAL = 32, 1e-4, 5e-6, 0.1, 0.25  # the last three: our defaults
 TRAINER = {
-    "use_cpu": True, "dataloader_pin_memory": False, "disable_tqdm": True, "num_train_epochs": 1,
+    "use_cpu": not GPU, "bf16": GPU, "dataloader_pin_memory": GPU, "disable_tqdm": True, "num_train_epochs": 1,
     "per_device_train_batch_size": BATCH_SIZE, "per_device_eval_batch_size": BATCH_SIZE,
     "learning_rate": LR, "warmup_steps": WARMUP,
     "lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": LR_END, "power": 1.0},
@@ -46,7 +49,7 @@ AUTOGLUON = {
     "optim.lr": LR, "optim.lr_choice": "single_stage", "optim.warmup_steps": WARMUP, "optim.max_epochs": 1,
     "optim.lr_schedule": "polynomial_decay", "optim.end_lr": LR_END, "optim.weight_decay": 0.0,
     "optim.val_check_interval": VAL_CHECK_INTERVAL, "optim.top_k_average_method": "best",
-    "env.num_gpus": 0, "env.precision": 32, "env.inference_batch_size_ratio": 1,
+    "env.num_gpus": int(GPU), "env.precision": "bf16-mixed" if GPU else 32, "env.inference_batch_size_ratio": 1,
     "env.batch_size": BATCH_SIZE, "env.per_gpu_batch_size": BATCH_SIZE,
 }  # fmt: skip
 OURS = {"ours": {}, "ours, share_encoder": {"share_encoder": True}}  # the second with two texts only
@@ -127,7 +130,14 @@ def _write_inputs(arguments: argparse.Namespace, encoder: Path) -> str:
 
 
 def _ours(arguments: argparse.Namespace, settings: dict[str, Any]) -> Result:
-    values = {**settings, "batch_size": BATCH_SIZE, "lr": LR, "max_epochs": 1, "log_every_n_steps": 5}
+    values = {
+        **settings,
+        "nproc_per_node": 1,
+        "batch_size": BATCH_SIZE,
+        "lr": LR,
+        "max_epochs": 1,
+        "log_every_n_steps": 5,
+    }
     values |= {"early_stop_metric": "val/auroc", "tokenizer": "from_scratch"}
     if not arguments.from_scratch:
         values |= {"tokenizer": str(require_minilm()), "reinit_layers": 0, "reinit_pooler": False}
@@ -154,7 +164,13 @@ def _peer(name: str, texts: list[str], arguments: argparse.Namespace, *, seed: i
     settings, log = folder / "job.json", folder / LOG
     settings.write_text(json.dumps(job))
     print(f"Training {name}; its log: {log}", flush=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "HF_HUB_OFFLINE": "1"}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]  # Trainer would use all GPUs
+    environment = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": visible,
+        "OMP_NUM_THREADS": str(THREADS),
+        "HF_HUB_OFFLINE": "1",
+    }
     start = time.perf_counter()
     with _memory() as samples, log.open("w") as sink:
         status = subprocess.call([*command, str(settings)], env=environment, stdout=sink, stderr=subprocess.STDOUT)

@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import encoders, review_data
+from benchmarks import encoders, gpu, review_data
 from benchmarks.tune import differences
 from testing.encoder_families import packed_text
 from testing.jobs import REPOSITORY
@@ -175,9 +176,21 @@ def test_overhead_compares_equal_losses_and_prints_a_ratio():
 @pytest.mark.slow
 @pytest.mark.long
 def test_the_gpu_benchmark_prints_speed_and_memory_of_each_way_to_compute():
-    printed = run("gpu", "--smoke")
-    assert "packed" in printed
+    modes = ("packed-eager", "packed-compiled", "padded-longest", "padded-512")
+    printed = run("gpu", "--smoke", "--modes", *modes)
+    assert all(f"tiny BERT, {mode}: loss" in printed for mode in modes)
     assert "tokens/s" in printed
+
+
+def test_a_mode_that_runs_out_of_memory_gets_a_row_that_says_so(monkeypatch, tmp_path):
+    def measure(*_):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(gpu, "measure", measure)
+    monkeypatch.setattr(gpu.dist, "get_world_size", lambda: 1)
+    row = gpu._row(tmp_path, encoders.TINY, gpu.MODES["padded-512"], "auto", None)
+    assert row == ["auto", "padded-512", "out of memory", "-", "-", "-"]
+    assert len(row) == len(gpu.COLUMNS)
 
 
 def test_text_steps_prints_processor_times_and_waits():
