@@ -59,7 +59,7 @@ class Hyperparameters(DataAndModel):
     gradient_clip_val: float = declare(1.0, group="training", scope="train", ge=0, le=1_000_000_000, about="Maximum global gradient norm; 0 = no clipping.")
     accumulate_grad_batches: int = declare(1, group="training", scope="run", ge=1, le=1_000_000, about="Forward passes per optimizer step and rank.")
     max_tokens_per_batch: int = declare(0, group="training", scope="run", ge=0, le=1_000_000_000,
-        about="Maximum number of tokens of all texts, without padding, per data-parallel rank and forward pass; 0 = no limit. A step still trains on batch_size x accumulate_grad_batches records of each rank, in as few passes as the limit allows. A longer record is a batch of its own. A batch of a prediction has at most batch_size records, or up to 32 if batch_size is smaller, but at most 4 x batch_size, and with activation_checkpointing batch_size.")
+        about="Maximum number of tokens of all texts, without padding, per data-parallel rank and forward pass; 0 = no limit. A step still trains on batch_size x accumulate_grad_batches records of each rank, in as few passes as the limit allows. A longer record is a batch of its own. A batch of a prediction can be larger than batch_size: up to 32 records and 4 x batch_size, on GPUs 256 and 8 x; not with activation_checkpointing.")
     warmup_steps: int = declare(300, group="training", scope="train", ge=0, le=1_000_000_000,
         about="Optimizer steps of linear warmup. The default is reduced to a tenth of the steps of a short run; any other value is used unchanged.")
     run_scheduler: bool = declare(True, group="training", scope="train",
@@ -99,6 +99,8 @@ class Hyperparameters(DataAndModel):
     max_nonfinite_steps: int = declare(5, group="control", scope="run", ge=1, le=1_000_000,
         about="Consecutive optimizer steps with a non-finite loss or gradient before the job fails; such steps are skipped.")
 
+    prediction_dtype: Literal["float32", "bfloat16"] = declare("float32", group="outcome", scope="after",
+        about="Data type of matrix products in the final predictions of val and test. bfloat16 is faster on GPUs since Ampere. It is used only if no probability of 256 val records differs by 1e-3 or more from float32, in which the model is served; the log names the difference.")
     calibration: Literal["none", "temperature", "isotonic"] = declare("none", group="outcome", scope="after",
         about="Calibration of the probabilities, fitted on val after training. temperature divides the logits by one number: the most probable class stays the same, with two classes also the order of records. isotonic maps each class's probability through a monotone function and needs some thousand val records. temperature cannot undo class_weights: with two classes, also set target_prior. The calibration is part of model.onnx and of the Predictor.")
     target_prior: float | None = declare(None, group="outcome", scope="after", gt=0, lt=1,

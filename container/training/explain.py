@@ -73,7 +73,7 @@ def explain(
     began = time.perf_counter()
     labels = val.column("label").to_numpy()
     sample = even_sample(labels, hp.explain, seed=hp.seed)
-    size = min(_BATCH, prediction_batch(hp))
+    size = min(_BATCH, prediction_batch(hp, device))
 
     def not_measured(problem: str | None) -> Explanation:
         return Explanation(METRIC, None, len(sample), 0, time.perf_counter() - began, problem=problem)

@@ -6,23 +6,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from container.data.split import PreparedSplit
 from container.decision.softmax import log_mean_probabilities, softmax
 from container.evaluation.metrics import classification_metrics
 from container.job import Job, Member
 from container.models.classifier import Classifier
 from container.models.ensemble import Ensemble, Network
 from container.models.lora import merge_lora
-from container.parallel.execution import Execution
 from container.parallel.mesh import RankMesh
 from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint import CheckpointStore, load_weights
 from container.training.checkpoint_files import Checkpoint
+from container.training.final_predictions import FinalPredictions
 from container.training.job_data import JobData, positions_in_fold
 from container.training.predict import weighted_log_loss
 from container.training.state import EarlyStopping, TrainingState
 from container.training.stop import StopFlag
-from container.training.train import Trained, build_model, choose_weights, exact_execution, predict
+from container.training.train import Trained, build_model, choose_weights
 from container.training.training_run import forget_missing_best
 from contracts.hyperparameters import Hyperparameters
 
@@ -32,7 +31,7 @@ AVERAGE, DISTILL = "average", "distill"
 
 
 def predict_members(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> Trained:
-    """Predict val with each member, then val and test with their average, in float32 as serving does.
+    """Predict val with each member, then val and test with their average; see FinalPredictions.
 
     Raises:
         StopAgreed: the ranks agreed to stop.
@@ -89,7 +88,7 @@ class Members:
         self._job, self._ranks, self._data, self._stop = job, ranks, data, stop
         self._networks = [_Network.of(member, job, ranks) for member in job.members]
         model = build_model(job.hp, data.prepared, pretrained=False)
-        self._execution = exact_execution(job.hp, ranks, model, data=data)
+        self._predictions = FinalPredictions(model, job.hp, ranks, data=data, stop=stop)
 
     def average(self) -> Trained:
         """Return the average of the members' probabilities, with those of the rows that a member left out."""
@@ -131,19 +130,16 @@ class Members:
         for network in self._networks:
             self._load(network)
             for name, predicted in logits.items():
-                predicted.append(self._predict(self._execution, self._data.splits[name]))
+                predicted.append(self._predictions.of(self._data.splits[name]))
             if of_train is not None:
                 fold = network.member.fold
                 positions = np.arange(len(rows)) if fold is None else positions_in_fold(rows, fold)
                 share = 1 / len(self._networks) if fold is None else 1
-                of_train[positions] += share * softmax(self._predict(self._execution, rows.part(positions)))
+                of_train[positions] += share * softmax(self._predictions.of(rows.part(positions)))
         return logits, of_train
 
     def _load(self, network: _Network) -> None:
-        network.store.load_weights(network.checkpoint, self._execution.module)
-
-    def _predict(self, execution: Execution, split: PreparedSplit) -> np.ndarray:
-        return predict(execution, split, hp=self._job.hp, stop=self._stop)
+        self._predictions.load(network.store, network.checkpoint)
 
     def _compare(self, logits: Sequence[np.ndarray]) -> tuple[dict[str, float | None], _Network]:
         """Return the metric on val of each member by name, and the best member. n x [N, K]"""

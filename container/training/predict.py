@@ -14,17 +14,18 @@ from container.decision.softmax import log_softmax
 from container.parallel.execution import Execution
 from contracts.hyperparameters import Hyperparameters
 
-_TIMES_LARGER = 4  # at most: a batch of a prediction stores no activations
-_RECORDS = 32  # up to which a batch is larger than in training
+# How many times a batch of a prediction, which stores no activations, is larger than in training at most, and up to how
+# many records. A GPU needs more of them to be busy.
+_ON_CPU, _ON_GPU = (4, 32), (8, 256)
 
 
-def prediction_batch(hp: Hyperparameters) -> int:
-    """Return the most records of a batch on each rank: up to four times a small batch_size, which is faster on GPUs.
+def prediction_batch(hp: Hyperparameters, device: torch.device) -> int:
+    """Return the most records of a batch on each rank.
 
     With activation checkpointing, training stores few activations either, so a larger batch could need more memory.
     """
-    times = 1 if hp.activation_checkpointing else max(1, min(_TIMES_LARGER, _RECORDS // hp.batch_size))
-    return hp.batch_size * times
+    times, records = _ON_CPU if device.type == "cpu" else _ON_GPU
+    return hp.batch_size * (1 if hp.activation_checkpointing else max(1, min(times, records // hp.batch_size)))
 
 
 def predict_split(
@@ -45,7 +46,7 @@ def predict_split(
     logits = torch.zeros(len(split), hp.num_classes, device=ranks.device)
     times = torch.zeros(len(split), device=ranks.device)
     batch_plan = BatchPlan.of(hp, data_parallel_size=ranks.data_size, per_pass=execution.num_microbatches, passes=1)
-    batch_plan = replace(batch_plan, microbatch_size=prediction_batch(hp) // execution.num_microbatches)
+    batch_plan = replace(batch_plan, microbatch_size=prediction_batch(hp, ranks.device) // execution.num_microbatches)
     execution.module.eval()
     steps = step_batches(split, np.arange(len(split)), batch_plan=batch_plan, data_rank=ranks.data_rank)
     with prefetched(steps, ranks.device) as batches:

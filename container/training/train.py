@@ -8,24 +8,22 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from container.data.split import PreparedSplit
 from container.job import Job
 from container.models.build import EncoderConfigOnly, build_classifier
 from container.models.classifier import Classifier
 from container.models.encoder import TextEncoder
 from container.models.families import FAMILIES
 from container.models.lora import add_lora
-from container.parallel.execution import Execution
 from container.parallel.mesh import RankMesh
 from container.parallel.parallelize import parallelize
 from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint import CheckpointStore
 from container.training.checkpoint_files import Checkpoint
+from container.training.final_predictions import FinalPredictions
 from container.training.identity import identity
 from container.training.job_data import JobData
-from container.training.loop import Trainer, raise_if_stopped
+from container.training.loop import Trainer
 from container.training.precision import float32_products, precision_of
-from container.training.predict import predict_split
 from container.training.profiling import StepProfiler
 from container.training.progress import Progress
 from container.training.state import TrainingState, ValidationSchedule
@@ -71,7 +69,7 @@ def train_only(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> N
 
 
 def train_and_predict(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> Trained:
-    """Train over the mesh, then predict val and test with the chosen weights, in float32 as serving does.
+    """Train over the mesh, then predict val and test with the chosen weights; see FinalPredictions.
 
     The predictions of a validation in float32 are used again.
 
@@ -83,31 +81,17 @@ def train_and_predict(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFla
     state, val_logits = _train(job, ranks, store, data=data, stop=stop)
     checkpoint, weights = choose_weights(job.hp, store, state)
     logger.info("evaluating and saving the weights: %s", weights)
-    execution = exact_execution(job.hp, ranks, build_model(job.hp, data.prepared, pretrained=False), data=data)
-    store.load_weights(checkpoint, execution.module)
+    model = build_model(job.hp, data.prepared, pretrained=False)
+    predictions = FinalPredictions(model, job.hp, ranks, data=data, stop=stop)
+    predictions.load(store, checkpoint)
     exact = precision_of(job.hp, ranks.device) == torch.float32 and not job.hp.tf32
     known = val_logits.get(checkpoint.step) if exact else None
     logits = {} if known is None else {"val": known}
     for name in ("val", "test"):
         if name not in logits:
-            logits[name] = predict(execution, data.splits[name], hp=job.hp, stop=stop)
+            logits[name] = predictions.of(data.splits[name])
     job.timeline.mark("evaluate")
     return Trained(state, (checkpoint,), weights, logits)
-
-
-def exact_execution(hp: Hyperparameters, ranks: RankMesh, model: Classifier, *, data: JobData) -> Execution:
-    """Parallelize `model` for predictions in float32, as serving computes them."""
-    return parallelize(model, ranks, hp, precision=torch.float32, tokens_per_record=data.tokens_per_record)
-
-
-def predict(execution: Execution, split: PreparedSplit, *, hp: Hyperparameters, stop: StopFlag) -> np.ndarray:
-    """Return the logits of `split` on every rank, [len(split), K]; raise StopAgreed if a rank was requested to stop."""
-    return predict_split(
-        execution,
-        split,
-        hp=hp,
-        between_batches=lambda: raise_if_stopped(execution.ranks, stop),
-    )
 
 
 def build_model(hp: Hyperparameters, data: PreparedData, *, pretrained: bool = True) -> Classifier:

@@ -142,6 +142,7 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "fp16": (ONE, {"fp16": True}),
     "bf16": (ONE, {"bf16": True}),
     "seed": (ONE, {"seed": 1}),
+    "prediction_dtype": (ONE, {"prediction_dtype": "bfloat16"}),
     "early_stop_metric": ({**ONE, **LONG, "metric_choices": ["auroc"]}, {"early_stop_metric": "val/recall"}),
     "early_stop_patience": ({**ONE, **LONG, "lr": 1e-12, "max_epochs": 4}, {"early_stop_patience": 1}),
     "val_check_interval": (ONE, {"val_check_interval": 0.5}),

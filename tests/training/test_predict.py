@@ -10,7 +10,7 @@ import torch
 
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import RankMesh
-from container.training.predict import predict_split
+from container.training.predict import predict_split, prediction_batch
 from testing.encoder_families import hyperparameters, packed_batch
 
 
@@ -60,6 +60,11 @@ def sizes_of(records, **settings):
 )
 def test_small_batches_are_up_to_four_times_as_large_as_in_training_but_not_beyond_32_records(batch_size, expected):
     assert [records for records, _ in sizes_of(80, batch_size=batch_size)] == expected
+
+
+@pytest.mark.parametrize(("batch_size", "expected"), [(1, 8), (32, 256), (100, 200), (300, 300)])
+def test_on_a_gpu_they_are_up_to_eight_times_as_large_but_not_beyond_256_records(batch_size, expected):
+    assert prediction_batch(hyperparameters(batch_size=batch_size), torch.device("cuda", 0)) == expected
 
 
 def test_with_activation_checkpointing_batches_are_as_large_as_in_training():

@@ -9,7 +9,7 @@ from container.job import Job, Scratch
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.preprocessing.prepare import prepare_data
-from container.training import train
+from container.training import final_predictions, train
 from container.training.job_data import JobData
 from container.training.loop import Trainer
 from container.training.precision import float32_products
@@ -48,7 +48,7 @@ def run(tmp_path, monkeypatch):
             predicted.append(len(split))
             return predict_split(execution, split, **options)
 
-        monkeypatch.setattr(train, "predict_split", recorded)
+        monkeypatch.setattr(final_predictions, "predict_split", recorded)
         job, ranks = job_under(tmp_path, overrides)
         done = train.train_and_predict(job, ranks, data=JobData.open(job), stop=StopFlag())
         return done.logits, [name for size in predicted for name in ROWS if ROWS[name] == size]
@@ -69,6 +69,20 @@ def test_val_is_predicted_in_float32_after_validations_in_bfloat16(run):
     assert run({"bf16": True})[1] == ["val", "test"]
 
 
+@pytest.mark.parametrize(("limit", "chosen"), [(1e-3, "bfloat16"), (1e-9, "float32")])
+def test_final_predictions_in_bfloat16_are_used_only_where_a_sample_is_close_to_float32(
+    run, monkeypatch, caplog, limit, chosen
+):
+    caplog.set_level("INFO")
+    exact, _ = run({})
+    monkeypatch.setattr(final_predictions, "_LARGEST_DIFFERENCE", limit)
+    logits, predicted = run({"prediction_dtype": "bfloat16"})  # resumed after its last step
+    assert predicted == ["val", "val", "val", "test"]  # both data types on the sample, which is all of this val
+    equal = [np.array_equal(logits[name], exact[name]) for name in ("val", "test")]
+    assert equal == [chosen == "float32"] * 2
+    assert f"final predictions are computed in {chosen}: in bfloat16, a probability of 16 records" in caplog.text
+
+
 def test_a_trial_and_a_job_train_with_tf32_and_predict_without(tmp_path, monkeypatch):
     found = []
 
@@ -83,7 +97,7 @@ def test_a_trial_and_a_job_train_with_tf32_and_predict_without(tmp_path, monkeyp
     monkeypatch.setattr(train, "float32_products", lambda hp, _: float32_products(hp, gpu))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # as in a worker
     monkeypatch.setattr(Trainer, "train", noted("train", Trainer.train))
-    monkeypatch.setattr(train, "predict_split", noted("predict", predict_split))
+    monkeypatch.setattr(final_predictions, "predict_split", noted("predict", predict_split))
     job, ranks = job_under(tmp_path, {"tf32": True, "max_epochs": 1})
     for run_job in (train.train_only, train.train_and_predict):
         run_job(job, ranks, data=JobData.open(job), stop=StopFlag())
