@@ -25,6 +25,28 @@ RUN python -m venv /opt/sbom \
 
 FROM ${BASE_IMAGE}
 ENV PATH=/opt/venv/bin:${PATH} PYTHONPATH=/opt/trainer PYTHONUNBUFFERED=1
+# For GPUs: a compiler, which torch.compile needs beside the base's Python.h. EFA_INSTALLER is a version of AWS's installer of
+# libfabric and NCCL's plugin for EFA; EFA_SHA256 is the hash of its archive.
+ARG ACCELERATOR=cpu
+ARG EFA_INSTALLER=
+ARG EFA_SHA256=
+RUN set -e; packages=; archive="aws-efa-installer-${EFA_INSTALLER}.tar.gz"; \
+    if [ "${ACCELERATOR}" = cuda ] && ! command -v g++ > /dev/null; then packages="gcc g++"; fi; \
+    if [ -n "${EFA_INSTALLER}" ]; then packages="${packages} ca-certificates curl"; fi; \
+    if [ -z "${packages}" ]; then exit 0; fi; \
+    apt-get update; \
+    apt-get install --yes --no-install-recommends ${packages}; \
+    if [ -n "${EFA_INSTALLER}" ]; then \
+        cd /tmp; \
+        curl --fail --silent --show-error --remote-name "https://efa-installer.amazonaws.com/${archive}"; \
+        echo "${EFA_SHA256}  ${archive}" | sha256sum --check; \
+        tar xf "${archive}"; \
+        cd aws-efa-installer; \
+        ./efa_installer.sh --yes --skip-kmod --skip-limit-conf --no-verify; \
+        find /opt/amazon/ofi-nccl -name 'libnccl-net*.so' | grep .; \
+        rm -rf "/tmp/${archive}" /tmp/aws-efa-installer; \
+    fi; \
+    rm -rf /var/lib/apt/lists/*
 # Without them, NVIDIA's container runtime shows no GPU to a container on a base that is not NVIDIA's.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY --from=packages /opt/venv /opt/venv

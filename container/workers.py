@@ -15,8 +15,10 @@ from types import MappingProxyType
 
 from container.failure import Failure, root_cause
 from container.hosts.control import STOP, Control, HostTrouble
+from container.hosts.gpus import cuda_compat
 from container.hosts.network import network_environment
 from container.job import Attempt, Job, Restart, Scratch, write_json
+from container.log_once import log_once
 from container.processes import PARENT_PID, available_cores
 from container.start import start_command
 from container.training.checkpoint_files import complete_checkpoints
@@ -238,6 +240,7 @@ class Workers:
             **network_environment(self._control.topology, self._control.address()),
             **self._variables,
             **os.environ,
+            **_cuda_libraries(os.environ),
             **self._share,
             PARENT_PID: str(os.getpid()),
             "HF_HUB_OFFLINE": "1",  # the supervisor has downloaded the encoder
@@ -278,6 +281,15 @@ class Workers:
 def _defaults(environment: Mapping[str, str]) -> dict[str, str]:
     """Return DEFAULTS without those that would replace what the user set under another name."""
     return {name: value for name, value in DEFAULTS.items() if _REPLACES.get(name, "") not in environment}
+
+
+def _cuda_libraries(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return where workers find CUDA's driver libraries, if those of the image replace the host's older ones."""
+    compat = cuda_compat()
+    if compat is None:
+        return {}
+    log_once(logger, logging.INFO, f"the driver of this host is older than {compat}, whose libraries are used instead")
+    return {"LD_LIBRARY_PATH": os.pathsep.join([str(compat), environment.get("LD_LIBRARY_PATH", "")]).strip(":")}
 
 
 def _ended(number: int) -> str:

@@ -87,7 +87,7 @@ def _efa_environment(devices: Path, environment: Mapping[str, str]) -> dict[str,
     if not any((Path(folder) / name).exists() for folder in folders for name in _OFI_PLUGINS):
         logger.warning(
             "This host has EFA devices, but the image lacks NCCL's plugin for them (aws-ofi-nccl): NCCL uses sockets. "
-            "Build the image on a base that has the plugin."
+            "Build the image with EFA_INSTALLER (docs/image.md)."
         )
         return {}
     # Forking copies huge pages, and libfabric then refuses them or crashes.

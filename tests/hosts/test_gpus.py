@@ -1,11 +1,13 @@
 """How many GPUs a host has, and what a worker does with them."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
 
-from container.hosts.gpus import count_gpus
+from container import workers
+from container.hosts.gpus import count_gpus, cuda_compat
 from container.parallel import mesh
 from container.training.affinity import stay_near
 from contracts.errors import ContractError
@@ -25,6 +27,32 @@ def test_gpus_are_counted_as_cuda_shows_them_to_a_process(tmp_path, visible, num
         (tmp_path / name).touch()
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert count_gpus(environment, tmp_path) == number
+
+
+PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Wed Jan  1 00:00:00 UTC 2025\nGCC version:  12.2.0\n"
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (builder)\n"
+
+
+@pytest.mark.parametrize("module", [PROPRIETARY, OPEN])
+@pytest.mark.parametrize(
+    ("host", "used"), [("535.161.08", True), ("580.9.1", True), ("580.65.06", False), ("595.1", False), (None, False)]
+)
+def test_cuda_libraries_of_the_image_are_used_with_an_older_driver_only(tmp_path, module, host, used):
+    driver, folder = tmp_path / "version", tmp_path / "compat"
+    folder.mkdir()
+    for name in ("libcuda.so", "libcuda.so.1", "libcuda.so.580.65.06", "libnvidia-ptxjitcompiler.so.580.65.06"):
+        (folder / name).touch()
+    if host is not None:
+        driver.write_text(module.format(host))
+    assert cuda_compat(folder, driver) == (folder if used else None)
+    assert cuda_compat(tmp_path / "absent", driver) is None
+
+
+def test_workers_find_the_cuda_libraries_of_the_image_first(monkeypatch):
+    monkeypatch.setattr(workers, "cuda_compat", lambda: Path("/compat"))
+    assert workers._cuda_libraries({"LD_LIBRARY_PATH": "/own"}) == {"LD_LIBRARY_PATH": "/compat:/own"}
+    monkeypatch.setattr(workers, "cuda_compat", lambda: None)
+    assert workers._cuda_libraries({"LD_LIBRARY_PATH": "/own"}) == {}
 
 
 def test_gpus_that_pytorch_cannot_use_are_an_error_with_the_reason(monkeypatch):
