@@ -151,8 +151,6 @@ def _without_refused_segments() -> None:
     """Turn expandable segments off where this machine refuses them, as a sandbox such as gVisor may."""
     try:
         torch.empty(1, device="cuda")
-    except torch.OutOfMemoryError:
-        raise
     except RuntimeError as error:
         # torch names no public function for it.
         torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
