@@ -59,6 +59,12 @@ def run_in_docker(config: PipelineConfig, root: Path, *, image: str) -> int:
         ContractError: the configuration is refused, an input, the image, the SDK or moto is missing, or another run
             uses `root`.
     """
+    for character in ":$":
+        if character in str(root):
+            raise ContractError(
+                f"--root: {root} contains {character!r}, which Docker Compose does not take as part of a folder's name",
+                "Use another folder, or remove --docker.",
+            )
     make_plan(config, config.inputs)  # errors name the sections of the user's configuration
     local = local_config(config, image)
     _, plan = aws_plan(local)

@@ -180,6 +180,12 @@ def test_the_cause_of_docker_decides_the_fix(tmp_path, monkeypatch, words, fix):
     assert fix in error.value.fix
 
 
+@pytest.mark.parametrize("name", ["a:b", "$HOME"])
+def test_containers_are_not_run_in_a_folder_that_docker_compose_would_read_otherwise(tmp_path, name):
+    with pytest.raises(ContractError, match="--root: .* which Docker Compose does not take as part"):
+        run_in_docker(configuration(), tmp_path / name, image="any")
+
+
 def test_one_previous_model_is_compared_with():
     both = configuration(settings={"ModelMetricsComputation": {"previous_score_field": "old"}})
     with pytest.raises(ContractError, match=r"previous_score_field: is set, and inputs\.previous_eval_output is set"):

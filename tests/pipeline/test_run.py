@@ -191,6 +191,19 @@ def test_a_search_is_taken_from_the_cache_with_its_results(tmp_path):
     assert len(trials.read_text().splitlines()) == 1 + tuning["trials"]
 
 
+def test_a_search_a_package_and_its_server_run_in_a_folder_of_any_name(tmp_path):
+    folder = tmp_path / "a ?%20#[x]{}$HOME'\"é:b"
+    (folder / "records").mkdir(parents=True)
+    (folder / "records" / "new [1]?.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in RECORDS))
+    tuning = {"trials": 1, "final_seeds": 1, "space": {"lr": {"low": 1e-3, "high": 3e-3}}}
+    ran = run(folder, tuning=tuning, batch_score={}, inputs={"batch_input": "records"})
+    assert ran.exit_code == 0, ran.errors
+    (scores,) = (folder / "root/steps/BatchScore").glob("*/ml/batch/output/*")
+    assert scores.name == "new [1]?.jsonl.out"
+    assert len(scores.read_text().splitlines()) == len(RECORDS)
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
 def test_a_step_that_fails_is_named_with_its_cause_and_nothing_is_registered(tmp_path):
     table = tmp_path / "table"
     table.mkdir()
