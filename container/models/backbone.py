@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
@@ -34,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 _ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
 _NUMBER = re.compile(r"\b\d+\b")
-_TOKENIZER_FILE = "tokenizer.json"
 _USE_KNOWN_FAMILY = f"Use an encoder of one of these families: {', '.join(FAMILIES)}."
 
 
@@ -57,13 +55,11 @@ def build_encoder(
         pooling: how to pool each chunk into a vector (first, mean); None if only the tokens' states are needed.
 
     Raises:
-        ContractError: not a text encoder, weights that do not match the config, chunks longer than its positions, or
-            token ids beyond its vocabulary.
+        ContractError: not a text encoder, weights that do not match the config, or chunks longer than its positions.
     """
     chosen = set(chosen)
     config = _read_config(files.config_folder)
     family = encoder_family(config.model_type)
-    _check_tokenizer(files.config_folder, config)
     if files.weights_folder is None:
         backbone, has_pooler = _random_backbone(config, family, files.config_folder), False
     else:
@@ -121,7 +117,6 @@ def build_word_embeddings(field: ModelTextField, files: EncoderFolders) -> nn.Em
     """
     config = _read_config(files.config_folder)
     family = encoder_family(config.model_type)
-    _check_tokenizer(files.config_folder, config)
     if files.weights_folder is None:
         with torch.device("meta"):  # only the sizes are needed
             table = word_embeddings(_random_backbone(config, family, files.config_folder))
@@ -284,18 +279,6 @@ def _check_length(field: ModelTextField, backbone: PreTrainedModel, folder: Path
         raise ContractError(
             f"{key}: is {field.max_sen_len}, but the encoder in {folder} has positions for {longest} tokens",
             f"Set {key} to at most {longest}.",
-        )
-
-
-def _check_tokenizer(folder: Path, config: PretrainedConfig) -> None:
-    path = folder / _TOKENIZER_FILE
-    if not path.is_file():
-        return
-    largest = max(Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True).values(), default=-1)
-    if largest >= config.vocab_size:
-        raise ContractError(
-            f"{path}: a token has id {largest}, but vocab_size in the encoder's config.json is {config.vocab_size}",
-            "Give the tokenizer that belongs to the encoder.",
         )
 
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 from codecs import BOM_UTF8
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,32 +94,38 @@ def _matching(folder: Path, pattern: str) -> list[Path]:
 
 
 def write_encoder_files(source: EncoderSource, target: Path) -> None:
-    """Copy config.json and the tokenizer files to `target`, without weights.
+    """Copy config.json to `target`, and write the tokenizer that AutoTokenizer loads from the folder as tokenizer.json.
 
-    A slow tokenizer is converted to tokenizer.json, and its truncation and padding settings are removed.
+    Log a warning where the folder's tokenizer.json alone encodes a text differently.
+
+    Raises:
+        ContractError: a file is damaged, the files contradict each other, or the encoder lacks one of the tokens.
     """
     assert source.folder is not None, "a from_scratch encoder has no files; learn_vocabulary writes them"
     target.mkdir(parents=True, exist_ok=True)
+    copies = target / "source"
+    copies.mkdir()
     for pattern in ("config.json", *_TOKENIZER_FILES):
         for path in _matching(source.folder, pattern):
-            (target / path.name).write_bytes(path.read_bytes().removeprefix(BOM_UTF8))  # transformers refuses the mark
-    tokenizer = target / "tokenizer.json"
-    if not tokenizer.is_file():
-        try:
-            run_transformers("tokenizer", str(source.folder), str(target))
-        except RuntimeError as error:
-            raise ContractError(
-                f"tokenizer: the files in {source.folder} cannot be converted to tokenizer.json: {error}",
-                "Add a tokenizer.json; AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one.",
-            ) from None
+            (copies / path.name).write_bytes(path.read_bytes().removeprefix(BOM_UTF8))  # transformers refuses the mark
+    shutil.copyfile(copies / "config.json", target / "config.json")
     try:
-        settings = json.loads(tokenizer.read_text(encoding="utf-8"))
-        settings |= {"truncation": None, "padding": None}
-    except (ValueError, TypeError) as error:
+        difference = json.loads(run_transformers("tokenizer", str(copies), str(target)))
+    except RuntimeError as error:
+        problem = str(error).removeprefix("RuntimeError: ").replace(str(copies), str(source.folder))
         raise ContractError(
-            f"tokenizer: {source.folder / tokenizer.name} is not a tokenizer: {error}", "Copy the file again."
+            f"tokenizer: AutoTokenizer cannot load the files in {source.folder} as a tokenizer: {problem}",
+            "Correct them, or copy all files of the encoder again.",
         ) from None
-    tokenizer.write_text(json.dumps(settings, ensure_ascii=False), encoding="utf-8")
+    shutil.rmtree(copies)
+    if difference:
+        logger.warning(
+            "encoder %s: the job encodes text as AutoTokenizer does, which reads more than tokenizer.json: %r becomes "
+            "%s, with tokenizer.json alone %s. To use tokenizer.json as it is, set tokenizer_class in %s to "
+            "PreTrainedTokenizerFast.",
+            source.name, difference["text"], difference["tokens"], difference["alone"],
+            source.folder / "tokenizer_config.json",
+        )  # fmt: skip
 
 
 def _local_folders(name: str, pretrained: Path) -> list[Path]:

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
@@ -29,7 +27,6 @@ from contracts.errors import ContractError
 from contracts.model_classes import MODEL_CLASSES
 from testing.encoder_families import (
     MAX_LENGTH,
-    VOCABULARY,
     Files,
     hyperparameters,
     packed_batch,
@@ -267,18 +264,6 @@ def test_chunks_longer_than_the_position_table_are_an_error(tmp_path: Path, fami
 def test_the_error_names_the_override_that_was_set(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match=r"^secondary_max_sen_len: is 100"):
         build(tmp_path, model_class="trimodal_bert", secondary_max_sen_len=100)
-
-
-@pytest.mark.parametrize("extra", [0, 1])
-def test_a_tokenizer_with_more_tokens_than_the_encoder_is_an_error(tmp_path: Path, extra: int) -> None:
-    files = write_config(tmp_path / "e", "bert")
-    vocabulary = {f"t{i}": i for i in range(VOCABULARY + extra)}
-    Tokenizer(WordLevel(vocabulary, unk_token="t0")).save(str(tmp_path / "e" / "tokenizer.json"))
-    if extra:
-        with pytest.raises(ContractError, match=r"tokenizer.json: a token has id 90, but vocab_size .* is 90"):
-            encoder_state(files)
-    else:
-        encoder_state(files)
 
 
 def test_weights_that_do_not_fit_their_config_are_an_error(tmp_path: Path) -> None:
