@@ -20,6 +20,7 @@ TEXTS = mixed_texts(1000)
 def converted(source: Path) -> Path:
     """The encoder's folder as a job writes it."""
     target = source.with_name(f"{source.name} of the job")
+    shutil.rmtree(target, ignore_errors=True)
     write_encoder_files(EncoderSource(source.name, source), target)
     return target
 
@@ -62,7 +63,6 @@ def test_a_fact_that_changes_the_ids_of_tokenizer_json_is_logged(
         converted(tmp_path / "bert")
         assert caplog.messages == []
         change(tmp_path / "bert" / "tokenizer_config.json", do_lower_case=True)
-        shutil.rmtree(tmp_path / "bert of the job")
         converted(tmp_path / "bert")
     (message,) = caplog.messages
     assert "'Good café, 12 DAYS!' becomes ['[CLS]', 'g'" in message
