@@ -9,7 +9,6 @@ from container.models.build import build_classifier
 from container.parallel import encoder_checks
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.encoder_checks import EncoderShape, check_against_model, check_encoders, warn_of_layer_settings
-from container.supervisor import train
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.paths import JobPaths
@@ -213,23 +212,20 @@ def test_an_encoder_of_an_unknown_family_that_works_is_accepted(tmp_path, family
     check_encoders(JobPaths(tmp_path), hp, ParallelDegrees.resolve(hp, 1))
 
 
+@pytest.mark.slow
 def test_weights_that_are_damaged_are_refused_before_data_is_prepared(tmp_path):
     paths = write_job(tmp_path, overrides={"tokenizer": "tiny", "encoder_config": None})
     folder = paths.pretrained / "tiny"
     write_letters_tokenizer(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": "bert", **TINY_ENCODER}))
     (folder / "model.safetensors").write_bytes(NO_WEIGHTS[:-1])
-    assert failed(paths) == f"{folder}/model.safetensors: is cut: it has 9 bytes of at least 10"
+    run_train(paths, expect=1)
+    assert failure_line(paths) == f"{folder}/model.safetensors: is cut: it has 9 bytes of at least 10"
     (folder / "model.safetensors").write_bytes(NO_WEIGHTS)
     (folder / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\n")
-    assert failed(paths) == f"{folder}/tokenizer.json: is a Git LFS pointer, not the file itself"
+    run_train(paths, expect=1)
+    assert failure_line(paths) == f"{folder}/tokenizer.json: is a Git LFS pointer, not the file itself"
     assert not paths.prepared.exists()
-
-
-def failed(paths):
-    """Run the job in this process (it fails before any worker starts) and return the first line of its failure."""
-    assert train(paths) == 1
-    return failure_line(paths)
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
