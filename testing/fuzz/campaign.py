@@ -14,8 +14,12 @@ from typing import Any
 
 from testing import warm
 from testing.fuzz import child
-from testing.fuzz.outcome import ACCEPTED, RECIPE, REFUSED, Outcome, product_frame, signature
+from testing.fuzz.outcome import ACCEPTED, RECIPE, REFUSED, Outcome, product_frame, rng_of, signature
 
+# Folders of the inputs: parts of URLs, patterns, formats, commands and lists of paths.
+FOLDER_NAMES = (
+    "plain", "a?b", "a%20b", "a#b", "[x]*", "{x}", "%s", "it's \"b\"", "$HOME;&", "a\\b", "s3:", "\u00e9", "-rf"
+)  # fmt: skip
 WHOLE_EVERY = 20  # of the tables and hyperparameters, a whole training job
 _KEPT_BYTES = 4 << 20  # of a saved input
 
@@ -137,7 +141,7 @@ def _outcomes(kind: str, plan: Plan) -> Iterator[tuple[int, Path, Outcome]]:
 
 
 def _start(kind: str, index: int, plan: Plan) -> _Running:
-    folder = plan.work / f"{kind}-{index}"
+    folder = plan.work / rng_of(plan.seed, "folder", index).choice(FOLDER_NAMES) / f"{kind}-{index}"
     shutil.rmtree(folder, ignore_errors=True)
     whole = plan.is_whole(kind, index)
     seconds = plan.timeout * (6 if whole else 1)
@@ -166,6 +170,7 @@ def _outcome(one: _Running) -> Outcome:
         outcome.problems.append(
             (f"no end after {used:.0f} s of processor time" if alive else ended) + product_frame(log, first=True)
         )
+    outcome.recipe.append(f"in a folder {one.folder.parent.name!r}")
     outcome.size = sum(path.stat().st_size for path in _files(one.folder / "job"))
     return outcome
 
