@@ -2,7 +2,8 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Sequence
 
 SIMILAR = "; the similar column {!r} exists"  # hint for a column that a table or a request lacks
 _SIMILARITY = 0.7  # below it, names such as world_size and kernel_size would count as close
@@ -18,7 +19,27 @@ def did_you_mean(name: str, known: Iterable[str], *, hint: str = "; did you mean
     for each in known:
         names.setdefault(letters(each), each)
     close = difflib.get_close_matches(letters(name[:_LONGEST]), names, n=1, cutoff=_SIMILARITY)
-    return hint.format(names[close[0]]) if close else ""
+    if not close:
+        return ""
+    found = names[close[0]]
+    alike = unicodedata.normalize("NFKC", found) == unicodedata.normalize("NFKC", name) or len(found) == len(name)
+    escaped = f" ({name!a} is not {found!a})" if alike and not (found + name).isascii() else ""
+    return hint.format(found) + escaped
+
+
+def as_named(present: Sequence[str], wanted: Iterable[str]) -> list[str]:
+    """Return the present names; one that differs from a wanted name in its Unicode form only has the wanted form.
+
+    Editors and file systems write the same letter as one character (NFC) or as a letter and an accent (NFD).
+    """
+    known = set(present)
+    forms = {composed(name): name for name in wanted if name not in known and not name.isascii()}
+    return [forms.get(composed(name), name) for name in present] if forms else list(present)
+
+
+def composed(name: str) -> str:
+    """Return a name in Unicode's form NFC."""
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
 def letters(name: str) -> str:

@@ -3,7 +3,7 @@
 import io
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
@@ -178,16 +178,22 @@ def write(path: Path, columns: dict[str, pa.Array | pd.Series]) -> Path:
     return path
 
 
-def read_back(columns: dict[str, pa.Array | pd.Series], folder: Path) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the table that preprocessing gets from each form, with the form's name."""
-    names = list(columns)
+def read_back(
+    columns: dict[str, pa.Array | pd.Series], folder: Path, names: Sequence[str] = ()
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the table that preprocessing gets from each form, with the form's name.
+
+    Args:
+        names: the columns that preprocessing wants; default all.
+    """
+    names = names or list(columns)
     for suffix in FILES:
         parts = iter_tables([write(folder / f"again.{suffix}", columns)], names, rows_per_batch=1000)
         yield f"{suffix} file", pa.concat_tables([part.table for part in parts])
     rows = records(columns)
-    yield "DataFrame", records_to_table(frame(columns))
-    yield "Arrow table", records_to_table(arrow(columns))
-    yield "dicts", records_to_table(rows)
+    yield "DataFrame", records_to_table(frame(columns), names)
+    yield "Arrow table", records_to_table(arrow(columns), names)
+    yield "dicts", records_to_table(rows, names)
     yield "JSON", read_records(json.dumps(rows, default=str), JSON, names)
     yield "JSON Lines", read_records("\n".join(json.dumps(row, default=_iso) for row in rows), JSON_LINES, names)
     yield "CSV", read_records(frame(columns).to_csv(index=False), CSV, names)

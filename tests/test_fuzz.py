@@ -19,7 +19,7 @@ from testing.fuzz.server import answer_problems, run_requests
 from testing.fuzz.settings import value_of
 from testing.fuzz.tables import write_folder
 
-SEEDS = {"tables": 5, "hyperparameters": 5, "packages": 25, "steps": 25, "requests": 53, "reports": 53}
+SEEDS = {"tables": 5, "hyperparameters": 5, "packages": 25, "steps": 25, "carriers": 1, "requests": 53, "reports": 53}
 FAILURE = "data.csv: row 3, column 'price': 'x' is not a number\nWhat to change: Write a number.\n\nTraceback ...\n"
 
 
@@ -37,7 +37,7 @@ def test_generated_inputs_are_accepted_with_every_row_or_refused_with_a_message(
     assert [finding.problem for finding in tally.findings.values()] == []
     assert tally.inputs == 24
     assert tally.accepted > 2, "an oracle of accepted inputs sees some"
-    assert tally.refused > 2
+    assert tally.refused > 2 or kind == "carriers"  # of which every input is valid
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from container.tables.csv_blocks import Block, CsvText, first_cells
 from container.tables.csv_files import text_start
 from contracts.errors import ContractError, invalid_rows, shown
 from contracts.serving import ServingSettings
+from contracts.spelling import as_named
 
 _HEADER_BYTES = 1 << 16
 _OTHER_DELIMITER = re.compile(r"[;\t|]")
@@ -74,7 +75,7 @@ def _columns(
         _check(Block(line, text))
         if by_lines:
             _check_line(line.tobytes(), text, first=0)
-        cells = first_cells(line, text)
+        cells = as_named(first_cells(line, text), expected)
     except ContractError:
         damaged = [cell.strip('"') for cell in line.tobytes().decode(errors="replace").split(",")]
         if header or not by_lines or (header is None and _is_header(damaged, expected)):

@@ -14,6 +14,7 @@ from container.tables.column_types import is_text, plain_type, refused_cells
 from container.tables.records import records_to_table
 from contracts.errors import first_line
 from contracts.serving import ServingSettings
+from contracts.spelling import as_named
 
 _BATCH_BYTES = 16 << 20  # with a smaller limit, more bodies are read one record at a time, at about 30 µs per record
 _FIXED_BYTES = 16  # of a number, time or decimal, or of a text's offset
@@ -39,9 +40,11 @@ def parquet_parts(body: bytes, columns: Sequence[str], limits: ServingSettings) 
             sizes = (metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
             check_limit(sum(sizes), _DECOMPRESSED, max_bytes)
             if metadata.num_rows:
-                check_columns(columns, schema.names)
-                for pieces, first in grouped(_pieces(file, columns, max_bytes), len):
-                    yield Part(pa.concat_tables(pieces), first, _checked)
+                names = as_named(schema.names, columns)
+                check_columns(columns, names)
+                in_body = dict(zip(names, schema.names))
+                for pieces, first in grouped(_pieces(file, [in_body[name] for name in columns], max_bytes), len):
+                    yield Part(pa.concat_tables(pieces).rename_columns(list(columns)), first, _checked)
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise bad_request(f"the request is not Parquet: {first_line(error)}", "Write the table again.") from error
 

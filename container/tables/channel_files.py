@@ -20,7 +20,7 @@ from container.tables.csv_files import csv_batches, csv_header
 from container.tables.parquet_types import as_common, common_schema
 from contracts.errors import ContractError, first_line
 from contracts.input_files import check_stand_in
-from contracts.spelling import SIMILAR, did_you_mean
+from contracts.spelling import SIMILAR, as_named, did_you_mean
 
 DataFormat = Literal["csv", "tsv", "parquet"]
 SUFFIXES: dict[str, DataFormat] = {
@@ -135,7 +135,7 @@ def cell_kinds(path: Path) -> dict[str, set[bool]]:
 def check_columns(files: Iterable[Path], columns: Sequence[str]) -> None:
     """Raise ContractError where a file lacks one of `columns`."""
     for path in files:
-        _check_present(columns, column_names(path), path)
+        _check_present(columns, as_named(column_names(path), columns), path)
 
 
 def _check_present(columns: Sequence[str], names: Sequence[str], path: Path) -> None:
@@ -307,7 +307,11 @@ def _parquet_file(path: Path) -> pq.ParquetFile:
 def _parquet_batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
     try:
         with _parquet_file(path) as file:
-            yield from file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False)
+            names = file.schema_arrow.names
+            in_file = dict(zip(as_named(names, columns), names))
+            written = [in_file[name] for name in columns]
+            for batch in file.iter_batches(batch_size=rows, columns=written, use_threads=False):
+                yield batch if written == list(columns) else batch.select(written).rename_columns(list(columns))
     except (pa.ArrowException, OSError) as error:
         raise ContractError(f"{path}: damaged Parquet data: {first_line(error)}", "Write the file again.") from error
 
@@ -315,8 +319,9 @@ def _parquet_batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[
 def _parquet_schema(path: Path, columns: Sequence[str]) -> pa.Schema:
     schema = _parquet_file(path).schema_arrow
     check_names(schema.names, path)
-    _check_present(columns, schema.names, path)
-    return schema
+    names = as_named(schema.names, columns)
+    _check_present(columns, names, path)
+    return pa.schema([each.with_name(name) for each, name in zip(schema, names)])
 
 
 def text_header(path: Path) -> list[str]:
@@ -344,7 +349,7 @@ def text_batches(
     Raises:
         ContractError: the file is damaged.
     """
-    names = text_header(path) if header is None else header
+    names = as_named(text_header(path) if header is None else header, columns)
     try:
         with _open_stream(path) as stream:
             yield from csv_batches(stream, _csv_text(path, names, has_header=header is None), columns=columns)

@@ -23,6 +23,7 @@ from container.tables.column_types import (
 )
 from container.tables.values import texts
 from contracts.errors import ContractError, RowErrors, invalid_rows, shown
+from contracts.spelling import as_named
 
 _FIX = "Pass a list of dicts, a DataFrame or an Arrow table."
 _TEXT_OR_BYTES = (str, bytes, bytearray, memoryview)
@@ -39,7 +40,8 @@ def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 
     UTF-8 has another type, so that only code that needs it refuses it, with check_single_values.
 
     Args:
-        columns: the columns to take from dicts, if not all; a dict without any of them is an error.
+        columns: the columns to take from dicts, if not all; a dict without any of them is an error. Names have their
+            Unicode form.
         first: position of the first record, for messages.
 
     Raises:
@@ -55,10 +57,10 @@ def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 
             with errors:
                 _check_values(column, name, first=first)
         errors.raise_first()
-        columns_of = [_plain(column, each) for column, each in zip(records.columns, records.schema)]
-        return pa.table(columns_of, names=records.column_names) if columns_of else records
+        cells = [_plain(column, each) for column, each in zip(records.columns, records.schema)]
+        return pa.table(cells, names=as_named(records.column_names, columns)) if cells else records
     if hasattr(records, "columns") and hasattr(records, "iloc"):
-        names = [str(name) for name in records.columns]
+        names = as_named([str(name) for name in records.columns], columns)
         check_names(names, "records")
         if len(records) and not names:
             raise ContractError(f"records: {len(records)} rows have no column", "Pass a table with columns.")
@@ -87,6 +89,9 @@ def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 
     except ContractError as error:
         error.row_causes = invalid_rows(rows, lambda row: check_names(list(row), "records"))
         raise
+    if (named := as_named(list(names), columns)) != list(names):
+        of_name = dict(zip(names, named))
+        rows = [{of_name[name]: value for name, value in row.items()} for row in rows]
     names = dict.fromkeys(columns) or names
     empty = [index for index, row in enumerate(rows if columns else ()) if row.keys().isdisjoint(columns)]
     if empty:

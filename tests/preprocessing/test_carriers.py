@@ -164,6 +164,20 @@ def test_periods_are_read_where_pandas_is_not_loaded(tmp_path):
     assert ran.stdout == "['2024-01', '2024-02']\n", ran.stderr
 
 
+@pytest.mark.parametrize(("wanted", "written"), [("gr\u00f6\u00dfe", "gro\u0308\u00dfe"), ("o\u0308", "\u00f6")])
+def test_a_column_name_is_found_in_either_unicode_form(tmp_path, wanted, written):
+    columns = {"x": pd.Series([1, 2]), written: pd.Series(["a", "b"]), "z": pd.Series([3, 4])}
+    found = dict(read_back(columns, tmp_path, names=[wanted, "x"]))
+    assert [form for form, table in found.items() if table[wanted].to_pylist() != ["a", "b"]] == []
+
+
+def test_a_name_that_looks_like_another_one_is_shown_with_escapes(tmp_path):
+    write(tmp_path / "a.csv", {"pric\u0435": pd.Series([1])})
+    with pytest.raises(ContractError, match=r"'price' is missing; the similar column 'pric\u0435' exists") as caught:
+        next(iter_tables([tmp_path / "a.csv"], ["price"], rows_per_batch=9))
+    assert r"('price' is not 'pric\u0435')" in caught.value.cause
+
+
 class TestOlderModel:
     """A model whose preprocessing.json has no category_kinds."""
 
