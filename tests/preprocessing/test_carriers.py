@@ -28,7 +28,7 @@ from container.tables.channel_files import Origin, iter_tables
 from container.tables.records import check_single_values, records_to_table
 from contracts.errors import ContractError
 from contracts.serving import PARQUET
-from testing.carriers import FILES, NARROW, TYPES, column, read_back, write
+from testing.carriers import FILES, NARROW, TYPES, column, read_back, records, write
 from testing.jobs import REPOSITORY
 from testing.serving import read_records
 from testing.table_jobs import fit_file, settings
@@ -68,7 +68,7 @@ def categories(preprocessor: Preprocessor, *cells: object) -> list[str | None]:
 
 @pytest.mark.parametrize("name", TYPES)
 @given(rng=st.randoms(use_true_random=False))
-@hypothesis_settings(max_examples=2, deadline=None)
+@hypothesis_settings(max_examples=1, deadline=None)  # make fuzz has more
 def test_every_form_of_a_table_has_the_inputs_of_train(name: str, rng: Random) -> None:
     columns = columns_with(column(name, rng, rows=ROWS), rng)
     found = {}
@@ -162,6 +162,22 @@ def test_periods_are_read_where_pandas_is_not_loaded(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert ran.stdout == "['2024-01', '2024-02']\n", ran.stderr
+
+
+@pytest.mark.parametrize("name", ["bool", "nullable integers", "decimals", "categories of numbers", "times in UTC"])
+def test_every_form_of_a_label_is_the_same_class(tmp_path, name):
+    labels = column(name, Random(1), rows=ROWS)
+    values = dict.fromkeys(row["label"] for row in records({"label": labels}))
+    first, second = [value for value in values if value is not None][:2]
+    cells = [first, second] * (ROWS // 2)
+    given = pd.Series(cells, dtype=labels.dtype) if isinstance(labels, pd.Series) else pa.array(cells, labels.type)
+    columns = {**columns_with(pd.Series(["a"] * ROWS), Random(0)), "label": given}
+    for suffix in FILES:
+        preprocessor, _ = fit_file(tmp_path / suffix, write(tmp_path / f"train.{suffix}", columns), settings())
+        for form, table in read_back(columns, tmp_path):
+            found = preprocessor.transform(table).batch.column("label").to_pylist()
+            assert sorted(found[:2]) == [0, 1], (suffix, form)
+            assert found == found[:2] * (ROWS // 2), (suffix, form)
 
 
 @pytest.mark.parametrize(("wanted", "written"), [("gr\u00f6\u00dfe", "gro\u0308\u00dfe"), ("o\u0308", "\u00f6")])
