@@ -64,6 +64,7 @@ class Check:
         self._arguments, self._results, self._ends_at = arguments, results, ends_at
         self._log = results.folder / LOG
         self.work = Path(tempfile.mkdtemp(prefix="gpu-check-"))
+        given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         self._environment = {
             "TOKENIZERS_PARALLELISM": "false",
             "PYTORCH_ALLOC_CONF": "expandable_segments:True",  # as in jobs (container/workers.py)
@@ -71,7 +72,7 @@ class Check:
             **os.environ,
             "HF_HUB_OFFLINE": "1",
             "TMPDIR": str(self.work),
-            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]).strip(":"),
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *map(os.path.abspath, given)]),
         }
         if arguments.device == "cpu":
             self._environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
