@@ -61,6 +61,8 @@ def _whole_job(check: Recorder) -> None:
     check.figure("seconds", round(time.monotonic() - started, 1))
     first = re.search(r"first optimizer step done ([\d.]+) s after train began: (.*)", log)
     check.figure("first_step", {"seconds": float(first[1]), "phases": first[2]} if first else None)
+    phases = re.search(r"time of each phase: (.*)", log)
+    check.figure("phases", phases[1] if phases else None)
     check.figure("tokens_per_s", [float(rate) for rate in re.findall(r"([\d.]+) tokens/s", log)][-1:])
     check.figure(
         "says",

@@ -3,10 +3,8 @@
 from collections.abc import Iterable
 
 from benchmarks.gpu_steps.recorder import Recorder
-from testing.parity import TOLERANCE, ParityCheck, ParityJobs
+from testing.parity import GPU_TOLERANCE, TOLERANCE, ParityCheck, ParityJobs
 from testing.parity_strategies import BY_NAME
-
-GPU_TOLERANCE = 1e-4  # atomics and split products add in any order there
 
 
 def compare_rows(check: Recorder, jobs: ParityJobs, names: Iterable[str], *, seconds: float) -> None:

@@ -8,9 +8,9 @@ import torch.distributed as dist
 from benchmarks.gpu_steps.parity import compare_rows
 from benchmarks.gpu_steps.recorder import Recorder
 from benchmarks.gpu_steps.runs import forked_runs
+from container.parallel.mesh import SHARE_GPU
 from testing.rank_pool import RankFailed
 
-SHARE_GPU = "TEXT_TABLE_SHARE_GPU"  # container/parallel/mesh.py: all processes of a host use GPU 0
 ROWS = ("ddp 2", "fsdp 2, FULL_SHARD", "fsdp 2, SHARD_GRAD_OP", "ddp 2, accumulation")
 NOT_SHOWN = "NCCL, its communicators and streams; communication beside computation; more memory than one GPU has"
 
