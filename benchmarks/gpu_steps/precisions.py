@@ -47,7 +47,7 @@ def run(check: Recorder) -> None:
 
         compared = check.only_on_gpu("losses beside those of the CPU, and in lower precision")
         for name, settings in MODELS.items():
-            if not check.has_time(8, name):
+            if (check.tiny and name == "trimodal_bert") or not check.has_time(8, name):  # other steps train it
                 continue
             with check.part(name):
                 found = train(settings)
