@@ -79,7 +79,8 @@ def test_a_torch_that_cannot_be_imported_is_the_failure_of_each_step(tmp_path):
     broken = tmp_path / "site" / "torch"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise OSError('libcudart.so.13: cannot open shared object file')")
-    run(*TINY, "--out", tmp_path / "out", "--steps", "facts", expect=1, PYTHONPATH=str(broken.parent))
+    found_first = os.pathsep.join([str(broken.parent), os.environ.get("PYTHONPATH", "")])
+    run(*TINY, "--out", tmp_path / "out", "--steps", "facts", expect=1, PYTHONPATH=found_first)
     facts = Results.open(tmp_path / "out").steps["facts"]
     assert facts.status == "crashed (exit code 1)"
     assert "OSError: libcudart.so.13: cannot open shared object file" in facts.last_lines
