@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import TypeVar
 
+from contracts.other_programs import NOT_UPLOADED
+
 _AnyPath = TypeVar("_AnyPath", bound=PurePath)
 
 
 def temporary_path(path: _AnyPath) -> _AnyPath:
-    """Return the hidden name, in the same folder, under which `path` is written."""
-    return path.with_name(f".{path.name}")
+    """Return the name, in the same folder, under which `path` is written: hidden, and never uploaded."""
+    return path.with_name(f".{path.name}{NOT_UPLOADED}")
 
 
 class AtomicFile:

@@ -20,6 +20,7 @@ from container.models.ensemble import Network
 from container.preprocessing.prepared import PreparedData
 from contracts import artifacts
 from contracts.hyperparameters import ONNX_VARIANTS
+from contracts.other_programs import is_foreign
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def export_model(
     report = export_onnx(model, job.hp, path, samples=batches, decision=decision, companion=companion)
     logger.info("model.onnx: %s", report)
     add(staging)
-    written = (path for path in sorted(staging.rglob("*")) if path.is_file())
+    written = (path for path in sorted(staging.rglob("*")) if path.is_file() and not is_foreign(path))
     files = {str(path.relative_to(staging)): path.stat().st_size for path in written}
     _move_into_place(staging, folder)
     return files
@@ -112,9 +113,10 @@ def _move_into_place(staging: Path, folder: Path) -> None:
     weights = [f"{name}.data" for name in (artifacts.MODEL_ONNX, *graphs)]
     for name in (artifacts.MODEL_STATE, artifacts.COMPANION, *graphs, *weights):
         (folder / name).unlink(missing_ok=True)
-    for entry in sorted(staging.iterdir(), key=lambda path: path.name == artifacts.MODEL_STATE):
+    entries = [path for path in staging.iterdir() if not is_foreign(path)]
+    for entry in sorted(entries, key=lambda path: path.name == artifacts.MODEL_STATE):
         target = folder / entry.name
         if target.is_dir():
             shutil.rmtree(target)
         entry.replace(target)
-    staging.rmdir()
+    shutil.rmtree(staging, ignore_errors=True)

@@ -9,10 +9,9 @@ the plain model, and reads the parts that it needs.
 import json
 import logging
 import os
-import shutil
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -42,14 +41,14 @@ from container.failure import PeerFailed
 from container.training.checkpoint_files import (
     BEST,
     LAST,
-    TEMPORARY,
     Checkpoint,
     clear_unfinished,
     complete_checkpoints,
-    remove_checkpoint,
+    unfinished_save,
 )
 from container.training.host_folders import HostFolders
 from contracts.atomic_files import write_text_atomically
+from contracts.other_programs import remove_folder, remove_in_place
 
 logger = logging.getLogger(__name__)
 
@@ -174,16 +173,18 @@ class CheckpointStore:
 
     def _write(self, states: dict[str, Any], *, name: str, content: str, best_step: int | None) -> None:
         """Write the checkpoint; runs in the thread."""
-        temporary = self._folder / f"{TEMPORARY}{name}"
+        temporary = unfinished_save(self._folder, name)
         try:
             self._on_each_host(lambda: self._begin(temporary, content))
             with _raising_own_failure(self._rank):
-                save(states, checkpoint_id=temporary, process_group=self._group)
-            self._on_each_host(lambda: self._hosts.share(temporary))
-            self._on_each_host(lambda: self._complete(temporary, name, best_step=best_step))
+                metadata = save(states, checkpoint_id=temporary, process_group=self._group)
+            written = {info.relative_path for info in metadata.storage_data.values()}
+            files = sorted({*written, *_OTHER_FILES})
+            self._on_each_host(lambda: self._hosts.share(temporary, files))
+            self._on_each_host(lambda: self._complete(temporary, files, best_step=best_step))
         except BaseException:
             if self._hosts.is_first:
-                shutil.rmtree(temporary, ignore_errors=True)
+                remove_in_place(temporary.parent)
             raise
 
     def _on_each_host(self, act: Callable[[], None]) -> None:
@@ -204,24 +205,21 @@ class CheckpointStore:
 
     def _begin(self, temporary: Path, content: str) -> None:
         """Make the folder of a checkpoint; that of rank 0 gets its state, because rates differ between ranks."""
-        _make_empty(temporary)
+        remove_in_place(temporary)
+        temporary.mkdir(parents=True, exist_ok=True)
         if self._rank == 0:
             _write_synced(temporary / "state.json", content)
 
-    def _complete(self, temporary: Path, name: str, *, best_step: int | None) -> None:
-        files = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
-        _write_synced(temporary / "manifest.json", json.dumps(files))
+    def _complete(self, temporary: Path, files: Sequence[str], *, best_step: int | None) -> None:
+        sizes = {name: (temporary / name).stat().st_size for name in files}
+        _write_synced(temporary / "manifest.json", json.dumps(sizes))
         _sync_folder(temporary)
-        final = self._folder / name
-        replaced = self._folder / f"{TEMPORARY}replaced"
-        if final.exists():  # the same step, saved again
-            shutil.rmtree(replaced, ignore_errors=True)
-            final.rename(replaced)
+        final = self._folder / temporary.name
+        remove_folder(final)  # the same step, saved again
         temporary.rename(final)
         _sync_folder(self._folder)
-        shutil.rmtree(replaced, ignore_errors=True)
-        write_text_atomically(self._folder / LAST, f"{name}\n")
-        self._prune(name, best_step)
+        write_text_atomically(self._folder / LAST, f"{final.name}\n")
+        self._prune(final.name, best_step)
 
     def _prune(self, saved: str, best_step: int | None) -> None:
         """Keep the newest checkpoints up to `saved`, and the best.
@@ -235,7 +233,7 @@ class CheckpointStore:
         count = next((i for i, each in enumerate(complete, 1) if each.folder.name == saved), len(complete))
         for other in (*complete[:count][: -self._keep], *complete[count:]):
             if other is not best:
-                remove_checkpoint(other.folder)
+                remove_folder(other.folder)
         clear_unfinished(self._folder)
 
 
@@ -248,6 +246,7 @@ def load_weights(module: nn.Module, checkpoint: Checkpoint) -> None:
 
 
 _MODEL, _OPTIMIZER, _AVERAGE = "model.", "optimizer.", "average."
+_OTHER_FILES = (".metadata", "state.json")  # of a checkpoint, besides those that the metadata names
 
 
 def _model_state(module: nn.Module) -> dict[str, Any]:
@@ -316,11 +315,6 @@ def _raising_own_failure(rank: int) -> Iterator[None]:
 
 def _message(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _make_empty(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
 
 
 def _write_synced(path: Path, text: str) -> None:

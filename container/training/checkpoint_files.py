@@ -1,27 +1,29 @@
 """Find, move and remove checkpoints on disk, without torch.
 
     checkpoints/
-      epoch=1-step=120.ckpt/   DCP's files, state.json, manifest.json (names and sizes of all files, written last)
+      epoch=1-step=120.ckpt/   DCP's files, state.json, manifest.json (names and sizes of these files, written last)
       last.ckpt, best.ckpt     the name of the newest and of the best folder
+      .sagemaker-ignore/       unfinished saves and removals
 
-A checkpoint is written into a temporary folder and renamed when it is complete. The pointers are small text files, not
-links, because the sync of a checkpoint folder to S3 loses links.
+A checkpoint is written into the last folder, which is not uploaded, and renamed when it is complete. The pointers are
+small text files, not links, because the sync of a checkpoint folder to S3 loses links. Other programs put files beside
+all of these at any time (contracts/other_programs.py): only the manifest says what belongs to a checkpoint.
 """
 
 import json
 import logging
 import os
 import re
-import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contracts.other_programs import NOT_UPLOADED, remove_folder, remove_in_place, remove_markers
+
 logger = logging.getLogger(__name__)
 
 LAST, BEST = "last.ckpt", "best.ckpt"
-TEMPORARY = ".saving-"
 _NAME = re.compile(r"epoch=\d+-step=\d+\.ckpt")
 
 
@@ -37,18 +39,22 @@ class Checkpoint:
         return self.content["step"]
 
 
+def unfinished_save(folder: Path, name: str) -> Path:
+    """Return the folder in which the checkpoint `name` is written."""
+    return folder / NOT_UPLOADED / name
+
+
 def clear_unfinished(folder: Path) -> None:
     """Remove the files of unfinished saves, after completing those that only lack their name."""
     _finish_saves(folder)
-    for temporary in folder.glob(f"{TEMPORARY}*"):
-        shutil.rmtree(temporary, ignore_errors=True)
+    remove_in_place(folder / NOT_UPLOADED)
 
 
 def clear_checkpoints(folder: Path) -> None:
     """Remove every checkpoint, also of an unfinished save, and the files that name one, and nothing else."""
     clear_unfinished(folder)
-    for path in _checkpoint_folders(folder):
-        shutil.rmtree(path)
+    for path in checkpoint_folders(folder):
+        remove_folder(path)
     for name in (LAST, BEST):
         (folder / name).unlink(missing_ok=True)
 
@@ -57,29 +63,22 @@ def move_checkpoints(source: Path, target: Path) -> None:
     """Move every checkpoint and the files that name one to the folder `target`, or go on after an interrupted move."""
     target.mkdir(parents=True, exist_ok=True)
     pointers = [path for path in (source / LAST, source / BEST) if path.is_file()]
-    for path in (*_checkpoint_folders(source), *pointers):
-        if (target / path.name).is_dir():  # a restored copy of the folder may have both
-            shutil.rmtree(target / path.name)
+    for path in (*checkpoint_folders(source), *pointers):
+        remove_folder(target / path.name)  # a restored copy of the folder may have both
         os.replace(path, target / path.name)
+        remove_markers(target / path.name)
 
 
-def _checkpoint_folders(folder: Path) -> list[Path]:
+def checkpoint_folders(folder: Path) -> list[Path]:
     """Return the folders with the name of a checkpoint; all others belong to the user."""
     return [path for path in folder.glob("*.ckpt") if _NAME.fullmatch(path.name) and path.is_dir()]
-
-
-def remove_checkpoint(path: Path) -> None:
-    """Remove a checkpoint; if this is interrupted, `clear_unfinished` removes the rest."""
-    removed = path.with_name(f"{TEMPORARY}removed-{path.name}")
-    path.rename(removed)
-    shutil.rmtree(removed, ignore_errors=True)
 
 
 def complete_checkpoints(folder: Path) -> list[Checkpoint]:
     """Return all complete checkpoints, oldest first; log the name of each incomplete or damaged one."""
     _finish_saves(folder)
     complete = []
-    for path in _checkpoint_folders(folder):
+    for path in checkpoint_folders(folder):
         try:
             complete.append(_read(path))
         except (OSError, ValueError) as error:
@@ -89,9 +88,9 @@ def complete_checkpoints(folder: Path) -> list[Checkpoint]:
 
 def _finish_saves(folder: Path) -> None:
     """Rename what was saved completely, where a process ended before it could replace a save of the same step."""
-    for path in folder.glob(f"{TEMPORARY}*.ckpt"):
-        final = folder / path.name.removeprefix(TEMPORARY)
-        if _NAME.fullmatch(final.name) and not final.exists():
+    for path in checkpoint_folders(folder / NOT_UPLOADED):
+        final = folder / path.name
+        if not final.exists():
             with suppress(OSError, ValueError):
                 _read(path)
                 path.rename(final)

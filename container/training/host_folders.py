@@ -2,6 +2,7 @@
 
 import io
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -33,14 +34,14 @@ class HostFolders:
         dist.all_gather_object(of_hosts, names, group=self._group)
         return set.intersection(*of_hosts)
 
-    def share(self, folder: Path) -> None:
-        """Copy the files of all hosts to the folder of each host; called by the first ranks.
+    def share(self, folder: Path, names: Sequence[str]) -> None:
+        """Copy the files `names`, each of which one host has, to the folder of each host; called by the first ranks.
 
         A host that cannot read or write continues to receive, so that no other host waits, and raises at the end.
         """
         if self._group is None:
             return
-        files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+        files = {name: (folder / name).stat().st_size for name in names if (folder / name).is_file()}
         of_hosts: list[dict[str, int]] = [{} for _ in self._firsts]
         dist.all_gather_object(of_hosts, files, group=self._group)
         failures = [

@@ -18,7 +18,7 @@ from container.parallel.mesh import RankMesh
 from container.parallel.parallelize import parallelize
 from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint import CheckpointStore
-from container.training.checkpoint_files import Checkpoint
+from container.training.checkpoint_files import Checkpoint, checkpoint_folders
 from container.training.final_predictions import FinalPredictions
 from container.training.identity import identity
 from container.training.job_data import JobData
@@ -119,7 +119,7 @@ def _train(
     hp, train = job.hp, data.splits["train"]
     model = build_model(hp, data.prepared)
     _log_parameters(hp, ranks, model)
-    if ranks.is_first and _is_untested(model) and not any(job.paths.checkpoints.glob("*.ckpt")):
+    if ranks.is_first and _is_untested(model) and not checkpoint_folders(job.paths.checkpoints):
         from container.export.rehearsal import rehearse_export  # few jobs need its imports
 
         val = data.splits["val"]

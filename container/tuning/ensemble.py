@@ -1,7 +1,6 @@
 """Train the networks of an ensemble, each as a run of its own; the job then combines them."""
 
 import logging
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from container.tuning.run_queue import Run, RunQueue, Shares, copy_curves
 from container.workers import StoppedBeforeTraining
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
+from contracts.other_programs import remove_folder
 from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def train_members(paths: JobPaths, hp: Hyperparameters, prepared: PreparedData, 
         StoppedBeforeTraining: stopped on request; the same command goes on.
     """
     if not hp.resume:  # a later command without resume=false must find nothing of the earlier job
-        shutil.rmtree(paths.ensemble, ignore_errors=True)
+        remove_folder(paths.ensemble)
         clear_checkpoints(paths.checkpoints)
     check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
     planned = [_planned(paths, hp, i) for i in range(hp.num_members)]

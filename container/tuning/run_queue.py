@@ -21,6 +21,7 @@ from container.workers import StopHandler, Workers
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
+from contracts.other_programs import MARKERS, remove_folder, remove_markers
 from contracts.paths import JobPaths
 
 
@@ -245,22 +246,23 @@ def copy_curves(run: JobPaths, paths: JobPaths, *, name: str) -> None:
     """Copy the TensorBoard files and the profile of a run, if it has them, to folders with its name in the output."""
     for source, target in zip(_curves(run), _curves(paths)):
         if source.is_dir():
-            shutil.rmtree(target / name, ignore_errors=True)  # of an earlier run with this name
-            shutil.copytree(source, target / name)
+            remove_folder(target / name)  # of an earlier run with this name
+            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns(*(f"*{end}" for end in MARKERS)))
 
 
 def remove_curves(paths: JobPaths, *, name: str) -> None:
     """Remove what `copy_curves` copied for a run that is no longer part of the model."""
     for folder in _curves(paths):
-        shutil.rmtree(folder / name, ignore_errors=True)
+        remove_folder(folder / name)
 
 
 def rename_curves(paths: JobPaths, *, name: str, to: str) -> None:
     """Give what `copy_curves` copied for a run the name that it has as another part of the model."""
     for folder in _curves(paths):
         if (folder / name).is_dir() and name != to:
-            shutil.rmtree(folder / to, ignore_errors=True)  # of an earlier run with this name
+            remove_folder(folder / to)  # of an earlier run with this name
             (folder / name).rename(folder / to)
+            remove_markers(folder / to)
 
 
 def _curves(paths: JobPaths) -> tuple[Path, Path]:
@@ -270,4 +272,4 @@ def _curves(paths: JobPaths) -> tuple[Path, Path]:
 def remove_run(folder: Path) -> None:
     """Remove what a run that is no longer needed wrote, except for its log."""
     for name in ("checkpoints", "output"):
-        shutil.rmtree(folder / name, ignore_errors=True)
+        remove_folder(folder / name)

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from container.workers import StopHandler, StoppedBeforeTraining
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import GivenSettings, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
+from contracts.other_programs import remove_folder
 from contracts.paths import JobPaths
 from contracts.presets import DataFacts
 from contracts.tuning_space import describe_space, metric_of, most_epochs, most_validations, space_of, trial_settings
@@ -67,7 +67,7 @@ def search(
     if not hp.resume:
         clear_checkpoints(paths.checkpoints)
         for folder in (paths.tuning, paths.ensemble):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
     earlier = read_winner(paths)
     shares = Shares.of(hp, num_gpus=num_gpus)
     study = TuningStudy(paths, hp, num_workers=shares.num_workers, given=given.values)
@@ -341,7 +341,8 @@ class Search:
     def _end(self, running: Running) -> None:
         """Record the result of a trial that has ended."""
         value, failure = running.state.get("best_value"), running.run.failure
-        reason = failure.cause if failure is not None else f"{self._metric} was never defined"
+        ended = f"{self._metric} was never defined" if running.run.completed else "the workers ended without a result"
+        reason = failure.cause if failure is not None else ended
         completed = running.run.completed and value is not None
         if running.pruned:
             return

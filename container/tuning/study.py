@@ -26,7 +26,7 @@ from container.preprocessing.fingerprint import FLAGS
 from container.tables.data_files import find_data_files
 from container.text.encoder_source import encoder_files, find_encoder
 from container.training.state import LOSS
-from contracts.atomic_files import AtomicFile, write_text_atomically
+from contracts.atomic_files import AtomicFile, temporary_path, write_text_atomically
 from contracts.errors import ContractError, first_line, shown
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import exists, files_below, read_object
@@ -120,7 +120,7 @@ class TuningStudy:
 
     def _create(self, folder: Path) -> None:
         """Create the study completely or not at all; its first trial has the settings of the job."""
-        temporary = folder / f".{_FILE}"
+        temporary = temporary_path(folder / _FILE)
         temporary.unlink(missing_ok=True)
         storage = _storage(temporary)
         metric = metric_of(self._hp)

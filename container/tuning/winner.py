@@ -1,7 +1,6 @@
 """Keep the winner of a search: its record, and its checkpoints as those of the job or of its first network."""
 
 import json
-import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from container.tuning.ensemble import SEEDS, member_folder
 from container.tuning.run_queue import copy_curves, remove_curves, remove_run, rename_curves
 from contracts.atomic_files import write_text_atomically
 from contracts.errors import ContractError
+from contracts.other_programs import remove_folder
 from contracts.paths import JobPaths
 
 _FILE = "winner.json"
@@ -93,7 +93,7 @@ def install_winner(paths: JobPaths, winner: Winner, *, earlier: Winner | None) -
     trial = JobPaths(paths.tuning / winner.folder)
     if earlier is not None and earlier.trial != winner.trial:
         for name in earlier.names():
-            shutil.rmtree(paths.ensemble / name, ignore_errors=True)
+            remove_folder(paths.ensemble / name)
             remove_curves(paths, name=name)
         clear_checkpoints(paths.checkpoints)
     elif earlier is not None and earlier.home(paths) != winner.home(paths):

@@ -13,6 +13,7 @@ import pytest
 
 from container.steps import program
 from container.steps.program import PROGRAMS
+from contracts.atomic_files import temporary_path
 from contracts.errors import ContractError
 from contracts.step_contract import message_file
 from contracts.steps import PROCESSING_STEPS
@@ -133,7 +134,7 @@ def test_a_program_that_does_not_write_a_required_output_fails(tmp_path: Path) -
 def test_a_run_removes_what_a_killed_one_left_unfinished(tmp_path: Path) -> None:
     folder = output_folder(tmp_path, "load-data", "DATA")
     folder.mkdir(parents=True)
-    (folder / ".part-00007.csv").write_text("order_id,ch")
+    temporary_path(folder / "part-00007.csv").write_text("order_id,ch")
     run_step(tmp_path, "load-data", GENERATE_ROWS=20)
     assert [path.name for path in folder.iterdir()] == ["part-00000.csv"]
 

@@ -12,13 +12,20 @@ from torch._subclasses import FakeTensorMode
 from torch.distributed.checkpoint import FileSystemWriter
 
 from container.training.checkpoint import CheckpointStore, _copied, load_weights
-from container.training.checkpoint_files import clear_checkpoints, clear_unfinished, complete_checkpoints
+from container.training.checkpoint_files import (
+    clear_checkpoints,
+    clear_unfinished,
+    complete_checkpoints,
+    move_checkpoints,
+    unfinished_save,
+)
 from container.training.host_folders import HostFolders
 from container.training.identity import identity
 from container.training.scaler import LossScaler
 from container.training.state import TrainingState
 from container.training.training_run import TrainingRun, forget_missing_best
 from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.other_programs import MARKERS
 from testing.jobs import CONFIGURATION
 
 CPU = torch.device("cpu")
@@ -50,6 +57,12 @@ def take_steps(module, optimizer, steps):
 def save(store, module, optimizer, step, best_step=None):
     store.save(module, optimizer, name=f"epoch=0-step={step}.ckpt", content={"step": step}, best_step=best_step)
     store.wait()
+
+
+def not_renamed(folder, name):
+    """Give a checkpoint the state before the last step of its save."""
+    unfinished_save(folder, name).parent.mkdir(exist_ok=True)
+    (folder / name).rename(unfinished_save(folder, name))
 
 
 @pytest.fixture
@@ -110,8 +123,9 @@ def test_a_folder_that_was_never_completed_is_no_checkpoint(tmp_path):
     module, optimizer = trained(0)
     store = CheckpointStore(tmp_path, keep=2, device=CPU)
     save(store, module, optimizer, 1)
-    shutil.copytree(tmp_path / "epoch=0-step=1.ckpt", tmp_path / ".saving-epoch=0-step=2.ckpt")
-    (tmp_path / ".saving-epoch=0-step=2.ckpt" / "manifest.json").unlink()
+    unfinished = unfinished_save(tmp_path, "epoch=0-step=2.ckpt")
+    shutil.copytree(tmp_path / "epoch=0-step=1.ckpt", unfinished)
+    (unfinished / "manifest.json").unlink()
     (tmp_path / "epoch=0-step=3.ckpt").mkdir()
     assert [one.folder.name for one in complete_checkpoints(tmp_path)] == ["epoch=0-step=1.ckpt"]
 
@@ -139,7 +153,7 @@ def test_a_kill_while_a_save_replaces_one_of_the_same_step_loses_no_checkpoint(t
 def test_the_removal_of_unfinished_saves_keeps_a_complete_one_that_was_not_renamed(tmp_path):
     module, optimizer = trained(0)
     save(CheckpointStore(tmp_path, keep=1, device=CPU), module, optimizer, 1)
-    (tmp_path / "epoch=0-step=1.ckpt").rename(tmp_path / ".saving-epoch=0-step=1.ckpt")
+    not_renamed(tmp_path, "epoch=0-step=1.ckpt")
     clear_unfinished(tmp_path)
     assert steps_in(tmp_path) == [1]
 
@@ -170,10 +184,56 @@ def test_only_checkpoints_are_pruned_and_cleared(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"backup.ckpt", "notes.ckpt"}
 
 
+def test_markers_that_appear_during_a_save_do_not_belong_to_the_checkpoint(tmp_path, monkeypatch):
+    def marked(writer, *arguments):
+        written = write(writer, *arguments)
+        for path in list(unfinished_save(tmp_path, "epoch=0-step=1.ckpt").iterdir()):
+            path.with_name(f"{path.name}.sagemaker-uploading").touch()
+        return written
+
+    write = FileSystemWriter.write_data
+    monkeypatch.setattr(FileSystemWriter, "write_data", marked)
+    module, optimizer = trained(0)
+    save(CheckpointStore(tmp_path, keep=1, device=CPU), module, optimizer, 1)
+    folder = tmp_path / "epoch=0-step=1.ckpt"
+    assert list(folder.glob("*.sagemaker-uploading"))
+    assert sorted(json.loads((folder / "manifest.json").read_text())) == [".metadata", "__0_0.distcp", "state.json"]
+    for marker in folder.glob("*.sagemaker-uploading"):
+        marker.unlink()
+    assert steps_in(tmp_path) == [1]
+
+
+def test_moved_checkpoints_have_no_markers_and_replace_those_of_the_same_name(tmp_path):
+    module, optimizer = trained(0)
+    save(CheckpointStore(tmp_path / "trial", keep=1, device=CPU), module, optimizer, 1)
+    shutil.copytree(tmp_path / "trial", tmp_path / "job")
+    (tmp_path / "trial" / "epoch=0-step=1.ckpt" / ".metadata.sagemaker-uploaded").touch()
+    (tmp_path / "job" / "epoch=0-step=1.ckpt" / "old.sagemaker-uploading").touch()
+    move_checkpoints(tmp_path / "trial", tmp_path / "job")
+    assert steps_in(tmp_path / "job") == [1]
+    assert not [path for path in (tmp_path / "job").rglob("*") if path.name.endswith(MARKERS)]
+    assert list((tmp_path / "trial").iterdir()) == []
+
+
+def test_names_that_begin_with_a_dot_are_no_checkpoints(tmp_path, caplog):
+    module, optimizer = trained(0)
+    save(CheckpointStore(tmp_path, keep=1, device=CPU), module, optimizer, 1)
+    folder = tmp_path / "epoch=0-step=1.ckpt"
+    shutil.copytree(folder, tmp_path / "._epoch=0-step=2.ckpt")
+    for path in (tmp_path, folder):
+        (path / ".DS_Store").touch()
+    for path in [*folder.iterdir(), tmp_path / "last.ckpt"]:
+        path.with_name(f"._{path.name}").write_bytes(b"\0\5\x16\7")
+    assert steps_in(tmp_path) == [1]
+    assert not caplog.records
+    clear_checkpoints(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".DS_Store", "._epoch=0-step=2.ckpt", "._last.ckpt"]
+
+
 def test_a_job_that_starts_over_does_not_resume_from_a_save_that_was_not_renamed(tmp_path):
     module, optimizer = trained(0)
     save(CheckpointStore(tmp_path, keep=1, device=CPU), module, optimizer, 1)
-    (tmp_path / "epoch=0-step=1.ckpt").rename(tmp_path / ".saving-epoch=0-step=1.ckpt")
+    not_renamed(tmp_path, "epoch=0-step=1.ckpt")
     clear_checkpoints(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -8,6 +8,7 @@ import pytest
 from optuna.trial import TrialState
 
 from container.tuning.study import TuningStudy
+from contracts.atomic_files import temporary_path
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from testing.foreign_files import add_foreign_files
@@ -196,6 +197,6 @@ def test_the_study_is_created_completely_or_not_at_all(tmp_path):
     study = opened(tmp_path)
     folder = tmp_path / "checkpoints" / "tuning"
     assert sorted(path.name for path in folder.iterdir()) == ["search.json", "study.db"]
-    (folder / ".study.db").write_bytes(b"half of a file")
+    temporary_path(folder / "study.db").write_bytes(b"half of a file")
     (folder / "study.db").unlink()
     assert study.settings(opened(tmp_path).begin())["lr"] == json.loads("0.002")
