@@ -93,6 +93,7 @@ class Failure:
         number = signal.Signals(-exit_code)
         reason, fix = {
             signal.SIGKILL: ("usually the machine ran out of memory", _OUT_OF_MEMORY),
+            signal.SIGTERM: ("another program sent it to this process", "Find it: for example a monitor of memory."),
             signal.SIGBUS: ("usually /dev/shm or the disk is full", "Give the container more shared memory or disk."),
         }.get(number, ("a crash in native code", "Run again; if it repeats, report the log."))
         return cls(f"{who} was ended by {number.name}: {reason}", fix, rank=rank, killed=True, at=at)

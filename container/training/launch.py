@@ -130,6 +130,7 @@ def failure_of(scratch: Scratch, ended: Sequence[Ended]) -> Failure | None:
             who = f"worker rank {end.rank} (pid {end.pid})"
             # Peers may report the loss of this rank before the agent notices it; losing a peer can cause an abort.
             at = end.at + (_DELAY if end.exitcode == -signal.SIGABRT else -_DELAY)
-            failure = Failure.from_exit(end.exitcode, who=who, rank=end.rank, at=at)
-            failures.append(replace(failure, echo=end.exitcode in _CLOSED))
+            closed = end.exitcode in _CLOSED  # without a first failure, another process sent the SIGTERM
+            exit_code = -signal.SIGTERM if closed else end.exitcode
+            failures.append(replace(Failure.from_exit(exit_code, who=who, rank=end.rank, at=at), echo=closed))
     return root_cause(failures)

@@ -14,6 +14,7 @@ import torch
 
 from container import supervisor
 from container.failure import Failure
+from contracts.other_programs import NOT_UPLOADED
 from testing.jobs import ONE_LAYER, TINY_ENCODER, failure_line, run_train, start_train, write_job
 
 pytestmark = pytest.mark.slow
@@ -167,6 +168,21 @@ def test_workers_are_started_again_from_the_newest_checkpoint_when_one_is_killed
     assert_same_weights(paths, uninterrupted_pair)
 
 
+def test_a_trial_whose_workers_alone_get_sigterm_goes_on_from_its_newest_checkpoint(tmp_path):
+    space = {"lr": {"low": 1e-3, "high": 1e-2}}
+    paths = write_job(
+        tmp_path,
+        overrides={**LONG, "load_ckpt": True, "tuning": {"trials": 1, "final_seeds": 1, "space": space}},
+    )
+    process = start_train(paths, warm=True)
+    wait_for(lambda: list(paths.tuning.glob("trial-0000/checkpoints/epoch=*")))
+    pid = kill_rank(process, 0, signal.SIGTERM)
+    assert process.wait(timeout=120) == 0, log_of(paths)[-4000:]
+    assert f"worker rank 0 (pid {pid}) was ended by SIGTERM" in log_of(paths)
+    assert "restart 1 of 3, from checkpoint epoch=" in log_of(paths)
+    assert "trial 0 complete" in log_of(paths)
+
+
 @pytest.mark.long
 def test_a_worker_that_keeps_dying_ends_the_job_after_the_restarts(tmp_path):
     paths = write_job(tmp_path, overrides={**TWO_WORKERS, "max_restarts": 1, "resume": False})
@@ -284,6 +300,6 @@ def test_a_full_disk_while_saving_is_named_and_leaves_the_earlier_checkpoint(tmp
         kept = [path for path in paths.checkpoints.glob("*.ckpt") if path.is_dir()]
         assert kept
         assert all((path / "manifest.json").is_file() for path in kept)
-        assert not list(paths.checkpoints.glob(".saving-*"))
+        assert not list((paths.checkpoints / NOT_UPLOADED).glob("*"))
     finally:
         subprocess.run(["umount", str(paths.checkpoints)], check=True)

@@ -15,6 +15,7 @@ from container.failure import Failure, PeerFailed
 from container.job import Attempt, Restart, Scratch, write_json
 from container.training import launch
 from container.training.launch import Ended, failure_of
+from container.training.stop import LEFT_ALONE
 from testing.jobs import REPOSITORY
 
 
@@ -83,6 +84,12 @@ def test_the_cause_is_the_rank_that_failed_not_the_one_that_received_its_error(s
     said(scratch, OSError(5, "Input/output error"), rank=1, at=99.9)
     failure = failure_of(scratch, [Ended(0, 6, 1, 100.0), Ended(1, 7, 1, 100.0)])
     assert (failure.rank, failure.echo) == (1, False)
+
+
+def test_workers_that_alone_got_a_sigterm_were_killed_by_it(scratch):
+    failure = failure_of(scratch, [Ended(1, 7, -signal.SIGTERM, 100.0), Ended(0, 6, LEFT_ALONE, 99.0)])
+    assert failure.cause == "worker rank 0 (pid 6) was ended by SIGTERM: another program sent it to this process"
+    assert failure.killed
 
 
 def test_a_signal_that_ends_the_launcher_is_no_error_of_the_job(scratch, monkeypatch):
