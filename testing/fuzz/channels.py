@@ -121,8 +121,9 @@ def _hidden(folder: Path, file: Path, rng: Random) -> None:
     shutil.copy(file, copy)
 
 
-def _markers(folder: Path, *_: object) -> None:
-    for name in ("_SUCCESS", ".DS_Store", "_common_metadata", "data.manifest", "Thumbs.db", "README"):
+def _markers(folder: Path, file: Path, _: Random) -> None:
+    beside = f"._{file.name}", f".{file.name}.swp", f"{file.name}~", f"{file.name}.sagemaker-uploaded"
+    for name in ("_SUCCESS", ".DS_Store", "_common_metadata", "data.manifest", "Thumbs.db", "README", *beside):
         (folder / name).write_bytes(b"x")
 
 
