@@ -172,6 +172,8 @@ class Job:
         content = {
             "root": str(self.paths.root),
             "trial": self.paths.trial,
+            "checkpoint_folder": _text(self.paths.checkpoint_folder),
+            "tensorboard_folder": _text(self.paths.tensorboard_folder),
             "hyperparameters": self.hp.model_dump(mode="json", exclude_unset=True),
             "prepared": str(self.prepared),
             "timeline": asdict(self.timeline),
@@ -188,7 +190,12 @@ class Job:
             time.sleep(_POLL)
         content = json.loads(scratch.job_file.read_text())
         return cls(
-            paths=JobPaths(Path(content["root"]), trial=content["trial"]),
+            paths=JobPaths(
+                Path(content["root"]),
+                trial=content["trial"],
+                checkpoint_folder=_path(content["checkpoint_folder"]),
+                tensorboard_folder=_path(content["tensorboard_folder"]),
+            ),
             hp=parse_hyperparameters(content["hyperparameters"]),
             scratch=scratch,
             prepared=Path(content["prepared"]),
@@ -199,6 +206,14 @@ class Job:
             ),
             fold=_fold(content["fold"]),
         )
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
 
 
 def _fold(content: dict[str, int] | None) -> Fold | None:

@@ -43,9 +43,10 @@ from container.tuning.ensemble import MemberFailed, train_members
 from container.workers import StopHandler, StoppedBeforeTraining, Workers
 from contracts import artifacts
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import read_settings, with_own_checkpoints
+from contracts.hyperparameter_files import TRAINING_JOB, read_settings, with_own_checkpoints
 from contracts.hyperparameters import Hyperparameters
-from contracts.input_files import check_writable
+from contracts.input_files import check_writable, exists
+from contracts.local_paths import with_local_paths
 from contracts.paths import JobPaths
 from contracts.presets import DataFacts
 
@@ -87,9 +88,10 @@ def train(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None) -> int:
     control: Control | None = None
     with _handled(stop):
         try:
+            check_writable(paths.root)
+            paths = with_own_checkpoints(with_local_paths(paths), os.environ)
             for folder in paths.written:
                 check_writable(folder)
-            paths = with_own_checkpoints(paths, os.environ)
             topology = Topology.read(paths)
             if not topology.trains:
                 logger.info("host %s is not in the training group %r: exiting with 0", topology.current, topology.group)
@@ -151,6 +153,8 @@ def _train(
     check_interfaces(os.environ, num_gpus=num_gpus)
     choose = partial(choose_job_settings, paths, given, hosts=topology.size, num_gpus=num_gpus)
     hp = choose()
+    if topology.leads and os.environ.get(TRAINING_JOB):
+        _warn_about_interruptions(paths, hp)
     kind: JobKind = "whole"
     check_channels(paths, topology)
     if hp.tuning is not None:
@@ -198,6 +202,18 @@ def _train(
         where = f"host {topology.leader} has the model and the report"
     logger.info("completed in %.0f s: %s", timeline.elapsed(), where)
     return COMPLETED
+
+
+def _warn_about_interruptions(paths: JobPaths, hp: Hyperparameters) -> None:
+    """Say if an interruption would lose the progress of a job of SageMaker, which cannot see whether it uses spot."""
+    if not exists(paths.checkpoint_config):
+        logger.warning(
+            "%s does not exist: the training job has no CheckpointConfig, and SageMaker saves no checkpoints of it. "
+            "After an interruption of spot training it begins again, and no other job can continue it.",
+            paths.checkpoint_config,
+        )
+    elif not hp.resume:
+        logger.warning("resume=false: after an interruption of spot training, the job begins again at step 0")
 
 
 def _agree_verdict(control: Control, verdict: Verdict | None) -> Verdict:

@@ -22,6 +22,7 @@ from contracts.presets import DataFacts, choices
 from contracts.tuning_space import check_tuning, set_by_search
 
 ALIASES = {"chunk_truncate": "chunk_trancate"}
+TRAINING_JOB = "TRAINING_JOB_NAME"  # the service sets this variable
 TUNER_METRIC = "_tuning_objective_metric"  # SageMaker's tuner adds it to the hyperparameters of its training jobs
 DROPPED = (TUNER_METRIC, "_comment", "_comments")
 _OBJECT = 'Write a JSON object in UTF-8, such as {"max_epochs": 3}.'
@@ -35,7 +36,7 @@ def with_own_checkpoints(paths: JobPaths, environment: Mapping[str, str]) -> Job
     """
     file = paths.hyperparameter_files[-1]
     is_trial = exists(file) and TUNER_METRIC in read_object(file, _OBJECT)
-    return dataclasses.replace(paths, trial=environment.get("TRAINING_JOB_NAME", "")) if is_trial else paths
+    return dataclasses.replace(paths, trial=environment.get(TRAINING_JOB, "")) if is_trial else paths
 
 
 class GivenSettings(NamedTuple):

@@ -18,11 +18,15 @@ class JobPaths:
     Attributes:
         trial: name of the training job, if jobs with other hyperparameters have the same folder of checkpoints.
         aliases: names of CHANNEL_ALIASES that channels of the job have.
+        checkpoint_folder: that of the job's request; None: checkpoints/.
+        tensorboard_folder: that of the job's request; None: output/tensorboard/.
     """
 
     root: Path
     trial: str = ""
     aliases: frozenset[str] = frozenset()
+    checkpoint_folder: Path | None = None
+    tensorboard_folder: Path | None = None
 
     @classmethod
     def resolve(cls, root: str | os.PathLike[str] | None = None) -> "JobPaths":
@@ -64,6 +68,11 @@ class JobPaths:
         return self.config / "resourceconfig.json"
 
     @property
+    def checkpoint_config(self) -> Path:
+        """Return the file in which the service says that, and where, it restores and saves checkpoints."""
+        return self.config / "checkpointconfig.json"
+
+    @property
     def model(self) -> Path:
         return self.root / "model"
 
@@ -73,8 +82,8 @@ class JobPaths:
 
     @property
     def written(self) -> tuple[Path, ...]:
-        """Return the folders that the job writes."""
-        results = self.root, self.model, self.output_data, self.tensorboard
+        """Return the folders that the job writes, besides its root."""
+        results = self.model, self.output_data, self.tensorboard
         return *results, self.checkpoints, self.tuning, self.ensemble, self.prepared
 
     @property
@@ -84,12 +93,12 @@ class JobPaths:
 
     @property
     def tensorboard(self) -> Path:
-        """Return SageMaker's default local path for TensorBoard."""
-        return self.root / "output" / "tensorboard"
+        """Return the folder of TensorBoard's files; the default is that of SageMaker."""
+        return self.tensorboard_folder or self.root / "output" / "tensorboard"
 
     @property
     def checkpoints(self) -> Path:
-        return self.root / "checkpoints" / self.trial
+        return (self.checkpoint_folder or self.root / "checkpoints") / self.trial
 
     @property
     def tuning(self) -> Path:

@@ -1,11 +1,17 @@
-"""Read the hosts of a processing job, and how its input files are divided among them."""
+"""Read the hosts of a processing job, its folders, and how its input files are divided among the hosts."""
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from container.hosts.topology import HostNames, check_listed
 from contracts.input_files import exists, expected_content, read_as, read_object
-from contracts.step_contract import processing_config, processing_resources
+from contracts.local_paths import local_path
+from contracts.step_contract import StepContract, StepFolder, processing_config, processing_resources
+
+logger = logging.getLogger(__name__)
 
 _FIX = "Keep the file that the service writes, or remove it: then the job has one host with all files."
 
@@ -47,10 +53,39 @@ def read_hosts(root: Path) -> Hosts:
 
 def is_sharded(root: Path, input_name: str) -> bool:
     """Return whether each host has a part of an input's files instead of all of them."""
+    with expected_content(processing_config(root), _FIX):
+        return _inputs(_request(root)).get(input_name, {}).get("S3DataDistributionType") == "ShardedByS3Key"
+
+
+def with_local_paths(contract: StepContract, root: Path) -> StepContract:
+    """Return the contract with the folders that the job's request chooses for inputs and outputs of these names."""
+    request = _request(root)
+    with expected_content(processing_config(root), _FIX):
+        listed = (request.get("ProcessingOutputConfig") or {}).get("Outputs") or []
+        outputs = {each["OutputName"]: each.get("S3Output") or {} for each in listed}
+        return replace(
+            contract,
+            inputs=_placed(contract.inputs, _inputs(request), root),
+            outputs=_placed(contract.outputs, outputs, root),
+        )
+
+
+def _request(root: Path) -> dict[str, Any]:
     path = processing_config(root)
-    if not exists(path):
-        return False
-    content = read_object(path, _FIX)
-    with expected_content(path, _FIX):
-        by_name = {entry["InputName"]: entry.get("S3Input") or {} for entry in content.get("ProcessingInputs", [])}
-        return by_name.get(input_name, {}).get("S3DataDistributionType") == "ShardedByS3Key"
+    return read_object(path, _FIX) if exists(path) else {}
+
+
+def _inputs(request: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    inputs = request.get("ProcessingInputs") or []
+    return {each["InputName"]: each.get("S3Input") or each.get("DatasetDefinition") or {} for each in inputs}
+
+
+def _placed(folders: tuple[StepFolder, ...], given: Mapping[str, Any], root: Path) -> tuple[StepFolder, ...]:
+    file = processing_config(root)
+    chosen = {name: local_path(each, file, root) for name, each in given.items()}
+    defaults = {folder.path(root): folder.name for folder in folders}
+    for name, path in chosen.items():
+        if name not in defaults.values() and path is not None and path not in defaults:
+            known = ", ".join(defaults.values())
+            logger.warning("%s: %s in %s has none of the names %s, and is not used", file.name, name, path, known)
+    return tuple(replace(each, folder=str(chosen.get(each.name) or each.folder)) for each in folders)

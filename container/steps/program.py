@@ -18,7 +18,7 @@ from typing import Any
 
 from container.failure import Failure, write_failure
 from container.processes import set_up_logging
-from container.steps.hosts import is_sharded, read_hosts
+from container.steps.hosts import is_sharded, read_hosts, with_local_paths
 from container.tables.data_files import data_files
 from contracts.atomic_files import temporary_path
 from contracts.errors import ContractError
@@ -90,6 +90,7 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
     message = message_file(root)
     message.unlink(missing_ok=True)
     try:
+        contract = with_local_paths(contract, root)
         _remove_outputs(contract, root)
         settings = contract.settings.from_environment(_variables(contract, root, environment))
         if isinstance(settings, ProcessingSettings) and settings.data_key:
@@ -97,7 +98,7 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
         if _all_files_are_elsewhere(contract, root):
             logger.info("%s: no input file with data was assigned to this host.", contract.name)
             return COMPLETED
-        _run(command, root, settings, arguments)
+        _run(command, contract, root, settings, arguments)
         _check_outputs(contract, root)
     except SystemExit:
         _remove_outputs(contract, root)
@@ -127,8 +128,9 @@ def _variables(contract: StepContract, root: Path, environment: Mapping[str, str
     return {**given, **{name: value for name, value in environment.items() if value.strip()}}
 
 
-def _run(command: str, root: Path, settings: StepSettings, arguments: Mapping[str, str]) -> None:
-    contract = PROCESSING_STEPS[command]
+def _run(
+    command: str, contract: StepContract, root: Path, settings: StepSettings, arguments: Mapping[str, str]
+) -> None:
     for folder in contract.inputs:
         _input_folder(contract, folder, root)
     volume = root / "processing"  # the job's storage; the container's other file systems may be small

@@ -1,9 +1,11 @@
 """Build the SDK's step of the training: the job with its channels, instances and outputs, or a search of many jobs."""
 
+from pathlib import Path
 from typing import Any
 
 from contracts.errors import ContractError
 from contracts.hyperparameters import METRICS
+from contracts.paths import DEFAULT_ROOT, JobPaths
 from contracts.steps import PYTORCH_TRAINING
 from pipeline.aws.jobs import (
     Build,
@@ -68,7 +70,7 @@ def _trainer(build: Build, plan: StepPlan) -> Any:
     group = aws.training.training_group
     checkpoints = CheckpointConfig(
         s3_uri=Join(on="/", values=[f"{build.home}/checkpoints", build.parameters[CHECKPOINT_KEY]]),
-        local_path="/opt/ml/checkpoints",
+        local_path=str(JobPaths(Path(DEFAULT_ROOT)).checkpoints),
     )
     return ModelTrainer(
         sagemaker_session=build.session,

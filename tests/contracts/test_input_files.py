@@ -20,6 +20,7 @@ from container.steps.hosts import is_sharded, read_hosts
 from container.steps.metrics.read_predictions import PredictionFiles, find_predictions
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
+from contracts.local_paths import with_local_paths
 from contracts.package_inputs import CalibrationMap
 from contracts.paths import JobPaths
 from pipeline.decision import decision_value
@@ -30,6 +31,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "input/config/hyperparameters.json": lambda root: load_hyperparameters(JobPaths(root)),
     "input/config/resourceconfig.json": lambda root: Topology.read(JobPaths(root)),
     "input/config/inputdataconfig.json": lambda root: check_channels(JobPaths(root), Topology()),
+    "input/config/checkpointconfig.json": lambda root: with_local_paths(JobPaths(root)),
     "config/resourceconfig.json": read_hosts,
     "config/processingjobconfig.json": lambda root: is_sharded(root, "DATA"),
     "decision.json": Decision.load,
@@ -101,6 +103,7 @@ def test_a_byte_order_mark_changes_nothing(tmp_path: Path, name: str, encoding: 
         ("config/resourceconfig.json", {"hosts": "algo-1", "current_host": "a"}),
         ("config/resourceconfig.json", {"hosts": ["algo-1", "algo-1"], "current_host": "algo-1"}),
         ("config/resourceconfig.json", {"hosts": ["algo-1"], "current_host": "algo-2"}),
+        ("input/config/checkpointconfig.json", {"LocalPath": 5}),
         ("config/processingjobconfig.json", {"ProcessingInputs": [3]}),
         ("decision.json", {"format_version": 2}),
         ("decision.json", {"format_version": 2, "calibration": {"method": "none"}, "prior": 3, "threshold": None}),

@@ -1,6 +1,7 @@
 """Steps keep their contracts, and say why when they cannot."""
 
 import inspect
+import json
 import signal
 import subprocess
 import sys
@@ -15,10 +16,10 @@ from container.steps import program
 from container.steps.program import PROGRAMS
 from contracts.atomic_files import temporary_path
 from contracts.errors import ContractError
-from contracts.step_contract import message_file
+from contracts.step_contract import message_file, processing_config
 from contracts.steps import PROCESSING_STEPS
 from testing.jobs import REPOSITORY
-from testing.step_runs import environment, input_folder, message, orders, output_folder, run_step
+from testing.step_runs import environment, failure_of, input_folder, message, orders, output_folder, run_step
 
 BUILT = [command for command, module in PROGRAMS.items() if find_spec(module)]
 
@@ -162,3 +163,40 @@ def test_a_stopped_step_ends_at_once_and_leaves_no_output(tmp_path: Path) -> Non
         assert list(folder.iterdir()) == []
     finally:
         process.kill()
+
+
+def write_request(root: Path, inputs: dict[str, str], outputs: dict[str, str]) -> None:
+    """The LocalPath of each input and output, as the service writes them for a processing job."""
+    request = {
+        "ProcessingInputs": [{"InputName": name, "S3Input": {"LocalPath": path}} for name, path in inputs.items()],
+        "ProcessingOutputConfig": {
+            "Outputs": [{"OutputName": name, "S3Output": {"LocalPath": path}} for name, path in outputs.items()]
+        },
+    }
+    processing_config(root).parent.mkdir(parents=True)
+    processing_config(root).write_text(json.dumps(request))
+
+
+def test_a_step_reads_and_writes_in_the_folders_of_its_request(tmp_path: Path) -> None:
+    folders = "/opt/ml/processing/orders", "/opt/ml/processing/split"
+    write_request(tmp_path, {"DATA": folders[0]}, {"processed_data": folders[1]})
+    (tmp_path / "processing" / "orders").mkdir(parents=True)
+    orders(60).to_csv(tmp_path / "processing" / "orders" / "part-0.csv", index=False)
+    run_step(tmp_path, "preprocess", LABEL_FIELD="label")
+    assert list((tmp_path / "processing" / "split").glob("*/*_processed_data.csv"))
+    assert not output_folder(tmp_path, "preprocess", "processed_data").exists()
+
+
+def test_a_missing_input_is_named_with_the_folder_of_the_request(tmp_path: Path) -> None:
+    write_request(tmp_path, {"DATA": "/opt/ml/processing/orders"}, {})
+    problem = f"is missing: the folder {tmp_path}/processing/orders does not exist"
+    assert failure_of(tmp_path, "preprocess", LABEL_FIELD="label") == f"TabularPreprocessing: input DATA {problem}"
+
+
+def test_inputs_and_outputs_that_a_step_does_not_know_are_named(tmp_path: Path) -> None:
+    mine = "/opt/ml/processing/mine"
+    write_request(tmp_path, {"data": mine, "code": "/opt/ml/processing/input/data"}, {"DATA": "/opt/ml/processing/d"})
+    log = run_step(tmp_path, "load-data", GENERATE_ROWS=20)
+    unknown = [line for line in log.splitlines() if "is not used" in line]
+    assert len(unknown) == 1
+    assert f"data in {tmp_path}/processing/mine has none of the names input_data, settings, and" in unknown[0]
