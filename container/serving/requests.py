@@ -162,8 +162,8 @@ def _json_values(body: bytes, columns: Sequence[str]) -> Iterator[tuple[Any, int
         return _split_values(content, columns)
     if name and isinstance(content, Mapping) and content and all(isinstance(v, list | _List) for v in content.values()):
         return _column_values(content, columns)
-    if isinstance(content, Mapping):
-        content = [content]
+    if isinstance(content, Mapping):  # one record; a list in it is a value
+        content = [{key: _plain(value) for key, value in content.items()}]
     if not isinstance(content, list | _List):
         raise _not_json("the request is neither an object nor a list")
     return _each(content)
@@ -234,6 +234,10 @@ def _end_of_blanks(text: str, at: int) -> int:
 
 def _each(values: list[Any] | _List) -> Iterator[tuple[Any, int]]:
     return values.values() if isinstance(values, _List) else ((value, 0) for value in values)
+
+
+def _plain(value: Any) -> Any:
+    return [each for each, _ in value.values()] if isinstance(value, _List) else value
 
 
 def _unwrapped(value: Any, columns: Sequence[str], kinds: tuple[type, ...]) -> tuple[str, Any]:

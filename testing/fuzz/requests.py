@@ -1,5 +1,6 @@
 """Kind requests: bodies in every format, headers and broken HTTP for a server."""
 
+import gzip
 import io
 import json
 from collections.abc import Callable
@@ -94,6 +95,9 @@ def generate(rng: Random) -> Request:
         )  # fmt: skip
         headers[name] = value
         request.recipe.append(f"{name}: {value[:40]!r}")
+    elif rng.random() < 0.1:
+        headers["Content-Encoding"], body = "gzip", gzip.compress(body)
+        request.recipe.append("gzip")
     request.data = http(headers, body)
     request.recipe.append(f"{len(body)} bytes")
     return request
@@ -134,7 +138,8 @@ def _body(request: Request, rng: Random) -> tuple[bytes, str]:
     way = rng.choice(("json", "json", "lines", "csv", "csv", "parquet", "json text"))
     request.recipe.insert(0, way)
     if way == "json":
-        content: Any = rng.choice((records, records, {"instances": records}, {"records": records}, records[0]))
+        wrappers = ("instances", "records", "inputs", "dataframe_records")
+        content: Any = rng.choice((records, records, {rng.choice(wrappers): records}, _split(records), records[0]))
         request.records = 1 if content is records[0] else len(records)
         text = json.dumps(content, ensure_ascii=rng.random() < 0.5)
         encoding = rng.choice(("utf-8", "utf-8", "utf-8", "utf-16", "utf-8-sig"))
@@ -149,6 +154,11 @@ def _body(request: Request, rng: Random) -> tuple[bytes, str]:
     if way == "parquet":
         return _parquet(draft, rng, request.recipe), rng.choice(PARQUET_TYPES)
     return _csv(request, draft, rng)
+
+
+def _split(records: list[dict[str, Any]]) -> dict[str, Any]:
+    names = list(dict.fromkeys(name for record in records for name in (*COLUMNS, *record)))
+    return {"dataframe_split": {"columns": names, "data": [[record.get(name) for name in names] for record in records]}}
 
 
 def _draft(records: list[dict[str, Any]]) -> Draft:
@@ -214,7 +224,7 @@ def _json_text(request: Request, rng: Random) -> bytes:
             lambda: rng.choice(("1", "null", "true", '"x"', "[]", "{}", "[[]]", "[1]", "[null]", "[{}]", "[{}, {}]")),
             True,
         ),
-        ("wrapped", lambda: f'{{"instances": {good}}}', True),
+        ("wrapped", lambda: f'{{"{rng.choice(("instances", "inputs"))}": {good}}}', False),
         ("wrapped twice", lambda: f'{{"instances": [{{"instances": [{good}]}}]}}', True),
         ("many keys", lambda: good[:-1] + "".join(f', "k{i}": {i}' for i in range(20_000)) + "}", False),
         ("many records", lambda: "[" + ",".join(["{}"] * 10_001) + "]", True),

@@ -74,6 +74,11 @@ def test_one_record_may_be_the_input(content):
     assert read(content) == read(RECORDS[:1])
 
 
+def test_a_list_beside_a_value_is_the_value_of_a_record():
+    record = {"chat": ["hello", "again"], "price": 1}
+    assert read({"inputs": record}) == read(record)
+
+
 @pytest.mark.parametrize(
     ("content", "content_type"),
     [
