@@ -16,12 +16,14 @@ _OURS = {  # our name, and names elsewhere that did_you_mean would not find, or 
     "checkpoint_every_n_steps": "save_every save_steps save_interval save_strategy every_n_train_steps save_freq",
     "class_weights": "class_weight scale_pos_weight pos_weight weights",
     "cpu_offload": "offload_params offload_to_cpu cpu_offload_policy offload_optimizer",
+    "decision_threshold": "threshold",
     "dp_replicate_size": "num_replicas data_parallel_replicate_degree",
     "dp_shard_size": "dp_size data_parallel_size dp_degree data_parallel_shard_degree fsdp_size",
     "dropout": "dropout_rate hidden_dropout dropout_prob drop_rate",
     "early_stop_metric": "metric_for_best_model monitor eval_metric early_stopping_metric",
     "early_stop_patience": "early_stopping_patience patience early_stopping_rounds",
-    "encoder_config": "hidden_size num_hidden_layers num_attention_heads intermediate_size vocab_size text_config",
+    "encoder_config": "hidden_size num_hidden_layers num_attention_heads intermediate_size vocab_size text_config "
+    "attention_dropout attention_probs_dropout_prob hidden_dropout_prob",
     "fp16": "use_amp amp",
     "fsdp_min_params": "min_num_params fsdp_min_num_params",
     "fsdp_wrap": "auto_wrap_policy fsdp_auto_wrap_policy transformer_layer_cls_to_wrap",
@@ -35,9 +37,11 @@ _OURS = {  # our name, and names elsewhere that did_you_mean would not find, or 
     "lora_rank": "lora_r",
     "lora_target": "target_modules lora_target_modules",
     "loss": "objective criterion loss_fn loss_function",
-    "lr": "learning_rate eta base_lr",
-    "max_epochs": "num_train_epochs epochs num_epochs n_epochs epoch max_steps num_round num_boost_round n_estimators",
-    "max_sen_len": "max_seq_length max_length max_seq_len max_sequence_length max_len model_max_length",
+    "lr": "learning_rate eta base_lr init_lr initial_lr max_lr",
+    "max_epochs": "num_train_epochs epochs num_epochs n_epochs epoch max_steps max_train_steps num_round "
+    "num_boost_round n_estimators",
+    "max_sen_len": "max_seq_length max_length max_seq_len max_sequence_length max_len model_max_length "
+    "chunk_size chunk_length",
     "nproc_per_node": "devices gpus num_gpus n_gpu num_processes gpus_per_node world_size",
     "num_classes": "num_labels num_class n_classes",
     "num_microbatches": "microbatches n_microbatches chunks",
@@ -49,6 +53,7 @@ _OURS = {  # our name, and names elsewhere that did_you_mean would not find, or 
     "resume": "resume_from_checkpoint ckpt_path checkpoint_path",
     "run_scheduler": "lr_scheduler_type scheduler lr_scheduler",
     "seed": "random_seed random_state",
+    "sequence_parallel": "sp_size sequence_parallel_size",
     "sharding_strategy": "fsdp zero_optimization zero_stage fsdp_sharding_strategy reshard_after_forward",
     "strategy": "distribution distributed_strategy parallelism",
     "text_name": "text_column text_field text",
@@ -60,6 +65,9 @@ _OURS = {  # our name, and names elsewhere that did_you_mean would not find, or 
 _NONE = {  # why there is no such setting, and its names elsewhere
     "FSDP2 has no such option": "limit_all_gathers use_orig_params sync_module_states backward_prefetch "
     "forward_prefetch fsdp_backward_prefetch fsdp_use_orig_params fsdp_limit_all_gathers fsdp_sync_module_states",
+    "there is no context and no expert parallelism": "cp_size ep_size context_parallel_size expert_parallel_size",
+    "the channels train, val and test are the split": "train_size val_size eval_size test_size",
+    "the rate decays linearly, see run_scheduler": "step_size lr_step_size lr_gamma num_cycles end_lr",
     "it is a setting of boosted trees; companion chooses it": "max_depth min_child_weight subsample colsample_bytree "
     "gamma num_leaves tree_method",
     "the job chooses it": "find_unused_parameters static_graph pin_memory persistent_workers drop_last device "

@@ -246,6 +246,8 @@ def test_an_unknown_key_that_is_no_name_is_quoted(key, named):
         ("dp_size", "dp_shard_size"),
         ("num_workers", "preprocess_workers"),
         ("save_every", "checkpoint_every_n_steps"),
+        ("init_lr", "lr"),
+        ("threshold", "decision_threshold"),
     ],
 )
 def test_the_error_of_an_unknown_hyperparameter_suggests_the_one_that_is_meant(key: str, name: str) -> None:
@@ -253,9 +255,18 @@ def test_the_error_of_an_unknown_hyperparameter_suggests_the_one_that_is_meant(k
         parse_hyperparameters({key: 1})
 
 
-def test_an_option_of_another_trainer_that_has_no_counterpart_is_explained() -> None:
-    with pytest.raises(ContractError, match="^limit_all_gathers: unknown hyperparameter; FSDP2 has no such option"):
-        parse_hyperparameters({"limit_all_gathers": True})
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("limit_all_gathers", "FSDP2 has no such option"),
+        ("cp_size", "there is no context and no expert parallelism"),
+        ("test_size", "the channels train, val and test are the split"),
+        ("lr_step_size", "the rate decays linearly, see run_scheduler"),
+    ],
+)
+def test_an_option_of_another_trainer_that_has_no_counterpart_is_explained(key: str, reason: str) -> None:
+    with pytest.raises(ContractError, match=f"^{key}: unknown hyperparameter; {reason}"):
+        parse_hyperparameters({key: 1})
 
 
 def test_a_name_of_another_trainer_is_unknown_and_its_counterpart_is_known() -> None:
