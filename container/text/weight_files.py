@@ -6,6 +6,7 @@ No torch is imported, and no object of a pickle is built.
 import json
 import pickle
 import zipfile
+from codecs import BOM_UTF8
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -75,6 +76,10 @@ def check_weight_file(path: Path) -> None:
 def _shards(index: Path) -> list[Path]:
     """Return the files that an index names."""
     content = read_object(index, _AGAIN)
+    if index.read_bytes().startswith(BOM_UTF8):
+        raise ContractError(
+            f"{index}: begins with a byte order mark, which transformers refuses", "Save it without one."
+        )
     with expected_content(index, _AGAIN):
         return sorted({index.parent / name for name in content["weight_map"].values()})
 

@@ -189,3 +189,11 @@ def test_only_the_files_that_transformers_loads_are_checked(tmp_path):
 def test_a_file_that_is_missing_is_named(tmp_path):
     with pytest.raises(ContractError, match=r"model\.pth: does not exist"):
         check_weight_file(tmp_path / "model.pth")
+
+
+def test_an_index_with_a_byte_order_mark_is_refused_as_transformers_cannot_read_it(tmp_path):
+    write(tmp_path, "shards")
+    index = tmp_path / INDEX
+    index.write_bytes(b"\xef\xbb\xbf" + index.read_bytes())
+    error = refusal(tmp_path)
+    assert error.cause == f"{index}: begins with a byte order mark, which transformers refuses"
