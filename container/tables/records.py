@@ -183,10 +183,11 @@ def _column(values: list[Any]) -> pa.Array:
 def _alike(values: list[Any]) -> pa.Array:
     """Convert values that Arrow converts without regard to the others; raise TypeError if there may be others.
 
-    Of several classes, Arrow takes one: it cuts the time off beside a date. Decimals get one scale, times one zone.
+    Of several classes, Arrow takes one: it cuts the time off beside a date. Decimals get one scale, times one zone. It
+    cuts the nanoseconds off pandas' Timestamp and Timedelta.
     """
     classes = {type(value) for value in values if value is not None}
-    scaled = any(issubclass(each, (Decimal, datetime)) for each in classes)
+    scaled = any(issubclass(each, (Decimal, datetime)) or hasattr(each, "nanoseconds") for each in classes)
     if scaled or not (len(classes) == 1 or classes <= {int, float}):
         raise TypeError(f"classes with a common type: {classes}")
     return pa.array(values)
@@ -198,6 +199,8 @@ def _written(value: Any) -> str | bytes | None:
         return replace_surrogates(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
+    if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
+        return str(value)
     try:
         return texts(pa.array([value]))[0]
     except (pa.ArrowException, TypeError, OverflowError):  # a larger integer, or a class without an Arrow type

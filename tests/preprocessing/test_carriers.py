@@ -26,6 +26,7 @@ from container.preprocessing.risk_tables import category_keys
 from container.preprocessing.transform import Preprocessor
 from container.tables.channel_files import Origin, iter_tables
 from container.tables.records import check_single_values, records_to_table
+from container.tables.values import keys
 from contracts.errors import ContractError
 from contracts.serving import PARQUET
 from testing.carriers import FILES, NARROW, TYPES, column, read_back, records, write
@@ -217,3 +218,10 @@ class TestOlderModel:
         table = records_to_table([{"text": "", "x": 1, "y": 1, "c": timedelta(seconds=5)}])
         with pytest.raises(ContractError, match="column 'c' is of type duration.*\n?.*Train the model again"):
             old.transform(table)
+
+
+@pytest.mark.parametrize("value", [pd.Timestamp("2024-01-02 03:04:05.000000007"), pd.Timedelta(7, "ns")])
+def test_a_pandas_value_of_a_dict_keeps_its_nanoseconds(value):
+    expected = keys(records_to_table(pd.DataFrame({"c": [value]}))["c"])
+    assert expected[0].as_py().endswith("05.000000007" if isinstance(value, pd.Timestamp) else "00.000000007")
+    assert keys(records_to_table([{"c": value}])["c"]) == expected
