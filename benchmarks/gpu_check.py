@@ -24,7 +24,7 @@ from benchmarks.gpu_steps import MINUTES, Step, steps_of
 from benchmarks.gpu_steps.machine import describe_machine, missing_packages
 from benchmarks.gpu_steps.processes import REPOSITORY, StepProcesses
 from benchmarks.gpu_steps.recorder import Findings, Request
-from benchmarks.gpu_steps.results import LOG, Results, StepResult, identity
+from benchmarks.gpu_steps.results import LOG, OTHERS, Results, StepResult, identity
 from benchmarks.gpu_steps.tables import print_markdown, print_summary
 from benchmarks.gpu_steps.wheels import download_wheels
 
@@ -173,7 +173,7 @@ class Check:
 
 def _chosen(arguments: argparse.Namespace) -> list[Step]:
     steps = {step.name: step for step in steps_of(arguments.gpus)}
-    names = arguments.steps.split(",") if arguments.steps else list(steps)
+    names = [name.strip() for name in arguments.steps.split(",")] if arguments.steps else list(steps)
     unknown = [name for name in names if name not in steps]
     if unknown:
         _refuse(f"--steps: {', '.join(unknown)} is no step", f"Choose from: {', '.join(steps)}")
@@ -192,7 +192,8 @@ def _results(arguments: argparse.Namespace) -> Results:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not Results.exists(folder) or arguments.force:
-            (folder / LOG).unlink(missing_ok=True)
+            for name in (LOG, *OTHERS):
+                (folder / name).unlink(missing_ok=True)
             return Results(folder, asked)
     except OSError as error:
         _refuse(f"--out: {error}", "Name a folder that can be written.")

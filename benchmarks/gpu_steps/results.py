@@ -14,6 +14,7 @@ from benchmarks.gpu_steps.processes import REPOSITORY
 from benchmarks.gpu_steps.recorder import Findings
 
 RESULTS, LOG = "results.json", "log.txt"
+OTHERS = ("memory.json", "trace.json.gz")  # of single steps
 _CODE = ("contracts", "container", "testing", "benchmarks")
 
 
@@ -22,7 +23,7 @@ class StepResult:
     """A step that ran.
 
     Attributes:
-        status: passed, failed, running, or how its process ended.
+        status: passed, failed, nothing to check, running, or how its process ended.
         limit: seconds that it had.
         last_lines: of the output of a step that did not pass.
     """
@@ -40,6 +41,8 @@ class StepResult:
             status = "out of time"
         elif code:
             status = f"crashed (signal {-code})" if code < 0 else f"crashed (exit code {code})"
+        elif not findings.facts and not findings.figures:
+            status = "nothing to check"
         else:
             status = "passed" if all(fact["holds"] for fact in findings.facts) else "failed"
         return cls(status, seconds, limit, findings)

@@ -7,10 +7,12 @@ CUDA starts in the forks only. benchmarks/gpu_steps/processes.py is the other si
 """
 
 import ctypes
+import faulthandler
 import importlib
 import json
 import os
 import sys
+import time
 import traceback
 from typing import NoReturn
 
@@ -25,6 +27,7 @@ PRELOADED = (
     "container.training.worker",
 )
 _PR_SET_CHILD_SUBREAPER = 36
+_TO_DUMP = 2.0  # seconds before the limit at which a step that hangs writes its stacks
 
 
 def main() -> None:
@@ -55,6 +58,7 @@ def _run(request: Request) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        faulthandler.dump_traceback_later(max(0.1, request.ends_at - time.monotonic() - _TO_DUMP))
         os.environ.update(request.variables)
         getattr(importlib.import_module(request.module), request.function)(Recorder(request))
         code = 0

@@ -27,8 +27,9 @@ def print_summary(results: Results, steps: Sequence[Step]) -> None:
         facts = found.findings.facts
         held = sum(fact["holds"] for fact in facts)
         lines.append(f"{step.name:14} {found.status:24} {found.seconds:4.0f} s  {held} of {len(facts)} facts hold")
-        lines += [f"    {_fact(fact)}"[:150] for fact in facts if not fact["holds"]][:3]
-        lines += [f"    {note}"[:150] for note in found.findings.notes if note.startswith("left out")][:2]
+        wrong = [f"    {_fact(fact)}"[:150] for fact in facts if not fact["holds"]]
+        lines += wrong[:3] + ([f"    and {len(wrong) - 3} more"] if len(wrong) > 3 else [])
+        lines += [f"    {note}"[:150] for note in found.findings.notes][:2]
         if found.status not in ("passed", "failed"):
             lines += [f"    | {line}"[:150] for line in found.last_lines[-3:]]
     speeds = [" | ".join(row) for row in _speed_rows(results)]
@@ -43,7 +44,8 @@ def print_markdown(all_results: Sequence[Results]) -> int:
     for title, columns, rows_of in (
         ("Steps", ("step", "status", "seconds", "facts that hold", "shows"), _step_rows),
         ("Facts that do not hold", ("step", "fact"), _failure_rows),
-        ("Training in bfloat16; MFU is of 989 TFLOP/s", _SPEED, _speed_rows),
+        ("Notes", ("step", "note"), _note_rows),
+        ("Training in bfloat16; MFU is of 989 TFLOP/s (H100 and H200 SXM)", _SPEED, _speed_rows),
         ("The costliest kernels of a step", _COSTLY, _costly_rows),
         (
             "A step on the GPU",
@@ -92,6 +94,10 @@ def _failure_rows(results: Results) -> list[list[str]]:
     return [
         [name, _fact(fact)] for name, step in results.steps.items() for fact in step.findings.facts if not fact["holds"]
     ]
+
+
+def _note_rows(results: Results) -> list[list[str]]:
+    return [[name, note] for name, step in results.steps.items() for note in step.findings.notes]
 
 
 def _speed_rows(results: Results) -> list[list[str]]:
