@@ -11,6 +11,7 @@ import numpy as np
 
 from container.data.records import RecordArrays, onnx_inputs
 from container.decision.decision import Decision
+from container.model_files import check_model_files
 from container.preprocessing.transform import Preprocessor
 from container.processes import available_cores
 from container.tables.channel_files import Origin
@@ -93,7 +94,8 @@ class Predictor:
             threads: number of ONNX Runtime's threads, at most one per core; None = one per core.
 
         Raises:
-            ContractError: an artifact is missing or damaged, or an argument is unknown or out of range.
+            ContractError: an artifact is missing, damaged or not the one that files.json lists, or an argument is
+                unknown or out of range.
         """
         folder = Path(model_dir)
         if backend not in ("onnx", "torch"):
@@ -116,6 +118,7 @@ class Predictor:
         size = 1 if variant == "int8" else batch_size
         predictor = cls(preprocessor, loaded, decision=decision, batch_size=size, max_tokens=max_tokens)
         predictor._check_model(folder)
+        check_model_files(folder, backend, variant=variant)
         return predictor
 
     @property

@@ -5,8 +5,6 @@ import re
 MODEL_STATE = "model.pth"
 MODEL_ARTIFACTS = "model_artifacts.pth"
 MODEL_ONNX = "model.onnx"
-ONNX_TABULAR = "tabular"  # input of model.onnx
-ONNX_OUTPUT = "probabilities"
 HYPERPARAMETERS = "hyperparameters.json"
 FEATURE_COLUMNS = "feature_columns.txt"
 IMPUTE_DICT = "impute_dict"  # .json is read; .pkl is for users
@@ -15,6 +13,7 @@ SELECTED_FEATURES = "selected_features.json"
 TOKENIZER = "tokenizer"
 PREPROCESSING = "preprocessing.json"
 DECISION = "decision.json"  # how logits become probabilities and a class
+MODEL_FILES = "files.json"  # the hash of every other file of the model
 COMPANION = "companion.onnx"  # part of model.onnx; beside model.pth for PyTorch
 
 MODEL_FIX = (
@@ -33,7 +32,7 @@ SERVING_FILES = (
     DECISION,
 )
 TRAINED_WEIGHTS = (MODEL_STATE, MODEL_ARTIFACTS)
-REQUIRED_MODEL_FILES = (*TRAINED_WEIGHTS, *SERVING_FILES, f"{IMPUTE_DICT}.pkl", f"{RISK_TABLE_MAP}.pkl")
+REQUIRED_MODEL_FILES = (*TRAINED_WEIGHTS, *SERVING_FILES, f"{IMPUTE_DICT}.pkl", f"{RISK_TABLE_MAP}.pkl", MODEL_FILES)
 
 INCOMPLETE = ".incomplete"  # folder in model/ in which it is written first, so that a rename never crosses a mount
 

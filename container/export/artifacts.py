@@ -16,6 +16,7 @@ from container.data.split import PreparedSplit
 from container.decision.decision import Decision
 from container.export.onnx import export_onnx
 from container.job import Job
+from container.model_files import write_model_files
 from container.models.ensemble import Network
 from container.preprocessing.prepared import PreparedData
 from contracts import artifacts
@@ -64,7 +65,8 @@ def export_model(
     report = export_onnx(model, job.hp, path, samples=batches, decision=decision, companion=companion)
     logger.info("model.onnx: %s", report)
     add(staging)
-    written = (path for path in sorted(staging.rglob("*")) if path.is_file() and not is_foreign(path))
+    written = [path for path in sorted(staging.rglob("*")) if path.is_file() and not is_foreign(path)]
+    written.append(write_model_files(staging, written))
     files = {str(path.relative_to(staging)): path.stat().st_size for path in written}
     _move_into_place(staging, folder)
     return files

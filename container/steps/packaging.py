@@ -83,11 +83,13 @@ def served_files(source: Path, model: Path, *, include_weights: bool) -> dict[st
                 f"{source}: has no {name}; it contains {present}",
                 "Provide the complete model/ of a completed training job.",
             )
-    graphs = {*model.glob("model.*.onnx"), *model.glob("model*.onnx.data")}  # variants, and weights beyond 2 GiB
+    more = {*model.glob("model.*.onnx"), *model.glob("model*.onnx.data")}  # variants, and weights beyond 2 GiB
+    if (model / artifacts.MODEL_FILES).is_file():  # version 0.2 did not write it
+        more.add(model / artifacts.MODEL_FILES)
     if include_weights:
-        graphs |= set(model.glob(artifacts.COMPANION))  # model.pth alone is the network without it
+        more |= set(model.glob(artifacts.COMPANION))  # model.pth alone is the network without it
     tokenizers = set(files_below(model / artifacts.TOKENIZER).files) if exists(model / artifacts.TOKENIZER) else set()
-    return _members({*(model / name for name in required), *graphs, *tokenizers}, model, place=str(source))
+    return _members({*(model / name for name in required), *more, *tokenizers}, model, place=str(source))
 
 
 def _members(files: Iterable[Path], folder: Path, *, place: str) -> dict[str, Path]:

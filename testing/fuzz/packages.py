@@ -13,7 +13,7 @@ from typing import Any
 from container.failure import Failure
 from container.predictor import Predictor
 from container.serving.hosting import load_host
-from contracts.artifacts import SERVING_FILES
+from contracts.artifacts import MODEL_FILES, SERVING_FILES
 from contracts.errors import ContractError
 from contracts.serving import CALIBRATION
 from contracts.steps import ARCHIVED_MODEL, PACKAGE, PAYLOAD
@@ -32,7 +32,8 @@ RECORDS = [
 def run(case: Case) -> Outcome:
     """Generate a model folder or an archive, and load it in one of the ways in which the product loads it."""
     rng, folder = case.rng, case.folder / "job" / "model"
-    shutil.copytree(case.model, folder, ignore=shutil.ignore_patterns("*.pth", "*.pkl"))
+    # Without files.json, a changed file is loaded, as in a model of an earlier version.
+    shutil.copytree(case.model, folder, ignore=shutil.ignore_patterns("*.pth", "*.pkl", MODEL_FILES))
     recipe = case.recipe
     archived = rng.random() < 0.3
     for _ in range(rng.choice((1, 1, 1, 2)) if not archived or rng.random() < 0.3 else 0):
