@@ -38,7 +38,7 @@ from container.preprocessing.prepared import PreparedData
 from container.processes import set_up_logging
 from container.timeline import Timeline
 from container.tracking.forward import forward_results
-from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
+from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints, remove_old_checkpoints
 from container.tuning.ensemble import MemberFailed, train_members
 from container.workers import StopHandler, StoppedBeforeTraining, Workers
 from contracts import artifacts
@@ -197,6 +197,8 @@ def _train(
         return _fail(paths, verdict.failure)
     if verdict.exit_code == STOPPED:
         return _stopped(paths, verdict.where)
+    for folder in (paths.checkpoints, *(member.checkpoints for member in members)):
+        remove_old_checkpoints(folder, keep=hp.keep_checkpoints, uploads=False)
     where = f"model in {paths.model}, report in {paths.output_data / artifacts.REPORT}"
     if not topology.leads:
         where = f"host {topology.leader} has the model and the report"

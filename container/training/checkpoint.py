@@ -42,8 +42,8 @@ from container.training.checkpoint_files import (
     BEST,
     LAST,
     Checkpoint,
-    clear_unfinished,
     complete_checkpoints,
+    remove_old_checkpoints,
     unfinished_save,
 )
 from container.training.host_folders import HostFolders
@@ -219,22 +219,10 @@ class CheckpointStore:
         temporary.rename(final)
         _sync_folder(self._folder)
         write_text_atomically(self._folder / LAST, f"{final.name}\n")
-        self._prune(final.name, best_step)
-
-    def _prune(self, saved: str, best_step: int | None) -> None:
-        """Keep the newest checkpoints up to `saved`, and the best.
-
-        A later step is of a run that another host has lost: training went back to a checkpoint that all hosts have.
-        """
-        complete = complete_checkpoints(self._folder)
-        best = next((each for each in complete if each.step == best_step), None)
+        best = next((each for each in complete_checkpoints(self._folder) if each.step == best_step), None)
         if best is not None:
             write_text_atomically(self._folder / BEST, f"{best.folder.name}\n")
-        count = next((i for i, each in enumerate(complete, 1) if each.folder.name == saved), len(complete))
-        for other in (*complete[:count][: -self._keep], *complete[count:]):
-            if other is not best:
-                remove_folder(other.folder)
-        clear_unfinished(self._folder)
+        remove_old_checkpoints(self._folder, keep=self._keep, newest=final.name)
 
 
 def load_weights(module: nn.Module, checkpoint: Checkpoint) -> None:

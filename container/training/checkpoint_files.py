@@ -14,12 +14,13 @@ import json
 import logging
 import os
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contracts.other_programs import NOT_UPLOADED, remove_folder, remove_in_place, remove_markers
+from contracts.other_programs import MARKERS, NOT_UPLOADED, remove_folder, remove_in_place, remove_markers
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,42 @@ def complete_checkpoints(folder: Path) -> list[Checkpoint]:
         except (OSError, ValueError) as error:
             logger.warning("checkpoint %s is incomplete and is skipped: %s", path.name, error)
     return sorted(complete, key=lambda checkpoint: checkpoint.step)
+
+
+def remove_old_checkpoints(folder: Path, *, keep: int, newest: str | None = None, uploads: bool = True) -> None:
+    """Keep the best checkpoint, the newest ones, and those without which the upload would have no complete one.
+
+    Args:
+        keep: number of the newest ones.
+        newest: name of the newest one. A later step is of a run that another host has lost: training went back to a
+            checkpoint that all hosts have.
+        uploads: false: the job has ended, and needs no upload.
+    """
+    names = [each.folder.name for each in complete_checkpoints(folder)]
+    current = names[: names.index(newest) + 1] if newest in names else names
+    best = [(folder / BEST).read_text().strip()] if (folder / BEST).is_file() else []
+    kept = {*current[-keep:], *best, *(_needed_uploads(folder, current) if uploads else ())}
+    for name in names:
+        if name not in kept:
+            remove_folder(folder / name)
+    clear_unfinished(folder)
+
+
+def _needed_uploads(folder: Path, names: Sequence[str]) -> list[str]:
+    """Return the newest checkpoint that is uploaded, and the oldest one after it whose upload has begun.
+
+    The service also removes from S3 what a job removes. With saves faster than uploads, no upload would be completed.
+    """
+    uploaded = [number for number, name in enumerate(names, 1) if _is_uploaded(folder / name)]
+    count = max(uploaded, default=0)
+    begun = [name for name in names[count:] if any(path.name.endswith(MARKERS) for path in (folder / name).iterdir())]
+    return [*names[count - 1 : count], *begun[:1]]
+
+
+def _is_uploaded(path: Path) -> bool:
+    """Return whether all files of a complete checkpoint are marked as uploaded."""
+    files = [*json.loads((path / "manifest.json").read_text()), "manifest.json"]
+    return all((path / f"{name}{MARKERS[1]}").exists() for name in files)
 
 
 def _finish_saves(folder: Path) -> None:

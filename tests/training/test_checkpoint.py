@@ -17,6 +17,7 @@ from container.training.checkpoint_files import (
     clear_unfinished,
     complete_checkpoints,
     move_checkpoints,
+    remove_old_checkpoints,
     unfinished_save,
 )
 from container.training.host_folders import HostFolders
@@ -213,6 +214,33 @@ def test_moved_checkpoints_have_no_markers_and_replace_those_of_the_same_name(tm
     assert steps_in(tmp_path / "job") == [1]
     assert not [path for path in (tmp_path / "job").rglob("*") if path.name.endswith(MARKERS)]
     assert list((tmp_path / "trial").iterdir()) == []
+
+
+def mark(folder, ending, names=None):
+    for path in list(folder.iterdir()):
+        if not path.name.endswith(MARKERS) and (names is None or path.name in names):
+            path.with_name(f"{path.name}{ending}").touch()
+
+
+def test_a_checkpoint_that_is_being_uploaded_and_the_last_one_that_was_are_kept_until_a_newer_one_is(tmp_path):
+    module, optimizer = trained(0)
+    store = CheckpointStore(tmp_path, keep=1, device=CPU)
+    uploading, uploaded = MARKERS
+    save(store, module, optimizer, 1)
+    mark(tmp_path / "epoch=0-step=1.ckpt", uploading, {"state.json"})
+    for step in (2, 3):
+        save(store, module, optimizer, step)
+    assert steps_in(tmp_path) == [1, 3], "the upload of 1 goes on"
+    mark(tmp_path / "epoch=0-step=1.ckpt", uploaded)
+    mark(tmp_path / "epoch=0-step=3.ckpt", uploading)
+    for step in (4, 5):
+        save(store, module, optimizer, step)
+    assert steps_in(tmp_path) == [1, 3, 5], "1 is uploaded, and 3 is not yet"
+    mark(tmp_path / "epoch=0-step=3.ckpt", uploaded)
+    save(store, module, optimizer, 6)
+    assert steps_in(tmp_path) == [3, 6]
+    remove_old_checkpoints(tmp_path, keep=1, uploads=False)
+    assert steps_in(tmp_path) == [6]
 
 
 def test_names_that_begin_with_a_dot_are_no_checkpoints(tmp_path, caplog):
