@@ -28,6 +28,7 @@ SEEDS = {
     "requests": 53,
     "reports": 53,
     "checkpoints": 3,
+    "weights": 1,
 }
 FAILURE = "data.csv: row 3, column 'price': 'x' is not a number\nWhat to change: Write a number.\n\nTraceback ...\n"
 

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from testing.fuzz import carriers, checkpoints, hyperparameters, packages, steps, tables
+from testing.fuzz import carriers, checkpoints, hyperparameters, packages, steps, tables, weights
 from testing.fuzz.outcome import Case, Outcome, product_frame, rng_of
 
 # Requests, the other kind, go to one server (testing/fuzz/server.py).
@@ -23,6 +23,7 @@ KINDS: Mapping[str, Callable[[Case], Outcome]] = {
     "steps": steps.run,
     "carriers": carriers.run,
     "checkpoints": checkpoints.run,
+    "weights": weights.run,
 }
 ADDRESS_SPACE = 8 << 30  # bytes beyond what the process has at its start
 MOST_MEMORY = 1 << 30  # bytes of growth that are a finding: the inputs have at most some MB
