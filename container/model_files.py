@@ -43,7 +43,7 @@ def check_model_files(folder: Path, backend: str, *, variant: str | None) -> Non
     """
     path = folder / artifacts.MODEL_FILES
     if not exists(path):
-        logger.warning("%s: is missing, so the model's files are not checked; version 0.2 did not write it.", path)
+        logger.warning("%s: is missing, so the model's files are not checked; a model of version 0.1 has none.", path)
         return
     listed = read_as(path, ModelFiles, artifacts.MODEL_FIX).sha256
     graph = artifacts.onnx_file(variant)

@@ -2,15 +2,13 @@
 
 from pathlib import Path
 
-from contracts.input_files import files_below
-
 _CONTENT = b"\0\5\x16\7 of another program"
 
 
 def add_foreign_files(root: Path) -> list[str]:
     """Write them into `root` and every folder below it, beside each file; return their names."""
     added = set()
-    files = files_below(root).files
+    files = sorted(path for path in root.rglob("*") if path.is_file())
     for folder in {root, *(parent for file in files for parent in file.parents if parent.is_relative_to(root))}:
         names = [file.name for file in files if file.parent == folder]
         foreign = [".DS_Store", "Thumbs.db", "desktop.ini", "~$table.xlsx", ".ipynb_checkpoints/config.json"]

@@ -71,7 +71,7 @@ def test_a_model_of_an_earlier_version_is_loaded_with_a_warning(model: Path, cap
     with caplog.at_level(logging.WARNING):
         check_model_files(model, "onnx", variant=None)
     assert caplog.messages == [
-        f"{model / 'files.json'}: is missing, so the model's files are not checked; version 0.2 did not write it."
+        f"{model / 'files.json'}: is missing, so the model's files are not checked; a model of version 0.1 has none."
     ]
 
 

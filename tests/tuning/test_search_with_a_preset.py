@@ -68,6 +68,7 @@ def searched(root, space, *, trials=2, **settings):
     paths = write_job(root, overrides={**changed, **settings})
     write_letters_tokenizer(paths.pretrained / "tiny")
     (paths.pretrained / "tiny" / "config.json").write_text(json.dumps({"model_type": "albert", **TINY_ENCODER}))
+    (paths.pretrained / "tiny" / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     (paths.pretrained / "tiny" / "model.safetensors").write_bytes(NO_WEIGHTS)
     given = read_settings(paths)
     hp = choose_settings(given).hp
