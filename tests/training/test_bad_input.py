@@ -257,6 +257,7 @@ def test_an_encoder_that_could_not_be_exported_is_refused_before_training(tmp_pa
         intermediate_size=40, max_position_embeddings=66, attention_window=[4], pad_token_id=0, type_vocab_size=1,
     )  # fmt: skip
     LongformerModel(config).save_pretrained(folder)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     paths = write_job(tmp_path, overrides={"tokenizer": "long", "encoder_config": None, "reinit_layers": 0})
     log = run_train(paths, expect=1)
     assert failure_line(paths).startswith("model.onnx: an encoder of the family longformer cannot be exported")
