@@ -102,7 +102,7 @@ class Recorder:
         return self.on_gpu
 
     def has_time(self, seconds: float, what: str) -> bool:
-        """Return whether so many seconds are left; otherwise note what is left out."""
+        """Return whether `seconds` remain before the limit; if not, add a note that names the omitted part."""
         enough = self.tiny or self.seconds_left >= seconds
         if not enough:
             self.note(f"left out, with {self.seconds_left:.0f} s left: {what}")
