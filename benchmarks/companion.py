@@ -27,7 +27,7 @@ from container.decision.softmax import log_softmax
 from container.evaluation.bootstrap import estimate_metrics
 from container.evaluation.label_issues import find_label_issues
 from container.preprocessing.prepare import prepare_data
-from container.training.companion import out_of_fold
+from container.results.companion import out_of_fold
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.paths import SPLITS
 

@@ -32,6 +32,7 @@ from container.hosts.network import check_interfaces
 from container.hosts.topology import Topology
 from container.hosts.worker_environment import sm_variables
 from container.job import Job, JobKind, Member, Scratch
+from container.launch.workers import StopHandler, StoppedBeforeTraining, Workers
 from container.preflight import check_before_preparing, choose_job_settings, processes_per_host
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
@@ -40,7 +41,6 @@ from container.timeline import Timeline
 from container.tracking.forward import forward_results
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints, remove_old_checkpoints
 from container.tuning.ensemble import MemberFailed, train_members
-from container.workers import StopHandler, StoppedBeforeTraining, Workers
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import TRAINING_JOB, read_settings, with_own_checkpoints

@@ -6,9 +6,9 @@ import pytest
 
 from container.failure import Failure, PeerFailed
 from container.job import Job, Scratch, write_json
+from container.launch.workers import StopHandler
 from container.supervisor import FAILED, STOPPED, _verdict
 from container.training.checkpoint_files import LAST
-from container.workers import StopHandler
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
 from testing.jobs import CONFIGURATION

@@ -24,7 +24,7 @@ PRELOADED = (
     "torch.distributed.checkpoint",
     "transformers.models.bert.modeling_bert",
     "container.supervisor",
-    "container.training.worker",
+    "container.launch.worker",
 )
 _PR_SET_CHILD_SUBREAPER = 36
 _TO_DUMP = 2.0  # seconds before the limit at which a step that hangs writes its stacks

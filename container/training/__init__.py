@@ -1,1 +1,1 @@
-"""Train: launcher, worker, loop, optimizer, checkpoints, early stopping, finishing."""
+"""Train in the mesh: loop, objective, optimizer, checkpoints, early stopping, resuming."""

@@ -9,12 +9,12 @@ from pathlib import Path
 from container.decision.val_labels import check_val_labels
 from container.failure import Failure
 from container.job import Fold, Member
+from container.launch.run_queue import Run, RunQueue, Shares, copy_curves
+from container.launch.workers import StoppedBeforeTraining
 from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
 from container.training.identity import check_identity, identity
 from container.training.state import EarlyStopping, TrainingState, has_trained_longer, is_finished
-from container.tuning.run_queue import Run, RunQueue, Shares, copy_curves
-from container.workers import StoppedBeforeTraining
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.other_programs import remove_folder

@@ -13,6 +13,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from tqdm import tqdm
 
 from container.decision.val_labels import check_val_labels
+from container.launch.run_queue import Run, RunQueue, Shares, remove_run
+from container.launch.workers import StopHandler, StoppedBeforeTraining
 from container.preflight import choose_trial_settings
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
@@ -20,11 +22,9 @@ from container.timeline import Timeline, duration
 from container.training.checkpoint_files import clear_checkpoints
 from container.training.state import LOSS, TrainingState
 from container.tuning.results import write_results
-from container.tuning.run_queue import Run, RunQueue, Shares, remove_run
 from container.tuning.study import TuningStudy, check_metric
 from container.tuning.time_limit import TimeLimit
 from container.tuning.winner import Winner, install_winner, newest_step, read_winner, remove_trials, trial_folder
-from container.workers import StopHandler, StoppedBeforeTraining
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import GivenSettings, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from container.launch.run_queue import copy_curves, remove_curves, remove_run, rename_curves
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints, move_checkpoints
 from container.tuning.ensemble import SEEDS, member_folder
-from container.tuning.run_queue import copy_curves, remove_curves, remove_run, rename_curves
 from contracts.atomic_files import write_text_atomically
 from contracts.errors import ContractError
 from contracts.other_programs import remove_folder

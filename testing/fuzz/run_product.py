@@ -9,7 +9,7 @@ from container import supervisor
 from container.__main__ import main
 from container.failure import Failure
 from container.job import Job
-from container.workers import Workers
+from container.launch.workers import Workers
 from contracts.paths import JobPaths
 from testing import warm
 from testing.fuzz.outcome import Case

@@ -21,10 +21,10 @@ from container.export.onnx import check_parity, export_onnx, feed_of
 from container.export.variants import write_fused, write_int8
 from container.models.build import build_classifier
 from container.models.ensemble import Ensemble
-from container.training import companion as in_job
-from container.training.companion import add_companion
+from container.results import companion as in_job
+from container.results.companion import add_companion
+from container.results.onnx_costs import measure_costs
 from container.training.job_data import JobData
-from container.training.onnx_costs import measure_costs
 from testing.companions import Split, fitted, rows, without_meaning
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 
@@ -143,7 +143,7 @@ def test_one_network_that_cannot_be_exported_costs_the_comparison_and_not_the_jo
     hp, model, companion, batch, _, _ = made
     given = {"decision": Decision(), "companion": companion}
     export_onnx(Ensemble([model, model]), hp, tmp_path / "model.onnx", samples=[batch], **given)
-    monkeypatch.delattr("container.training.onnx_costs.export_onnx")
+    monkeypatch.delattr("container.results.onnx_costs.export_onnx")
     costs = measure_costs(tmp_path, Ensemble([model, model]), hp, val=Rows(batch), **given)
     assert list(costs) == ["model.onnx"]
     assert "the graph of one network was not measured" in caplog.text

@@ -14,7 +14,7 @@ from container.companion.fit import FEWEST_ROWS, StepsAside
 from container.data.records import RecordArrays, onnx_inputs
 from container.decision.softmax import softmax
 from container.evaluation.metrics import classification_metrics
-from container.training.companion import out_of_fold
+from container.results.companion import out_of_fold
 from testing.companions import FIELD, fitted, rows, text, without_meaning
 
 

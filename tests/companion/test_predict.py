@@ -11,8 +11,8 @@ from container.companion.blend import try_blend
 from container.companion.graph import Companion
 from container.companion.predict import predict
 from container.data.records import onnx_inputs, onnx_inputs_of_all
-from container.training import companion as module
-from container.training.companion import Combined
+from container.results import companion as module
+from container.results.companion import Combined
 from container.training.job_data import JobData
 from testing.companions import FIELD, Split, fitted, rows
 from testing.encoder_families import hyperparameters

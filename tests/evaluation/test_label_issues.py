@@ -21,9 +21,9 @@ from container.evaluation.label_issues import (
     find_label_issues,
     write_label_issues,
 )
-from container.training import label_issues as in_job
+from container.results import label_issues as in_job
+from container.results.label_issues import report_label_issues
 from container.training.job_data import JobData
-from container.training.label_issues import report_label_issues
 from testing.evaluations import two_splits
 
 

@@ -21,8 +21,8 @@ from container.export.onnx import export_onnx, feed_of
 from container.export.variants import WRITERS, NothingToGain, write_fused
 from container.models.build import build_classifier
 from container.preprocessing.prepare import prepare_data
-from container.training import onnx_variants as module
-from container.training.onnx_variants import write_variants
+from container.results import onnx_variants as module
+from container.results.onnx_variants import write_variants
 from container.training.train import build_model
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters

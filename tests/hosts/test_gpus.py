@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from container import workers
 from container.hosts.gpus import count_gpus, cuda_compat
+from container.launch import workers
+from container.launch.affinity import stay_near
 from container.parallel import mesh
-from container.training.affinity import stay_near
 from contracts.errors import ContractError
 
 GPU = torch.device("cuda", 0)

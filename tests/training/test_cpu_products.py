@@ -8,9 +8,9 @@ import textwrap
 import pytest
 import torch
 
+from container.launch.workers import DEFAULTS
 from container.training import cpu_products
 from container.training.cpu_products import choose_matrix_products
-from container.workers import DEFAULTS
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 INTEL, AMD = "vendor_id\t: GenuineIntel\n", "vendor_id\t: AuthenticAMD\n"

@@ -50,7 +50,7 @@ def workers_of(process):
             pid = int(folder.name)
             if name[0] == "worker" and len(name) == 2 and ancestor(pid, process.pid):
                 found[pid] = int(name[1])
-            elif b"container.training.worker" in command and ancestor(pid, process.pid):
+            elif b"container.launch.worker" in command and ancestor(pid, process.pid):
                 variables = dict(
                     entry.split(b"=", 1) for entry in (folder / "environ").read_bytes().split(b"\0") if b"=" in entry
                 )

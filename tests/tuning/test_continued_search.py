@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
-from container.tuning.run_queue import Run
+from container.launch.run_queue import Run
+from container.launch.workers import StopHandler, StoppedBeforeTraining
 from container.tuning.search import Search, search
 from container.tuning.study import TuningStudy
 from container.tuning.time_limit import TimeLimit
-from container.workers import StopHandler, StoppedBeforeTraining
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, read_settings
 from contracts.paths import JobPaths

@@ -17,24 +17,25 @@ from container.data.loader import step_batches
 from container.data.sampler import BatchPlan
 from container.failure import Failure
 from container.job import Fold, Job, Member, Scratch
+from container.launch import run_queue
+from container.launch.run_queue import Shares
+from container.launch.workers import StoppedBeforeTraining
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.predictor import Predictor
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.risk_tables import fold_of
-from container.training import members
+from container.results import members
+from container.results.distill import distill
+from container.results.members import predict_members
 from container.training.checkpoint import load_weights
 from container.training.checkpoint_files import complete_checkpoints
-from container.training.distill import distill
 from container.training.job_data import JobData
-from container.training.members import predict_members
 from container.training.state import EarlyStopping, TrainingState, is_finished
 from container.training.stop import StopAgreed, StopFlag
 from container.training.train import build_model, train_and_predict, train_only
-from container.tuning import ensemble, run_queue
+from container.tuning import ensemble
 from container.tuning.ensemble import MemberFailed, train_members
-from container.tuning.run_queue import Shares
-from container.workers import StoppedBeforeTraining
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import choose_settings, load_hyperparameters, parse_hyperparameters, read_settings
 from contracts.paths import JobPaths

@@ -7,10 +7,10 @@ from optuna.trial import TrialState
 
 import container.tuning.search as module
 from container.failure import Failure
-from container.tuning import run_queue
+from container.launch import run_queue
+from container.launch.workers import StopHandler
 from container.tuning.search import Running, search
 from container.tuning.study import TuningStudy
-from container.workers import StopHandler
 from contracts.hyperparameter_files import load_hyperparameters, read_settings
 from testing.jobs import write_job
 

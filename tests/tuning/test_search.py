@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from container.__main__ import main
 from container.job import Job, Scratch
+from container.launch.workers import StopHandler
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.preprocessing.prepare import prepare_data
@@ -21,7 +22,6 @@ from container.training.stop import StopFlag
 from container.training.train import train_only
 from container.tuning.search import search
 from container.tuning.study import TuningStudy
-from container.workers import StopHandler
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import choose_settings, load_hyperparameters, read_settings
 from testing.jobs import (

@@ -7,12 +7,12 @@ from typing import ClassVar
 import pytest
 
 import container.tuning.search as module
+from container.launch import run_queue
+from container.launch.workers import StopHandler
 from container.log_once import log_once
 from container.preprocessing.prepare import prepare_data
-from container.tuning import run_queue
 from container.tuning.search import search
 from container.tuning.study import TuningStudy
-from container.workers import StopHandler
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import choose_settings, read_settings
 from contracts.hyperparameters import Hyperparameters

@@ -2,8 +2,8 @@
 
 import pytest
 
+from container.launch.run_queue import Shares
 from container.processes import available_cores
-from container.tuning.run_queue import Shares
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from testing.jobs import CONFIGURATION

@@ -49,7 +49,7 @@ class Ended:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run workers (container.training.worker) for each attempt, a line of JSON on stdin.
+    """Run workers (container.launch.worker) for each attempt, a line of JSON on stdin.
 
     Writes the failure of attempt n, or null, to scratch.attempt_file(n).
 
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     for line in sys.stdin:
         attempt = Attempt(**json.loads(line))
         try:
-            command = start_command("container.training.worker", str(scratch.folder))
+            command = start_command("container.launch.worker", str(scratch.folder))
             failure = failure_of(scratch, run_workers(command, num_workers, attempt=attempt, logs=scratch.folder))
         except SignalException as error:  # the agent's, if a stop signals every process of the job
             failure = Failure.from_exit(-error.sigval, who="the launcher of the workers", at=time.time())

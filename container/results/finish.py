@@ -23,14 +23,14 @@ from container.export.artifacts import export_model
 from container.job import Job, write_json
 from container.models.ensemble import Network
 from container.parallel.mesh import RankMesh
-from container.training.companion import Combined, add_companion
-from container.training.explain import explain
+from container.results.companion import Combined, add_companion
+from container.results.explain import explain
+from container.results.label_issues import report_label_issues
+from container.results.members import metric_of, shown_values, trained_model
+from container.results.onnx_costs import OnnxCost, measure_costs
+from container.results.onnx_variants import write_variants
 from container.training.job_data import JobData
-from container.training.label_issues import report_label_issues
 from container.training.loop import merge_history
-from container.training.members import metric_of, shown_values, trained_model
-from container.training.onnx_costs import OnnxCost, measure_costs
-from container.training.onnx_variants import write_variants
 from container.training.predict import weighted_log_loss
 from container.training.progress import metric_line
 from container.training.stop import StopFlag

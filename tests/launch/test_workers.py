@@ -1,6 +1,6 @@
 """The environment of a job's workers."""
 
-from container.workers import DEFAULTS, _defaults
+from container.launch.workers import DEFAULTS, _defaults
 
 
 def test_waiting_threads_follow_the_policy_of_the_user() -> None:

@@ -13,8 +13,8 @@ from torch.distributed.elastic.multiprocessing import SignalException
 
 from container.failure import Failure, PeerFailed
 from container.job import Attempt, Restart, Scratch, write_json
-from container.training import launch
-from container.training.launch import Ended, failure_of
+from container.launch import launcher
+from container.launch.launcher import Ended, failure_of
 from container.training.stop import LEFT_ALONE
 from testing.jobs import REPOSITORY
 
@@ -32,7 +32,7 @@ def said(scratch: Scratch, error: Exception, *, rank: int, at: float) -> None:
 def run(tmp_path: Path, program: str, num_workers: int) -> list[Ended]:
     """The program on every rank; in a process of its own, as in a job."""
     code = (
-        "import json, sys; from dataclasses import asdict; from container.training.launch import run_workers\n"
+        "import json, sys; from dataclasses import asdict; from container.launch.launcher import run_workers\n"
         f"ended = run_workers(['-S', '-c', {program!r}], {num_workers})\n"
         f"open({str(tmp_path / 'ended')!r}, 'w').write(json.dumps([asdict(end) for end in ended]))"
     )
@@ -96,11 +96,11 @@ def test_a_signal_that_ends_the_launcher_is_no_error_of_the_job(scratch, monkeyp
     def signalled(*_, **__):
         raise SignalException("Process 7 got signal: 15", signal.SIGTERM)
 
-    monkeypatch.setattr(launch, "run_workers", signalled)
+    monkeypatch.setattr(launcher, "run_workers", signalled)
     for name in ("die_with_parent", "set_up_logging"):  # they change this process
-        monkeypatch.setattr(launch, name, lambda: None)
+        monkeypatch.setattr(launcher, name, lambda: None)
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(asdict(Attempt(0, "127.0.0.1", 0)))))
-    launch.main([str(scratch.folder), "2"])
+    launcher.main([str(scratch.folder), "2"])
     assert Failure(**json.loads(scratch.attempt_file(0).read_text())).killed
 
 

@@ -11,14 +11,14 @@ import torch.distributed as dist
 
 from container.failure import Failure
 from container.job import Job, Scratch, write_json
+from container.launch.affinity import stay_near
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh, init_distributed
 from container.processes import die_with_parent, set_up_logging
-from container.training.affinity import stay_near
+from container.results.distill import distill
+from container.results.members import predict_members
 from container.training.cpu_products import choose_matrix_products
-from container.training.distill import distill
 from container.training.job_data import JobData
-from container.training.members import predict_members
 from container.training.precision import forbid_tf32
 from container.training.stop import StopAgreed, StopFlag
 from container.training.train import train_and_predict, train_only
@@ -50,7 +50,7 @@ def run(job: Job, stop: StopFlag) -> None:
     trained = train(job, ranks, data=data, stop=stop)
     dist.destroy_process_group()  # no other rank waits while rank 0 finishes the job
     if ranks.is_first:
-        from container.training.finish import finish  # its imports take a second, which the first step need not wait
+        from container.results.finish import finish  # its imports take a second, which the first step need not wait
 
         finish(job, ranks, trained, data=data, stop=stop)
 

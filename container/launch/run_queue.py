@@ -13,11 +13,11 @@ from container.failure import Failure
 from container.hosts.control import Control
 from container.hosts.topology import Topology
 from container.job import Fold, Job, Scratch
+from container.launch.workers import StopHandler, Workers
 from container.preflight import processes_per_host
 from container.processes import available_cores
 from container.timeline import Timeline
 from container.training.checkpoint_files import LAST, complete_checkpoints
-from container.workers import StopHandler, Workers
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from container.job import Job
 from container.parallel.mesh import RankMesh
+from container.results.members import DISTILL, Members, metric_of, rank_of_value, shown_values, value_on_val
 from container.training.job_data import JobData
-from container.training.members import DISTILL, Members, metric_of, rank_of_value, shown_values, value_on_val
 from container.training.stop import StopFlag
 from container.training.train import Trained, train_and_predict
 

@@ -222,7 +222,7 @@ class Workers:
             arguments = (str(self._scratch.folder), str(self._num_workers))
             with self._log.open("ab") if self._log else nullcontext() as log:
                 self._launcher = subprocess.Popen(
-                    [sys.executable, *start_command("container.training.launch", *arguments)],
+                    [sys.executable, *start_command("container.launch.launcher", *arguments)],
                     env=self._environment(),
                     stdin=subprocess.PIPE,
                     stdout=log,

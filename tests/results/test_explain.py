@@ -22,8 +22,8 @@ from container.evaluation.explanation import Explanation, Importance, even_sampl
 from container.models.classifier import Classifier
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
-from container.training import explain as module
-from container.training.explain import explain
+from container.results import explain as module
+from container.results.explain import explain
 from container.training.train import build_model
 from contracts.hyperparameter_files import cast_value, load_hyperparameters, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters

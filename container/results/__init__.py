@@ -1,0 +1,1 @@
+"""Make the results of a training: predictions, companion, decision, export, explanation, report."""
