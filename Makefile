@@ -80,7 +80,7 @@ lint: setup      ## check style, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-docs: setup      ## regenerate docs/hyperparameters.md and parts of docs/pipeline.md
+docs: setup      ## regenerate the reference pages of docs/ and the picture in docs/pipeline.md
 	$(BIN)/python docs/generate_hyperparameters.py
 	$(BIN)/python docs/generate_steps.py
 	$(BIN)/python docs/generate_pipeline.py

@@ -1,15 +1,14 @@
-"""Write the graph of the steps and the configuration reference into docs/pipeline.md; `--check` only compares."""
+"""Write the graph of the steps and the reference of the configuration into docs/; `--check` only compares."""
 
 import sys
 from pathlib import Path
 from typing import Any, get_args
 
-from generated_parts import update_page
+from generated_parts import item, short_limits, update_page
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from contracts.declaration import describe_limits
 from contracts.steps import BATCH_SCORE, MODEL_METRICS
 from pipeline.config import BatchScore, Condition, Mlflow, PipelineConfig, Registration
 from pipeline.config_aws import (
@@ -29,7 +28,9 @@ from pipeline.config_aws import (
 from pipeline.graph import AFTER_CONDITION, CONDITION, EDGES, FAIL, ORDER, outside_inputs
 from pipeline.search import Search, WarmStart
 
-TARGET = Path(__file__).with_name("pipeline.md")
+PICTURE = Path(__file__).with_name("pipeline.md")
+LONG_FORM = 4  # words of a form that is described once
+REFERENCE = Path(__file__).with_name("pipeline_reference.md")
 SECTIONS: dict[str, type[BaseModel]] = {
     "": PipelineConfig,
     "tuning": Search,
@@ -74,25 +75,27 @@ def picture() -> str:
 
 
 def reference() -> str:
-    """Return a table for each section of the configuration."""
-    return "\n\n".join(_section(path, model) for path, model in SECTIONS.items())
+    """Return the keys of each section of the configuration; the form of a text is described at its first key."""
+    forms: dict[str, str] = {}
+    return "\n\n".join(_section(path, model, forms) for path, model in SECTIONS.items())
 
 
-def _section(path: str, model: type[BaseModel]) -> str:
-    title = f"**{path}**" if path else "**The file**"
-    rows = [_row(name, field) for name, field in model.model_fields.items()]
-    return "\n".join([f"{title}: {_about(model)}", "", "| key | default | |", "| --- | --- | --- |", *rows])
-
-
-def _about(model: type[BaseModel]) -> str:
+def _section(path: str, model: type[BaseModel], forms: dict[str, str]) -> str:
     assert model.__doc__
-    return " ".join(model.__doc__.split())
+    about = " ".join(model.__doc__.split())
+    rows = [_row(path, name, field, forms) for name, field in model.model_fields.items()]
+    return "\n".join([f"### {path or 'The file'}", "", about, "", *rows])
 
 
-def _row(name: str, field: FieldInfo) -> str:
-    about = (field.description or "").replace("|", "\\|") + describe_limits(field)
+def _row(path: str, name: str, field: FieldInfo, forms: dict[str, str]) -> str:
     choices = _choices(field.annotation)
-    return f"| {name} | {_default(field)} | {', '.join(choices) + '. ' if choices else ''}{about} |"
+    limits = short_limits(field)
+    key = f"{path}.{name}" if path else name
+    first = forms.setdefault(limits, key)
+    if first != key and len(limits.split()) > LONG_FORM:
+        limits = f" (form of `{first}`)"
+    about = (field.description or "") + limits
+    return item(name, _default(field), f"{', '.join(choices) + '. ' if choices else ''}{about}")
 
 
 def _default(field: FieldInfo) -> str:
@@ -113,4 +116,5 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    sys.exit(update_page(TARGET, {"picture": picture(), "configuration": reference()}))
+    outdated = update_page(PICTURE, {"picture": picture()})
+    sys.exit(update_page(REFERENCE, {"configuration": reference()}) or outdated)

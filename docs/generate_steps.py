@@ -1,19 +1,20 @@
-"""Write the contracts of the steps into docs/pipeline.md; with `--check`, only check that they are current."""
+"""Write the contracts of the steps into docs/pipeline_reference.md; `--check` only compares."""
 
 import sys
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from generated_parts import update_page
+from generated_parts import item, short_limits, update_page
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from contracts.declaration import describe_limits
 from contracts.serving import ServingSettings
 from contracts.step_contract import StepContract, StepFolder
 from contracts.steps import STEPS
 
-TARGET = Path(__file__).with_name("pipeline.md")
+EVERYWHERE = ("settings", "data_key")  # an input and a variable of every step; the page describes them once
+TABLES = ["*.csv", "*.tsv", "*.json", "*.jsonl", "*.parquet"]
+TARGET = Path(__file__).with_name("pipeline_reference.md")
 
 
 def render() -> str:
@@ -24,24 +25,28 @@ def render() -> str:
 def _step(step: StepContract) -> str:
     command = f" `python -m container {step.command}`." if step.command else ""
     parts = [f"### {step.name}\n\n{step.about}{command}"]
-    rows = [("reads", folder) for folder in step.inputs] + [("writes", folder) for folder in step.outputs]
-    parts.append("\n".join(["| | name | folder | files | |", "| --- | --- | --- | --- | --- |", *map(_folder, rows)]))
+    rows = [("reads", folder) for folder in step.inputs if folder.name != EVERYWHERE[0]]
+    rows += [("writes", folder) for folder in step.outputs]
+    parts.append("\n".join(map(_folder, rows)))
     if step.arguments:
         parts.append("\n".join(f"`{each.flag} {'|'.join(each.choices)}`: {each.about}." for each in step.arguments))
     if step.settings is ServingSettings:
         parts.append("The settings are [those of the served model](serving.md#settings), in lower case.")
     elif step.settings.model_fields:
-        lines = [_setting(name, field) for name, field in step.settings.model_fields.items()]
-        parts.append("\n".join(["| variable | default | |", "| --- | --- | --- |", *lines]))
+        lines = [_setting(name, field) for name, field in step.settings.model_fields.items() if name not in EVERYWHERE]
+        parts.append("\n".join(["Variables:", "", *lines]))
     return "\n\n".join(parts)
 
 
 def _folder(row: tuple[str, StepFolder]) -> str:
     verb, folder = row
-    files = ", ".join(f"`{pattern}`" for pattern in folder.files if not pattern.endswith(".gz") or "tar" in pattern)
+    patterns = [pattern for pattern in folder.files if not pattern.endswith(".gz") or "tar" in pattern]
+    tables = patterns[: len(TABLES)] == TABLES
+    names = [f"`{pattern}`" for pattern in (patterns[len(TABLES) :] if tables else patterns)]
+    files = ", ".join(["tables"] * tables + names)
     optional = "" if folder.required else " Optional."
     shared = " Several instances divide the files." if folder.sharded else ""
-    return f"| {verb} | {folder.name} | `{folder.container_path}` | {files} | {folder.about}{optional}{shared} |"
+    return f"- {verb} **{folder.name}**, `{folder.container_path}`: {files}. {folder.about}{optional}{shared}"
 
 
 def _setting(name: str, field: FieldInfo) -> str:
@@ -56,7 +61,7 @@ def _setting(name: str, field: FieldInfo) -> str:
     kinds = (field.annotation, *get_args(field.annotation))
     choices = next((get_args(kind) for kind in kinds if _is_literal(kind)), ())
     about = f"{', '.join(choices)}. {field.description}" if choices else field.description
-    return f"| {name.upper()} | {default} | {about}{describe_limits(field)} |"
+    return item(name.upper(), default, f"{about}{short_limits(field)}")
 
 
 def _is_literal(annotation: Any) -> bool:

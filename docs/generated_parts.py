@@ -1,8 +1,24 @@
 """Write the generated parts of a page, each between two comments, or compare them with the page."""
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from pydantic.fields import FieldInfo
+
+from contracts.declaration import describe_limits
+
+
+def short_limits(field: FieldInfo) -> str:
+    """Return the limits of a field, with "1 to 9" for "at least 1, at most 9", and without those of every number."""
+    text = describe_limits(field).replace("at least -3.40282e+38, at most 3.40282e+38", "")
+    return re.sub(r"at least (\S+), at most (\S+?)(?=[,)])", r"\1 to \2", "" if text == " ()" else text)
+
+
+def item(name: str, default: str, about: str) -> str:
+    """Return a setting as an item of a list."""
+    return f"- `{name}`{f' ({default})' if default else ''}: {about}"
 
 
 def update_page(target: Path, parts: Mapping[str, str]) -> int:

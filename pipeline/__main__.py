@@ -77,7 +77,9 @@ def _parser() -> argparse.ArgumentParser:
         ("run", "run the steps as local processes; steps without changes are not run again"),
     ):
         command = commands.add_parser(name, help=about, description=about)
-        command.add_argument("--config", type=Path, required=True, help="YAML or JSON; docs/pipeline.md lists the keys")
+        command.add_argument(
+            "--config", type=Path, required=True, help="YAML or JSON; docs/pipeline_reference.md lists the keys"
+        )
         if name == "start":
             command.add_argument(
                 "--set", action="append", default=[], metavar="NAME=VALUE", help="set a parameter of this execution"

@@ -1,4 +1,4 @@
-"""The configuration of a pipeline; config_file.py reads it, docs/pipeline.md lists its keys."""
+"""The configuration of a pipeline; config_file.py reads it, docs/pipeline_reference.md lists its keys."""
 
 from typing import Literal, Self
 
@@ -184,9 +184,7 @@ class PipelineConfig(Section):
     tuning: Search | None = Field(
         default=None, description="Search for the best hyperparameters before the training (docs/tuning.md)."
     )
-    settings: dict[str, dict[str, Json]] = Field(
-        default={}, description="Settings by step name, as in the tables below."
-    )
+    settings: dict[str, dict[str, Json]] = Field(default={}, description="Settings by step name, as under Contracts.")
     condition: Condition = Field(description="The requirement for registration.")
     registration: Registration = Field(default=Registration(), description="The model package and its card.")
     batch_score: BatchScore | None = Field(

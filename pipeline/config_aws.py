@@ -1,4 +1,4 @@
-"""The section `aws` of a pipeline's configuration; docs/pipeline.md lists its keys."""
+"""The section `aws` of a pipeline's configuration; docs/pipeline_reference.md lists its keys."""
 
 from typing import Literal, Self
 

@@ -52,7 +52,9 @@ def _absolute(path: Path, folder: str) -> str:
 
 def _read_mapping(path: Path, key: str) -> dict[str, Any]:
     if not path.is_file():
-        raise ContractError(f"{key}: {path} does not exist", "Name a YAML or JSON file; docs/pipeline.md has examples.")
+        raise ContractError(
+            f"{key}: {path} does not exist", "Name a YAML or JSON file, such as examples/pipeline.yaml."
+        )
     kind = "JSON" if path.suffix == ".json" else "YAML"
     try:
         text = path.read_bytes()
@@ -119,12 +121,12 @@ def _refused(path: Path, error: ValidationError) -> ContractError:
         hint = did_you_mean(keys[-1], known)
         return ContractError(f"{key}: unknown key in {path}{hint}", f"Use one of: {', '.join(known)}.")
     if first["type"] == "missing":
-        return ContractError(f"{key}: is missing in {path}", "Add the key; docs/pipeline.md describes it.")
+        return ContractError(f"{key}: is missing in {path}", "Add the key; docs/pipeline_reference.md describes it.")
     value = "" if isinstance(first["input"], dict) else f" {shown(first['input'])}"
     reason = first["msg"].removeprefix("Value error, ")
     return ContractError(
         f"{key}:{value} in {path} is invalid: {reason}",
-        f"{decimal_comma(first['input'])}Correct it; docs/pipeline.md describes the key.",
+        f"{decimal_comma(first['input'])}Correct it; docs/pipeline_reference.md describes the key.",
     )
 
 

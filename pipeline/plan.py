@@ -240,7 +240,7 @@ def _plan_step(
         value = f"{shown(first['input'])} is invalid: " if first["loc"] and first["type"] != "missing" else ""
         raise ContractError(
             f"{key}: {value}{first['msg'].removeprefix('Value error, ')}",
-            f"{decimal_comma(first['input'])}Correct it; docs/pipeline.md lists the settings.",
+            f"{decimal_comma(first['input'])}Correct it; docs/pipeline_reference.md lists the settings.",
         ) from None
     environment = settings.to_environment()
     for field in settings.model_fields_set:

@@ -11,12 +11,12 @@ _CREDENTIALS = (
     "Check the AWS credentials: run aws configure or aws sso login, or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY."
 )
-_PERMISSION = "Grant the permission to the caller; docs/pipeline.md, Permissions, lists what each command needs."
+_PERMISSION = "Grant the permission to the caller; docs/pipeline_aws.md, Permissions, lists what each command needs."
 _NETWORK = "Check the network, the proxy settings and aws.region, and run the command again."
 _ANOTHER_REGION = "Name a bucket in aws.region, or correct aws.region."
 _AGAIN = "Wait a minute, and run the command again."
 _QUOTA = "Delete what is no longer needed, or request a larger quota in the console of Service Quotas."
-_OTHER = "Correct what the message names; docs/pipeline.md describes the keys and the permissions."
+_OTHER = "Correct what the message names; docs/pipeline_reference.md describes the keys."
 _MISSING = ("NoSuchBucket", "NoSuchKey")
 # In names of botocore's exceptions; the last three are about profiles that assume roles, and roles of an instance.
 _OF_CREDENTIALS = re.compile("Credential|Profile|Token|SSO|Login|MFA|InvalidConfig|InfiniteLoop|MetadataRetrieval")

@@ -339,7 +339,7 @@ def response(code):
 @pytest.mark.parametrize(
     ("error", "fix"),
     [
-        (response("AccessDenied"), "Grant the permission to the caller; docs/pipeline.md, Permissions"),
+        (response("AccessDenied"), "Grant the permission to the caller; docs/pipeline_aws.md, Permissions"),
         (response("ExpiredToken"), "Check the AWS credentials"),
         (response("PermanentRedirect"), "Name a bucket in aws.region"),
         (response("ThrottlingException"), "Wait a minute"),
