@@ -40,7 +40,7 @@ from benchmarks.review_data import REPOSITORY, lay_out_job, minilm_folder
 from benchmarks.stack import stack_probabilities
 from contracts.paths import SPLITS
 
-SYSTEMS = ("documents", "recommended", "best", "stack", "autogluon")
+SYSTEMS = ("defaults", "recommended", "best", "stack", "autogluon")
 AUTOGLUON_EPOCHS = 4  # as preset recommended on the drug reviews
 SAMPLES = 200
 HELD_OUT = ("val", "test")

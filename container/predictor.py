@@ -18,8 +18,8 @@ from container.tables.channel_files import Origin
 from container.tables.records import records_to_table
 from contracts import artifacts
 from contracts.errors import ContractError, first_line
-from contracts.hyperparameters import ONNX_VARIANTS
 from contracts.input_files import read_as
+from contracts.settings.outcome import ONNX_VARIANTS
 from contracts.text_fields import InputKeys, TextField, TextInputs
 
 if TYPE_CHECKING:

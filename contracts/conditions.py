@@ -1,4 +1,4 @@
-"""Define the conditions under which a hyperparameter has an effect; contracts/hyperparameters.py refers to them."""
+"""Define the conditions under which a hyperparameter has an effect; contracts/settings/ refers to them."""
 
 from collections.abc import Callable
 from typing import Any

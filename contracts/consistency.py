@@ -4,9 +4,10 @@ from pathlib import PurePosixPath
 
 from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR, PROBABILITY_COLUMN
 from contracts.errors import ContractError
-from contracts.hyperparameters import METRICS, Hyperparameters
+from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import CROSS_ATTENTION_CLASSES, FROM_SCRATCH, POOLED_CLASSES
 from contracts.paths import SPLITS
+from contracts.settings.control import METRICS
 from contracts.spelling import did_you_mean
 from contracts.tabular_inputs import check_tabular_inputs
 

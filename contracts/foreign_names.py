@@ -11,7 +11,6 @@ _OURS = {  # our name, and names elsewhere that did_you_mean would not find, or 
     "batch_size": "per_device_train_batch_size per_gpu_train_batch_size train_batch_size mini_batch_size batch "
     "per_device_eval_batch_size eval_batch_size micro_batch_size microbatch_size",
     "bf16": "mixed_precision precision torch_dtype dtype param_dtype",
-    "bucket_cap_mb": "reduce_bucket_size",
     "cat_field_list": "categorical_columns categorical_features cat_features cat_columns",
     "checkpoint_every_n_steps": "save_every save_steps save_interval save_strategy every_n_train_steps save_freq",
     "class_weights": "class_weight scale_pos_weight pos_weight weights",
@@ -25,8 +24,6 @@ _OURS = {  # our name, and names elsewhere that did_you_mean would not find, or 
     "encoder_config": "hidden_size num_hidden_layers num_attention_heads intermediate_size vocab_size text_config "
     "attention_dropout attention_probs_dropout_prob hidden_dropout_prob",
     "fp16": "use_amp amp",
-    "fsdp_min_params": "min_num_params fsdp_min_num_params",
-    "fsdp_wrap": "auto_wrap_policy fsdp_auto_wrap_policy transformer_layer_cls_to_wrap",
     "gradient_clip_val": "max_grad_norm clip_grad_norm gradient_clipping grad_clip clip_norm",
     "id_name": "id_column id_field",
     "keep_checkpoints": "save_total_limit save_top_k",
@@ -65,13 +62,16 @@ _OURS = {  # our name, and names elsewhere that did_you_mean would not find, or 
 _NONE = {  # why there is no such setting, and its names elsewhere
     "FSDP2 has no such option": "limit_all_gathers use_orig_params sync_module_states backward_prefetch "
     "forward_prefetch fsdp_backward_prefetch fsdp_use_orig_params fsdp_limit_all_gathers fsdp_sync_module_states",
+    "fsdp gathers one encoder layer at a time": "fsdp_wrap fsdp_min_params min_num_params fsdp_min_num_params "
+    "auto_wrap_policy fsdp_auto_wrap_policy transformer_layer_cls_to_wrap",
     "there is no context and no expert parallelism": "cp_size ep_size context_parallel_size expert_parallel_size",
     "the channels train, val and test are the split": "train_size val_size eval_size test_size",
     "the rate decays linearly, see run_scheduler": "step_size lr_step_size lr_gamma num_cycles end_lr",
     "it is a setting of boosted trees; companion chooses it": "max_depth min_child_weight subsample colsample_bytree "
     "gamma num_leaves tree_method",
-    "the job chooses it": "find_unused_parameters static_graph pin_memory persistent_workers drop_last device "
-    "accelerator backend local_rank deepspeed num_nodes dataloader_pin_memory dataloader_drop_last",
+    "the job chooses it": "bucket_cap_mb gradient_as_bucket_view reduce_bucket_size find_unused_parameters "
+    "static_graph pin_memory persistent_workers drop_last device accelerator backend "
+    "local_rank deepspeed num_nodes dataloader_pin_memory dataloader_drop_last",
     "the folders of a job are fixed": "output_dir logging_dir default_root_dir save_dir model_log_path",
 }
 HINTS = {

@@ -13,7 +13,7 @@ from contracts.consistency import check_consistency, check_data_settings
 from contracts.declaration import describe_limits, plain_type, plain_types, reason_of, type_name
 from contracts.errors import ContractError, shortened, shown
 from contracts.foreign_names import suggest
-from contracts.hyperparameters import Hyperparameters
+from contracts.hyperparameters import GROUPS, Hyperparameters
 from contracts.input_files import exists, read_object
 from contracts.json_text import parse_json, parse_literal
 from contracts.numbers import decimal_comma
@@ -240,14 +240,16 @@ def _typed(values: dict[str, Any], origin: dict[str, Path] | None) -> Hyperparam
 
 def describe_hyperparameters(hp: Hyperparameters) -> list[str]:
     """Return log lines of the settings that differ from their default, a line for each group, and count the others."""
-    groups: dict[str, list[str]] = {}
-    for name, declaration in hp.declarations().items():
-        if name in hp.model_fields_set:
-            value = json.dumps(hp.model_dump(mode="json", include={name})[name], ensure_ascii=False)
-            groups.setdefault(declaration.group, []).append(f"{name}={shortened(value)}")
-    defaults = len(hp.declarations()) - len(hp.model_fields_set)
+    values = hp.model_dump(mode="json", include=hp.model_fields_set)
+    lines = []
+    for group, declared in GROUPS.items():
+        chosen = [name for name in declared.model_fields if name in values]
+        settings = (f"{name}={shortened(json.dumps(values[name], ensure_ascii=False))}" for name in chosen)
+        if chosen:
+            lines.append(f"hyperparameters ({group}): {' '.join(settings)}")
+    defaults = len(type(hp).model_fields) - len(values)
     return [
-        *(f"hyperparameters ({group}): {' '.join(settings)}" for group, settings in groups.items()),
+        *lines,
         f"hyperparameters: {defaults} others have their default (docs/hyperparameters.md)",
     ]
 

@@ -3,7 +3,7 @@
 from pydantic import Field, ValidationInfo, field_validator
 
 from contracts.artifacts import PROBABILITY_COLUMN
-from contracts.hyperparameters import METRICS
+from contracts.settings.control import METRICS
 from contracts.spelling import did_you_mean
 from contracts.step_contract import Fractions, Names, ProcessingSettings
 from contracts.value_types import MetricOfSplit

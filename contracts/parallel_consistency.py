@@ -3,7 +3,8 @@
 from collections.abc import Collection
 
 from contracts.errors import ContractError
-from contracts.hyperparameters import ZERO_BUBBLE_SCHEDULES, Hyperparameters
+from contracts.hyperparameters import Hyperparameters
+from contracts.settings.processes import ZERO_BUBBLE_SCHEDULES
 
 
 def check_parallelism(hp: Hyperparameters, features: Collection[str], *, pipeline_ranks: int) -> None:

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from contracts.hyperparameters import Hyperparameters, Preset
+from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import FROM_SCRATCH
+from contracts.settings.training import Preset
 
-ABOVE_DOCUMENTS: tuple[Preset, ...] = ("recommended", "best")
+ABOVE_DEFAULTS: tuple[Preset, ...] = ("recommended", "best")
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Rule(NamedTuple):
     setting: str
     value: Any
     case: Case
-    presets: tuple[Preset, ...] = ABOVE_DOCUMENTS
+    presets: tuple[Preset, ...] = ABOVE_DEFAULTS
 
     @property
     def needs_data(self) -> bool:

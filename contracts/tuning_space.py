@@ -14,12 +14,12 @@ from contracts.consistency import check_consistency
 from contracts.declaration import describe_limits, plain_type, reason_of, type_name
 from contracts.errors import ContractError, shown
 from contracts.foreign_names import suggest
-from contracts.hyperparameters import Hyperparameters
+from contracts.hyperparameters import GROUPS, Hyperparameters
 from contracts.model_classes import FROM_SCRATCH
 from contracts.presets import DataFacts, choices
 from contracts.tuning import Range, Space, Tuning
 
-TUNABLE_GROUPS = ("model", "text", "table", "training")
+TUNABLE_GROUPS = ("model", "encoder", "text", "table", "training")
 # Trials with other classes are not comparable; final_seeds sets the seed; a preset chooses before the search begins.
 _FIXED = (
     "num_classes", "is_binary", "multiclass_categories", "input_tab_dim", "fixed_tokenizer_length", "seed", "preset",
@@ -48,11 +48,8 @@ _WORDS: Space = {
 
 def tunable() -> list[str]:
     """Return the names of the hyperparameters that a space may have."""
-    return [
-        name
-        for name, declaration in Hyperparameters.declarations().items()
-        if declaration.group in TUNABLE_GROUPS and declaration.scope != "after" and name not in _FIXED
-    ]
+    names = [name for group in TUNABLE_GROUPS for name in GROUPS[group].model_fields]
+    return [name for name in names if name not in (*_FIXED, *Hyperparameters.names_of("after"))]
 
 
 def default_space(hp: Hyperparameters) -> Space:

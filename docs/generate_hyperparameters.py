@@ -8,14 +8,15 @@ from pydantic_core import PydanticUndefined
 
 from contracts.declaration import Declaration, declaration_of, describe_limits, plain_type, type_name
 from contracts.hyperparameter_files import ALIASES
-from contracts.hyperparameters import Hyperparameters
+from contracts.hyperparameters import GROUPS
 from contracts.model_classes import ALIASES as CLASS_ALIASES
 from contracts.model_classes import MODEL_CLASSES
 
 TARGET = Path(__file__).with_name("hyperparameters.md")
-GROUPS = {
+TITLES = {
     "data": "Data",
     "model": "Model",
+    "encoder": "Encoders",
     "text": "Text",
     "table": "Table",
     "training": "Training",
@@ -26,7 +27,7 @@ GROUPS = {
 }
 INTRODUCTION = """# Hyperparameters
 
-Generated from contracts/data_and_model.py and contracts/hyperparameters.py by `make docs`.
+Generated from the declarations in contracts/settings/ by `make docs`.
 
 A job reads `code/hyperparams/hyperparameters.json`, `input/data/settings/settings.json`, then
 `input/config/hyperparameters.json`. A later file takes precedence.
@@ -54,12 +55,10 @@ HEADER = """| name | type | default | scope | meaning | no effect |
 def render() -> str:
     """Return the page as Markdown."""
     parts = [INTRODUCTION]
-    for group, title in GROUPS.items():
-        parts.append(f"\n## {title}\n\n{HEADER}")
-        for name, field in Hyperparameters.model_fields.items():
+    for group, declared in GROUPS.items():
+        parts.append(f"\n## {TITLES[group]}\n\n{HEADER}")
+        for name, field in declared.model_fields.items():
             declaration = declaration_of(field)
-            if declaration.group != group:
-                continue
             about = (field.description or "") + describe_limits(field)
             kind = _cell(type_name(plain_type(field.annotation), quote="`"))
             cells = (

@@ -59,8 +59,8 @@ def model_card(
 
 def _default_metric(hyperparameters: Mapping[str, str]) -> str:
     default = "val/f1_score"
-    preset = hyperparameters.get("preset", "documents")
-    return default if preset == "documents" else f"the early_stop_metric of preset {preset}"
+    preset = hyperparameters.get("preset", "defaults")
+    return default if preset in ("defaults", "documents") else f"the early_stop_metric of preset {preset}"
 
 
 def _evaluation(config: PipelineConfig, decision: ConditionOutcome | None) -> dict[str, object]:

@@ -37,6 +37,7 @@ from container.training.training_run import TrainingRun
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
+from contracts.settings.processes import ProcessSettings
 from testing.jobs import CONFIGURATION, TINY_ENCODER, TWO_TEXTS, write_job
 from testing.rank_pool import RankPool
 
@@ -99,10 +100,7 @@ ONE_PROCESS = Strategy("one process", 1)
 
 
 def about_processes(name: str) -> bool:
-    return (
-        name in {"accumulate_grad_batches", "max_tokens_per_batch"}
-        or Hyperparameters.declarations()[name].group == "processes"
-    )
+    return name in {"accumulate_grad_batches", "max_tokens_per_batch", *ProcessSettings.model_fields}
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,6 @@ STRATEGIES = (
     Strategy("ddp 8", 8, {"strategy": "ddp"}),
     Strategy("ddp 2, accumulation", 2, {"strategy": "ddp", "accumulate_grad_batches": 2}),
     Strategy("ddp 2, token limit", 2, {"strategy": "ddp", "max_tokens_per_batch": 150}),
-    Strategy("ddp 2, own gradients, buckets of 1 MiB", 2, {
-        "strategy": "ddp", "gradient_as_bucket_view": False, "bucket_cap_mb": 1}),
     Strategy("fsdp 2, FULL_SHARD", 2, {"strategy": "fsdp"}),
     Strategy("fsdp 4, FULL_SHARD", 4, {"strategy": "fsdp"}),
     Strategy("fsdp 8, FULL_SHARD", 8, {"strategy": "fsdp"}),
@@ -41,7 +39,6 @@ STRATEGIES = (
     Strategy("fsdp 2, accumulation of whole gradients", 2, {
         "strategy": "fsdp", "accumulate_grad_batches": 4, "fsdp_accumulation": "whole"}),
     Strategy("fsdp 2, token limit", 2, {"strategy": "fsdp", "max_tokens_per_batch": 150}),
-    Strategy("fsdp 2, wrapped by size", 2, {"strategy": "fsdp", "fsdp_wrap": "size", "fsdp_min_params": 5000}),
     Strategy("fsdp 2, CPU offload", 2, {"strategy": "fsdp", "cpu_offload": True}),
     Strategy("fsdp 2, activation checkpointing", 2, {"strategy": "fsdp", "activation_checkpointing": 2}),
     Strategy("hsdp 2x2", 4, {"strategy": "hsdp", "dp_shard_size": 2}),

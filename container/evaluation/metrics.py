@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from container.evaluation.ranking import Ranking
-from contracts.hyperparameters import METRICS
+from contracts.settings.control import METRICS
 
 __all__ = ["METRICS", "MetricValues", "classification_metrics", "decided_classes", "one_vs_rest"]
 

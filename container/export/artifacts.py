@@ -20,8 +20,8 @@ from container.model_files import write_model_files
 from container.models.ensemble import Network
 from container.preprocessing.prepared import PreparedData
 from contracts import artifacts
-from contracts.hyperparameters import ONNX_VARIANTS
 from contracts.other_programs import is_foreign
+from contracts.settings.outcome import ONNX_VARIANTS
 
 logger = logging.getLogger(__name__)
 

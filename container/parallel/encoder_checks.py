@@ -19,9 +19,10 @@ from container.text.encoder_config import check_positions, config_value, read_co
 from container.text.encoder_source import find_encoder
 from container.text.vocabulary import SPECIAL_IDS, vocabulary_limit
 from contracts.errors import ContractError
-from contracts.hyperparameters import TWO_STAGE_SCHEDULES, Hyperparameters
+from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
+from contracts.settings.processes import TWO_STAGE_SCHEDULES
 from contracts.text_fields import ModelTextField
 
 logger = logging.getLogger(__name__)
@@ -113,8 +114,8 @@ def _try_out(name: str, config: str) -> None:
 def warn_of_layer_settings(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegrees) -> None:
     """Warn of settings for single layers that have no effect on an encoder of `hp`."""
     settings = [name for name in ("activation_checkpointing", "compile") if getattr(hp, name) not in (0, "auto")]
-    if hp.fsdp_wrap == "layer" and "fsdp" in degrees.features(hp):
-        settings.append("fsdp_wrap")
+    if "fsdp" in degrees.features(hp):
+        settings.append("sharding by layer")
     if not settings or hp.architecture.encoder != "transformer":
         return
     for encoder in _encoders(paths, hp):

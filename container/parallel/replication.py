@@ -62,8 +62,7 @@ def replicate(module: nn.Module, ranks: RankMesh, hp: Hyperparameters) -> DataPa
         module,
         device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None,
         process_group=group,
-        bucket_cap_mb=hp.bucket_cap_mb,
-        gradient_as_bucket_view=hp.gradient_as_bucket_view,
+        gradient_as_bucket_view=True,
         **_NO_BUFFERS,  # the model's buffers are constants
     )
     reset = _no_compression

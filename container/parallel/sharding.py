@@ -8,8 +8,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from container.models.classifier import Classifier
-from container.models.encoder import TextBranch, TextEncoder
+from container.models.encoder import TextEncoder
 from container.parallel.degrees import DATA_AXES
 from container.parallel.layer_wrapping import encoder_layers_of
 from container.parallel.mesh import RankMesh
@@ -33,7 +32,7 @@ def shard_module(module: nn.Module, *, ranks: RankMesh, hp: Hyperparameters, pre
     reshard_after_forward = hp.sharding_strategy == "FULL_SHARD" and ranks.size("dp_shard") > 1
     backbones = [encoder.backbone for encoder in module.modules() if isinstance(encoder, TextEncoder)]
     in_backbones = {child for backbone in backbones for child in backbone.modules()}
-    for unit in _units(module, hp):
+    for unit in _units(module):
         policy = _policy(precision if unit in in_backbones else torch.float32, hp, is_backbone=unit in backbones)
         shard(unit, reshard_after_forward=reshard_after_forward, mp_policy=policy)
     # The backward pass needs the root's parameters immediately after its forward: they stay gathered.
@@ -82,23 +81,12 @@ def _leave_recurrent_weights_in_place(module: nn.Module) -> None:
             layer.flatten_parameters = lambda: None
 
 
-def _units(module: nn.Module, hp: Hyperparameters) -> list[nn.Module]:
+def _units(module: nn.Module) -> list[nn.Module]:
     """Return the modules whose parameters are gathered and freed together, inner ones first."""
     # Every backbone is a unit, because the precision changes there.
     wanted = {encoder.backbone for encoder in module.modules() if isinstance(encoder, TextEncoder)}
-    wanted |= set(encoder_layers_of(module) if hp.fsdp_wrap == "layer" else _large(module, hp.fsdp_min_params))
+    wanted |= set(encoder_layers_of(module))
     return [unit for unit in module.modules() if unit in wanted and unit is not module][::-1]
-
-
-def _large(module: nn.Module, min_params: int) -> Iterator[nn.Module]:
-    """Yield modules with at least `min_params` parameters, not counting those of an inner yielded module."""
-    inner = [unit for child in module.children() for unit in _large(child, min_params)]
-    yield from inner
-    taken = {parameter for unit in inner for parameter in unit.parameters()}
-    count = sum(parameter.numel() for parameter in module.parameters() if parameter not in taken)
-    # Containers have no forward. A branch's encoder runs outside the branch's, a stage's head outside the classifier's.
-    if count >= min_params and not isinstance(module, nn.ModuleList | nn.ModuleDict | TextBranch | Classifier):
-        yield module
 
 
 def _policy(precision: torch.dtype, hp: Hyperparameters, *, is_backbone: bool) -> MixedPrecisionPolicy:

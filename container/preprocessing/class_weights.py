@@ -6,7 +6,8 @@ from typing import Any
 
 from container.preprocessing.labels import Label
 from contracts.errors import ContractError
-from contracts.hyperparameters import BALANCED, Hyperparameters
+from contracts.hyperparameters import Hyperparameters
+from contracts.settings.training import BALANCED
 
 logger = logging.getLogger(__name__)
 

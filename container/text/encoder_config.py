@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contracts.data_and_model import ENCODER_SIZES
 from contracts.errors import ContractError, shown
 from contracts.input_files import read_object
+from contracts.settings.encoder import ENCODER_SIZES
 from contracts.spelling import did_you_mean
 
 # Their position ids begin after the padding id, so the position table is longer than the longest chunk.

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from container.text.encoder_config import scratch_config
 from container.text.parts import text_parts
-from contracts.data_and_model import ENCODER_SIZES
 from contracts.errors import ContractError
+from contracts.settings.encoder import ENCODER_SIZES
 
 logger = logging.getLogger(__name__)
 

@@ -28,6 +28,7 @@ from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import check_file, read_as, read_object
 from contracts.paths import SPLITS, JobPaths
+from contracts.settings.tracking import TrackingSettings
 from contracts.steps import ARCHIVED_MODEL, ARCHIVED_OUTPUT
 
 if TYPE_CHECKING:
@@ -208,8 +209,7 @@ def _send_parameters(client: "MlflowClient", run_id: str, job: FinishedJob) -> N
     """Send every hyperparameter except those of the tracking, which may differ when a job is sent again."""
     from mlflow.entities import Param
 
-    declared = job.hp.declarations()
-    values = job.hp.model_dump(mode="json", exclude={name for name in declared if declared[name].group == "tracking"})
+    values = job.hp.model_dump(mode="json", exclude=set(TrackingSettings.model_fields))
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
     parameters = [Param(name, text[:_CHARACTERS]) for name, text in texts.items()]
     for start in range(0, len(parameters), _PARAMETERS):

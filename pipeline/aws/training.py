@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import ContractError
-from contracts.hyperparameters import METRICS
 from contracts.paths import DEFAULT_ROOT, JobPaths
+from contracts.settings.control import METRICS
 from contracts.steps import PYTORCH_TRAINING
 from pipeline.aws.jobs import (
     Build,

@@ -1,4 +1,4 @@
-"""Kind hyperparameters: values from the declarations of contracts/hyperparameters.py, and files that hold none."""
+"""Kind hyperparameters: values from the declarations of contracts/settings/, and files that hold none."""
 
 import json
 from random import Random

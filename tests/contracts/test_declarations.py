@@ -9,9 +9,8 @@ from container.training.identity import check_identity, identity
 from contracts.declaration import declare
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
-from contracts.hyperparameters import Hyperparameters
+from contracts.hyperparameters import GROUPS, Hyperparameters
 from contracts.unused_settings import unused_settings
-from docs.generate_hyperparameters import GROUPS
 from testing.jobs import CONFIGURATION, TWO_TEXTS, write_job
 
 ROWS = {"train": "1", "val": "2", "test": "9"}
@@ -20,14 +19,14 @@ ROWS = {"train": "1", "val": "2", "test": "9"}
 class Undeclared(Hyperparameters):
     """A field that says nothing of its scope, with a declaration and without one."""
 
-    rounding: int = declare(0, group="table", about="Digits that numbers are rounded to.")
+    rounding: int = declare(0)
     lower_case: bool = False
 
 
 class Declared(Hyperparameters):
-    learns: int = declare(0, group="model", scope="train", about="Changes the training.")
-    reports: int = declare(0, group="outcome", scope="after", about="Changes what follows training.")
-    logs: int = declare(0, group="control", scope="run", about="Changes nothing.")
+    learns: int = declare(0, scope="train")
+    reports: int = declare(0, scope="after")
+    logs: int = declare(0, scope="run")
 
 
 def configuration(kind=Hyperparameters, **values):
@@ -76,8 +75,12 @@ def test_every_setting_that_is_resolved_for_the_hash_of_the_data_has_the_scope_p
     assert set(Hyperparameters.names_of("prepare")) >= RESOLVED
 
 
-def test_every_setting_is_in_a_group_of_the_reference_page():
-    assert {declaration.group for declaration in Hyperparameters.declarations().values()} == set(GROUPS)
+def test_every_setting_is_in_one_group():
+    assert [name for group in GROUPS.values() for name in group.model_fields] == list(Hyperparameters.model_fields)
+
+
+def test_every_setting_has_a_description_in_one_line():
+    assert all(field.description and field.description.isprintable() for field in Hyperparameters.model_fields.values())
 
 
 RISKS = ("smooth_factor", "smooth_rows", "count_threshold", "risk_table_folds")

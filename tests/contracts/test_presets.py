@@ -10,7 +10,7 @@ from contracts.artifacts import HYPERPARAMETERS
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import GivenSettings, choose_settings, parse_hyperparameters, read_settings
 from contracts.hyperparameters import Hyperparameters
-from contracts.presets import ABOVE_DOCUMENTS, ALWAYS, FEWEST_ROWS, RULES, DataFacts
+from contracts.presets import ABOVE_DEFAULTS, ALWAYS, FEWEST_ROWS, RULES, DataFacts
 from contracts.tuning import Range
 from contracts.tuning_space import default_space, most_epochs
 from testing.jobs import ONE_LAYER, run_train, write_job
@@ -81,6 +81,10 @@ def test_best_trains_several_networks_unless_a_search_does():
     assert not any("ensemble" in line for line in lines)
 
 
+def test_the_older_name_of_the_defaults_is_accepted():
+    assert choose(preset="documents").hp.preset == "defaults"
+
+
 def test_best_trains_one_network_on_several_hosts_and_says_why():
     hp, lines = choose_settings(
         GivenSettings({"model_class": "multimodal_bert", "preset": "best", **COLUMNS}, {}), hosts=2
@@ -116,7 +120,7 @@ def test_a_space_may_need_what_the_preset_chooses(space):
     assert (hp.numeric_embedding, hp.reinit_layers) == ("piecewise_linear", 0)
     assert any("numeric_embedding=" in line and "not chosen" not in line for line in lines)
     with pytest.raises(ContractError, match=r"tuning\.space"):
-        choose(preset="documents", tuning={"space": space})
+        choose(preset="defaults", tuning={"space": space})
 
 
 def test_settings_of_the_user_may_need_what_the_preset_chooses():
@@ -140,7 +144,7 @@ def test_an_error_names_the_override_of_a_text(settings, cause):
 
 @pytest.mark.parametrize("settings", [{"model_class": "lstm", "head_lr": 1e-3}, {"model_class": "lstm"}])
 def test_the_default_space_has_the_rate_of_most_weights(settings):
-    space = default_space(choose(tuning={}, preset="documents", **settings).hp)
+    space = default_space(choose(tuning={}, preset="defaults", **settings).hp)
     assert ("head_lr" in space) == ("head_lr" in settings)
 
 
@@ -178,7 +182,7 @@ def test_no_job_trains_longer_than_with_the_fewest_rows(tokenizer, rows):
         ({}, {"tokenizer": ["pretrained", "from_scratch"]}, 6_000, 3),
         ({"max_epochs": 5, "tokenizer": "from_scratch"}, {}, 1_000, 5),
         ({"max_epochs": 9}, {"max_epochs": [1, 7, 2]}, 1_000, 7),
-        ({"preset": "documents"}, {}, 1_000, 10),
+        ({"preset": "defaults"}, {}, 1_000, 10),
     ],
 )
 def test_the_longest_trial_has_the_epochs_that_the_preset_chooses_in_it(settings, space, rows, epochs):
@@ -281,7 +285,7 @@ def test_the_page_has_a_row_for_every_rule_with_its_value():
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+?)(?: \(\[.*?\]\(.*?\)\))? \|[^|]+\|[^|]*\|$", page, re.MULTILINE)
     found = [(name, as_number(cell)) for name, cell in rows]
     assert found == [(rule.setting, as_number(shown(rule))) for rule in RULES]
-    assert all(set(rule.presets) <= set(ABOVE_DOCUMENTS) for rule in RULES)
+    assert all(set(rule.presets) <= set(ABOVE_DEFAULTS) for rule in RULES)
 
 
 @pytest.mark.slow

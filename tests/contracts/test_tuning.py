@@ -42,7 +42,7 @@ def test_the_log_names_the_values_of_a_space():
         ({"space": {"resume": [True]}}, "resume cannot be tuned"),
         ({"space": {"calibration": ["none"]}}, "calibration cannot be tuned"),
         ({"space": {"seed": [1, 2]}}, "seed cannot be tuned"),
-        ({"space": {"preset": ["documents", "best"]}}, "preset cannot be tuned"),
+        ({"space": {"preset": ["defaults", "best"]}}, "preset cannot be tuned"),
         ({"space": {"lr": {"low": 1e-3}}}, "is invalid: space: lr: high: Field required"),
         ({"space": {"lr": []}}, "is invalid: space: lr: List should have at least 1 item"),
         ({"space": {"lr": 0.1}}, "space: lr: Input should be a list of values, or an object with low and high"),

@@ -12,7 +12,6 @@ from unittest import mock
 import pytest
 import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import container.parallel.parallelize as parallelize_module
@@ -29,7 +28,6 @@ from testing.encoder_families import MAX_LENGTH, hyperparameters, packed_batch, 
 LAYERS = 3
 BACKBONE = "branches.text.encoder.backbone"
 UNITS = LAYERS + 2  # layers, the rest of the backbone, the heads
-MIB = 2**20
 
 
 @pytest.fixture(scope="module")
@@ -154,15 +152,6 @@ def keeps_shards_outside(encoder: str, **settings: Any) -> bool:
     return len(policies) > 0 and all(isinstance(policy, CPUOffloadPolicy) for policy in policies)
 
 
-def replica_settings(encoder: str, **settings: Any) -> dict[str, Any]:
-    execution = execution_of(encoder, **settings)
-    step(execution)
-    replicas = execution._data_parallel.forward
-    assert isinstance(replicas, DistributedDataParallel)
-    data = replicas._get_ddp_logging_data()
-    return {name: data[name] for name in ("bucket_cap_bytes", "gradient_as_bucket_view")}
-
-
 def calls_of_layers(encoder: str, **settings: Any) -> list[int]:
     """Return how often a step computes each encoder layer."""
     execution = execution_of(encoder, **settings)
@@ -209,13 +198,9 @@ def test_replicas_of_shards_are_summed_once_for_all_passes(on_two_ranks):
     assert found == {"allreduce_": UNITS}
 
 
-def test_units_are_layers_or_modules_of_a_size(on_two_ranks):
+def test_units_are_layers(on_two_ranks):
     layers = [f"{BACKBONE}.encoder.layer.{i}" for i in range(LAYERS)]
     assert on_two_ranks(units, strategy="fsdp") == ["", BACKBONE, *layers]
-    by_size = on_two_ranks(units, strategy="fsdp", fsdp_wrap="size", fsdp_min_params=2000)
-    assert f"{BACKBONE}.embeddings.word_embeddings" in by_size
-    few = on_two_ranks(units, strategy="fsdp", fsdp_wrap="size", fsdp_min_params=1_000_000)
-    assert few == ["", BACKBONE]
 
 
 def test_gradients_of_shards_are_summed_in_the_precision_that_is_asked_for(on_two_ranks):
@@ -227,12 +212,6 @@ def test_gradients_of_shards_are_summed_in_the_precision_that_is_asked_for(on_tw
 def test_cpu_offload_keeps_shards_outside_the_device(on_two_ranks):
     assert on_two_ranks(keeps_shards_outside, strategy="fsdp", cpu_offload=True)
     assert not on_two_ranks(keeps_shards_outside, strategy="fsdp")
-
-
-def test_replicas_send_buckets_of_the_size_that_is_asked_for(on_two_ranks):
-    assert on_two_ranks(replica_settings) == {"bucket_cap_bytes": 25 * MIB, "gradient_as_bucket_view": 1}
-    other = on_two_ranks(replica_settings, bucket_cap_mb=1, gradient_as_bucket_view=False)
-    assert other == {"bucket_cap_bytes": MIB, "gradient_as_bucket_view": 0}
 
 
 @pytest.mark.parametrize(("gradient_compression", "error"), [("fp16", 2**-11), ("bf16", 2**-8)])

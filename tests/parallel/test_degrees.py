@@ -16,8 +16,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from container.parallel.degrees import AXES, ParallelDegrees
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
-from contracts.hyperparameters import TWO_STAGE_SCHEDULES, Hyperparameters
+from contracts.hyperparameters import Hyperparameters
 from contracts.parallel_consistency import microbatches_fit
+from contracts.settings.processes import TWO_STAGE_SCHEDULES
 from contracts.unused_settings import unused_settings
 from testing.jobs import CONFIGURATION, TWO_TEXTS
 
@@ -194,15 +195,12 @@ def test_ddp_makes_replicas_only_if_there_is_no_other_axis(world_size, requested
     [
         (4, {"pp_schedule": "GPipe", "num_microbatches": 2}, ["pp_schedule", "num_microbatches"]),
         (4, {"pp_size": 2, "pp_schedule": "GPipe", "num_microbatches": 2}, []),
-        (4, {"bucket_cap_mb": 5, "gradient_as_bucket_view": False, "gradient_compression": "bf16"}, []),
-        (4, {"strategy": "fsdp", "bucket_cap_mb": 5, "gradient_as_bucket_view": False},
-         ["bucket_cap_mb", "gradient_as_bucket_view"]),
+        (4, {"gradient_compression": "bf16"}, []),
         (1, {"gradient_compression": "bf16", "strategy": "ddp"}, ["gradient_compression", "strategy"]),
-        (4, {"fsdp_wrap": "size", "fsdp_min_params": 10, "sharding_strategy": "SHARD_GRAD_OP"},
-         ["fsdp_wrap", "fsdp_min_params", "sharding_strategy"]),
-        (4, {"strategy": "fsdp", "fsdp_wrap": "size", "fsdp_min_params": 10, "sharding_strategy": "NO_SHARD"}, []),
+        (4, {"fsdp_accumulation": "whole", "accumulate_grad_batches": 2, "sharding_strategy": "SHARD_GRAD_OP"},
+         ["sharding_strategy", "fsdp_accumulation"]),
+        (4, {"strategy": "fsdp", "sharding_strategy": "NO_SHARD"}, []),
         (4, {"pp_size": 2, "sharding_strategy": "SHARD_GRAD_OP"}, ["sharding_strategy"]),
-        (4, {"strategy": "fsdp", "fsdp_min_params": 10}, ["fsdp_min_params"]),
         (4, {"strategy": "fsdp", "fsdp_reduce_dtype": "bfloat16", "bf16": False}, ["fsdp_reduce_dtype"]),
         (4, {"strategy": "fsdp", "fsdp_reduce_dtype": "bfloat16"}, []),  # bf16 is auto
         (4, {"strategy": "fsdp", "fsdp_reduce_dtype": "bfloat16", "bf16": True}, []),

@@ -230,13 +230,6 @@ def test_sharded_stages_compute_what_one_process_computes(run: Any, schedule: st
     assert_one_process(run(case), case)
 
 
-def test_stages_that_are_sharded_by_size_compute_what_one_process_computes(run: Any) -> None:
-    """The head reaches the size (158 + 54 parameters), and no part of it does."""
-    values = (("fsdp_wrap", "size"), ("fsdp_min_params", 200), ("fusion_hidden_dim", 4))
-    case = Case("1F1B", {"pp": 2, "dp_shard": 2}, values=values, steps=1)
-    assert_one_process(run(case), case)
-
-
 def test_replicated_stages_compute_what_one_process_computes(run: Any) -> None:
     case = Case("ZBVZeroBubble", {"pp": 2, "dp_replicate": 2}, steps=1)
     assert_one_process(run(case), case)

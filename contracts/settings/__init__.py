@@ -1,0 +1,1 @@
+"""Declare the hyperparameters, a group in each file."""

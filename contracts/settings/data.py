@@ -1,0 +1,47 @@
+"""Declare the data: which files and columns a job reads."""
+
+from contracts import conditions
+from contracts.declaration import Settings, declare
+
+
+class DataSettings(Settings):
+    """The settings of the data: which files and columns a job reads."""
+
+    id_name: str = declare(scope="prepare")
+    """Column of record ids, copied to the predictions unchanged."""
+
+    text_name: str | None = declare(None, scope="prepare")
+    """Text column of the one-text classes; cannot be set with primary_text_name and secondary_text_name."""
+
+    primary_text_name: str | None = declare(None, scope="prepare")
+    """First text column of the two-text classes, e.g. a chat."""
+
+    secondary_text_name: str | None = declare(None, scope="prepare")
+    """Second text column of the two-text classes, e.g. an event history."""
+
+    label_name: str = declare(scope="prepare")
+    """Column of the class label."""
+
+    full_field_list: list[str] | None = declare(None, scope="prepare")
+    """Columns that the data must have, in addition to the columns that other settings name. Default: none."""
+
+    cat_field_list: list[str] = declare([], scope="prepare", needs=(conditions.READS_TABLE,))
+    """Categorical columns; each becomes a risk value (binary) or one per class (multiclass)."""
+
+    tab_field_list: list[str] = declare([], scope="prepare", needs=(conditions.READS_TABLE,))
+    """Numeric columns."""
+
+    categorical_features_to_encode: list[str] | None = declare(None, scope="prepare", needs=(conditions.READS_TABLE,))
+    """The columns of cat_field_list that enter the model. Default: all of them."""
+
+    train_filename: str | None = declare(None, scope="prepare")
+    """Read only this file of the train channel. Default: every data file in it."""
+
+    val_filename: str | None = declare(None, scope="prepare")
+    """Read only this file of the val channel. Default: every data file in it."""
+
+    test_filename: str | None = declare(None, scope="after")
+    """Read only this file of the test channel. Default: every data file in it."""
+
+    drop_unlabelled: bool = declare(False, scope="prepare")
+    """Drop training rows without a label instead of stopping; the number of rows is logged."""

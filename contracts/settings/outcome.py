@@ -1,0 +1,76 @@
+"""Declare what follows training: predictions, decisions, explanation, ONNX variants."""
+
+from typing import Any, Literal, get_args
+
+from pydantic import field_validator
+
+from contracts import conditions, value_types
+from contracts.declaration import Settings, declare
+from contracts.threshold_targets import canonical_threshold
+
+OnnxVariant = Literal["fused", "int8"]
+ONNX_VARIANTS: tuple[str, ...] = get_args(OnnxVariant)
+
+
+class OutcomeSettings(Settings):
+    """The settings of what follows training: predictions, decisions, explanation, ONNX variants."""
+
+    prediction_dtype: Literal["float32", "bfloat16"] = declare("float32", scope="after")
+    """Data type of matrix products in the final predictions of val and test. bfloat16 is faster on GPUs since Ampere.
+    It is used only if no probability of 256 val records differs by 1e-3 or more from float32, in which the model is
+    served; the log names the difference.
+    """
+
+    calibration: Literal["none", "temperature", "isotonic"] = declare("none", scope="after")
+    """Calibration of the probabilities, fitted on val after training. temperature divides the logits by one number: the
+    most probable class stays the same, with two classes also the order of records. isotonic maps each class's
+    probability through a monotone function and needs some thousand val records. temperature cannot undo class_weights:
+    with two classes, also set target_prior. The calibration is part of model.onnx and of the Predictor.
+    """
+
+    target_prior: float | None = declare(None, scope="after", gt=0, lt=1)
+    """Two classes: the share of class 1 in the data that the model will score, if it differs from train. The
+    probabilities are corrected for this share.
+    """
+
+    decision_threshold: value_types.Threshold | str = declare(0.5, scope="after")
+    """Two classes: the probability from which a record is assigned to class 1. A number between 0 and 1, or a target on
+    val: best_f1, precision>=x (with the highest recall), recall>=x (with the highest precision), or cost.
+    """
+
+    companion: bool = declare(False, scope="after")
+    """Fit boosted trees on the table and on features of the texts, and blend them with the network if that improves the
+    log loss on val by more than its standard error. They are part of model.onnx and of the Predictor
+    (docs/companion.md).
+    """
+
+    label_issues: bool = declare(False, scope="after")
+    """Write output/data/label_issues.csv: the training rows whose label is probably wrong, by out-of-fold probabilities
+    of the trees that companion fits (docs/companion.md).
+    """
+
+    explain: int = declare(500, scope="after", ge=0, le=1_000_000_000, needs=(conditions.SEVERAL_COLUMNS,))
+    """Number of val records on which the importance of each column and modality is measured (permutation importance,
+    ablation); true = 500, false or 0 = none. Takes at most about a minute, on a slow machine five.
+    """
+
+    onnx_variants: list[OnnxVariant] = declare([], scope="after")
+    """Also write model.fused.onnx (fused operators, the same arithmetic) or model.int8.onnx (fused, 8-bit weights). A
+    variant is kept only if its AUROC on val falls by at most 0.002.
+    """
+
+    false_positive_cost: float = declare(1.0, scope="after", gt=0, le=1_000_000_000, needs=(conditions.COSTS,))
+    """Cost of assigning a record to class 1 wrongly, for decision_threshold=cost."""
+
+    false_negative_cost: float = declare(1.0, scope="after", gt=0, le=1_000_000_000, needs=(conditions.COSTS,))
+    """Cost of missing a record of class 1, for decision_threshold=cost."""
+
+    _canonical_threshold = field_validator("decision_threshold")(canonical_threshold)
+
+    @field_validator("explain", mode="before")
+    @classmethod
+    def _number_of_records(cls, value: Any) -> Any:
+        """Return the default number of records for true, and 0 for false."""
+        words = {"true": True, "false": False}
+        switched = words.get(str(value).strip().lower()) if isinstance(value, (bool, str)) else None
+        return value if switched is None else cls.model_fields["explain"].default * switched
