@@ -14,15 +14,15 @@ from contracts.numbers import decimal_comma
 from contracts.presets import FEWEST_ROWS
 from contracts.serving import RecordSettings, ServingSettings
 from contracts.spelling import did_you_mean
-from contracts.step_contract import StepContract
+from contracts.step_contract import StepContract, StepSettings
 from contracts.steps import (
     BATCH_SCORE,
-    DATA_LOADING,
     MODEL_METRICS,
     PAYLOAD,
     REGISTRATION,
     TABULAR_PREPROCESSING,
     TRACKING,
+    DataLoadingSettings,
 )
 from contracts.tuning import Space
 from contracts.tuning_space import metric_of, most_validations, space_of
@@ -35,15 +35,15 @@ from pipeline.hosting import check_batch_settings, serving_settings
 # hyperparameters of 2,500 characters, AWS's documentation 256, and both refuse line breaks.
 LONGEST_VALUE, MOST_VALUES = 256, 100
 
-# Settings that follow from hyperparameters, or from the condition, and that cannot be set twice.
-_FROM_HYPERPARAMETERS = {
-    TABULAR_PREPROCESSING.name: {"label_field": "label_name", "id_field": "id_name"},
-    MODEL_METRICS.name: {"label_field": "label_name", "id_field": "id_name"},
-}
-_FROM_CONDITION = {MODEL_METRICS.name: {"decision_metric": "metric"}}
-_FROM_REGISTRATION = {PAYLOAD.name: {name: name for name in RecordSettings.model_fields}}
+# Settings that repeat a value of another section, and cannot be set twice: the section and the name, by step and field.
 _TRACKED = {f"mlflow_{name}": name for name in ("tracking_uri", "experiment", "run_name", "tags")}
-_FROM_MLFLOW = {TRACKING.name: _TRACKED}
+_COLUMNS = {"label_field": ("hyperparameters", "label_name"), "id_field": ("hyperparameters", "id_name")}
+_REPEATED = {
+    TABULAR_PREPROCESSING.name: _COLUMNS,
+    MODEL_METRICS.name: {**_COLUMNS, "decision_metric": ("condition", "metric")},
+    TRACKING.name: {field: ("mlflow", name) for field, name in _TRACKED.items()},
+    PAYLOAD.name: {name: (f"settings.{REGISTRATION.name}", name) for name in RecordSettings.model_fields},
+}
 
 
 @dataclass(frozen=True)
@@ -153,14 +153,49 @@ def make_plan(
     Raises:
         ContractError: an unknown step, setting, input or hyperparameter; a missing one; a contradiction.
     """
+    job = _resolve_job(config, tuner=tuner, hosts=hosts)
+    steps = []
+    for contract in _steps_that_are_on(config, outside, section):
+        inputs = {name: uri for name, uri in outside.items() if outside_inputs()[name][0] is contract}
+        settings = _resolve_settings(contract, config, job.hyperparameters)
+        _check_step(contract, settings, config, hp=job.hp, outside=outside, inputs=inputs, section=section)
+        steps.append(_build_step(contract, settings, job, inputs=inputs))
+    return Plan(
+        steps=tuple(steps),
+        hyperparameters=_texts(job.hyperparameters),
+        from_sections=job.from_sections,
+        encoders=tuple(field.tokenizer for field in job.hp.text_fields),
+        columns=tuple(feature_columns(job.hp)),
+        tuner=job.search,
+    )
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The settings of the training job.
+
+    Attributes:
+        hyperparameters: without comments and aliases, and without those that the tuner chooses.
+        hp: the configuration of a job with them, before the tuner chooses any.
+    """
+
+    hyperparameters: Mapping[str, Any]
+    hp: Hyperparameters
+    from_sections: frozenset[str]
+    search: TunerPlan | None
+
+
+def _resolve_job(config: PipelineConfig, *, tuner: bool, hosts: int | None) -> _Job:
+    """Merge the sections that set hyperparameters, and check them as the training job does."""
+    by_tuner = config.tuning is not None and config.tuning.by_tuner
     from_sections = {**_search(config), **_tracking(config)}
-    if config.tuning is not None and config.tuning.by_tuner:
+    if by_tuner:
         hosts = 1  # each trial is a job of its own
     elif hosts is None:
         hosts = 1 if config.aws is None else config.aws.training_hosts
     hyperparameters, hp = _checked_hyperparameters({**config.hyperparameters, **from_sections}, hosts=hosts)
     search = None
-    if tuner and config.tuning is not None and config.tuning.by_tuner:
+    if tuner and by_tuner:
         del hyperparameters["tuning"]  # a trial is an ordinary job, for which a preset may choose an ensemble
         search = TunerPlan(
             space_of(hp),
@@ -170,105 +205,113 @@ def make_plan(
         )
         hyperparameters = {name: value for name, value in hyperparameters.items() if name not in search.space}
         hyperparameters["early_stop_metric"] = from_sections["early_stop_metric"] = search.metric
+    return _Job(hyperparameters, hp, frozenset(from_sections), search)
+
+
+def _steps_that_are_on(config: PipelineConfig, outside: Mapping[str, str], section: str) -> list[StepContract]:
+    """Return the steps of this configuration; raise ContractError for a setting or input of no step, or of another."""
     _require_known("settings", config.settings, (step.name for step in ORDER), "step")
     _require_known(section, outside, outside_inputs(), "external input")
     optional = {TRACKING.name: config.tracked_by_step, BATCH_SCORE.name: config.batch_score is not None}
-    on = [contract for contract in ORDER if optional.get(contract.name, True)]
     given = {f"settings.{name}": name for name in config.settings}
     given |= {f"{section}.{name}": outside_inputs()[name][0].name for name in outside}
     for place, step in given.items():
-        if step not in {contract.name for contract in on}:
+        if not optional.get(step, True):
             raise ContractError(
                 f"{place}: is for the step {step}, which is off", f"Add the section {OPTIONAL[step]}, or remove it."
             )
-    reserved = search.reserved if search is not None else 0
-    steps = tuple(
-        _plan_step(
-            contract,
-            config,
-            hyperparameters=hyperparameters,
-            outside=outside,
-            section=section,
-            hp=hp,
-            reserved=reserved,
-        )
-        for contract in on
-    )
-    encoders = tuple(field.tokenizer for field in hp.text_fields)
-    return Plan(steps, _texts(hyperparameters), frozenset(from_sections), encoders, tuple(feature_columns(hp)), search)
+    return [contract for contract in ORDER if optional.get(contract.name, True)]
 
 
-def _plan_step(
-    contract: StepContract,
-    config: PipelineConfig,
-    *,
-    hyperparameters: Mapping[str, Any],
-    outside: Mapping[str, str],
-    section: str,
-    hp: Hyperparameters,
-    reserved: int,
-) -> StepPlan:
-    given = {**serving_settings(config, contract), **config.settings.get(contract.name, {})}
-    _require_known(f"settings.{contract.name}", given, contract.settings.model_fields, "setting")
-    repeated = _FROM_HYPERPARAMETERS.get(contract.name, {})
-    sections = (
-        ("hyperparameters", repeated, hyperparameters),
-        ("condition", _FROM_CONDITION.get(contract.name, {}), config.condition.model_dump()),
-        ("mlflow", _FROM_MLFLOW.get(contract.name, {}), config.mlflow.model_dump() if config.mlflow else {}),
-        (
-            f"settings.{REGISTRATION.name}",
-            _FROM_REGISTRATION.get(contract.name, {}),
-            {**ServingSettings().model_dump(), **config.settings.get(REGISTRATION.name, {})},
-        ),
-    )
-    written: dict[str, str] = {}  # where the user wrote a setting that is elsewhere in the configuration
-    for origin, fields, values in sections:
-        for field, name in fields.items():
-            if field in given:
-                raise ContractError(
-                    f"settings.{contract.name}.{field}: repeats {origin}.{name}",
-                    f"Remove it, and set {origin}.{name}.",
-                )
-            given[field] = values[name]
-            written[field] = f"{origin}.{name}"
+def _resolve_settings(
+    contract: StepContract, config: PipelineConfig, hyperparameters: Mapping[str, Any]
+) -> StepSettings:
+    """Merge the sections that set a step's settings, and check each value."""
+    place = f"settings.{contract.name}"
+    values = {**serving_settings(config, contract), **config.settings.get(contract.name, {})}
+    _require_known(place, values, contract.settings.model_fields, "setting")
+    sections = {
+        "hyperparameters": hyperparameters,
+        "condition": config.condition.model_dump(),
+        "mlflow": config.mlflow.model_dump() if config.mlflow else {},
+        f"settings.{REGISTRATION.name}": {
+            **ServingSettings().model_dump(),
+            **config.settings.get(REGISTRATION.name, {}),
+        },
+    }
+    for field, (section, name) in _REPEATED.get(contract.name, {}).items():
+        if field in values:
+            raise ContractError(f"{place}.{field}: repeats {section}.{name}", f"Remove it, and set {section}.{name}.")
+        values[field] = sections[section][name]
     try:
-        settings = contract.settings.model_validate(given)
+        return contract.settings.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        key = written.get(place, f"settings.{contract.name}.{place}".removesuffix("."))
         value = f"{shown(first['input'])} is invalid: " if first["loc"] and first["type"] != "missing" else ""
         raise ContractError(
-            f"{key}: {value}{first['msg'].removeprefix('Value error, ')}",
+            f"{_key(contract, '.'.join(map(str, first['loc'])))}: {value}{first['msg'].removeprefix('Value error, ')}",
             f"{decimal_comma(first['input'])}Correct it; docs/pipeline_reference.md lists the settings.",
         ) from None
+
+
+def _check_step(
+    contract: StepContract,
+    settings: StepSettings,
+    config: PipelineConfig,
+    *,
+    hp: Hyperparameters,
+    outside: Mapping[str, str],
+    inputs: Mapping[str, str],
+    section: str,
+) -> None:
+    """Raise ContractError for settings and inputs of a step that contradict each other or another section."""
     environment = settings.to_environment()
     for field in settings.model_fields_set:
         if not environment.get(field.upper(), "set").strip():  # the step would take an empty variable as not set
-            key = written.get(field, f"settings.{contract.name}.{field}")
-            raise ContractError(f"{key}: is empty", "Give it a text, or remove it.")
-    inputs = {name: uri for name, uri in outside.items() if outside_inputs()[name][0] is contract}
+            raise ContractError(f"{_key(contract, field)}: is empty", "Give it a text, or remove it.")
     check_against_training(contract, settings, hp, outside)
     check_comparison(settings, inputs, section)
-    if contract is BATCH_SCORE and config.batch_score is not None and isinstance(settings, ServingSettings):
+    if isinstance(settings, ServingSettings) and contract is BATCH_SCORE and config.batch_score is not None:
         check_batch_settings(settings, config.batch_score)
     for folder in contract.inputs:
         if folder.required and source(contract, folder) is None and folder.name not in inputs:
             raise ContractError(f"{section}.{folder.name}: is missing", f"Provide it: {folder.about}")
-    if contract is DATA_LOADING and ("input_data" in inputs) == bool(given.get("generate_rows")):
+    if isinstance(settings, DataLoadingSettings) and ("input_data" in inputs) == bool(settings.generate_rows):
         raise ContractError(
             f"{section}.input_data: is set, and settings.DataLoading.generate_rows is set too"
             if inputs
             else f"{section}.input_data: is missing, and settings.DataLoading.generate_rows is not set",
             f"Set {section}.input_data to your table's folder, or generate_rows to a number of demo rows.",
         )
-    command = tuple(contract.command_line()) if contract.command else ()
-    variables = {field.upper(): name for field, name in repeated.items()}
-    training = contract.kind == "training"
+
+
+def _key(contract: StepContract, field: str) -> str:
+    """Return the place of a step's setting in the configuration, for errors."""
+    origin = _REPEATED.get(contract.name, {}).get(field)
+    return ".".join(origin) if origin else f"settings.{contract.name}.{field}".removesuffix(".")
+
+
+def _build_step(contract: StepContract, settings: StepSettings, job: _Job, *, inputs: Mapping[str, str]) -> StepPlan:
+    environment = settings.to_environment()
     in_file: dict[str, str] = {}  # a registered or hosted model has no inputs
     if any(folder.name == "settings" for folder in contract.inputs):
-        in_file = _not_sent(_texts(hyperparameters) if training else environment, reserved=reserved if training else 0)
-    return StepPlan(contract, command, environment, variables, inputs, in_file)
+        if contract.kind == "training":
+            reserved = job.search.reserved if job.search is not None else 0
+            in_file = _not_sent(_texts(job.hyperparameters), reserved=reserved)
+        else:
+            in_file = _not_sent(environment)
+    return StepPlan(
+        contract,
+        command=tuple(contract.command_line()) if contract.command else (),
+        environment=environment,
+        from_hyperparameters={
+            field.upper(): name
+            for field, (section, name) in _REPEATED.get(contract.name, {}).items()
+            if section == "hyperparameters"
+        },
+        outside=inputs,
+        in_file=in_file,
+    )
 
 
 def _not_sent(values: Mapping[str, str], *, reserved: int = 0) -> dict[str, str]:

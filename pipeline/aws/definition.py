@@ -55,26 +55,7 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
             "aws.training.tensorboard: is true, but training jobs of SageMaker's tuner cannot upload curves",
             "Set it to false, or tuning.engine to container.",
         )
-    processing = {step.contract.name for step in plan.steps if step.contract.kind == "processing"}
-    on_instances = [step.contract.name for step in plan.steps if step.contract is not REGISTRATION]
-    for name, machine in config.aws.steps.items():
-        if name not in on_instances:
-            raise ContractError(
-                f"aws.steps.{name}: is not a step that runs on instances", f"Use one of: {', '.join(on_instances)}."
-            )
-        if name == BATCH_SCORE.name:
-            _require_default(machine, name, "volume_gb", "max_runtime_seconds", why="a batch transform has none")
-        if name in processing and machine.max_runtime_seconds > LONGEST_PROCESSING:
-            raise ContractError(
-                f"aws.steps.{name}.max_runtime_seconds: is {machine.max_runtime_seconds}, but a processing job runs "
-                f"{LONGEST_PROCESSING} s (5 days) at most",
-                f"Set it to {LONGEST_PROCESSING} or less.",
-            )
-        if name not in SEVERAL_INSTANCES and machine.instance_count != 1:
-            raise ContractError(
-                f"aws.steps.{name}.instance_count: is {machine.instance_count}, but this step runs on one instance",
-                f"Only {' and '.join(SEVERAL_INSTANCES)} can run on several instances.",
-            )
+    _check_machines(config.aws, plan)
     if config.aws.network_isolation and "mlflow_tracking_uri" in plan.hyperparameters:
         raise ContractError(
             "mlflow_tracking_uri: is a hyperparameter, but the training job has no network (aws.network_isolation)",
@@ -97,6 +78,30 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
             "Increase it, or reduce aws.steps.PyTorchTraining.max_runtime_seconds.",
         )
     return config.aws, plan
+
+
+def _check_machines(aws: Aws, plan: Plan) -> None:
+    """Raise ContractError for instances of a step that it cannot have."""
+    processing = {step.contract.name for step in plan.steps if step.contract.kind == "processing"}
+    on_instances = [step.contract.name for step in plan.steps if step.contract is not REGISTRATION]
+    for name, machine in aws.steps.items():
+        if name not in on_instances:
+            raise ContractError(
+                f"aws.steps.{name}: is not a step that runs on instances", f"Use one of: {', '.join(on_instances)}."
+            )
+        if name == BATCH_SCORE.name:
+            _require_default(machine, name, "volume_gb", "max_runtime_seconds", why="a batch transform has none")
+        if name in processing and machine.max_runtime_seconds > LONGEST_PROCESSING:
+            raise ContractError(
+                f"aws.steps.{name}.max_runtime_seconds: is {machine.max_runtime_seconds}, but a processing job runs "
+                f"{LONGEST_PROCESSING} s (5 days) at most",
+                f"Set it to {LONGEST_PROCESSING} or less.",
+            )
+        if name not in SEVERAL_INSTANCES and machine.instance_count != 1:
+            raise ContractError(
+                f"aws.steps.{name}.instance_count: is {machine.instance_count}, but this step runs on one instance",
+                f"Only {' and '.join(SEVERAL_INSTANCES)} can run on several instances.",
+            )
 
 
 def _require_default(machine: Machine, step: str, *fields: str, why: str) -> None:
