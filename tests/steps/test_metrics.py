@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 from sklearn import metrics as sk
 
+from container.evaluation.capture import capture
+from container.evaluation.comparison import auroc_difference_interval, compare
 from container.evaluation.curves import auroc_interval, rank
-from container.steps.metrics.capture import capture
-from container.steps.metrics.comparison import auroc_difference_interval, compare
+from container.evaluation.slices import MISSING, OTHERS, slices
 from container.steps.metrics.read_predictions import find_predictions, score_columns
-from container.steps.metrics.slices import MISSING, OTHERS, slices
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
 from testing.jobs import metrics as job_metrics

@@ -6,7 +6,7 @@ from typing import Any
 from container.decision.decision import Decision, Threshold
 from container.evaluation.analysis import SplitAnalysis, metrics_json
 from container.evaluation.curves import thin
-from container.steps.metrics.computation import ModelMetrics, SplitMetrics
+from container.evaluation.model_metrics import ModelMetrics, SplitMetrics
 
 
 def metrics_content(metrics: ModelMetrics) -> dict[str, Any]:

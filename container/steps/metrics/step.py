@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from container.evaluation.model_metrics import MetricOptions, ModelMetrics, SplitInput, compute_model_metrics
 from container.evaluation.predictions import SplitPredictions
 from container.preprocessing.labels import LabelMap
-from container.steps.metrics.computation import MetricOptions, ModelMetrics, SplitInput, compute_model_metrics
 from container.steps.metrics.joined_columns import Column, Records, look_up, positions
 from container.steps.metrics.read_predictions import (
     PredictionFiles,
@@ -253,7 +253,7 @@ def _write(step: StepRun, metrics: ModelMetrics) -> None:
     _write_json(folder / EVALUATION, evaluation)
     (folder / METRICS_SUMMARY).write_text(summary, encoding="utf-8")
     if step.settings.generate_plots:
-        from container.steps.metrics.plots import write_metric_plots  # importing matplotlib takes a second
+        from container.evaluation.plots import write_metric_plots  # importing matplotlib takes a second
 
         written = write_metric_plots(step.output("plots_output"), metrics)
         logger.info("%d plots in %s.", len(written), written[0].parent)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from container.evaluation.findings import METRIC_NAMES
-from container.steps.metrics.computation import ModelMetrics, SplitMetrics
+from container.evaluation.model_metrics import ModelMetrics, SplitMetrics
 from contracts.errors import one_line
 
 _SHOWN_GROUPS = 12

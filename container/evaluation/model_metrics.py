@@ -7,12 +7,12 @@ import numpy as np
 
 from container.decision.decision import Threshold
 from container.evaluation.analysis import SplitAnalysis, analyze
+from container.evaluation.capture import Capture, capture
 from container.evaluation.choose_threshold import choose_threshold, decisions_at
+from container.evaluation.comparison import Comparison, compare
 from container.evaluation.curves import rank
 from container.evaluation.predictions import SplitPredictions
-from container.steps.metrics.capture import Capture, capture
-from container.steps.metrics.comparison import Comparison, compare
-from container.steps.metrics.slices import Slice, slices
+from container.evaluation.slices import Slice, slices
 from contracts.threshold_targets import parse_threshold
 
 TARGETS = ("best_f1", "precision>=0.8", "precision>=0.9", "recall>=0.8", "recall>=0.9")
