@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from contracts.errors import ContractError
 from contracts.input_files import check_root
@@ -33,6 +34,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
         ("train", "train, evaluate and export: read input/, write model/ and output/"),
         ("tune", "search for the best hyperparameters, then train, evaluate and export with them"),
         ("serve", "answer GET /ping and POST /invocations with model/: a trained model or an unpacked package"),
+        ("predict", "predict the records of files with a trained model: id, label by name, probabilities"),
         ("track", "send a finished job to an MLflow tracking server; again, to complete or update its run"),
         ("demo", "generate a small data set and train on it"),
         *((name, f"run a pipeline step: {step.about}") for name, step in PROCESSING_STEPS.items()),
@@ -48,6 +50,8 @@ def main(command_line: Sequence[str] | None = None) -> int:
             command.add_argument("--max-hours", type=float, help="duration; overrides tuning.max_hours")
         if name == "serve":
             command.add_argument("--port", type=int, help=f"port to listen on (default: ${PORT_VARIABLE}, else {PORT})")
+        if name == "predict":
+            _add_predict_arguments(command)
         if name == "track":
             _add_tracking_arguments(command)
     options = parser.parse_args(command_line)
@@ -69,6 +73,10 @@ def main(command_line: Sequence[str] | None = None) -> int:
         from container.serving.server import serve
 
         return serve(paths.model, port=options.port)
+    if options.command == "predict":
+        from container.predict import predict
+
+        return predict(options.model or paths.model, options.input, options.output)
     if options.command == "track":
         from container.tracking.send import track
 
@@ -84,6 +92,17 @@ def main(command_line: Sequence[str] | None = None) -> int:
     from container.demo import demo
 
     return demo(paths)
+
+
+def _add_predict_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--model", type=Path, help="a model folder or an unpacked package (default: the root's)")
+    command.add_argument(
+        "--input", type=Path, nargs="+", required=True, metavar="FILE",
+        help="files or folders of one table: CSV, TSV, JSON, JSON Lines or Parquet, gzipped or not",
+    )  # fmt: skip
+    command.add_argument(
+        "--output", type=Path, required=True, metavar="FILE", help="the predictions: .csv, .tsv, .jsonl or .parquet"
+    )
 
 
 def _add_tracking_arguments(command: argparse.ArgumentParser) -> None:

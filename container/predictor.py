@@ -156,12 +156,12 @@ class Predictor:
             return self.compute([], [])
         return self.compute([self.prepare(table)] * table.num_rows, range(table.num_rows))
 
-    def prepare(self, table: "pa.Table", *, first: int = 0) -> RecordArrays:
+    def prepare(self, table: "pa.Table", *, origin: Origin | None = None) -> RecordArrays:
         """Preprocess raw records; thread-safe.
 
         Args:
             table: as for `predict`; at least one row.
-            first: position of the first record, for messages.
+            origin: source of the records, for messages.
 
         Raises:
             ContractError: as `predict`.
@@ -169,12 +169,13 @@ class Predictor:
         # Without the label, which must not have an effect, not even one that training never saw.
         inputs = table.select([name for name in table.column_names if name not in self.other_columns])
         fields = self._preprocessor.fitted.text_fields
-        transformed = self._preprocessor.transform(inputs, origin=Origin(first_row=first), max_tokens=self._max_tokens)
+        origin = origin or Origin()
+        transformed = self._preprocessor.transform(inputs, origin=origin, max_tokens=self._max_tokens)
         records = RecordArrays.from_batch(transformed.batch, [field.role for field in fields])
         if (limit := self._max_tokens) is not None:
             long = [i for i in range(len(records.row)) if records.padded_tokens(i) > limit]
             if long:
-                raise _too_long(records, long, [field.column for field in fields], limit, first=first)
+                raise _too_long(records, long, [field.column for field in fields], limit, origin=origin)
         return records
 
     def compute(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
@@ -238,14 +239,14 @@ class Predictor:
 
 
 def _too_long(
-    records: RecordArrays, indices: Sequence[int], columns: Sequence[str], limit: int, *, first: int
+    records: RecordArrays, indices: Sequence[int], columns: Sequence[str], limit: int, *, origin: Origin
 ) -> RecordTooLongError:
     causes = {}
     for index in indices:
         shapes = zip(columns, records.padded_shapes(index))
         parts = [f"column {name!r} has {chunks} chunks of up to {longest} tokens" for name, (chunks, longest) in shapes]
         causes[index] = (
-            f"record {first + index + 1}: has at least {records.padded_tokens(index)} tokens, with chunks padded to "
+            f"{origin.row(index)}: has at least {records.padded_tokens(index)} tokens, with chunks padded to "
             f"one length; at most {limit} are accepted ({', '.join(parts)})"
         )
     fix = "Send a shorter text, serve with a larger SERVING_MAX_TOKENS, or train with chunk_trancate=true."

@@ -61,6 +61,9 @@ USE_PRECOMPUTED_IMPUTATION = "USE_PRECOMPUTED_IMPUTATION"
 USE_PRECOMPUTED_RISK_TABLES = "USE_PRECOMPUTED_RISK_TABLES"
 
 
+PREDICTED_LABEL = "predicted_label"  # the column of the decided label in predictions and responses
+
+
 def probability_column(k: int) -> str:
     """Return the column of class k's probability in predictions."""
     return f"prob_class_{k}"

@@ -12,6 +12,7 @@ from container.evaluation.evaluation_input import EvaluationInput
 from container.evaluation.plots import write_curves
 from container.evaluation.predictions import write_predictions
 from container.evaluation.report import render_report
+from container.tables.column_types import label_column
 from contracts import artifacts
 from contracts.atomic_files import write_text_atomically
 
@@ -28,6 +29,10 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
         write_predictions(
             out,
             predictions,
+            predicted=label_column(
+                [evaluation.class_labels[k] for k in decision.decide(predictions.probabilities).tolist()],
+                evaluation.class_labels,
+            ),
             id_name=evaluation.id_name,
             label_name=evaluation.label_name,
             file_format=evaluation.input_format,
@@ -44,6 +49,7 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
     evaluation.timeline.mark("report")  # without the files that contain this time
     metrics = {
         **metrics_json(analyses, decision=decision, threshold=threshold),
+        "class_labels": list(evaluation.class_labels),
         "onnx_variants": {report.name: asdict(report) for report in evaluation.variants},
         **({} if evaluation.ensemble is None else {"ensemble": evaluation.ensemble}),
         "companion": evaluation.companion and asdict(evaluation.companion),

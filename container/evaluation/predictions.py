@@ -1,4 +1,4 @@
-"""Write predictions in the input's format: id, label, prob_class_0..K-1, one row per record, in order."""
+"""Write predictions in the input's format: id, label, prob_class_0..K-1, predicted_label, a row per record in order."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from contracts.artifacts import probability_column
+from contracts.artifacts import PREDICTED_LABEL, probability_column
 from contracts.atomic_files import AtomicFile
 
 _ROWS_AT_ONCE = 65_536
@@ -53,7 +53,13 @@ def _probability_columns(probabilities: np.ndarray) -> dict[str, pa.Array]:
 
 
 def write_predictions(
-    folder: Path, predictions: SplitPredictions, *, id_name: str, label_name: str, file_format: str
+    folder: Path,
+    predictions: SplitPredictions,
+    *,
+    predicted: pa.Array,
+    id_name: str,
+    label_name: str,
+    file_format: str,
 ) -> Path:
     """Write {split}_predictions.{csv,tsv,parquet} into `folder`, atomically; return its path.
 
@@ -61,11 +67,15 @@ def write_predictions(
 
     Ids and labels are written as they were read: a CSV's are strings, so 007 stays 007. Probabilities keep all digits
     needed to read back the same numbers.
+
+    Args:
+        predicted: the decided label of each record. [N]
     """
     assert len(predictions.ids) == len(predictions.probabilities), "one prediction per id"
     assert predictions.raw_labels is not None, "every channel has the label column"
     columns = {id_name: predictions.ids, label_name: predictions.raw_labels}
-    table = pa.table({**columns, **_probability_columns(predictions.probabilities)})
+    table = pa.table({PREDICTED_LABEL: predicted, **columns, **_probability_columns(predictions.probabilities)})
+    table = table.select([name for name in table.column_names if name != PREDICTED_LABEL] + [PREDICTED_LABEL])
     path = folder / f"{predictions.split}_predictions.{file_format}"
     with AtomicFile(path) as temporary:
         if file_format == "parquet":

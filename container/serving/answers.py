@@ -7,10 +7,10 @@ from typing import Any
 
 from container.serving.media_types import MediaType
 from container.serving.model import Prediction
-from contracts.artifacts import probability_column
+from contracts.artifacts import PREDICTED_LABEL, probability_column
 from contracts.serving import CSV, JSON
 
-LABEL, PROBABILITIES, ERROR = "predicted_label", "probabilities", "error"
+LABEL, PROBABILITIES, ERROR = PREDICTED_LABEL, "probabilities", "error"
 
 
 def write_answer(prediction: Prediction, media_type: MediaType) -> bytes:

@@ -16,7 +16,7 @@ from container.serving.capacity import sample_lines
 from container.serving.errors import RequestError
 from container.serving.parts import Part
 from container.serving.requests import Request
-from container.tables.channel_files import check_names, missing_column
+from container.tables.channel_files import Origin, check_names, missing_column
 from contracts.errors import ContractError, one_line
 from contracts.package_inputs import CalibrationMap
 from contracts.serving import CALIBRATION, ServingSettings
@@ -75,11 +75,13 @@ class ServedModel:
     Attributes:
         feature_inputs: the columns that a record needs, in the order of a CSV without a header line.
         class_labels: label of each probability column.
+        id_name: the column of ids in the training data.
     """
 
     def __init__(self, predictor: Predictor, *, report_invalid: bool = False) -> None:
         self.feature_inputs = predictor.feature_inputs
         self.class_labels = predictor.class_labels
+        self.id_name, _ = predictor.other_columns
         self._predictor = predictor
         self._report_invalid = report_invalid
         self._calibration: CalibrationMap | None = None
@@ -145,14 +147,15 @@ class ServedModel:
             RequestError: 400, a column or every record is missing, or a record is invalid, for example because a value
                 of a numeric column is not a number; 413, a record has too many tokens.
         """
-        return map(self._prepare, request.parts(self.feature_inputs))
+        return map(self.prepare_part, request.parts(self.feature_inputs))
 
-    def _prepare(self, part: Part) -> Prepared:
+    def prepare_part(self, part: Part) -> Prepared:
+        """Return consecutive records, preprocessed; raises as `prepare`."""
         errors: dict[int, str] = {}  # by position
         records: list[RecordArrays] = []
         while not records and len(errors) < len(part):
             try:
-                records = [self._predictor.prepare(part.table(), first=part.first)]
+                records = [self._predictor.prepare(part.table(), origin=part.origin or Origin(first_row=part.first))]
             except ContractError as error:
                 found = {row: cause for row, cause in error.row_causes.items() if row not in errors}
                 if not (found and self._report_invalid):

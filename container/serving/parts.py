@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from container.serving.errors import bad_request
-from container.tables.channel_files import missing_column
+from container.tables.channel_files import Origin, missing_column
 from container.tables.column_types import unpacked
 
 # A part takes up to 30 times its bytes in memory; fewer records would fill the model's batches less well.
@@ -26,12 +26,14 @@ class Part:
         first: number of the request's records before them.
         read: returns the table of `rows`, which begin with record `first`; raises ContractError for invalid records.
         blank: a record without values, if `rows` is not a table.
+        origin: source of the records for messages, if it is not a request.
     """
 
     rows: pa.Table | Sequence[Any]
     first: int
     read: Callable[[Any, int], pa.Table] = lambda rows, _first: rows
     blank: Any = None
+    origin: Origin | None = None
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -1,7 +1,7 @@
 """Convert columns of any Arrow type to the types that cells have, and texts to those that UTF-8 can encode."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -145,6 +145,13 @@ def is_number(kind: pa.DataType) -> bool:
     """Return whether the values of a type that `plain_type` returns are numbers; true is 1."""
     holds = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     return any(is_kind(kind) for is_kind in holds)
+
+
+def label_column(labels: Sequence[int | str | None], class_labels: Sequence[int | str]) -> pa.Array:
+    """Return labels as a column of whole numbers if all classes are, else of texts; None is null."""
+    if all(isinstance(label, int) for label in class_labels):
+        return pa.array(labels, pa.int64())
+    return pa.array([None if label is None else str(label) for label in labels], pa.string())
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -1,5 +1,7 @@
-"""Write a table piece by piece as CSV, TSV or Parquet; the file appears under its name when it is complete."""
+"""Write a table piece by piece as CSV, TSV, JSON Lines or Parquet; the file appears when it is complete."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -14,8 +16,19 @@ from container.tables.values import keys
 from contracts.atomic_files import AtomicFile
 from contracts.errors import ContractError, shown
 
+SUFFIXES = (*(f".{name}" for name in DELIMITERS), ".parquet", ".jsonl", ".json")
 ROWS_PER_GROUP = 65_536
 BYTES_PER_GROUP = 16 << 20
+
+
+def check_output(path: Path) -> None:
+    """Raise ContractError where a file's name shows no format that can be written, or its folder is missing."""
+    if path.suffix not in SUFFIXES:
+        raise ContractError(
+            f"{path}: the file name does not show the format", f"End it with one of {', '.join(SUFFIXES)}."
+        )
+    if not path.absolute().parent.is_dir():
+        raise ContractError(f"{path.absolute().parent}: is not a folder", "Create it, or correct the path.")
 
 
 class TableWriter:
@@ -29,7 +42,7 @@ class TableWriter:
         """Open the file.
 
         Args:
-            path: ends with .csv, .tsv or .parquet.
+            path: ends with one of SUFFIXES.
 
         Raises:
             ContractError: the format does not support the name or the type of a column.
@@ -42,15 +55,19 @@ class TableWriter:
         self._check_text(pa.array(schema.names, pa.string()), "the header")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = AtomicFile(path)
-        fields = [field if path.suffix == ".parquet" else field.with_type(_text_type(field.type)) for field in schema]
-        self._schema = pa.schema(fields, metadata=schema.metadata)
         file_format = path.suffix[1:]
+        convert = _CONVERTED.get(file_format, _text_type)
+        self._schema = pa.schema([each.with_type(convert(each.type)) for each in schema], metadata=schema.metadata)
         try:
             if file_format == "parquet":
-                self._writer: pq.ParquetWriter | pa_csv.CSVWriter = pq.ParquetWriter(self._file.temporary, self._schema)
-            else:
+                self._writer: pq.ParquetWriter | pa_csv.CSVWriter | _JsonLinesWriter = pq.ParquetWriter(
+                    self._file.temporary, self._schema
+                )
+            elif file_format in DELIMITERS:
                 options = pa_csv.WriteOptions(delimiter=DELIMITERS[file_format], quoting_style="needed")
                 self._writer = pa_csv.CSVWriter(self._file.temporary, self._schema, write_options=options)
+            else:
+                self._writer = _JsonLinesWriter(self._file.temporary)
         except pa.ArrowException as error:
             raise ContractError(
                 f"{path.name}: the columns cannot be written as {file_format.upper()}: {error}",
@@ -90,7 +107,7 @@ class TableWriter:
 
     def _check_text(self, cells: pa.Array | pa.ChunkedArray, place: str) -> None:
         """Raise ContractError where a text cannot be read from CSV."""
-        if self.path.suffix == ".parquet" or not is_text(cells.type):
+        if self.path.suffix[1:] not in DELIMITERS or not is_text(cells.type):
             return
         has_nul = pc.match_substring(cells, pattern="\0")
         if pc.any(has_nul).as_py():
@@ -119,6 +136,30 @@ def _text_type(kind: pa.DataType) -> pa.DataType:
         pa.types.is_floating, pa.types.is_decimal, pa.types.is_timestamp, pa.types.is_time, pa.types.is_duration,
     )  # fmt: skip
     return pa.string() if any(holds(kind) for holds in others) else kind
+
+
+def _json_type(kind: pa.DataType) -> pa.DataType:
+    return kind if pa.types.is_floating(kind) else _text_type(kind)
+
+
+_CONVERTED: dict[str, Callable[[pa.DataType], pa.DataType]] = {
+    "parquet": lambda kind: kind, "json": _json_type, "jsonl": _json_type,
+}  # fmt: skip
+
+
+class _JsonLinesWriter:
+    """Write an object per row, without its null cells."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8", errors="replace")
+
+    def write_table(self, table: pa.Table) -> None:
+        for row in table.to_pylist():
+            present = {name: value for name, value in row.items() if value is not None}
+            self._file.write(json.dumps(present, ensure_ascii=False, default=str) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:

@@ -16,16 +16,23 @@ def predictions(ids, raw_labels, probabilities):
     return SplitPredictions("test", *chunked, np.zeros(len(ids)), np.array(probabilities))
 
 
+def written(folder, made, *, file_format):
+    """Written predictions of the label 7 for every record."""
+    predicted = pa.array([7] * len(made.ids))
+    return write_predictions(folder, made, predicted=predicted, id_name="id", label_name="y", file_format=file_format)
+
+
 PROBABILITIES = [[0.1, 0.9], [1 / 3, 2 / 3]]
 
 
 @pytest.mark.parametrize(("file_format", "separator"), [("csv", ","), ("tsv", "\t")])
 def test_a_text_file_keeps_ids_and_labels_to_the_letter(tmp_path, file_format, separator):
     made = predictions(["007", 'a"b,\tc'], ["yes", None], PROBABILITIES)
-    path = write_predictions(tmp_path, made, id_name="id", label_name="y", file_format=file_format)
+    path = written(tmp_path, made, file_format=file_format)
     assert path.name == f"test_predictions.{file_format}"
     read = pd.read_csv(path, sep=separator, dtype={"id": str})
-    assert read.columns.tolist() == ["id", "y", "prob_class_0", "prob_class_1"]
+    assert read.columns.tolist() == ["id", "y", "prob_class_0", "prob_class_1", "predicted_label"]
+    assert read["predicted_label"].tolist() == [7, 7]
     assert read["id"].tolist() == ["007", 'a"b,\tc']
     assert pd.isna(read["y"][1])
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
@@ -36,13 +43,13 @@ def test_a_text_file_keeps_ids_and_labels_to_the_letter(tmp_path, file_format, s
 def test_predictions_replace_those_of_an_earlier_run_in_another_format(tmp_path, before, now):
     made = predictions(["a", "b"], ["yes", "no"], PROBABILITIES)
     for file_format in (before, now):
-        write_predictions(tmp_path, made, id_name="id", label_name="y", file_format=file_format)
+        written(tmp_path, made, file_format=file_format)
     assert [entry.name for entry in tmp_path.iterdir()] == [f"test_predictions.{now}"]
 
 
 def test_parquet_keeps_the_types_of_the_input(tmp_path):
     made = predictions(pa.array([1, 2], pa.int32()), pa.array([True, False]), PROBABILITIES)
-    path = write_predictions(tmp_path, made, id_name="id", label_name="y", file_format="parquet")
+    path = written(tmp_path, made, file_format="parquet")
     schema = pa.parquet.read_schema(path)
     assert schema.field("id").type == pa.int32()
     assert schema.field("y").type == pa.bool_()
@@ -65,7 +72,7 @@ def test_ids_of_parquet_are_those_of_the_predictions(tmp_path, ids):
     parts = [part.table["id"] for part in iter_tables([tmp_path / "in.parquet"], ["id"], rows_per_batch=2)]
     read = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
     made = SplitPredictions("test", read, read, np.zeros(len(ids)), np.full((len(ids), 2), 0.5))
-    path = write_predictions(tmp_path, made, id_name="id", label_name="y", file_format="parquet")
+    path = written(tmp_path, made, file_format="parquet")
     assert pq.read_table(path)["id"].to_pylist() == ids.to_pylist()
 
 
@@ -76,6 +83,6 @@ def test_ids_of_csv_are_those_of_the_predictions(tmp_path):
     parts = [part.table["id"] for part in iter_tables([tmp_path / "in.csv"], ["id"], rows_per_batch=2)]
     read = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
     made = SplitPredictions("test", read, read, np.zeros(len(ids)), np.full((len(ids), 2), 0.5))
-    path = write_predictions(tmp_path, made, id_name="id", label_name="y", file_format="csv")
+    path = written(tmp_path, made, file_format="csv")
     with path.open(newline="") as file:
         assert [row["id"] for row in csv.DictReader(file)] == ids

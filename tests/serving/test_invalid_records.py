@@ -20,6 +20,7 @@ from container.serving.media_types import MediaType
 from container.serving.model import ServedModel
 from container.serving.parts import PART_RECORDS, Part
 from container.serving.requests import read_request
+from container.tables.channel_files import Origin
 from container.text.tokenization import TextProcessor
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
@@ -121,7 +122,7 @@ def alone(predictor, found):
         for i in range(len(part)):
             single = replace(part, rows=part.rows[i : i + 1], first=part.first + i)
             try:
-                predictor.prepare(single.table(), first=single.first)
+                predictor.prepare(single.table(), origin=Origin(first_row=single.first))
             except ContractError as error:
                 errors[single.first] = error.cause
     return errors

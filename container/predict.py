@@ -1,0 +1,169 @@
+"""Predict the records of files with a trained model: a table in, a table of predictions out, in bounded memory."""
+
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tqdm import tqdm
+
+from container.processes import set_up_logging
+from container.serving.answers import ERROR, LABEL
+from container.serving.model import Prediction, ServedModel
+from container.serving.parts import Part
+from container.tables.channel_files import TableSlice, check_names, is_gzip, missing_column
+from container.tables.column_types import label_column
+from container.tables.data_files import data_files
+from container.tables.part_files import PartFiles, open_part_files
+from container.tables.writer import TableWriter, check_output
+from contracts.errors import ContractError
+from contracts.input_files import check_file, exists
+from contracts.serving import ServingSettings
+from contracts.spelling import as_named
+
+logger = logging.getLogger(__name__)
+
+ROW = "row"  # names a record of a table without the id column: its number, from 1
+_BATCH_SIZE = 256  # records computed together, unless SERVING_BATCH_SIZE is set
+_BLOCK_BYTES = 1 << 20
+
+
+def predict(model: Path, inputs: Sequence[Path], output: Path) -> int:
+    """Write a row per record: id, predicted label, a probability per class, the error of an invalid record.
+
+    Records are computed as `serve` does, with the settings SERVING_*; an invalid one does not stop the others.
+
+    Args:
+        model: the model folder of a completed job, or an unpacked package.
+        inputs: files or folders of one table: CSV, TSV, JSON, JSON Lines or Parquet, gzipped or not.
+        output: the file to write; its suffix decides the format.
+
+    Returns:
+        0, or 1 if there are no predictions; stderr has the cause.
+    """
+    set_up_logging()
+    began = time.monotonic()
+    try:
+        rows, invalid, error = _predict(model, inputs, output)
+    except ContractError as error:
+        print(error, file=sys.stderr, flush=True)
+        return 1
+    seconds = time.monotonic() - began
+    logger.info("%s: %s records predicted in %.1f s", output, f"{rows - invalid:,}", seconds)
+    if invalid:
+        logger.warning(
+            "%s of %s records %s no prediction; the column %r says why. The first: %s",
+            f"{invalid:,}", f"{rows:,}", "has" if invalid == 1 else "have", ERROR, error,
+        )  # fmt: skip
+    return 0
+
+
+def _predict(model: Path, inputs: Sequence[Path], output: Path) -> tuple[int, int, str]:
+    """Return the number of records, the number of invalid ones among them, and the error of the first."""
+    check_output(output)
+    if not model.is_dir():
+        raise ContractError(
+            f"{model}: there is no model", "Set --root to the folder of a completed job, or --model to a model folder."
+        )
+    defaults = {"SERVING_BATCH_SIZE": str(_BATCH_SIZE)}
+    environment = {**defaults, **os.environ, "SERVING_INVALID_RECORDS": "report"}
+    served = ServedModel.load(model, ServingSettings.from_environment(environment))
+    rows, invalid, error = 0, 0, ""
+    with tempfile.TemporaryDirectory(prefix="predict-") as scratch:
+        table = _open(inputs, Path(scratch))
+        if output.resolve() in {path.resolve() for path in table.files}:
+            raise ContractError(f"--output: {output} is also an input", "Name another file.")
+        names = as_named(table.columns, [*served.feature_inputs, served.id_name])
+        for name in served.feature_inputs:
+            if name not in names:
+                raise missing_column(name, names, str(table.files[0]))
+        id_name = served.id_name if served.id_name in names else None
+        columns = [*served.feature_inputs, *([id_name] if id_name and id_name not in served.feature_inputs else [])]
+        writer = None
+        try:
+            for piece, prediction in _predictions(served, table, columns):
+                found = _rows(piece, prediction, id_name)
+                writer = writer or TableWriter(output, found.schema)
+                writer.write(found)
+                errors = prediction.errors or {}
+                error = error or next(iter(errors.values()), "")
+                invalid += len(errors)
+                rows += found.num_rows
+            if invalid == rows:
+                cause = f"none of the {rows} records is valid: {error}" if rows else f"{table.files[0]}: has no row"
+                raise ContractError(cause, "Correct the table.")
+            assert writer is not None, "a table with rows"
+            writer.close()
+        except BaseException:
+            if writer is not None:
+                writer.abandon()
+            raise
+    return rows, invalid, error
+
+
+def _open(inputs: Sequence[Path], scratch: Path) -> PartFiles:
+    files: list[Path] = []
+    for path in inputs:
+        if not exists(path):
+            raise ContractError(f"--input: {path} does not exist", "Correct the path.")
+        if path.is_dir():
+            files += data_files(path)
+        else:
+            check_file(path)
+            files.append(path)
+    folder = Path(os.path.commonpath([path.absolute().parent for path in files])) if files else inputs[0]
+    return open_part_files([path.absolute() for path in files], folder=folder, scratch=scratch)
+
+
+def _predictions(
+    served: ServedModel, table: PartFiles, columns: Sequence[str]
+) -> Iterator[tuple[TableSlice, Prediction]]:
+    is_terminal = sys.stderr.isatty()
+    total = _count_rows(table) if is_terminal else None
+    with tqdm(total=total, unit=" records", unit_scale=True, file=sys.stderr, disable=not is_terminal) as bar:
+        for piece in table.iter_tables(columns):
+            part = Part(piece.table, piece.first_row, origin=piece.origin)
+            prepared = served.prepare_part(part)
+            probabilities = served.compute(prepared.records, prepared.indices)
+            yield piece, served.decide([prepared.scored(probabilities)])
+            bar.update(len(part))
+
+
+def _count_rows(table: PartFiles) -> int | None:
+    """Return the number of rows for the bar, about; None if it is not known without reading the values."""
+    if table.format == "parquet":
+        return sum(pq.read_metadata(path).num_rows for path in table.files)
+    if table.format == "json" or any(map(is_gzip, table.files)):
+        return None
+    lines = 0
+    for path in table.files:
+        with path.open("rb") as file:
+            lines += sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK_BYTES), b""))
+    return lines - len(table.files)
+
+
+def _rows(piece: TableSlice, prediction: Prediction, id_name: str | None) -> pa.Table:
+    """Return the rows of the output."""
+    count = piece.table.num_rows
+    numbers = pa.array(np.arange(piece.first_row + 1, piece.first_row + count + 1))
+    errors = prediction.errors or {}
+    is_invalid = np.array([row in errors for row in range(count)], bool)
+    labels = label_column(prediction.decided, prediction.class_labels)
+    columns = [
+        (id_name or ROW, piece.table[id_name] if id_name else numbers),
+        (LABEL, labels),
+        *(
+            (f"prob_{label}", pa.array(prediction.probabilities[:, k].copy(), mask=is_invalid))
+            for k, label in enumerate(prediction.class_labels)
+        ),
+        (ERROR, pa.array([errors.get(row) for row in range(count)], pa.string())),
+    ]
+    names = [name for name, _ in columns]
+    check_names(names, "the predictions")
+    return pa.table([values for _, values in columns], names=names)
