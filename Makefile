@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
+PAGES := *.md docs/*.md hyperparams/*.md requirements/*.md benchmarks/log.md
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# tests of one file share trained jobs, so one process runs them
 
 .PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-prepare bench-quality bench-reviews bench-preprocess bench-serving bench-text bench-transform bench-tune
@@ -75,9 +76,12 @@ fuzz: setup      ## run generated inputs against the product (FUZZ="--seed 7 --i
 parity: setup    ## compare every parallel strategy and product with one process (20 to 40 minutes)
 	$(BIN)/python -m benchmarks.parity $(PARITY)
 
-lint: setup      ## check style, format and types
+lint: setup      ## check style, format, spelling, the length of sentences, and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mdformat --check $(PAGES)
+	$(BIN)/codespell $(PAGES) contracts container pipeline testing tests benchmarks examples
+	$(BIN)/python docs/check_sentences.py
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: setup      ## regenerate the reference pages of docs/ and the picture in docs/pipeline.md

@@ -4,9 +4,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from generated_parts import short_limits, write_page
 from pydantic_core import PydanticUndefined
 
-from contracts.declaration import Declaration, declaration_of, describe_limits, plain_type, type_name
+from contracts.declaration import Declaration, declaration_of, plain_type, type_name
 from contracts.hyperparameter_files import ALIASES
 from contracts.hyperparameters import GROUPS
 from contracts.model_classes import ALIASES as CLASS_ALIASES
@@ -30,11 +31,11 @@ INTRODUCTION = """# Hyperparameters
 Generated from the declarations in contracts/settings/ by `make docs`.
 
 A job reads `code/hyperparams/hyperparameters.json`, `input/data/settings/settings.json`, then
-`input/config/hyperparameters.json`. A later file takes precedence.
-Values may be strings (`"[1, 2]"`, `"0.1"`, `"true"`). An unknown key is an error that names the nearest known one;
-`sagemaker_*`, `_tuning_objective_metric` and `_comments` are dropped. In checks and
-warnings, a value that equals its default counts as not set, so a file with the defaults filled in, such as
-`model/hyperparameters.json`, is the same configuration. Only a [preset](presets.md) replaces none of its values.
+`input/config/hyperparameters.json`. A later file takes precedence. Values may be strings (`"[1, 2]"`, `"0.1"`).
+An unknown key is an error that names the nearest known one; `sagemaker_*`, `_tuning_objective_metric` and `_comments`
+are dropped. In checks and warnings, a value that equals its default counts as not set. A file with the defaults filled
+in, such as `model/hyperparameters.json`, is therefore the same configuration. Only a [preset](presets.md) replaces none
+of its values.
 
 The scope of a setting says what a change of it invalidates:
 
@@ -59,7 +60,7 @@ def render() -> str:
         parts.append(f"\n## {TITLES[group]}\n\n{HEADER}")
         for name, field in declared.model_fields.items():
             declaration = declaration_of(field)
-            about = (field.description or "") + describe_limits(field)
+            about = (field.description or "") + short_limits(field)
             kind = _cell(type_name(plain_type(field.annotation), quote="`"))
             cells = (
                 f"`{name}`", kind, _default(field.default), declaration.scope, _cell(about),
@@ -98,7 +99,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    if "--check" in sys.argv[1:]:
-        current = TARGET.is_file() and TARGET.read_text(encoding="utf-8") == render()
-        sys.exit(0 if current else f"{TARGET.name} is not current: run `make docs`")
-    TARGET.write_text(render(), encoding="utf-8")
+    sys.exit(write_page(TARGET, render()))

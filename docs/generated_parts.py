@@ -2,9 +2,11 @@
 
 import re
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+import mdformat
 from pydantic.fields import FieldInfo
 
 from contracts.declaration import describe_limits
@@ -37,9 +39,20 @@ def update_page(target: Path, parts: Mapping[str, str]) -> int:
         before, rest = current.split(begin)
         _, after = rest.split(end)
         current = f"{before}{begin}\n\n{text}\n\n{end}{after}"
+    return write_page(target, current)
+
+
+def write_page(target: Path, page: str) -> int:
+    """Write a page in the format of `make lint`; with `--check`, only check that it is current.
+
+    Returns:
+        The exit code, as of `update_page`.
+    """
+    options = tomllib.loads(Path(__file__).parents[1].joinpath(".mdformat.toml").read_text(encoding="utf-8"))
+    current = mdformat.text(page, options=options, extensions={"gfm", "tables"})
     if "--check" not in sys.argv[1:]:
         target.write_text(current, encoding="utf-8")
-    elif current != page:
+    elif current != target.read_text(encoding="utf-8"):
         print(f"{target} is out of date: run `make docs`.")
         return 1
     return 0

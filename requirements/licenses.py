@@ -15,7 +15,7 @@ With ACCELERATOR=cuda, it also contains NVIDIA's libraries of requirements/cuda.
 `python requirements/licenses.py` writes this page.
 
 | package | version | licence |
-| --- | --- | --- |
+| -- | -- | -- |
 """
 
 
@@ -29,7 +29,7 @@ def license_of(name: str) -> str:
         one.rpartition(" :: ")[2] for one in metadata.get_all("Classifier") or [] if one.startswith("License ::")
     ]
     text = metadata.get("License-Expression") or ", ".join(classifiers) or (metadata.get("License") or "").strip()
-    return text.splitlines()[0][:80] if text else "see its files"
+    return text.splitlines()[0][:80].strip() if text else "see its files"
 
 
 def main() -> None:
