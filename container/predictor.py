@@ -132,7 +132,7 @@ class Predictor:
         return self._preprocessor.fitted.text_fields
 
     @property
-    def other_columns(self) -> tuple[str, str]:
+    def other_columns(self) -> tuple[str | None, str]:
         """Return the columns of the training data that a record does not need: the id and the label."""
         return self._preprocessor.fitted.id_name, self._preprocessor.fitted.label_name
 

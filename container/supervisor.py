@@ -34,6 +34,7 @@ from container.hosts.worker_environment import sm_variables
 from container.job import Job, JobKind, Member, Scratch
 from container.launch.workers import StopHandler, StoppedBeforeTraining, Workers
 from container.preflight import check_before_preparing, choose_job_settings, processes_per_host
+from container.preprocessing.infer_classes import with_classes_of_train
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
 from container.processes import set_up_logging
@@ -147,7 +148,7 @@ def _train(
     tuning: Mapping[str, Any] | None,
 ) -> int:
     paths = find_channels(paths)
-    given = read_settings(paths, tuning=tuning)
+    given = with_classes_of_train(read_settings(paths, tuning=tuning), paths)
     topology = control.topology
     num_gpus = count_gpus()
     check_interfaces(os.environ, num_gpus=num_gpus)

@@ -55,6 +55,7 @@ REQUIRED_EVALUATION_FILES = (
 )
 
 ONNX_TABULAR, ONNX_OUTPUT = "tabular", "probabilities"  # an input and the output of model.onnx
+ROW_NUMBER = "row"  # column of the predictions without id_name: the number of the row in its channel, from 0
 PROBABILITY_COLUMN = re.compile(r"prob_class_([0-9]{1,9})")
 
 USE_PRECOMPUTED_IMPUTATION = "USE_PRECOMPUTED_IMPUTATION"

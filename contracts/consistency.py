@@ -2,7 +2,7 @@
 
 from pathlib import PurePosixPath
 
-from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR, PROBABILITY_COLUMN
+from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR, PROBABILITY_COLUMN, ROW_NUMBER
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import CROSS_ATTENTION_CLASSES, FROM_SCRATCH, POOLED_CLASSES
@@ -116,11 +116,6 @@ def _check_classes(hp: Hyperparameters) -> None:
             f"num_classes: is {hp.num_classes}, but is_binary is true, which means 2 classes",
             "Set num_classes to 2, or is_binary to false and list multiclass_categories.",
         )
-    if not hp.is_binary and not labels:
-        raise ContractError(
-            "multiclass_categories: missing, but is_binary is false",
-            f"List the {hp.num_classes} class labels in the order of their ids.",
-        )
     if labels is not None and len(labels) != hp.num_classes:
         raise ContractError(
             f"multiclass_categories: has {len(labels)} labels {labels}, but num_classes is {hp.num_classes}",
@@ -146,7 +141,7 @@ def _text_columns(hp: Hyperparameters) -> tuple[str, ...]:
 def used_columns(hp: Hyperparameters) -> dict[str, list[str]]:
     """Return the columns that a job reads, by the hyperparameter that names them."""
     return {
-        **{name: [getattr(hp, name)] for name in ("id_name", "label_name", *_text_columns(hp))},
+        **{name: [getattr(hp, name)] for name in ("id_name", "label_name", *_text_columns(hp)) if getattr(hp, name)},
         "cat_field_list": hp.cat_field_list,
         "tab_field_list": hp.tab_field_list,
     }
@@ -175,11 +170,16 @@ def _check_columns(hp: Hyperparameters) -> None:
                 f"Add the column to {known}, or remove it from {name}.",
             )
     for name in ("id_name", "label_name"):
-        if PROBABILITY_COLUMN.fullmatch(getattr(hp, name)):
+        if PROBABILITY_COLUMN.fullmatch(getattr(hp, name) or ROW_NUMBER):
             raise ContractError(
                 f"{name}: column {getattr(hp, name)!r} has the name of a column of probabilities in the predictions",
                 f"Rename the column in the data, and set {name} to its new name.",
             )
+    if hp.label_name == (hp.id_name or ROW_NUMBER):
+        raise ContractError(
+            f"label_name: column {hp.label_name!r} has the name of the ids in the predictions",
+            "Rename the column in the data, or set id_name to a column of ids.",
+        )
     role_of: dict[str, str] = {}
     for role, columns in used_columns(hp).items():
         for column in columns:

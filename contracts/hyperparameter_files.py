@@ -18,7 +18,7 @@ from contracts.input_files import exists, read_object
 from contracts.json_text import parse_json, parse_literal
 from contracts.numbers import decimal_comma
 from contracts.paths import JobPaths
-from contracts.presets import DataFacts, choices
+from contracts.presets import ABOVE_DEFAULTS, DataFacts, choices
 from contracts.tuning_space import check_tuning, set_by_search
 
 ALIASES = {"chunk_truncate": "chunk_trancate"}
@@ -134,6 +134,8 @@ def choose_settings(
         return built
 
     lines = []
+    if "model_class" not in given.values:
+        lines.append(f"preset {hp.preset}: model_class={hp.model_class}, because of the number of texts")
     searched = set_by_search(hp)
     for known in (None, facts) if facts else (None,):
         wanted = {choice.setting: choice for choice in choices(hp, known)}
@@ -222,10 +224,10 @@ def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None
 
 
 def _typed(values: dict[str, Any], origin: dict[str, Path] | None) -> Hyperparameters:
-    """Return the `values`, each of which is valid alone."""
+    """Return the `values`, each of which is valid alone, with those that follow from them."""
     _refuse_unknown({key: (origin or {}).get(key) for key in values if key not in Hyperparameters.model_fields})
     try:
-        return Hyperparameters(**values)
+        return Hyperparameters(**{**_implied(values), **values})
     except ValidationError as error:
         problems = error.errors()
         missing = [str(each["loc"][0]) for each in problems if each["type"] == "missing" and len(each["loc"]) == 1]
@@ -236,6 +238,18 @@ def _typed(values: dict[str, Any], origin: dict[str, Path] | None) -> Hyperparam
         of_key = [each for each in problems if each["loc"][0] == key]
         reason = reason_of(of_key, Hyperparameters.model_fields[key].annotation)
         raise _invalid(key, values[key], reason, (origin or {}).get(key)) from None
+
+
+def _implied(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the model class that a preset chooses for one text or two, and the number of classes of a given list."""
+    two_texts = values.get("primary_text_name") is not None
+    implied: dict[str, Any] = {}
+    if values.get("preset") in ABOVE_DEFAULTS:
+        implied["model_class"] = "trimodal_bert" if two_texts else "multimodal_bert"
+    if isinstance(labels := values.get("multiclass_categories"), list):
+        implied["num_classes"] = max(len(labels), 2)
+    classes = values.get("num_classes", implied.get("num_classes", 2))
+    return {**implied, "is_binary": (classes.strip() if isinstance(classes, str) else classes) in (2, "2")}
 
 
 def describe_hyperparameters(hp: Hyperparameters) -> list[str]:

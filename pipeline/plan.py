@@ -331,6 +331,11 @@ def _checked_hyperparameters(given: Mapping[str, Any], *, hosts: int) -> tuple[d
         name = ALIASES.get(key, key)
         values[name] = cast_value(name, value) if name in Hyperparameters.model_fields else value
     hp, _ = choose_settings(GivenSettings(values, {}), hosts=hosts)
+    if hp.id_name is None:
+        raise ContractError(
+            "hyperparameters.id_name: missing; the steps of a pipeline identify records by it",
+            "Add it. " + Hyperparameters.model_fields["id_name"].description.partition(".")[0] + ".",
+        )
     return values, hp  # a null is sent too: the user's choice, which a preset must not replace
 
 

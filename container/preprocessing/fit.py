@@ -47,7 +47,7 @@ MOST_RISKS = 20_000_000  # of a column, which take about 4 GB
 class TableColumns:
     """The columns that a job reads, by role."""
 
-    id_name: str
+    id_name: str | None
     label_name: str
     texts: tuple[str, ...]
     numeric: tuple[str, ...]
@@ -73,7 +73,7 @@ class TableColumns:
     @property
     def scanned(self) -> list[str]:
         """Return the columns of the fit pass: all but the texts."""
-        return [self.id_name, self.label_name, *self.table]
+        return [*([self.id_name] if self.id_name else []), self.label_name, *self.table]
 
     @property
     def transformed(self) -> list[str]:
@@ -141,7 +141,8 @@ class SplitStatistics:
             self._types[name] = table[name].type
             counts.add(table[name], folds, label_index)
             self._check_size(name, counts)
-        self.ids.add(table[self.columns.id_name])
+        if self.columns.id_name:
+            self.ids.add(table[self.columns.id_name])
 
     def read_categories(self, *, has_types: bool) -> None:
         """Decide how the texts of categorical columns are read, after all rows: by their types, or by the texts."""

@@ -35,12 +35,13 @@ class Rules:
         subtracted: by numeric column, what is subtracted before its numbers become float32, where that is needed.
         category_kinds: by categorical column, how texts are read; None in a model of an older version.
         class_labels: label of each class id.
+        id_name: None if the number of a row is its id.
         tokenizer_digests: hash of each text field's tokenizer files, by role.
     """
 
     format_version: Literal[1]
     text_fields: tuple[TextField, ...]
-    id_name: str
+    id_name: str | None
     label_name: str
     numeric_columns: tuple[str, ...]
     categorical_columns: tuple[str, ...]

@@ -19,6 +19,8 @@ UNLABELLED = -100  # as in container/data/batch.py, which needs torch
 
 Label = int | str
 
+MOST_NUMBERS, FEW_NUMBERS = 100, 20  # distinct numbers that may be classes: whole ones, and others
+
 
 @dataclass(frozen=True)
 class LabelMap:
@@ -78,6 +80,21 @@ def given_labels(column: str, categories: Sequence[Label]) -> LabelMap:
 def learned_labels(column: str, counts: Mapping[str, int]) -> LabelMap:
     """Return the map of the label keys of train: numbers by value, then texts alphabetically."""
     return LabelMap(column, tuple(_label(key) for key in sorted(counts, key=_order)))
+
+
+def check_classification(column: str, counts: Mapping[str, int], *, where: str) -> None:
+    """Raise ContractError where labels are many numbers, or numbers with decimal places: those of a regression."""
+    values = [_order(key) for key in counts]
+    if len(values) <= 2 or not all(kind == 0 for kind, _, _ in values):
+        return
+    distinct = len(values)
+    if distinct > MOST_NUMBERS or (distinct > FEW_NUMBERS and any(number % 1 for _, number, _ in values)):
+        raise ContractError(
+            f"{where}: column {column!r} has {distinct:,} distinct numbers, e.g. {', '.join(sorted(counts)[:3])}: that "
+            "is a regression, and this project trains classifiers only",
+            "Name a column of classes, or write classes instead of the numbers, e.g. low, medium and high. If each "
+            "number is a class, list them in multiclass_categories.",
+        )
 
 
 def check_two_classes(labels: LabelMap, counts: Mapping[str, int], *, where: str) -> list[Label]:

@@ -100,7 +100,8 @@ class Preprocessor:
         """Return the prepared columns of docs/architecture.md, "Prepared split", for R raw rows; ignore other columns.
 
         Args:
-            table: raw columns. Without an id or a label column the id is null, the label UNLABELLED.
+            table: raw columns. Without an id or a label column the id is null, the label UNLABELLED. The id is the
+                number of the row if the model has no id column.
             first_row: position of the first row in the split; determines the folds.
             origin: source of the rows, for messages.
             folds: out-of-fold risk values, for rows of train.
@@ -131,7 +132,7 @@ class Preprocessor:
             table, rows, label, tabular = table.filter(pa.array(kept)), rows[kept], label[kept], tabular[kept]
         columns = {
             "row": pa.array(rows),
-            "id": contiguous(table[fitted.id_name]) if fitted.id_name in table.column_names else pa.nulls(len(rows)),
+            "id": _ids(table, fitted.id_name, rows),
         }
         if has_label:
             columns["raw_label"] = contiguous(table[fitted.label_name])
@@ -199,6 +200,12 @@ class Preprocessor:
             )
             raise ContractError.of_rows(dict.fromkeys(range(len(column)), cause), "Train the model again.")
         return category_keys(column, self.fitted.kinds[name])
+
+
+def _ids(table: pa.Table | pa.RecordBatch, name: str | None, rows: np.ndarray) -> pa.Array:
+    if name is None:
+        return pa.array(rows)
+    return contiguous(table[name]) if name in table.column_names else pa.nulls(len(rows))
 
 
 def _lists(values: np.ndarray, counts: np.ndarray) -> pa.ListArray:

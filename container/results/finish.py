@@ -170,7 +170,7 @@ def _evaluation_input(
     return EvaluationInput(
         splits=splits,
         class_labels=list(data.prepared.fitted.class_labels),
-        id_name=job.hp.id_name,
+        id_name=job.hp.id_name or artifacts.ROW_NUMBER,
         label_name=job.hp.label_name,
         input_format=data.prepared.input_format,
         early_stop_metric=job.hp.early_stop_metric,

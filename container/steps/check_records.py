@@ -117,19 +117,20 @@ def _first_rows(
     most_tokens: int,
 ) -> Expected:
     """Return the first `count` rows of a split, without those that have more than `most_tokens`."""
-    columns = [fitted.id_name, *fitted.feature_inputs]
+    columns = [*filter(None, [fitted.id_name]), *fitted.feature_inputs]
     rows = read_head(find_data_files(data), columns, count, numeric=fitted.numeric_columns)
-    ids = keys(rows.table[fitted.id_name]).to_pylist()
+    ids = keys(rows.table[fitted.id_name]).to_pylist() if fitted.id_name else [*map(str, range(rows.table.num_rows))]
     records = _records(rows.table, fitted, rows.origin)
     served = _servable(rows, package, most_tokens)
     if not predictions:
         return Expected(split, ids, records, None).only(served)
     names = [*map(artifacts.probability_column, range(len(fitted.class_labels)))]
-    predicted = read_head(predictions[:1], [fitted.id_name, *names], count)
+    id_name = fitted.id_name or artifacts.ROW_NUMBER
+    predicted = read_head(predictions[:1], [id_name, *names], count)
     fix = "Provide the records that the predictions belong to."
-    for row, (here, there) in enumerate(zip(ids, keys(predicted.table[fitted.id_name]).to_pylist())):
+    for row, (here, there) in enumerate(zip(ids, keys(predicted.table[id_name]).to_pylist())):
         if here != there:
-            problem = f"has the {fitted.id_name} {there!r}, but {rows.origin.row(row)} has {here!r}"
+            problem = f"has the {id_name} {there!r}, but {rows.origin.row(row)} has {here!r}"
             raise ContractError(f"{predicted.origin.row(row)} {problem}", fix)
     found = predicted.table.num_rows
     if found != len(ids):

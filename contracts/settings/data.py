@@ -7,8 +7,9 @@ from contracts.declaration import Settings, declare
 class DataSettings(Settings):
     """The settings of the data: which files and columns a job reads."""
 
-    id_name: str = declare(scope="prepare")
-    """Column of record ids, copied to the predictions unchanged."""
+    id_name: str | None = declare(None, scope="prepare")
+    """Column of record ids, copied to the predictions unchanged. Default: the predictions have a column row, the number
+    of the row in its channel, from 0."""
 
     text_name: str | None = declare(None, scope="prepare")
     """Text column of the one-text classes; cannot be set with primary_text_name and secondary_text_name."""

@@ -14,19 +14,19 @@ class ModelSettings(Settings):
 
     model_class: value_types.ModelClassName = declare(
         scope="prepare",
-        about="The architecture: " + ", ".join(MODEL_CLASSES) + ", or an alias (bimodal, trimodal, bimodal_*).",
+        about="The architecture: " + ", ".join(MODEL_CLASSES) + ", or an alias (bimodal, trimodal, bimodal_*). "
+        "With the preset recommended or best, the default is multimodal_bert, or trimodal_bert with two texts.",
     )
 
     num_classes: int = declare(2, scope="prepare", ge=2, le=10_000)
-    """Number of classes."""
+    """Number of classes. Default: the number of multiclass_categories, else of the labels in train."""
 
     is_binary: bool = declare(True, scope="prepare")
-    """Two classes, one score: the probability of class 1."""
+    """Two classes, one score: the probability of class 1. Default: whether there are two classes."""
 
     multiclass_categories: list[value_types.Label | str] | None = declare(None, scope="prepare")
-    """Class labels in the order of their ids; required unless is_binary. Binary default: the two labels of train,
-    sorted.
-    """
+    """Class labels in the order of their ids. Default: the labels of train, numbers by value, then texts
+    alphabetically."""
 
     hidden_common_dim: int = declare(100, scope="train", ge=1, le=16_384, needs=(conditions.PROJECTS,))
     """Width H of each modality's features."""

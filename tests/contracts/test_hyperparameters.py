@@ -158,8 +158,7 @@ THREE_CLASSES = {"is_binary": False, "num_classes": 3, "multiclass_categories": 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"num_classes": 3}, "num_classes: is 3, but is_binary"),
-        ({"is_binary": False, "num_classes": 3}, "multiclass_categories: missing"),
+        ({"num_classes": 3, "is_binary": True}, "num_classes: is 3, but is_binary"),
         ({"is_binary": False, "num_classes": 3, "multiclass_categories": [1, 2]}, "has 2 labels"),
         ({"multiclass_categories": [1, "1"]}, "names a label twice"),
         ({"class_weights": [1.0]}, "class_weights: has 1 weights"),
@@ -402,3 +401,19 @@ def test_a_column_that_full_field_list_leaves_out_is_named_and_read_all_the_same
     hp = parse(full_field_list=["order_id", "chat", "label", "price", "quantity", "colour"])
     (sentence,) = [sentence for sentence in unused_settings(hp) if "full_field_list" in sentence]
     assert "'color', which cat_field_list names; it is read anyway; did you mean 'colour'?" in sentence
+
+
+@pytest.mark.parametrize(
+    ("given", "implied"),
+    [
+        ({"multiclass_categories": ["a", "b", "c"]}, {"num_classes": 3, "is_binary": False}),
+        ({"multiclass_categories": ["a", "b"]}, {"num_classes": 2, "is_binary": True}),
+        ({"num_classes": 3}, {"is_binary": False}),
+        ({"preset": "recommended"}, {"model_class": "multimodal_bert"}),
+    ],
+)
+def test_a_setting_that_follows_from_another_may_be_absent(given, implied):
+    names = ("num_classes", "is_binary", "model_class") if "preset" in given else ("num_classes", "is_binary")
+    values = {**{name: value for name, value in CONFIGURATION.items() if name not in names}, **given}
+    hp = parse_hyperparameters(values)
+    assert {name: getattr(hp, name) for name in implied} == implied

@@ -82,15 +82,15 @@ def test_tensorboard_has_the_hyperparameters_and_the_metrics_to_show_with_them(t
 
 
 def test_all_missing_settings_are_named_at_once():
-    values = {name: value for name, value in CONFIGURATION.items() if name not in ("id_name", "model_class")}
+    values = {name: value for name, value in CONFIGURATION.items() if name not in ("label_name", "model_class")}
     with pytest.raises(ContractError) as refused:
         parse_hyperparameters(values)
-    assert refused.value.cause.startswith("id_name, model_class: missing; nothing else is missing")
+    assert refused.value.cause.startswith("label_name, model_class: missing; nothing else is missing")
     assert f"the other {len(values)} settings are valid" in refused.value.cause
-    assert refused.value.fix.startswith("Add id_name and model_class.")
+    assert refused.value.fix.startswith("Add label_name and model_class.")
 
 
 def test_a_wrong_value_beside_a_missing_one_is_not_called_valid():
     with pytest.raises(ContractError) as refused:
-        parse_hyperparameters({**{name: v for name, v in CONFIGURATION.items() if name != "id_name"}, "lr": "fast"})
+        parse_hyperparameters({**{name: v for name, v in CONFIGURATION.items() if name != "label_name"}, "lr": "fast"})
     assert "valid" not in refused.value.cause
