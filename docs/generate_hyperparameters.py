@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from generated_parts import short_limits, write_page
+from generated_parts import item, short_limits, write_page
 from pydantic_core import PydanticUndefined
 
 from contracts.declaration import Declaration, declaration_of, plain_type, type_name
@@ -46,10 +46,8 @@ The scope of a setting says what a change of it invalidates:
 | `after` | only what follows training: predictions, decisions, reports, exports | allowed |
 | `run` | nothing: how the job runs, and for how long | allowed |
 
-The last column says when a setting has no effect. The log of a job names the settings that were set without effect.
-"""
-HEADER = """| name | type | default | scope | meaning | no effect |
-| --- | --- | --- | --- | --- | --- |
+Each item has the type, the default and the scope of a setting, and the cases in which it has no effect. The log
+of a job names the settings that were set without effect.
 """
 
 
@@ -57,16 +55,14 @@ def render() -> str:
     """Return the page as Markdown."""
     parts = [INTRODUCTION]
     for group, declared in GROUPS.items():
-        parts.append(f"\n## {TITLES[group]}\n\n{HEADER}")
+        parts.append(f"\n## {TITLES[group]}\n\n")
         for name, field in declared.model_fields.items():
             declaration = declaration_of(field)
             about = (field.description or "") + short_limits(field)
-            kind = _cell(type_name(plain_type(field.annotation), quote="`"))
-            cells = (
-                f"`{name}`", kind, _default(field.default), declaration.scope, _cell(about),
-                _cell(_obstacles(declaration)),
-            )  # fmt: skip
-            parts.append(f"| {' | '.join(cells)} |\n")
+            kind = type_name(plain_type(field.annotation), quote="`")
+            facts = [fact for fact in (kind, _default(field.default), declaration.scope) if fact]
+            idle = _obstacles(declaration)
+            parts.append(item(name, ", ".join(facts), f"{about}{f' No effect: {idle}.' if idle else ''}") + "\n")
     classes = "".join(
         f"| `{entry.name}` | {entry.num_texts} | {'yes' if entry.uses_table else 'no'} | "
         f"{', '.join(f'`{alias}`' for alias, name in CLASS_ALIASES.items() if name == entry.name)} |\n"
@@ -90,12 +86,8 @@ def _obstacles(declaration: Declaration) -> str:
 
 def _default(value: Any) -> str:
     if value is PydanticUndefined:
-        return "**required**"
-    return "" if value is None else f"`{value}`"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+        return "required"
+    return "" if value is None else f"default `{value}`"
 
 
 if __name__ == "__main__":

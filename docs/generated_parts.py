@@ -14,13 +14,14 @@ from contracts.declaration import describe_limits
 
 def short_limits(field: FieldInfo) -> str:
     """Return the limits of a field, with "1 to 9" for "at least 1, at most 9", and without those of every number."""
-    text = describe_limits(field).replace("at least -3.40282e+38, at most 3.40282e+38", "")
+    number = r"at least (-3\.40282e\+38|-9223372036854775807), at most (3\.40282e\+38|9223372036854775807)"
+    text = re.sub(number, "", describe_limits(field))
     return re.sub(r"at least (\S+), at most (\S+?)(?=[,)])", r"\1 to \2", "" if text == " ()" else text)
 
 
-def item(name: str, default: str, about: str) -> str:
-    """Return a setting as an item of a list."""
-    return f"- `{name}`{f' ({default})' if default else ''}: {about}"
+def item(name: str, facts: str, about: str) -> str:
+    """Return a setting as an item of a list, with its default or other facts."""
+    return f"- `{name}`{f' ({facts})' if facts else ''}: {about}"
 
 
 def update_page(target: Path, parts: Mapping[str, str]) -> int:

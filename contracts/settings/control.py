@@ -59,7 +59,7 @@ class ControlSettings(Settings):
 
     ensemble_model: EnsembleModel = declare("average", scope="train")
     """The model of the networks of ensemble, cross_fit or final_seeds: average = all of them in one graph, with the
-    average of their probabilities; distill = one more network, trained on the labels and on their probabilities of
+    average of their probabilities. distill = one more network, trained on the labels and on their probabilities of
     train.
     """
 

@@ -17,8 +17,8 @@ class OutcomeSettings(Settings):
 
     prediction_dtype: Literal["float32", "bfloat16"] = declare("float32", scope="after")
     """Data type of matrix products in the final predictions of val and test. bfloat16 is faster on GPUs since Ampere.
-    It is used only if no probability of 256 val records differs by 1e-3 or more from float32, in which the model is
-    served; the log names the difference.
+    The model is served in float32. So bfloat16 is used only if no probability of 256 val records differs by 1e-3 or
+    more; the log names the difference.
     """
 
     calibration: Literal["none", "temperature", "isotonic"] = declare("none", scope="after")
@@ -39,8 +39,8 @@ class OutcomeSettings(Settings):
     """
 
     companion: bool = declare(False, scope="after")
-    """Fit boosted trees on the table and on features of the texts, and blend them with the network if that improves the
-    log loss on val by more than its standard error. They are part of model.onnx and of the Predictor
+    """Fit boosted trees on the table and on features of the texts. They are blended with the network if that improves
+    the log loss on val by more than its standard error. They are part of model.onnx and of the Predictor
     (docs/companion.md).
     """
 

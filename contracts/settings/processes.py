@@ -24,7 +24,7 @@ class ProcessSettings(Settings):
         "auto", scope="run", needs=(conditions.PROCESSES,)
     )
     """Parallelism: ddp = replicas; fsdp = shards; hsdp = shards within each replica; tp = slices of layers; pp =
-    stages; branch = one text encoder per rank; auto = the sizes below, and replicas on the remaining processes.
+    stages; branch = one text encoder per rank. auto = the sizes below, and replicas on the remaining processes.
     """
 
     dp_replicate_size: int = declare(-1, scope="run", ge=-1, le=100_000)

@@ -42,7 +42,7 @@ class TableSettings(Settings):
 
     missing_indicators: bool = declare(False, scope="prepare", needs=(conditions.NUMBERS,))
     """Add an input for each numeric column: 1 where the number is missing, else 0. A column gets one if at least 1 % of
-    the training rows, and at least 3, miss the number, and at least as many have it.
+    the training rows, and at least 3, miss the number. At least as many must have it.
     """
 
     risk_tables: dict[str, dict[str, Json]] | None = declare(None, scope="prepare", needs=(conditions.CATEGORIES,))

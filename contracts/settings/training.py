@@ -21,8 +21,8 @@ class TrainingSettings(Settings):
     """The settings of optimisation: batches, rates, losses, precision."""
 
     preset: Annotated[Preset, BeforeValidator(_canonical_preset)] = declare("defaults", scope="run")
-    """Values of the settings that you do not set: defaults = the declared defaults; recommended = values that gave
-    better models in measurements, for about the same time; best = the same, with several networks, for several times
+    """Values of the settings that you do not set: defaults = the declared defaults. recommended = values that gave
+    better models in measurements, for about the same time. best = the same, with several networks, for several times
     the time (docs/presets.md).
     """
 
@@ -88,10 +88,10 @@ class TrainingSettings(Settings):
     """Forward passes per optimizer step and rank."""
 
     max_tokens_per_batch: int = declare(0, scope="run", ge=0, le=1_000_000_000)
-    """Maximum number of tokens of all texts, without padding, per data-parallel rank and forward pass; 0 = no limit. A
-    step still trains on batch_size x accumulate_grad_batches records of each rank, in as few passes as the limit
-    allows. A longer record is a batch of its own. A batch of a prediction can be larger than batch_size: up to 32
-    records and 4 x batch_size, on GPUs 256 and 8 x; not with activation_checkpointing.
+    """Limit of the tokens of all texts in a forward pass of a data-parallel rank, without padding; 0 = no limit. A step
+    trains on the same records, in as few passes as the limit allows. A record above the limit has a pass of its own.
+    A pass of a prediction can take more than batch_size: up to 4 x as many, but at most 32 records; on GPUs 8 x, at
+    most 256. With activation_checkpointing, it does not.
     """
 
     warmup_steps: int = declare(300, scope="train", ge=0, le=1_000_000_000)
