@@ -262,7 +262,7 @@ def _check_onnx_names(hp: Hyperparameters) -> None:
 def _check_control(hp: Hyperparameters) -> None:
     if hp.fp16 and hp.bf16 is True:
         raise ContractError("fp16: both fp16 and bf16 are true", "Choose one of them.")
-    name = hp.early_stop_metric if "/" in hp.early_stop_metric else hp.early_stop_metric.replace("val_", "val/", 1)
+    name = hp.monitored_metric.name
     known = ["val/loss", *(f"val/{metric}" for metric in METRICS)]
     if name not in known:
         raise ContractError(

@@ -6,6 +6,7 @@ from pydantic import ConfigDict, model_validator
 
 from contracts.declaration import Declaration, Scope, Settings, declaration_of
 from contracts.model_classes import ModelClass, model_class
+from contracts.monitored_metric import MonitoredMetric
 from contracts.settings.control import ControlSettings
 from contracts.settings.data import DataSettings
 from contracts.settings.encoder import EncoderSettings
@@ -102,6 +103,11 @@ class Hyperparameters(  # pydantic collects the fields from the last base to the
     def num_members(self) -> int:
         """Return the number of networks that the model is made of; 1 = an ordinary training."""
         return self.cross_fit or self.ensemble
+
+    @property
+    def monitored_metric(self) -> MonitoredMetric:
+        """Return early_stop_metric, which chooses the best weights."""
+        return MonitoredMetric.of(self.early_stop_metric)
 
     @property
     def threshold(self) -> float | ThresholdTarget:

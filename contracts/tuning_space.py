@@ -16,6 +16,7 @@ from contracts.errors import ContractError, shown
 from contracts.foreign_names import suggest
 from contracts.hyperparameters import GROUPS, Hyperparameters
 from contracts.model_classes import FROM_SCRATCH
+from contracts.monitored_metric import MonitoredMetric
 from contracts.presets import DataFacts, choices
 from contracts.tuning import Range, Space, Tuning
 
@@ -127,16 +128,10 @@ def describe_space(space: Space) -> str:
     return ", ".join(described)
 
 
-def metric_of(hp: Hyperparameters) -> str:
-    """Return the metric of the search, as its values are named in the history of training."""
+def metric_of(hp: Hyperparameters) -> MonitoredMetric:
+    """Return the metric that compares the trials of a search."""
     assert hp.tuning is not None
-    name = hp.early_stop_metric if hp.tuning.metric is None else hp.tuning.metric
-    return name if "/" in name else name.replace("val_", "val/", 1)
-
-
-def minimizes(metric: str) -> bool:
-    """Return whether the best value of the search's metric is the lowest."""
-    return metric == "val/loss"
+    return MonitoredMetric.of(hp.tuning.metric or hp.early_stop_metric)
 
 
 def most_epochs(hp: Hyperparameters, given: Container[str], facts: DataFacts | None) -> int:
@@ -186,7 +181,7 @@ def check_tuning(hp: Hyperparameters) -> None:
     if tuning is None:
         return
     _check_metric(hp, tuning)
-    if metric_of(hp) == "val/loss" and "class_weights" in (tuning.space or {}):
+    if metric_of(hp).minimizes and "class_weights" in (tuning.space or {}):
         raise ContractError(
             "tuning.space: class_weights change val/loss, the search's metric: its trials would not be comparable",
             "Set tuning.metric to another metric, for example val/auroc, or remove class_weights from the space.",

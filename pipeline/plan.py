@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from contracts.errors import ContractError, shown
 from contracts.hyperparameter_files import ALIASES, DROPPED, GivenSettings, cast_value, choose_settings
 from contracts.hyperparameters import Hyperparameters
+from contracts.monitored_metric import MonitoredMetric
 from contracts.numbers import decimal_comma
 from contracts.presets import FEWEST_ROWS
 from contracts.serving import RecordSettings, ServingSettings
@@ -80,13 +81,13 @@ class TunerPlan:
     """The search of SageMaker's tuner, which replaces the training.
 
     Attributes:
-        metric: what the trials are compared by, e.g. val/auroc.
+        metric: what the trials are compared by.
         validations: of the longest trial, whatever the data; None if it depends on the batch size.
         networks: that each trial trains, one after the other.
     """
 
     space: Space
-    metric: str
+    metric: MonitoredMetric
     validations: int | None
     networks: int
 
@@ -204,7 +205,7 @@ def _resolve_job(config: PipelineConfig, *, tuner: bool, hosts: int | None) -> _
             choose_settings(GivenSettings(hyperparameters, {})).hp.num_members,
         )
         hyperparameters = {name: value for name, value in hyperparameters.items() if name not in search.space}
-        hyperparameters["early_stop_metric"] = from_sections["early_stop_metric"] = search.metric
+        hyperparameters["early_stop_metric"] = from_sections["early_stop_metric"] = search.metric.name
     return _Job(hyperparameters, hp, frozenset(from_sections), search)
 
 

@@ -11,6 +11,7 @@ from container.evaluation.charts import percent
 from container.evaluation.evaluation_input import EvaluationInput
 from container.evaluation.explanation import Explanation
 from container.evaluation.variant_report import VariantReport
+from contracts.monitored_metric import MonitoredMetric
 
 FEW_RECORDS = 30
 ENOUGH_RECORDS = 200
@@ -366,8 +367,7 @@ def _drift(summary: Mapping[str, Any]) -> Iterator[Finding]:
 
 def metric_key(evaluation: EvaluationInput) -> str:
     """Return the logged name of the early_stop_metric: val/f1_score for val_f1_score."""
-    name = evaluation.early_stop_metric
-    return name if "/" in name else name.replace("val_", "val/", 1)
+    return MonitoredMetric.of(evaluation.early_stop_metric).name
 
 
 def best_validation(evaluation: EvaluationInput) -> Mapping[str, Any] | None:

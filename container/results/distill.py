@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from container.job import Job
 from container.parallel.mesh import RankMesh
-from container.results.members import DISTILL, Members, metric_of, rank_of_value, shown_values, value_on_val
+from container.results.members import DISTILL, Members, on_val
 from container.training.job_data import JobData
 from container.training.stop import StopFlag
 from container.training.train import Trained, train_and_predict
@@ -23,13 +23,14 @@ def distill(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> Trai
     """
     teacher = Members(job, ranks, data=data, stop=stop).teacher()
     hp = job.hp
-    metric = metric_of(hp)
-    logger.info("%s on val: %s; one more network learns from them", metric, shown_values(teacher.values))
+    metric = hp.monitored_metric
+    logger.info("%s; one more network learns from them", metric.describe(teacher.values))
     job.timeline.mark("predict with networks")
     student = train_and_predict(job, ranks, data=data.with_targets(teacher.targets), stop=stop)
-    values = {**teacher.values, DISTILL: value_on_val(hp, data, student.logits["val"])}
-    logger.info("%s on val: %s", metric, shown_values(values))
-    if rank_of_value(hp, values[DISTILL]) > rank_of_value(hp, values[teacher.best]):
+    value, _ = on_val(hp, data, student.logits["val"])
+    values = {**teacher.values, DISTILL: value}
+    logger.info("%s", metric.describe(values))
+    if metric.rank(value) > metric.rank(values[teacher.best]):
         logger.warning("distill: the network is worse on val than %s, one of those it learned from", teacher.best)
     return replace(
         student,

@@ -26,7 +26,7 @@ from container.parallel.mesh import RankMesh
 from container.results.companion import Combined, add_companion
 from container.results.explain import explain
 from container.results.label_issues import report_label_issues
-from container.results.members import metric_of, shown_values, trained_model
+from container.results.members import trained_model
 from container.results.onnx_costs import OnnxCost, measure_costs
 from container.results.onnx_variants import write_variants
 from container.training.job_data import JobData
@@ -37,6 +37,7 @@ from container.training.stop import StopFlag
 from container.training.train import Trained
 from contracts import artifacts
 from contracts.atomic_files import AtomicFile
+from contracts.monitored_metric import shown_values
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +122,8 @@ def _run_facts(
 ) -> dict[str, Any]:
     """Return the facts about the run for the report."""
     state = trained.state
-    compared = {f"{metric_of(job.hp)} of each network": shown_values(trained.values)} if trained.values else {}
+    metric = job.hp.monitored_metric
+    compared = {f"{metric.name} of each network": shown_values(trained.values)} if trained.values else {}
     return {
         "model class": job.hp.architecture.name,
         **compared,
@@ -146,7 +148,7 @@ def _ensemble_facts(job: Job, trained: Trained, costs: Mapping[str, OnnxCost]) -
     if not trained.values:
         return None
     onnx = {name: asdict(cost) for name, cost in costs.items()}
-    return {"metric": metric_of(job.hp), "values": trained.values, "onnx": onnx}
+    return {"metric": job.hp.monitored_metric.name, "values": trained.values, "onnx": onnx}
 
 
 def _evaluation_input(

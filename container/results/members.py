@@ -19,7 +19,7 @@ from container.training.checkpoint_files import Checkpoint
 from container.training.final_predictions import FinalPredictions
 from container.training.job_data import JobData, positions_in_fold
 from container.training.predict import weighted_log_loss
-from container.training.state import EarlyStopping, TrainingState
+from container.training.state import TrainingState
 from container.training.stop import StopFlag
 from container.training.train import Trained, build_model, choose_weights
 from container.training.training_run import forget_missing_best
@@ -38,7 +38,7 @@ def predict_members(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag)
         ContractError: the checkpoint with the weights of a member is missing.
     """
     trained = Members(job, ranks, data=data, stop=stop).average()
-    logger.info("%s on val: %s; the model is %s", metric_of(job.hp), shown_values(trained.values), trained.weights)
+    logger.info("%s; the model is %s", job.hp.monitored_metric.describe(trained.values), trained.weights)
     job.timeline.mark("evaluate")
     return trained
 
@@ -100,7 +100,7 @@ class Members:
             tuple(network.checkpoint for network in self._networks),
             f"the average of the probabilities of {len(self._networks)} networks, of which {best.member.name} is best",
             combined,
-            values={**values, AVERAGE: self._on_val(combined["val"])},
+            values={**values, AVERAGE: self._on_val(combined["val"])[0]},
             out_of_fold=out_of_fold,
         )
 
@@ -109,7 +109,7 @@ class Members:
         logits, of_train = self._predict_each("val", train=True)
         assert of_train is not None
         values, best = self._compare(logits["val"])
-        average = self._on_val(log_mean_probabilities(logits["val"]))
+        average, _ = self._on_val(log_mean_probabilities(logits["val"]))
         return Teacher(of_train, {**values, AVERAGE: average}, best.member.name)
 
     def _predict_each(self, *splits: str, train: bool) -> tuple[dict[str, list[np.ndarray]], np.ndarray | None]:
@@ -143,28 +143,23 @@ class Members:
 
     def _compare(self, logits: Sequence[np.ndarray]) -> tuple[dict[str, float | None], _Network]:
         """Return the metric on val of each member by name, and the best member. n x [N, K]"""
-        values = {network.member.name: self._on_val(each) for network, each in zip(self._networks, logits, strict=True)}
-        return values, min(self._networks, key=lambda network: self._rank(values[network.member.name]))
+        values = [self._on_val(each) for each in logits]
+        ranks = [self._job.hp.monitored_metric.rank(*each) for each in values]
+        named = {network.member.name: value for network, (value, _) in zip(self._networks, values, strict=True)}
+        return named, self._networks[ranks.index(min(ranks))]
 
-    def _on_val(self, logits: np.ndarray) -> float | None:
-        return value_on_val(self._job.hp, self._data, logits)
-
-    def _rank(self, value: float | None) -> float:
-        return rank_of_value(self._job.hp, value)
-
-
-def value_on_val(hp: Hyperparameters, data: JobData, logits: np.ndarray) -> float | None:
-    """Return early_stop_metric on val; None if it is undefined. [N, K] -> scalar"""
-    labels, metric = data.splits["val"].column("label").to_numpy(), metric_of(hp)
-    if metric == "val/loss":
-        return weighted_log_loss(logits, labels, data.class_weights)
-    name = metric.removeprefix("val/")
-    return classification_metrics(labels, softmax(logits), [name]).values[name]
+    def _on_val(self, logits: np.ndarray) -> tuple[float | None, float | None]:
+        return on_val(self._job.hp, self._data, logits)
 
 
-def rank_of_value(hp: Hyperparameters, value: float | None) -> float:
-    """Return a key that orders values of early_stop_metric, the best first."""
-    return float("inf") if value is None else value if metric_of(hp) == "val/loss" else -value
+def on_val(hp: Hyperparameters, data: JobData, logits: np.ndarray) -> tuple[float | None, float | None]:
+    """Return early_stop_metric and the loss on val; None if they are undefined. [N, K] -> scalars"""
+    labels, metric = data.splits["val"].column("label").to_numpy(), hp.monitored_metric
+    loss = weighted_log_loss(logits, labels, data.class_weights)
+    if metric.minimizes:
+        return loss, loss
+    name = metric.name.removeprefix("val/")
+    return classification_metrics(labels, softmax(logits), [name]).values[name], loss
 
 
 def trained_model(hp: Hyperparameters, data: PreparedData, trained: Trained) -> Network:
@@ -178,13 +173,3 @@ def _network(hp: Hyperparameters, data: PreparedData, checkpoint: Checkpoint) ->
     load_weights(model, checkpoint)
     merge_lora(model)
     return model
-
-
-def metric_of(hp: Hyperparameters) -> str:
-    """Return early_stop_metric as the history names it."""
-    return EarlyStopping(hp.early_stop_metric, patience=hp.early_stop_patience).metric
-
-
-def shown_values(values: Mapping[str, float | None]) -> str:
-    """Return values of the metric by name as text."""
-    return ", ".join(f"{name} {'undefined' if value is None else f'{value:.6g}'}" for name, value in values.items())

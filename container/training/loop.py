@@ -88,7 +88,7 @@ class Trainer:
             label_smoothing=hp.label_smoothing,
         )
         self._objective = Penalised(loss, run.execution.module)
-        self._early = EarlyStopping(hp.early_stop_metric, patience=hp.early_stop_patience)
+        self._early = EarlyStopping(hp.monitored_metric, patience=hp.early_stop_patience)
         self._loss = torch.zeros((), device=self._ranks.device)
         self._loss_steps = 0
         self._has_stepped = False
@@ -140,7 +140,7 @@ class Trainer:
         if state.stopped_before(schedule.max_epochs):
             logger.info(
                 "early stop after %.2f epochs: %s has not been better than %.6g (step %s) for %d epochs",
-                schedule.progress(state), self._early.metric, state.best_value, state.best_step,
+                schedule.progress(state), self._early.metric.name, state.best_value, state.best_step,
                 self._hp.early_stop_patience,
             )  # fmt: skip
         return self._val_logits
@@ -291,7 +291,7 @@ class Trainer:
                 hp=self._hp,
                 between_batches=lambda: raise_if_stopped(self._ranks, self._stop),
             )
-        names = dict.fromkeys([*self._hp.metric_choices, self._early.metric.removeprefix("val/")])
+        names = dict.fromkeys([*self._hp.metric_choices, self._early.metric.name.removeprefix("val/")])
         names.pop("loss", None)
         metrics = classification_metrics(
             self._val_labels, softmax(logits), list(names), class_labels=self._class_labels
@@ -309,7 +309,7 @@ class Trainer:
         logger.info("%s", metric_line({"step": state.step, "epoch": round(progress, 4), **values}))
         logger.info(
             "validated %d records in %.1f s%s", len(self._val), seconds,
-            f", the best {self._early.metric} so far" if best else "",
+            f", the best {self._early.metric.name} so far" if best else "",
         )  # fmt: skip
         for name, reason in metrics.undefined.items():
             logger.warning("val/%s is undefined: %s", name, reason)

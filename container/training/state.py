@@ -1,10 +1,9 @@
 """Track the progress of training: all state that a resumed run needs, except weights and optimizer."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
-LOSS = "val/loss"
+from contracts.monitored_metric import LOSS, MonitoredMetric
 
 
 @dataclass
@@ -44,10 +43,10 @@ class TrainingState:
         return next((entry["epoch"] for entry in reversed(self.history) if entry["step"] == self.validated_step), 0.0)
 
     @property
-    def best_loss(self) -> float:
-        """Return val/loss at best_step; infinite if it is not known."""
+    def best_loss(self) -> float | None:
+        """Return val/loss at best_step; None if it is not known."""
         losses = (entry.get(LOSS) for entry in self.history if entry["step"] == self.best_step)
-        return next((loss for loss in losses if loss is not None), math.inf)
+        return next((loss for loss in losses if loss is not None), None)
 
     def stopped_before(self, max_epochs: int) -> bool:
         """Return whether patience ended training before its last epoch."""
@@ -92,34 +91,23 @@ class ValidationSchedule:
 
 
 class EarlyStopping:
-    """Watch one metric: lower is better for val/loss, higher for every other.
+    """Watch one metric: record the best validation, and end training after `patience` epochs without a better one."""
 
-    Of two equal values, that with the lower val/loss is better: with a rare class, the F1 score is 0 at first.
-    """
-
-    def __init__(self, metric: str, *, patience: int) -> None:
-        self.metric = metric if "/" in metric else metric.replace("val_", "val/", 1)
+    def __init__(self, metric: MonitoredMetric, *, patience: int) -> None:
+        self.metric = metric
         self._patience = patience
-        self._sign = -1.0 if self.metric == LOSS else 1.0
 
     def update(self, state: TrainingState, values: dict[str, float | None], *, progress: float) -> bool:
         """Record a validation in `state`; return whether it is the best so far.
 
         Sets stopped_early after `patience` epochs without a better one. An undefined metric is never better.
         """
-        better = self._is_better(state, values)
+        value, rank = values.get(self.metric.name), self.metric.rank
+        better = rank(value, values.get(LOSS)) < rank(state.best_value, state.best_loss)
         if better:
-            state.best_value, state.best_step, state.best_progress = values[self.metric], state.step, progress
+            state.best_value, state.best_step, state.best_progress = value, state.step, progress
         state.stopped_early = self.patience_is_out(state, progress=progress)
         return better
-
-    def _is_better(self, state: TrainingState, values: dict[str, float | None]) -> bool:
-        value, loss, best = values.get(self.metric), values.get(LOSS), state.best_value
-        if value is None or not math.isfinite(value):
-            return False
-        if value == best:
-            return loss is not None and loss < state.best_loss
-        return best is None or self._sign * (value - best) > 0
 
     def patience_is_out(self, state: TrainingState, *, progress: float) -> bool:
         """Return whether `patience` epochs have passed since the best validation."""

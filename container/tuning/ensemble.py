@@ -54,7 +54,7 @@ class _Planned:
 
     @property
     def is_finished(self) -> bool:
-        stopping = EarlyStopping(self.hp.early_stop_metric, patience=self.hp.early_stop_patience)
+        stopping = EarlyStopping(self.hp.monitored_metric, patience=self.hp.early_stop_patience)
         state = self.state
         return state is not None and is_finished(state, max_epochs=self.hp.max_epochs, stopping=stopping)
 

@@ -10,7 +10,7 @@ from container.tuning.study import TuningStudy
 from contracts import artifacts
 from contracts.atomic_files import AtomicFile, write_text_atomically
 from contracts.hyperparameters import Hyperparameters
-from contracts.tuning_space import metric_of, space_of
+from contracts.tuning_space import space_of
 
 
 def write_results(out: Path, study: TuningStudy, hp: Hyperparameters, winner: Mapping[str, Any]) -> None:
@@ -44,8 +44,8 @@ def write_results(out: Path, study: TuningStudy, hp: Hyperparameters, winner: Ma
                 [*(trial[name] for name in columns), *(_cell(trial["settings"].get(name)) for name in names)]
             )
     summary = {
-        "metric": metric_of(hp),
-        "minimizes": study.minimizes,
+        "metric": study.metric.name,
+        "minimizes": study.metric.minimizes,
         "trials": trials,
         "importance": study.importance(),
         "winner": winner,

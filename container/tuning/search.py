@@ -20,7 +20,7 @@ from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
 from container.timeline import Timeline, duration
 from container.training.checkpoint_files import clear_checkpoints
-from container.training.state import LOSS, TrainingState
+from container.training.state import TrainingState
 from container.tuning.results import write_results
 from container.tuning.study import TuningStudy, check_metric
 from container.tuning.time_limit import TimeLimit
@@ -28,10 +28,11 @@ from container.tuning.winner import Winner, install_winner, newest_step, read_wi
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import GivenSettings, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
+from contracts.monitored_metric import LOSS
 from contracts.other_programs import remove_folder
 from contracts.paths import JobPaths
 from contracts.presets import DataFacts
-from contracts.tuning_space import describe_space, metric_of, most_epochs, most_validations, space_of, trial_settings
+from contracts.tuning_space import describe_space, most_epochs, most_validations, space_of, trial_settings
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ def search(
     install_winner(paths, winner, earlier=earlier)
     write_results(paths.output_data, study, hp, asdict(winner))
     logger.info(
-        "winner: %s with %s=%.6g: %s", winner.folder, metric_of(hp), winner.value, json.dumps(winner.changes)
+        "winner: %s with %s=%.6g: %s", winner.folder, study.metric.name, winner.value, json.dumps(winner.changes)
     )  # fmt: skip
     settings = running.settings(winner.changes)  # of this job: it may have another calibration
     if winner.networks == 1:
@@ -171,7 +172,7 @@ class Search:
         self._plan(None if known is None else DataFacts(**known))
         self._queue = queue
         self._stop = stop
-        self._metric = metric_of(hp)
+        self._metric = study.metric.name
         self._running: list[Running] = []
         self._time = TimeLimit(study, hp, parallel=queue.shares.parallel)
         self._bar = tqdm(total=self._tuning.trials, unit="trial", file=sys.stderr, disable=not sys.stderr.isatty())
@@ -322,7 +323,7 @@ class Search:
         for i in range(running.reported, len(entries)):
             if running.pruned:
                 return
-            value = min((entry[self._metric] for entry in entries[: i + 1]), key=self._study.rank)
+            value = min((entry[self._metric] for entry in entries[: i + 1]), key=self._study.metric.rank)
             is_losing = self._study.report(running.trial, step=i + 1, value=value)
             running.reported = i + 1
             self._save_seconds(running)

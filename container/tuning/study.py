@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import math
 import os
 import sqlite3
 import warnings
@@ -25,18 +24,17 @@ from container.evaluation.metrics import classification_metrics
 from container.preprocessing.fingerprint import FLAGS
 from container.tables.data_files import find_data_files
 from container.text.encoder_source import encoder_files, find_encoder
-from container.training.state import LOSS
 from contracts.atomic_files import AtomicFile, temporary_path, write_text_atomically
 from contracts.errors import ContractError, first_line, shown
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import exists, files_below, read_object
+from contracts.monitored_metric import LOSS
 from contracts.paths import JobPaths
 from contracts.presets import chosen_by_data
 from contracts.tuning import Choices, Range
 from contracts.tuning_space import (
     is_whole,
     metric_of,
-    minimizes,
     most_validations,
     num_combinations,
     space_of,
@@ -73,6 +71,7 @@ class TuningStudy:
 
     def __init__(self, paths: JobPaths, hp: Hyperparameters, *, num_workers: int, given: Container[str] = ()) -> None:
         self._hp = hp
+        self.metric = metric_of(hp)
         self._space = space_of(hp)
         self.validations = most_validations(hp, hp.model_fields_set, None)
         folder = paths.tuning
@@ -123,10 +122,8 @@ class TuningStudy:
         temporary = temporary_path(folder / _FILE)
         temporary.unlink(missing_ok=True)
         storage = _storage(temporary)
-        metric = metric_of(self._hp)
-        study = optuna.create_study(
-            storage=storage, study_name=_NAME, direction="minimize" if minimizes(metric) else "maximize"
-        )
+        direction = "minimize" if self.metric.minimizes else "maximize"
+        study = optuna.create_study(storage=storage, study_name=_NAME, direction=direction)
         given = self._hp.model_dump(mode="json")
         study.enqueue_trial({name: each for name in self._space for each in _as_drawn(self._space[name], given[name])})
         storage.engine.dispose()
@@ -143,20 +140,14 @@ class TuningStudy:
         return sum(trial.state.is_finished() for trial in self.trials)
 
     @property
-    def minimizes(self) -> bool:
-        return self._study.direction == optuna.study.StudyDirection.MINIMIZE
-
-    @property
     def best(self) -> FrozenTrial | None:
         """Return the best complete trial; None if no trial is complete.
 
         Of equal values, the lower val/loss decides, unless the space has class_weights, on which it depends.
         """
         complete = [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
-        comparable = "class_weights" not in self._space
-        losses = [each.user_attrs.get(LOSS, math.inf) if comparable else 0.0 for each in complete]
-        order = [(self.rank(each.value), loss, each.number) for each, loss in zip(complete, losses)]
-        return complete[order.index(min(order))] if complete else None
+        loss = None if "class_weights" in self._space else LOSS
+        return min(complete, key=lambda each: self.metric.rank(each.value, each.user_attrs.get(loss)), default=None)
 
     @property
     def trained(self) -> FrozenTrial | None:
@@ -167,10 +158,6 @@ class TuningStudy:
     def interrupted(self) -> bool:
         """Return whether a trial has validated and has not ended."""
         return any(trial.intermediate_values and not trial.state.is_finished() for trial in self.trials)
-
-    def rank(self, value: float | None) -> float:
-        """Return a key that orders values of the metric, the best first."""
-        return math.inf if value is None or math.isnan(value) else value if self.minimizes else -value
 
     def begin(self, unfinished: FrozenTrial | None = None) -> Trial:
         """Begin a new trial, or continue an unfinished one."""
@@ -198,7 +185,7 @@ class TuningStudy:
         if step not in _rungs(self.validations):
             return False
         values = [reported[step] for reported in competing.values() if step in reported]
-        better = sum(self.rank(each) < self.rank(value) for each in values)
+        better = sum(self.metric.rank(each) < self.metric.rank(value) for each in values)
         return better >= max(1, len(values) // _REDUCTION)
 
     def same_as(self, trial: Trial) -> int | None:
@@ -256,7 +243,7 @@ def check_metric(hp: Hyperparameters, val_classes: Mapping[str, int]) -> None:
     Args:
         val_classes: labelled val records of each class, by label.
     """
-    metric = metric_of(hp)
+    metric = metric_of(hp).name
     labels = np.repeat(np.arange(len(val_classes)), list(val_classes.values()))
     name = "accuracy" if metric == "val/loss" else metric.removeprefix("val/")  # both need one label
     right = np.eye(len(val_classes))[labels]
@@ -320,7 +307,7 @@ def _identity(paths: JobPaths, hp: Hyperparameters, *, num_workers: int, given: 
     precomputed = paths.precomputed_artifacts
     names = {*hp.names_of("prepare", "train"), *_LENGTH, *_MESH} - {*space, "early_stop_metric"}
     return {
-        "tuning.metric": metric_of(hp),
+        "tuning.metric": metric_of(hp).name,
         "nproc_per_node (processes of a trial)": num_workers,
         **{
             f"tuning.space.{name}": each.model_dump() if isinstance(each, Range) else each

@@ -8,7 +8,7 @@ from typing import Any
 from contracts.errors import ContractError, shown
 from contracts.step_contract import StepContract
 from contracts.tuning import Choices, Range
-from contracts.tuning_space import is_whole, minimizes
+from contracts.tuning_space import is_whole
 from pipeline.aws.jobs import Build, cache, job_retries, tagged
 from pipeline.plan import TunerPlan
 
@@ -33,12 +33,12 @@ def tuning_step(
     hyperband = search.strategy == "Hyperband"
     tuner = _tuner_class()(
         trainer,
-        plan.metric,
+        plan.metric.name,
         {name: _range(name, values) for name, values in plan.space.items()},
         metric_definitions=[{"Name": name, "Regex": regex} for name, regex in metrics.items()],
         strategy=search.strategy,
         strategy_config=_hyperband(plan) if hyperband else None,
-        objective_type="Minimize" if minimizes(plan.metric) else "Maximize",
+        objective_type="Minimize" if plan.metric.minimizes else "Maximize",
         max_jobs=search.trials,
         max_parallel_jobs=min(search.parallel or 1, search.trials),
         max_runtime_in_seconds=math.floor(search.max_hours * 3600) if search.max_hours is not None else None,

@@ -14,6 +14,7 @@ from container.training.state import EarlyStopping, TrainingState
 from container.training.stop import StopAgreed, StopFlag
 from container.training.train import train_and_predict
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
+from contracts.monitored_metric import MonitoredMetric
 from testing.jobs import ONE_LAYER, write_job
 
 
@@ -25,7 +26,7 @@ def one_rank():
 
 
 def test_patience_counts_epochs_not_validations():
-    early, state = EarlyStopping("val_auroc", patience=1), TrainingState()
+    early, state = EarlyStopping(MonitoredMetric.of("val_auroc"), patience=1), TrainingState()
     history = [(0.25, 0.9), (0.5, 0.8), (1.0, 0.8), (1.25, 0.8)]
     stopped = []
     for progress, value in history:
@@ -37,14 +38,14 @@ def test_patience_counts_epochs_not_validations():
 
 def test_a_lower_loss_is_better_and_a_higher_score_is():
     for metric, better in (("val/loss", 0.1), ("val/auroc", 0.9)):
-        early, state = EarlyStopping(metric, patience=9), TrainingState()
+        early, state = EarlyStopping(MonitoredMetric(metric), patience=9), TrainingState()
         assert early.update(state, {metric: 0.5}, progress=1)
         assert early.update(state, {metric: better}, progress=2)
         assert not early.update(state, {metric: 0.5}, progress=3)
 
 
 def test_of_two_equal_values_that_with_the_lower_loss_is_better_and_patience_starts_again():
-    early, state = EarlyStopping("val/f1_score", patience=1), TrainingState()
+    early, state = EarlyStopping(MonitoredMetric("val/f1_score"), patience=1), TrainingState()
     better = []
     for step, loss in enumerate([0.6, 0.4, 0.5, 0.5], start=1):
         state.step = step
@@ -54,13 +55,13 @@ def test_of_two_equal_values_that_with_the_lower_loss_is_better_and_patience_sta
 
 
 def test_an_undefined_metric_is_never_the_best():
-    early, state = EarlyStopping("val/auroc", patience=1), TrainingState()
+    early, state = EarlyStopping(MonitoredMetric("val/auroc"), patience=1), TrainingState()
     assert not early.update(state, {"val/auroc": None}, progress=5)
     assert (state.best_step, state.stopped_early) == (None, False)
 
 
 def test_a_loss_that_is_no_number_is_never_the_best():
-    early, state = EarlyStopping("val/loss", patience=1), TrainingState()
+    early, state = EarlyStopping(MonitoredMetric("val/loss"), patience=1), TrainingState()
     assert not early.update(state, {"val/loss": math.nan}, progress=1)
     assert early.update(state, {"val/loss": 0.7}, progress=2)
 

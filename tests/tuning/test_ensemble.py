@@ -38,6 +38,7 @@ from container.tuning import ensemble
 from container.tuning.ensemble import MemberFailed, train_members
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import choose_settings, load_hyperparameters, parse_hyperparameters, read_settings
+from contracts.monitored_metric import MonitoredMetric
 from contracts.paths import JobPaths
 from testing.jobs import (
     CONFIGURATION,
@@ -462,7 +463,7 @@ def test_the_curves_and_the_profile_of_each_network_are_in_the_output_of_every_r
 
 
 def test_a_network_is_finished_only_if_training_would_take_no_further_step():
-    stopping = EarlyStopping("val/loss", patience=1)
+    stopping = EarlyStopping(MonitoredMetric("val/loss"), patience=1)
 
     def finished(**changes):
         known = {"step": 8, "epoch": 2, "validated_step": 8, "history": [{"step": 8, "epoch": 2.0}]}
