@@ -10,6 +10,7 @@ import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from container.errors import PeerFailed
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
 
@@ -39,10 +40,6 @@ _LOST_PEER = (
     "connection was likely closed",
     "watchdog",
 )
-
-
-class PeerFailed(RuntimeError):
-    """Another rank failed in a collective operation; the message names the rank and the cause."""
 
 
 @dataclass(frozen=True)

@@ -22,17 +22,18 @@ from pathlib import Path
 from typing import Any
 
 from container.decision.val_labels import check_val_labels
+from container.errors import AnotherJobError, HostTrouble, MemberFailed, StoppedBeforeTraining
 from container.failure import Failure, clear_failure, write_failure
 from container.hosts.channels import check_channels, find_channels
 from container.hosts.control import FAILED as HOST_FAILED
 from container.hosts.control import STOP as HOST_STOPS
-from container.hosts.control import Control, HostTrouble
+from container.hosts.control import Control
 from container.hosts.gpus import count_gpus
 from container.hosts.network import check_interfaces
 from container.hosts.topology import Topology
 from container.hosts.worker_environment import sm_variables
 from container.job import Job, JobKind, Member, Scratch
-from container.launch.workers import StopHandler, StoppedBeforeTraining, Workers
+from container.launch.workers import StopHandler, Workers
 from container.preflight import check_before_preparing, choose_job_settings, processes_per_host
 from container.preprocessing.infer_classes import with_classes_of_train
 from container.preprocessing.prepare import prepare_data
@@ -41,7 +42,7 @@ from container.processes import set_up_logging
 from container.timeline import Timeline
 from container.tracking.forward import forward_results
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints, remove_old_checkpoints
-from container.tuning.ensemble import MemberFailed, train_members
+from container.tuning.ensemble import train_members
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import TRAINING_JOB, read_settings, with_own_checkpoints
@@ -56,10 +57,6 @@ logger = logging.getLogger(__name__)
 _LOCK = ".lock"
 _RESERVED = 1 << 15  # bytes of the lock file, freed for the failure files when the disk is full
 COMPLETED, FAILED, STOPPED = 0, 1, 128 + signal.SIGTERM
-
-
-class AnotherJobError(ContractError):
-    """Another job is running in the folder."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def imports(path):
 
 
 def test_contracts_import_no_other_package_of_the_project():
-    for path in (REPOSITORY / "contracts").glob("*.py"):
+    for path in (REPOSITORY / "contracts").rglob("*.py"):
         for module in imports(path):
             root = module.split(".")[0]
             assert root in {"contracts", "pydantic", "pydantic_core"} | sys.stdlib_module_names, f"{path}: {module}"

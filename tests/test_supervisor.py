@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from container.failure import Failure, PeerFailed
+from container.errors import PeerFailed
+from container.failure import Failure
 from container.job import Job, Scratch, write_json
 from container.launch.workers import StopHandler
 from container.supervisor import FAILED, STOPPED, _verdict

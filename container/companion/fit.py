@@ -13,6 +13,7 @@ from container.companion.predict import predict
 from container.companion.trees import FittedTrees, fit_trees, most_rows
 from container.data.records import RecordArrays
 from container.decision.softmax import log_softmax
+from container.errors import NotMade
 from container.preprocessing.risk_tables import fold_of
 from contracts.text_fields import ModelTextField
 
@@ -27,10 +28,6 @@ _TINY = 1e-12
 _CHECKED_ROWS = 256
 _FEWEST_EQUAL = 0.95  # of the checked rows
 _TOLERANCE = 0.01
-
-
-class StepsAside(Exception):
-    """The companion cannot be fitted on these rows; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,7 @@ def fit_companion(
         class_weights: of the network's loss, so that both assume the same shares of the classes. [K]
 
     Raises:
-        StepsAside: too few rows, too many classes, or a graph that computes something else than the fitted models.
+        NotMade: too few rows, too many classes, or a graph that computes something else than the fitted models.
     """
     num_classes = min(len(class_weights), MOST_CLASSES)
     features = train[0].tabular.shape[1] + len(fields) + count_scores(len(fields), columns=num_columns(num_classes))
@@ -100,9 +97,9 @@ def fit_companion(
     sampled = np.bincount(labels[rows], minlength=len(class_weights))  # [K]
     classes = np.flatnonzero(sampled >= FEWEST_ROWS)
     if len(classes) < 2:
-        raise StepsAside(f"fewer than two classes have {FEWEST_ROWS} training rows")
+        raise NotMade(f"fewer than two classes have {FEWEST_ROWS} training rows")
     if len(classes) > MOST_CLASSES:
-        raise StepsAside(f"{len(classes)} classes are more than {MOST_CLASSES}")
+        raise NotMade(f"{len(classes)} classes are more than {MOST_CLASSES}")
     rows = rows[np.isin(labels[rows], classes)]
     chosen = _take(train, rows)
     numbers, labels = (np.concatenate(each) for each in zip(*((part.row, part.label) for part in chosen)))
@@ -149,7 +146,7 @@ def _check_graph(
     linear: LinearText,
     scores: np.ndarray,
 ) -> None:
-    """Raise StepsAside if the graph computes something else than `linear` and the trees for these training rows.
+    """Raise NotMade if the graph computes something else than `linear` and the trees for these training rows.
 
     The trees get the graph's own scores, so both sides compare equal numbers with equal thresholds, and only the sum of
     the leaves is rounded differently. The error of a 16-bit weight is at most 1/65534 of the largest one, so that of a
@@ -170,7 +167,7 @@ def _check_graph(
     ):
         equal = float((difference <= tolerance).all(axis=1).mean())
         if equal < _FEWEST_EQUAL:
-            raise StepsAside(
+            raise NotMade(
                 f"its graph computes other {what} than the fitted model for {1 - equal:.0%} of {len(difference)} rows"
             )
 

@@ -7,24 +7,21 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from container.errors import NotMade
 from container.export import onnx as export
 from container.models.ensemble import Network
-
-
-class NothingToGain(Exception):
-    """The variant would be no better than model.onnx; the message is the reason."""
 
 
 def write_fused(source: Path, target: Path, model: Network) -> None:
     """Fuse attention, GELU and layer norms of `source` with onnxruntime.transformers; the results stay equal.
 
     Raises:
-        NothingToGain: the graph has no operator that can be fused.
+        NotMade: the graph has no operator that can be fused.
     """
     _fuse(source, target, model)
     graph = onnx.load(str(target), load_external_data=False).graph
     if not any(node.domain == "com.microsoft" for node in graph.node):
-        raise NothingToGain("nothing in this graph can be fused; model.onnx is as fast")
+        raise NotMade("nothing in this graph can be fused; model.onnx is as fast")
 
 
 def _fuse(source: Path, target: Path, model: Network) -> None:
@@ -60,7 +57,7 @@ def write_int8(source: Path, target: Path, model: Network) -> None:
     give the same numbers on every machine. Embeddings stay in float32: a lookup gains nothing.
 
     Raises:
-        NothingToGain: most weights belong to recurrent or convolutional layers, which stay in float32.
+        NotMade: most weights belong to recurrent or convolutional layers, which stay in float32.
     """
     from onnxruntime.quantization import quantize_dynamic
 
@@ -81,7 +78,7 @@ def write_int8(source: Path, target: Path, model: Network) -> None:
             )
     share = _share_in_8_bits(target)
     if share < 0.5:
-        raise NothingToGain(
+        raise NotMade(
             f"only {share:.0%} of the multiplied weights would be in 8 bits: recurrent and convolutional layers "
             "stay as they are, so model.onnx is as fast"
         )

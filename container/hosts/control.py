@@ -18,6 +18,7 @@ from typing import Any
 
 from pydantic import Field
 
+from container.errors import HostTrouble
 from container.failure import Failure
 from container.hosts.topology import Topology
 from contracts.errors import ContractError
@@ -30,14 +31,6 @@ _BEAT = 3.0
 _RETRY = 0.5
 _LEAVING = 15.0  # seconds that a finished host waits for the others to finish
 HELLO, FAILED, STOP, LEFT = "hello", "failed", "stop", "left"
-
-
-class HostTrouble(BaseException):
-    """Another host failed or was lost. A BaseException, because `except Exception` must not catch it."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.cause)
-        self.failure = failure
 
 
 class ControlSettings(StepSettings):

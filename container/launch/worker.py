@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from container.errors import StopAgreed
 from container.failure import Failure
 from container.job import Job, Scratch, write_json
 from container.launch.affinity import stay_near
@@ -20,7 +21,7 @@ from container.results.members import predict_members
 from container.training.cpu_products import choose_matrix_products
 from container.training.job_data import JobData
 from container.training.precision import forbid_tf32
-from container.training.stop import StopAgreed, StopFlag
+from container.training.stop import StopFlag
 from container.training.train import train_and_predict, train_only
 
 

@@ -13,8 +13,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from container.errors import HostTrouble, StoppedBeforeTraining
 from container.failure import Failure, root_cause
-from container.hosts.control import STOP, Control, HostTrouble
+from container.hosts.control import STOP, Control
 from container.hosts.gpus import cuda_compat
 from container.hosts.network import network_environment
 from container.job import Attempt, Job, Restart, Scratch, write_json
@@ -74,12 +75,6 @@ class StopHandler:
             yield
         finally:
             self.interrupts = False
-
-
-class StoppedBeforeTraining(BaseException):
-    """The supervisor received SIGTERM or Ctrl-C before it started workers, or during a search."""
-
-    where = "before training began"
 
 
 class Workers:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from container.companion.blend import BlendedCompanion, try_blend
-from container.companion.fit import MOST_ROWS, Fitted, StepsAside, fit_companion, hash_order
+from container.companion.fit import MOST_ROWS, Fitted, fit_companion, hash_order
 from container.companion.predict import predict
 from container.data.split import PreparedSplit
+from container.errors import NotMade
 from container.evaluation.bootstrap import estimate_metrics
 from container.evaluation.companion_report import CompanionReport
 from container.evaluation.label_issues import OutOfFold
@@ -54,7 +55,7 @@ def add_companion(hp: Hyperparameters, data: JobData, network: Mapping[str, np.n
         combined = replace(combined, out_of_fold=out_of_fold(fitted))  # label_issues needs them, whatever _blend does
         if hp.companion:
             combined = _blend(hp, data, fitted, combined)
-    except StepsAside as reason:
+    except NotMade as reason:
         combined = replace(combined, report=CompanionReport(False, str(reason)))
     except Exception as error:  # of any type, e.g. out of memory: the network is complete
         logger.exception("companion: failed; the job continues without it")

@@ -14,6 +14,7 @@ from container.data.batch import PackedBatch
 from container.data.records import RecordArrays
 from container.data.split import PreparedSplit, pack_records
 from container.decision.softmax import softmax
+from container.errors import NotMade
 from container.evaluation.explanation import (
     METRIC,
     Explanation,
@@ -39,14 +40,6 @@ LONGEST = 300.0  # limit where _FEWEST records take more than SECONDS
 _FEWEST = 64
 _BATCH = 32
 _TIMED = 4
-
-
-class Interrupted(Exception):
-    """The job was requested to stop."""
-
-
-class TooSlow(Exception):
-    """_FEWEST records would take more than LONGEST."""
 
 
 def explain(
@@ -89,11 +82,9 @@ def explain(
             return not_measured(problem)
         columns = [measured.importance(column, kind, base, seed=hp.seed) for column, kind in measured.columns]
         modalities = [measured.ablation(*modality, base=base) for modality in measured.modalities]
-    except Interrupted:
-        return not_measured("the job was requested to stop")
-    except TooSlow as slow:
-        logger.warning("explain: %s", slow)
-        return not_measured(str(slow))
+    except NotMade as reason:
+        logger.warning("explain: %s", reason)
+        return not_measured(str(reason))
     except Exception as error:  # e.g. out of memory: the job must still write its metrics and predictions
         logger.exception("explain: failed; the job continues without an explanation")
         return not_measured(f"{type(error).__name__}: {first_line(error)}")
@@ -154,7 +145,7 @@ class _Measured:
         """Return how many records of `sample` take about SECONDS, estimated from the first ones.
 
         Raises:
-            TooSlow: _FEWEST of them would take more than LONGEST.
+            NotMade: _FEWEST of them would take more than LONGEST.
         """
         if not len(sample):
             return 0
@@ -165,7 +156,7 @@ class _Measured:
         records = min(len(sample), max(_FEWEST, int(SECONDS / seconds)))
         expected = seconds * records
         if expected > LONGEST:
-            raise TooSlow(f"{records} val records would take about {expected / 60:.0f} minutes here")
+            raise NotMade(f"{records} val records would take about {expected / 60:.0f} minutes here")
         logger.info("explaining on %d val records: about %.0f s", records, expected)
         if records < len(sample):
             logger.info("explain: %d records would take more than %.0f s", len(sample), SECONDS)
@@ -230,7 +221,7 @@ class _Measured:
 
     def _check_stopped(self) -> None:
         if self._stopped():
-            raise Interrupted
+            raise NotMade("the job was requested to stop")
 
     def _empty_batch(self, records: int) -> PackedBatch:
         return pack_records([self._empty] * records, [0] * records).to(self._device)

@@ -9,10 +9,11 @@ import numpy as np
 import onnxruntime
 
 from container.data.split import PreparedSplit
+from container.errors import NotMade
 from container.evaluation.explanation import even_sample
 from container.evaluation.variant_report import VariantReport, judge
 from container.export.onnx import feed_of
-from container.export.variants import WRITERS, NothingToGain
+from container.export.variants import WRITERS
 from container.models.ensemble import Network
 from contracts import artifacts
 from contracts.errors import first_line
@@ -52,7 +53,7 @@ def write_variants(
         try:
             WRITERS[name](folder / artifacts.MODEL_ONNX, path, model)
             probabilities = _probabilities(path, model, hp, val=val, positions=sample, batch=_BATCH[name])
-        except NothingToGain as reason:
+        except NotMade as reason:
             report = VariantReport(name, False, reason=str(reason), possible=False)
         except Exception as error:  # of any type, from the tools that change the graph
             report = VariantReport(name, False, reason=f"{type(error).__name__}: {first_line(error)}")

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from container.data.records import RecordArrays
-from container.serving.errors import DeadlineError
+from container.errors import DeadlineError
 
 logger = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ import uuid
 from http import HTTPStatus
 from typing import Any
 
+from container.errors import DeadlineError
 from contracts.errors import ContractError
 
 logger = logging.getLogger(__name__)
@@ -27,10 +28,6 @@ class RequestError(ContractError, _ToolkitError):  # pyright: ignore[reportGener
         ContractError.__init__(self, cause, fix)
         self.status = status
         self.status_code, self.message, self.phrase = status.value, cause, status.phrase  # the toolkit's names
-
-
-class DeadlineError(Exception):
-    """SERVING_TIMEOUT_SECONDS passed. Not a TimeoutError: a package's own inference.py may raise that."""
 
 
 def bad_request(cause: str, fix: str) -> RequestError:

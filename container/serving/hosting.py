@@ -18,9 +18,10 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from container.errors import DeadlineError
 from container.serving import handler, inference
 from container.serving.batching import BatchingQueue, result_within
-from container.serving.errors import DeadlineError, RequestError, bad_request
+from container.serving.errors import RequestError, bad_request
 from container.serving.media_types import request_type, response_type
 from container.serving.model import Scored
 from container.tables.csv_blocks import Block, CsvText

@@ -10,7 +10,8 @@ from typing import Self
 import numpy as np
 
 from container.data.records import RecordArrays
-from container.predictor import Predictor, RecordTooLongError
+from container.errors import RecordTooLongError
+from container.predictor import Predictor
 from container.serving.calibration import calibrated
 from container.serving.capacity import sample_lines
 from container.serving.errors import RequestError

@@ -19,8 +19,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
+from container.errors import DeadlineError
 from container.processes import die_with_parent, end_process
-from container.serving.errors import DeadlineError, RequestError, as_request_error
+from container.serving.errors import RequestError, as_request_error
 from container.serving.gunzip import Body
 from contracts.errors import ContractError, first_line
 

@@ -16,6 +16,7 @@ from container.data.loader import prefetched, step_batches
 from container.data.sampler import epoch_order
 from container.data.split import PreparedSplit
 from container.decision.softmax import softmax
+from container.errors import StopAgreed
 from container.evaluation.metrics import classification_metrics
 from container.job import Job
 from container.parallel.mesh import RankMesh
@@ -25,7 +26,7 @@ from container.training.predict import predict_split, weighted_log_loss
 from container.training.profiling import StepProfiler, log_memory, return_freed_memory
 from container.training.progress import Progress, metric_line
 from container.training.state import EarlyStopping, ValidationSchedule, has_trained_longer
-from container.training.stop import StopAgreed, StopFlag
+from container.training.stop import StopFlag
 from container.training.training_run import TrainingRun
 from contracts.errors import ContractError
 

@@ -11,10 +11,6 @@ _REPORT_GRACE = 2.0  # seconds
 _SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 
-class StopAgreed(Exception):
-    """All ranks agreed to stop here."""
-
-
 class StopFlag:
     """A flag that SIGTERM and Ctrl-C set."""
 

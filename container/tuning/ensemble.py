@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from container.decision.val_labels import check_val_labels
+from container.errors import MemberFailed, StoppedBeforeTraining
 from container.failure import Failure
 from container.job import Fold, Member
 from container.launch.run_queue import Run, RunQueue, Shares, copy_curves
-from container.launch.workers import StoppedBeforeTraining
 from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
 from container.training.identity import check_identity, identity
@@ -24,14 +24,6 @@ logger = logging.getLogger(__name__)
 
 _POLL = 0.1  # seconds
 SEEDS = 2**63
-
-
-class MemberFailed(Exception):
-    """The training of a network of the ensemble failed."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.cause)
-        self.failure = failure
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from tqdm import tqdm
 
 from container.decision.val_labels import check_val_labels
+from container.errors import StoppedBeforeTraining
 from container.launch.run_queue import Run, RunQueue, Shares, remove_run
-from container.launch.workers import StopHandler, StoppedBeforeTraining
+from container.launch.workers import StopHandler
 from container.preflight import choose_trial_settings
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData

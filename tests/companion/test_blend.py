@@ -12,8 +12,8 @@ import onnxruntime
 import pytest
 
 from container.companion.blend import Blend, BlendedCompanion, try_blend
-from container.companion.fit import StepsAside
 from container.decision.decision import Decision
+from container.errors import NotMade
 from container.evaluation import bootstrap
 from container.evaluation.bootstrap import estimate_metrics
 from container.export.artifacts import _move_into_place
@@ -177,7 +177,7 @@ def test_the_companion_of_an_earlier_run_is_removed(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("error", [StepsAside("there is a reason"), MemoryError("too large")])
+@pytest.mark.parametrize("error", [NotMade("there is a reason"), MemoryError("too large")])
 def test_a_companion_that_cannot_be_fitted_is_one_warning_and_leaves_the_network(error, monkeypatch, caplog):
     def fail(*_, **__):
         raise error

@@ -10,9 +10,10 @@ from threadpoolctl import threadpool_limits
 from container.companion import fit as module
 from container.companion import graph, trees
 from container.companion.bag import token_counts
-from container.companion.fit import FEWEST_ROWS, StepsAside
+from container.companion.fit import FEWEST_ROWS
 from container.data.records import RecordArrays, onnx_inputs
 from container.decision.softmax import softmax
+from container.errors import NotMade
 from container.evaluation.metrics import classification_metrics
 from container.results.companion import out_of_fold
 from testing.companions import FIELD, fitted, rows, text, without_meaning
@@ -133,9 +134,7 @@ def test_a_graph_that_computes_something_else_than_the_fitted_models_is_not_used
     name, wrong, what, classes, monkeypatch
 ):
     monkeypatch.setattr(graph, name, wrong)
-    with pytest.raises(
-        StepsAside, match=rf"its graph computes other {what} than the fitted model for \d+% of 256 rows"
-    ):
+    with pytest.raises(NotMade, match=rf"its graph computes other {what} than the fitted model for \d+% of 256 rows"):
         fitted(rows(400, classes=classes), classes=classes)
 
 
@@ -238,7 +237,7 @@ def test_numbers_at_the_limit_of_32_bits_are_no_error():
     ],
 )
 def test_too_few_rows_and_too_many_classes_are_reasons_to_step_aside(labels, reason):
-    with pytest.raises(StepsAside, match=reason):
+    with pytest.raises(NotMade, match=reason):
         fitted(rows(len(labels), labels=labels), classes=51)
 
 

@@ -14,11 +14,12 @@ import pytest
 from container.data.split import PreparedSplit
 from container.decision.decision import Decision
 from container.decision.softmax import softmax
+from container.errors import NotMade
 from container.evaluation.evaluate import write_evaluation
 from container.evaluation.variant_report import VariantReport, judge
 from container.export import onnx as export
 from container.export.onnx import export_onnx, feed_of
-from container.export.variants import WRITERS, NothingToGain, write_fused
+from container.export.variants import WRITERS, write_fused
 from container.models.build import build_classifier
 from container.preprocessing.prepare import prepare_data
 from container.results import onnx_variants as module
@@ -72,7 +73,7 @@ def test_a_class_without_what_a_variant_speeds_up_gets_none_and_the_reason(tmp_p
     export_onnx(model, hp, tmp_path / "model.onnx", samples=[packed_batch([[5, 9], [12], [3]], tabular_dim=4)])
     reasons = {"fused": "nothing in this graph can be fused", "int8": r"only \d+% of the multiplied weights"}
     for name, reason in reasons.items():
-        with pytest.raises(NothingToGain, match=reason):
+        with pytest.raises(NotMade, match=reason):
             WRITERS[name](tmp_path / "model.onnx", tmp_path / f"model.{name}.onnx", model)
 
 
@@ -211,7 +212,7 @@ def test_a_variant_that_gains_nothing_is_a_note_without_the_name_of_an_exception
     root, model, hp, val, expected = prepared
 
     def refuse(*_: object) -> None:
-        raise NothingToGain("nothing in this graph can be fused")
+        raise NotMade("nothing in this graph can be fused")
 
     caplog.set_level("INFO")
     monkeypatch.setitem(module.WRITERS, "fused", refuse)

@@ -12,9 +12,10 @@ import time
 
 import pytest
 
+from container.errors import HostTrouble
 from container.failure import Failure
 from container.hosts import control as control_module
-from container.hosts.control import Control, HostTrouble
+from container.hosts.control import Control
 from container.hosts.network import _efa_environment, check_interfaces, network_environment
 from container.hosts.topology import Topology
 from container.hosts.worker_environment import sm_variables

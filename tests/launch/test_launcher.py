@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.multiprocessing import SignalException
 
-from container.failure import Failure, PeerFailed
+from container.errors import PeerFailed
+from container.failure import Failure
 from container.job import Attempt, Restart, Scratch, write_json
 from container.launch import launcher
 from container.launch.launcher import Ended, failure_of

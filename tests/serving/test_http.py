@@ -21,9 +21,10 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from waitress import wasyncore
 
+from container.errors import DeadlineError
 from container.serving.application import Application
 from container.serving.capacity import execution_parameters
-from container.serving.errors import DeadlineError, RequestError
+from container.serving.errors import RequestError
 from container.serving.server import _checked_port, _open, _poll
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings

@@ -11,7 +11,8 @@ import pytest
 
 from container.data.records import RecordArrays, TextArrays
 from container.decision.decision import Decision, Threshold
-from container.predictor import Predictor, RecordTooLongError
+from container.errors import RecordTooLongError
+from container.predictor import Predictor
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from container.preprocessing.transform import Preprocessor
 from contracts.errors import ContractError

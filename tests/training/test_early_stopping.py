@@ -4,6 +4,7 @@ import math
 import pytest
 import torch.distributed as dist
 
+from container.errors import StopAgreed
 from container.job import Job, Scratch
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
@@ -11,7 +12,7 @@ from container.preprocessing.prepare import prepare_data
 from container.training import loop
 from container.training.job_data import JobData
 from container.training.state import EarlyStopping, TrainingState
-from container.training.stop import StopAgreed, StopFlag
+from container.training.stop import StopFlag
 from container.training.train import train_and_predict
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
 from contracts.monitored_metric import MonitoredMetric

@@ -3,7 +3,8 @@ import os
 
 import pytest
 
-from container.failure import Failure, PeerFailed, root_cause, write_failure
+from container.errors import PeerFailed
+from container.failure import Failure, root_cause, write_failure
 from container.supervisor import _RESERVED
 from contracts.errors import ContractError
 from contracts.paths import JobPaths

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
+from container.errors import StoppedBeforeTraining
 from container.launch.run_queue import Run
-from container.launch.workers import StopHandler, StoppedBeforeTraining
+from container.launch.workers import StopHandler
 from container.tuning.search import Search, search
 from container.tuning.study import TuningStudy
 from container.tuning.time_limit import TimeLimit

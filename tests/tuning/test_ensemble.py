@@ -15,11 +15,11 @@ import torch.distributed as dist
 
 from container.data.loader import step_batches
 from container.data.sampler import BatchPlan
+from container.errors import MemberFailed, StopAgreed, StoppedBeforeTraining
 from container.failure import Failure
 from container.job import Fold, Job, Member, Scratch
 from container.launch import run_queue
 from container.launch.run_queue import Shares
-from container.launch.workers import StoppedBeforeTraining
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.predictor import Predictor
@@ -32,10 +32,10 @@ from container.training.checkpoint import load_weights
 from container.training.checkpoint_files import complete_checkpoints
 from container.training.job_data import JobData
 from container.training.state import EarlyStopping, TrainingState, is_finished
-from container.training.stop import StopAgreed, StopFlag
+from container.training.stop import StopFlag
 from container.training.train import build_model, train_and_predict, train_only
 from container.tuning import ensemble
-from container.tuning.ensemble import MemberFailed, train_members
+from container.tuning.ensemble import train_members
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import choose_settings, load_hyperparameters, parse_hyperparameters, read_settings
 from contracts.monitored_metric import MonitoredMetric

@@ -1,0 +1,71 @@
+"""Define the exceptions of the container.
+
+```
+Exception
+  ContractError          what a user did and can correct; in contracts/errors.py
+    AnotherJobError      another job is running in the folder
+    RecordTooLongError   a record has more tokens than the Predictor accepts
+    RequestError         an HTTP status; in serving/errors.py, where SageMaker's toolkit can be its second base
+  DeadlineError          a request was not computed in time
+  MemberFailed           the training of one of several networks failed
+  NotMade                an optional result is not made, for a reason that is no failure
+  PeerFailed             another rank failed
+  StopAgreed             all ranks stop at the same step
+BaseException            interrupts any phase: `except Exception` does not catch it
+  HostTrouble            another host failed or was lost
+  StoppedBeforeTraining  the job was asked to stop while no workers ran
+```
+"""
+
+from typing import TYPE_CHECKING
+
+from contracts.errors import ContractError
+
+if TYPE_CHECKING:
+    from container.failure import Failure
+
+
+class AnotherJobError(ContractError):
+    """Another job is running in the folder."""
+
+
+class RecordTooLongError(ContractError):
+    """A record with more tokens than Predictor.load's `max_tokens`."""
+
+
+class DeadlineError(Exception):
+    """SERVING_TIMEOUT_SECONDS passed. Not a TimeoutError: a package's own inference.py may raise that."""
+
+
+class MemberFailed(Exception):
+    """The training of one of several networks failed."""
+
+    def __init__(self, failure: "Failure") -> None:
+        super().__init__(failure.cause)
+        self.failure = failure
+
+
+class NotMade(Exception):
+    """An optional result is not made: companion, ONNX variant or explanation. The message is the reason."""
+
+
+class PeerFailed(RuntimeError):
+    """Another rank failed in a collective operation; the message names the rank and the cause."""
+
+
+class StopAgreed(Exception):
+    """All ranks agreed to stop here."""
+
+
+class HostTrouble(BaseException):
+    """Another host failed or was lost."""
+
+    def __init__(self, failure: "Failure") -> None:
+        super().__init__(failure.cause)
+        self.failure = failure
+
+
+class StoppedBeforeTraining(BaseException):
+    """The supervisor received SIGTERM or Ctrl-C before it started workers, or during a search."""
+
+    where = "before training began"
