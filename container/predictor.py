@@ -171,7 +171,7 @@ class Predictor:
         if (limit := self._max_tokens) is not None:
             long = [i for i in range(len(records.row)) if records.padded_tokens(i) > limit]
             if long:
-                raise _too_long(records, long, [field.column for field in fields], limit, origin=origin)
+                raise _too_long(records, long, [field.name for field in fields], limit, origin=origin)
         return records
 
     def compute(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
@@ -200,7 +200,7 @@ class Predictor:
                 artifacts.MODEL_FIX,
             )
         fitted = self._preprocessor.fitted
-        record = dict.fromkeys(self.feature_inputs) | {field.column: "a" for field in fitted.text_fields}
+        record = dict.fromkeys(self.feature_inputs) | dict.fromkeys(fitted.text_columns, "a")
         prepared = self.prepare(records_to_table([record], self.feature_inputs))
         try:
             (probabilities,) = self.compute([prepared], [0])

@@ -109,7 +109,7 @@ def _warn_of_frozen_random_embeddings(hp: Hyperparameters) -> None:
         if text.tokenizer == FROM_SCRATCH and not text.is_embeddings_trainable:
             logger.warning(
                 "%s: is false, and the embeddings of %r are %s: they stay random. Set it to true, or use a pretrained "
-                "encoder.", text.source("is_embeddings_trainable", hp.model_fields_set), text.column, FROM_SCRATCH,
+                "encoder.", text.source("is_embeddings_trainable", hp.model_fields_set), text.name, FROM_SCRATCH,
             )  # fmt: skip
 
 

@@ -55,8 +55,8 @@ def _check_shared_encoder(hp: Hyperparameters) -> None:
         values = getattr(first, name), getattr(second, name)
         if values[0] != values[1]:
             raise ContractError(
-                f"share_encoder: is true, but {name} is {values[0]!r} for {first.column!r} and {values[1]!r} for "
-                f"{second.column!r}, and both use one encoder",
+                f"share_encoder: is true, but {name} is {values[0]!r} for {first.name!r} and {values[1]!r} for "
+                f"{second.name!r}, and both use one encoder",
                 f"Give both texts the same {name}, or set share_encoder to false.",
             )
     if first.tokenizer == FROM_SCRATCH:
@@ -78,14 +78,14 @@ def _check_lora(hp: Hyperparameters) -> None:
     for field in hp.text_fields:
         if field.tokenizer == FROM_SCRATCH:
             raise ContractError(
-                f"lora_rank: is {hp.lora_rank}, but the encoder of {field.column!r} is {FROM_SCRATCH}: its weights are "
+                f"lora_rank: is {hp.lora_rank}, but the encoder of {field.name!r} is {FROM_SCRATCH}: its weights are "
                 "random, and LoRA does not train them",
                 f"Set lora_rank to 0, or {field.source('tokenizer', hp.model_fields_set)} to a pretrained encoder.",
             )
         if field.reinit_layers:
             name = field.source("reinit_layers", hp.model_fields_set)
             raise ContractError(
-                f"{name}: is {field.reinit_layers} for {field.column!r}, but with lora_rank {hp.lora_rank} "
+                f"{name}: is {field.reinit_layers} for {field.name!r}, but with lora_rank {hp.lora_rank} "
                 "the weights of the reinitialized layers are not trained",
                 f"Set {name} to 0, or lora_rank to 0.",
             )
@@ -141,7 +141,8 @@ def _text_columns(hp: Hyperparameters) -> tuple[str, ...]:
 def used_columns(hp: Hyperparameters) -> dict[str, list[str]]:
     """Return the columns that a job reads, by the hyperparameter that names them."""
     return {
-        **{name: [getattr(hp, name)] for name in ("id_name", "label_name", *_text_columns(hp)) if getattr(hp, name)},
+        **{name: [getattr(hp, name)] for name in ("id_name", "label_name") if getattr(hp, name)},
+        **{field.source("text_name", hp.model_fields_set): list(field.columns) for field in hp.text_fields},
         "cat_field_list": hp.cat_field_list,
         "tab_field_list": hp.tab_field_list,
     }
@@ -154,6 +155,8 @@ def _check_columns(hp: Hyperparameters) -> None:
         value = getattr(hp, name)
         if name in needed and value is None:
             raise ContractError(f"{name}: missing, {expectation}", f"Set {name} to the name of the text column.")
+        if isinstance(value, list) and len(value) < 2:
+            raise ContractError(f"{name}: {value} is a list of {len(value)}", "Name a column, or at least two to join.")
         if name not in needed and value is not None:
             raise ContractError(
                 f"{name}: set to {value!r}, {expectation}", f"Remove {name}, or choose a model_class that reads it."
@@ -184,8 +187,9 @@ def _check_columns(hp: Hyperparameters) -> None:
     for role, columns in used_columns(hp).items():
         for column in columns:
             if column in role_of:
+                used = "named twice" if role_of[column] == role else f"already used as {role_of[column]}"
                 raise ContractError(
-                    f"{role}: column {column!r} is already used as {role_of[column]}",
+                    f"{role}: column {column!r} is {used}",
                     "Give each column one role; a label or an id must not be a feature.",
                 )
             role_of[column] = role
@@ -242,6 +246,12 @@ def _check_text_steps(hp: Hyperparameters) -> None:
             raise ContractError(f"{name}: {steps} does not end with 'tokenizer'", "Put tokenizer last, once.")
         if len(set(steps)) != len(steps):
             raise ContractError(f"{name}: {steps} names a step twice", "Name each step once.")
+        if isinstance(hp.text_name, list) and "dialogue_chunker" in steps[:-2]:
+            raise ContractError(
+                f"{name}: {steps} has a step between dialogue_chunker and tokenizer, but text_name joins columns, "
+                "whose chunks have no text of their own",
+                "Move dialogue_chunker to the place before tokenizer.",
+            )
 
 
 def _check_onnx_names(hp: Hyperparameters) -> None:

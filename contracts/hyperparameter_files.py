@@ -294,7 +294,8 @@ def _cast(value: str, kinds: set[Any]) -> Any:
         return None
     if kinds & {list, dict} or any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in kinds):
         try:
-            return parse_literal(text)
+            parsed = parse_literal(text)
+            return value if str in kinds and isinstance(parsed, int | float) else parsed  # a column of the name 7
         except json.JSONDecodeError:
             return text  # a word that the setting may also be, or an error of the type's check
     if bool in kinds and str not in kinds:

@@ -16,11 +16,12 @@ EVENT_TEXT_STEPS: tuple[TextStep, ...] = ("dialogue_splitter", "text_normalizer"
 
 @dataclass(frozen=True, kw_only=True)
 class TextField:
-    """A text column and how it becomes tokens: all that prepared data depend on. Overrides are applied.
+    """A text and how it becomes tokens: all that prepared data depend on. Overrides are applied.
 
     Attributes:
         role: text (the only text), primary or secondary; a prefix of artifacts and ONNX inputs.
-        column: name of the column in the table.
+        column: name of the (first) column in the table.
+        joined: the columns that are joined to it, each after a separator.
     """
 
     role: Role
@@ -29,6 +30,16 @@ class TextField:
     steps: tuple[TextStep, ...]
     max_sen_len: int
     max_chunks: Annotated[int, Field(ge=1)] | None
+    joined: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column, *self.joined)
+
+    @property
+    def name(self) -> str:
+        """Return the columns as text, for messages."""
+        return " + ".join(self.columns)
 
     def source(self, name: str, chosen: Collection[str]) -> str:
         """Return the hyperparameter that the setting `name` comes from: this field's override, or the general one.
@@ -89,12 +100,14 @@ def resolve_text_field(hp: Any, role: Role) -> ModelTextField:
         return getattr(hp, name) if override is None else override
 
     default_steps = EVENT_TEXT_STEPS if role == "secondary" else FULL_TEXT_STEPS
-    column = hp.text_name if role == "text" else getattr(hp, f"{role}_text_name")
-    assert column is not None, "check_consistency requires the column"
+    named = hp.text_name if role == "text" else getattr(hp, f"{role}_text_name")
+    assert named, "check_consistency requires the column"
+    column, *joined = [named] if isinstance(named, str) else named
     inputs = InputKeys(hp.text_input_ids_key, hp.text_attention_mask_key).of(role)
     return ModelTextField(
         role=role,
         column=column,
+        joined=tuple(joined),
         tokenizer=pick("tokenizer"),
         steps=tuple(getattr(hp, f"{_prefix(role)}text_processing_steps") or default_steps),
         max_sen_len=pick("max_sen_len"),

@@ -74,7 +74,7 @@ def build_encoder(
             pooler.dense.load_state_dict(pretrained_pooler.state_dict())
         elif files.weights_folder is not None and not field.reinit_pooler:
             name, message = field.source("reinit_pooler", chosen), "%s is false and has no effect for %r: %s"
-            log_once(logger, logging.WARNING, message % (name, field.column, "its encoder has no pooler weights."))
+            log_once(logger, logging.WARNING, message % (name, field.name, "its encoder has no pooler weights."))
     if files.weights_folder is not None:
         _reinitialize_last_layers(field, backbone, family)
     autocasts = config.model_type in FAMILIES or _check_unknown_family(backbone, source=files.config_folder)

@@ -40,7 +40,7 @@ def summarize_split(statistics: SplitStatistics, written: WrittenSplit, fitted: 
         },
         "texts": {
             field.role: {
-                "column": field.column,
+                "column": field.name,
                 **counts.texts[field.role].to_dict(),
                 "tokens_per_record": _lengths(written.token_lengths[field.role]),
             }

@@ -61,7 +61,7 @@ class TableColumns:
         return cls(
             id_name=hp.id_name,
             label_name=hp.label_name,
-            texts=tuple(field.column for field in hp.text_fields),
+            texts=tuple(column for field in hp.text_fields for column in field.columns),
             numeric=tuple(name for name in numeric if selected is None or name in selected),
             categorical=tuple(name for name in categorical if selected is None or name in selected),
         )

@@ -110,12 +110,16 @@ class Rules:
     @property
     def feature_inputs(self) -> tuple[str, ...]:
         """Return the raw columns that a prediction needs."""
-        return (*(field.column for field in self.text_fields), *self.numeric_columns, *self.categorical_columns)
+        return (*self.text_columns, *self.numeric_columns, *self.categorical_columns)
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        return tuple(column for text in self.text_fields for column in text.columns)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "format_version": self.format_version,
-            "text_fields": [asdict(text) for text in self.text_fields],
+            "text_fields": [_text_to_json(text) for text in self.text_fields],
             "id_name": self.id_name,
             "label_name": self.label_name,
             "numeric_columns": list(self.numeric_columns),
@@ -222,6 +226,10 @@ def file_digest(paths: list[Path]) -> str:
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def _text_to_json(text: TextField) -> dict[str, Any]:
+    return {name: value for name, value in asdict(text).items() if value or name != "joined"}
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,7 @@ def _write_encoder(
             max_sen_len=field.max_sen_len,
             length_setting=setting,
             tokenizer_setting=tokenizer,
-            where=f"the text of column {field.column!r} in train",
+            where=f"the text of column {field.name!r} in train",
         )
     else:
         write_encoder_files(source, target)
@@ -202,17 +203,16 @@ def _vocabulary_texts(files: Sequence[Path], field: TextField, *, rows: int, see
     """Yield cleaned messages of train: of all records, or of a sample drawn by row number."""
     every = -(-rows // VOCABULARY_RECORDS)
     if every > 1:
-        logger.info("The vocabulary of %r is learned on every %dth of %d records.", field.column, every, rows)
+        logger.info("The vocabulary of %r is learned on every %dth of %d records.", field.name, every, rows)
     characters = 0
-    for part in iter_tables(files, [field.column], rows_per_batch=SCAN_ROWS):
+    for part in iter_tables(files, field.columns, rows_per_batch=SCAN_ROWS):
         numbers = np.arange(part.first_row, part.first_row + part.table.num_rows)
         sample = np.flatnonzero(fold_of(numbers, seed=seed, num_folds=every) == 0)
-        sampled = texts(part.table[field.column].take(sample))
-        for messages in clean_texts(field, sampled):
+        for messages in chain(*(clean_texts(field, texts(part.table[each].take(sample))) for each in field.columns)):
             characters += sum(map(len, messages))
             yield from messages
         if characters > VOCABULARY_CHARACTERS:
-            logger.info("The vocabulary of %r is learned on its first %d characters.", field.column, characters)
+            logger.info("The vocabulary of %r is learned on its first %d characters.", field.name, characters)
             return
 
 

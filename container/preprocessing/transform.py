@@ -140,8 +140,8 @@ class Preprocessor:
         columns["tabular"] = _fixed_size_lists(tabular)
         counts: dict[str, TextCounts] = {}
         for text in fitted.text_fields:
-            values = texts(table[text.column])
-            encoded = self._processors[text.role].process(values, max_tokens=max_tokens)
+            values = (texts(table[column]) for column in text.columns)
+            encoded = self._processors[text.role].process(*values, max_tokens=max_tokens)
             columns[f"{text.role}_tokens"] = _lists(encoded.tokens, encoded.token_counts)
             columns[f"{text.role}_chunk_lengths"] = _lists(encoded.chunk_lengths, encoded.chunk_counts)
             counts[text.role] = encoded.counts

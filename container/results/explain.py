@@ -3,14 +3,15 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from container.companion.blend import BlendedCompanion
-from container.data.batch import PackedBatch
+from container.data.batch import PackedBatch, PackedText
 from container.data.records import RecordArrays
 from container.data.split import PreparedSplit, pack_records
 from container.decision.softmax import softmax
@@ -25,12 +26,16 @@ from container.evaluation.explanation import (
 )
 from container.export.onnx import feed_of
 from container.models.ensemble import Network
+from container.preprocessing.fit import SCAN_ROWS
 from container.preprocessing.prepared import PreparedData
 from container.preprocessing.transform import Preprocessor
+from container.tables.channel_files import iter_tables
+from container.tables.data_files import find_data_files
 from container.tables.records import records_to_table
 from container.training.predict import prediction_batch
 from contracts.errors import first_line
 from contracts.hyperparameters import Hyperparameters
+from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +52,7 @@ def explain(
     data: PreparedData,
     val: PreparedSplit,
     *,
+    paths: JobPaths,
     hp: Hyperparameters,
     companion: BlendedCompanion | None,
     device: torch.device,
@@ -54,10 +60,12 @@ def explain(
 ) -> Explanation:
     """Measure the drop of the metric with each raw column shuffled over val records, and without each modality.
 
-    Every text is encoded once: a shuffled text has the features of another record. An error is returned as a `problem`:
-    the model is already trained and exported.
+    Every text is encoded once: a shuffled text has the features of another record. Only columns that are joined to one
+    text are encoded again, with the other columns of their new record. An error is returned as a `problem`: the model
+    is already trained and exported.
 
     Args:
+        paths: of the job, for the raw columns of joined texts.
         hp: its `explain` is the most val records to use; fewer if they would take longer than about a minute.
             max_tokens_per_batch limits a pass of the encoders.
         companion: the part of the model beside the network.
@@ -73,7 +81,9 @@ def explain(
 
     try:
         network = model.to(device).eval()
-        measured = _Measured(network, data, val, hp=hp, companion=companion, device=device, stopped=stopped)
+        measured = _Measured(
+            network, data, val, paths=paths, hp=hp, companion=companion, device=device, stopped=stopped
+        )
         if len(measured.columns) == 1:
             return not_measured("the model reads one column, so there is nothing to compare")
         sample = sample[: measured.affordable(sample, size=size)]
@@ -104,6 +114,19 @@ def explain(
     )
 
 
+@dataclass(frozen=True)
+class _Text:
+    """A text of every record of the sample.
+
+    Attributes:
+        features: of each record.
+        pack: returns the tokens of the records at these positions, which the companion reads.
+    """
+
+    features: Sequence[Tensor]
+    pack: Callable[[np.ndarray], PackedText]
+
+
 class _Measured:
     """The sample in batches with the features of its texts, and the changes whose effect is measured.
 
@@ -118,24 +141,27 @@ class _Measured:
         data: PreparedData,
         val: PreparedSplit,
         *,
+        paths: JobPaths,
         hp: Hyperparameters,
         companion: BlendedCompanion | None,
         device: torch.device,
         stopped: Callable[[], bool],
     ) -> None:
         fitted = data.fitted
-        self._hp, self._companion, self._class_labels = hp, companion, fitted.class_labels
+        self._paths, self._hp, self._companion, self._class_labels = paths, hp, companion, fitted.class_labels
         self._model, self._val, self._device, self._stopped = model, val, device, stopped
         blank = records_to_table([dict.fromkeys(fitted.feature_inputs)])
-        roles = [field.role for field in fitted.text_fields]
-        self._empty = RecordArrays.from_batch(Preprocessor.load(data.folder).transform(blank).batch, roles)
-        texts = [field.column for field in fitted.text_fields]
-        self._text_index = {column: index for index, column in enumerate(texts)}
+        self._roles = [field.role for field in fitted.text_fields]
+        self._preprocessor = Preprocessor.load(data.folder)
+        self._empty = RecordArrays.from_batch(self._preprocessor.transform(blank).batch, self._roles)
+        texts = [field.name for field in fitted.text_fields]
+        self._text_index = {name: i for i, field in enumerate(fitted.text_fields) for name in field.columns}
+        self._joined = [name for field in fitted.text_fields if field.joined for name in field.columns]
         self._tabular_index = fitted.tabular_places if model.tabular is not None else {}
-        self.columns = [(column, "text") for column in texts]
+        self.columns = [(column, "text") for column in fitted.text_columns]
         for column in self._tabular_index:
             self.columns.append((column, "numeric" if column in fitted.numeric_columns else "categorical"))
-        self.modalities = [(f"text {column}", [index], False) for index, column in enumerate(texts)]
+        self.modalities = [(f"text {name}", [index], False) for index, name in enumerate(texts)]
         if len(texts) > 1:
             self.modalities.append(("all texts", list(range(len(texts))), False))
         if self._tabular_index:
@@ -164,8 +190,9 @@ class _Measured:
 
     @torch.inference_mode()
     def _seconds_per_record(self, rows: np.ndarray) -> float:
-        """Time the encoders once, and the head, the companion and the metric for every change."""
+        """Time the encoders once and for joined columns, and the head, the companion, the metric for every change."""
         passes, seconds = 1 + SHUFFLES * len(self.columns) + len(self.modalities), 0.0
+        encodings = 1 + SHUFFLES * len(self._joined)
         logits = []
         for part in self._parts(rows, size=len(rows)):
             batch = self._val.pack(rows[part]).to(self._device)
@@ -174,7 +201,7 @@ class _Measured:
             features[0].cpu()
             encoded = time.perf_counter()
             logits.append(self._logits(features, batch))
-            seconds += encoded - began + passes * (time.perf_counter() - encoded)
+            seconds += encodings * (encoded - began) + passes * (time.perf_counter() - encoded)
         computed = time.perf_counter()
         score(self._val.column("label").to_numpy()[rows], softmax(np.concatenate(logits)), self._class_labels)
         seconds += passes * (time.perf_counter() - computed)
@@ -198,13 +225,34 @@ class _Measured:
             (part, self._val.pack(sample[part]).to(self._device)) for part in self._parts(sample, size=size)
         ]
         self._tabular = torch.cat([batch.tabular for _, batch in self._batches])
-        self._features: list[list[Tensor]] = [[] for _ in self._text_index]  # of each text and record; last the empty
-        for batch in [*(batch for _, batch in self._batches), self._empty_batch(1)]:
+        self._raw = self._raw_columns()
+        batches = [*(batch for _, batch in self._batches), self._empty_batch(1)]
+        self._features = self._encoded(batches)  # of each text and record; last the empty one
+        return self._score({}, self._tabular)
+
+    def _encoded(self, batches: Sequence[PackedBatch]) -> list[list[Tensor]]:
+        """Return the features of each text and record."""
+        features: list[list[Tensor]] = [[] for _ in self._roles]
+        for batch in batches:
             self._check_stopped()
             encoded = zip(self._model.branches.values(), self._model.encode(batch), batch.texts, strict=True)
-            for index, (branch, features, text) in enumerate(encoded):
-                self._features[index] += features.split(text.record_lengths if branch.per_token else 1)
-        return self._score({}, self._tabular)
+            for i, (branch, of_text, text) in enumerate(encoded):
+                features[i] += of_text.split(text.record_lengths if branch.per_token else 1)
+        return features
+
+    def _raw_columns(self) -> dict[str, pa.ChunkedArray]:
+        """Read the joined columns of the sample's rows, in its order."""
+        if not self._joined:
+            return {}
+        files = find_data_files(self._paths.channel("val"), self._hp.val_filename)
+        rows = self._val.column("row").to_numpy()[self._sample]
+        order = np.argsort(rows)
+        kept = []
+        for part in iter_tables(files, self._joined, rows_per_batch=SCAN_ROWS):
+            begin, end = np.searchsorted(rows[order], (part.first_row, part.first_row + part.table.num_rows))
+            kept.append(pa.table(part.table.take(rows[order[begin:end]] - part.first_row)))
+        table = pa.concat_tables(kept, promote_options="permissive").take(np.argsort(order))
+        return {name: table[name] for name in self._joined}
 
     def _parts(self, sample: np.ndarray, *, size: int) -> list[np.ndarray]:
         """Divide the positions 0..len(sample)-1 in order, by `size` records and by max_tokens_per_batch."""
@@ -227,23 +275,18 @@ class _Measured:
         return pack_records([self._empty] * records, [0] * records).to(self._device)
 
     @torch.inference_mode()
-    def _score(self, sources: Mapping[int, np.ndarray], tabular: Tensor) -> tuple[float | None, str | None]:
-        """Return the metric where record i has the table tabular[i], and text t of record sources[t][i] of the sample.
-
-        A source of -1 is the empty record; a text without sources is unchanged.
-        """
+    def _score(self, changed: Mapping[int, _Text], tabular: Tensor) -> tuple[float | None, str | None]:
+        """Return the metric with these texts, by index, and this table; the other texts are unchanged."""
         logits = []
         for positions, batch in self._batches:
             self._check_stopped()
             texts, features = list(batch.texts), []
             for index, of_text in enumerate(self._features):
-                taken = sources[index][positions] if index in sources else positions
-                features.append(torch.cat([of_text[i] for i in taken]))
-                if index in sources:
-                    packed = self._empty_batch(len(taken)) if taken[0] < 0 else self._val.pack(self._sample[taken])
-                    texts[index] = packed.texts[index].to(self._device)
-            changed = replace(batch, texts=tuple(texts), tabular=tabular[positions])
-            logits.append(self._logits(features, changed))
+                text = changed.get(index)
+                features.append(torch.cat([(text.features if text else of_text)[i] for i in positions]))
+                if text:
+                    texts[index] = text.pack(positions).to(self._device)
+            logits.append(self._logits(features, replace(batch, texts=tuple(texts), tabular=tabular[positions])))
         return score(self._labels, softmax(np.concatenate(logits)), self._class_labels)
 
     def importance(self, column: str, kind: str, base: float, *, seed: int) -> Importance:
@@ -252,7 +295,9 @@ class _Measured:
         for shuffle in range(SHUFFLES):
             order = np.random.default_rng([seed, shuffle]).permutation(len(self._sample))
             if column in self._text_index:
-                drops.append(self._drop(base, {self._text_index[column]: order}, self._tabular))
+                index = self._text_index[column]
+                text = self._rejoined(column, order) if column in self._joined else self._shuffled(index, order)
+                drops.append(self._drop(base, {index: text}, self._tabular))
             else:
                 inputs = list(self._tabular_index[column])
                 tabular = self._tabular.clone()
@@ -262,11 +307,34 @@ class _Measured:
 
     def ablation(self, name: str, texts: Sequence[int], table: bool, *, base: float) -> Importance:
         """Return the drop with these texts, or the table, replaced by those of an empty record."""
-        nothing = np.full(len(self._sample), -1)
         tabular = self._empty_batch(1).tabular.expand_as(self._tabular) if table else self._tabular
-        return Importance(name, "modality", self._drop(base, dict.fromkeys(texts, nothing), tabular))
+        return Importance(name, "modality", self._drop(base, {i: self._nothing(i) for i in texts}, tabular))
 
-    def _drop(self, base: float, sources: Mapping[int, np.ndarray], tabular: Tensor) -> float:
-        changed, problem = self._score(sources, tabular)
-        assert changed is not None, problem  # the base has the same labels, and is defined
-        return base - changed
+    def _shuffled(self, index: int, order: np.ndarray) -> _Text:
+        """Return the text of record order[i] for record i."""
+        features = [self._features[index][i] for i in order]
+        return _Text(features, lambda positions: self._val.pack(self._sample[order[positions]]).texts[index])
+
+    def _nothing(self, index: int) -> _Text:
+        """Return the text of the empty record for every record."""
+        features = [self._features[index][-1]] * len(self._sample)
+        return _Text(features, lambda positions: self._empty_batch(len(positions)).texts[index])
+
+    @torch.inference_mode()
+    def _rejoined(self, column: str, order: np.ndarray) -> _Text:
+        """Return the joined text of every record with `column` of record order[i]."""
+        index, size = self._text_index[column], len(self._sample)
+        raw = dict.fromkeys(self._preprocessor.fitted.feature_inputs, pa.nulls(size)) | self._raw
+        table = pa.table(raw | {column: self._raw[column].take(order)})
+        records = RecordArrays.from_batch(self._preprocessor.transform(table).batch, self._roles)
+
+        def pack(positions: np.ndarray) -> PackedBatch:
+            return pack_records([records] * len(positions), positions.tolist()).to(self._device)
+
+        features = self._encoded([pack(positions) for positions, _ in self._batches])[index]
+        return _Text(features, lambda positions: pack(positions).texts[index])
+
+    def _drop(self, base: float, changed: Mapping[int, _Text], tabular: Tensor) -> float:
+        value, problem = self._score(changed, tabular)
+        assert value is not None, problem  # the base has the same labels, and is defined
+        return base - value

@@ -77,7 +77,7 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     if hp.explain:
         explanation = explain(
             model, data.prepared, val,
-            hp=hp, companion=companion, device=ranks.device, stopped=lambda: stop.requested,
+            paths=job.paths, hp=hp, companion=companion, device=ranks.device, stopped=lambda: stop.requested,
         )  # fmt: skip
         job.timeline.mark("explain")
     evaluation = _evaluation_input(

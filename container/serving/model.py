@@ -130,8 +130,9 @@ class ServedModel:
         """Return JSON Lines of typical records, to measure how fast they are answered."""
         fields = self._predictor.text_fields
         # About one chunk of English text; no tokenizer makes more than `max_tokens` tokens of it.
-        characters = min([max_tokens // 4, *(4 * field.max_sen_len for field in fields)])
-        return sample_lines(self.feature_inputs, [field.column for field in fields], characters=characters)
+        characters = min([max_tokens // 4, *(4 * field.max_sen_len // len(field.columns) for field in fields)])
+        texts = [column for field in fields for column in field.columns]
+        return sample_lines(self.feature_inputs, texts, characters=characters)
 
     def predict(self, request: Request) -> Prediction:
         """Predict the records of a request.

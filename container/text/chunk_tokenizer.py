@@ -34,6 +34,7 @@ class ChunkTokenizer:
         suffix: ids at its end, e.g. [SEP].
         blank: ids between them in a chunk without text: none, or id 0, mostly [PAD], without prefix and suffix. A chunk
             without a token would have no vector.
+        between: ids between two texts that are joined: the last one of the suffix, e.g. [SEP], or else a line break.
         vocab_size: number of ids, including added tokens.
         separator: text before each message except the first, so that messages encoded one by one have the ids of their
             joined text: byte-level vocabularies mark the start of a word by the space before it.
@@ -47,6 +48,7 @@ class ChunkTokenizer:
         self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
         self.prefix, self.suffix = _special_tokens(tokenizer)
         self.blank: list[int] = [] if self.prefix or self.suffix else [0]
+        self.between: list[int] = list(self.suffix[-1:]) or self._words.encode_batch(["\n"])[0]
         joined, first, second, spaced = self._words.encode_batch(["a b", "a", "b", " b"])
         self.separator = "" if joined == first + second != first + spaced else " "
         self._continues = _continuing_tokens(tokenizer)

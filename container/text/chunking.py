@@ -42,6 +42,18 @@ def pack_messages(
     return chunks
 
 
+def fair_shares(lengths: Sequence[int], total: int) -> list[int]:
+    """Return the tokens that each text keeps of `total`: a short text keeps all, the others share the rest equally.
+
+    If a share is not a whole number, the first texts keep one token more.
+    """
+    shares = [0] * len(lengths)
+    for left, i in enumerate(sorted(range(len(lengths)), key=lambda i: (lengths[i], -i))):
+        shares[i] = min(lengths[i], total // (len(lengths) - left))
+        total -= shares[i]
+    return shares
+
+
 def _cut(tokens: Sequence[int], start: int, limit: int, starts_word: Callable[[int], bool]) -> int:
     """Return the end of a chunk from `start`: before the last word that begins up to `limit`, else `limit`."""
     return next((stop for stop in range(limit, start, -1) if starts_word(tokens[stop])), limit)

@@ -1,7 +1,7 @@
 """Run a text field's steps on a batch of strings: clean, encode once, group into chunks of token ids."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from container.tables.column_types import replace_surrogates
 from container.text.chunk_tokenizer import ChunkTokenizer
-from container.text.chunking import pack_messages
+from container.text.chunking import fair_shares, pack_messages
 from container.text.cleaning import run_string_step
 from contracts.errors import ContractError
 from contracts.text_fields import TextField
@@ -87,8 +87,20 @@ class Piece:
 Record = list[Piece]
 
 
+@dataclass(frozen=True, slots=True)
+class _Chunks:
+    """The chunks of a record, without special tokens, and what was cut off."""
+
+    chunks: list[list[int]]
+    cut_chunks: int = 0
+    cut_tokens: int = 0
+
+
 class TextProcessor:
     """The steps of one text field, in the configured order, from raw strings to chunks of token ids. Picklable.
+
+    Columns that are joined go through the steps one by one. With dialogue_chunker, their messages fill chunks together;
+    without it, they are one chunk. If there are more tokens than the chunks hold, each column keeps a fair share.
 
     A record is a list of pieces. String steps change or split pieces; dialogue_chunker encodes them and packs them into
     chunks; tokenizer makes a chunk of every piece, and encodes those without ids. So nothing is encoded twice, except
@@ -99,33 +111,42 @@ class TextProcessor:
         self.field = field
         self.tokenizer = tokenizer
         self._budget = field.max_sen_len - len(tokenizer.prefix) - len(tokenizer.suffix)
-        if self._budget < 1:
+        fewest = len(field.columns) + len(tokenizer.between) * len(field.joined)  # a token of each text
+        if self._budget < fewest:
             raise ContractError(
-                f"max_sen_len of {field.column!r}: {field.max_sen_len} leaves no room beside the special tokens",
-                f"Set it to {field.max_sen_len - self._budget + 1} or more.",
+                f"max_sen_len of {field.name!r}: {field.max_sen_len} leaves no room beside the special tokens",
+                f"Set it to {field.max_sen_len - self._budget + fewest} or more.",
             )
 
-    def process(self, texts: Sequence[str | None], *, max_tokens: int | None = None) -> EncodedTexts:
+    def process(self, *columns: Sequence[str | None], max_tokens: int | None = None) -> EncodedTexts:
         """Encode R records; None and blank text become one chunk without text, see ChunkTokenizer.blank.
 
         Args:
+            columns: the R texts of each column of the field.
             max_tokens: the most tokens that the caller accepts of a record. Of a longer record, only the beginning is
                 encoded: enough to have more tokens, or to have all chunks that max_total_chunks keeps.
         """
-        parts = [self._process(part, max_tokens) for part in _parts(texts)]
+        assert len(columns) == len(self.field.columns)
+        parts = [self._process(part, max_tokens) for part in _parts(columns)]
         return parts[0] if len(parts) == 1 else EncodedTexts.joined(parts)
 
-    def _process(self, texts: Sequence[str | None], max_tokens: int | None) -> EncodedTexts:
+    def _process(self, columns: Sequence[Sequence[str | None]], max_tokens: int | None) -> EncodedTexts:
+        if len(columns) > 1:
+            return self._assemble(self._join([self._pieces(texts, max_tokens) for texts in columns]))
+        return self._assemble(map(self._within_limits, self._tokens(self._pieces(columns[0], max_tokens))))
+
+    def _pieces(self, texts: Sequence[str | None], max_tokens: int | None) -> list[Record]:
+        """Run the steps on a column; the chunks of columns that are joined are made later."""
         records = _raw_records(texts)
         first_encoding = next((step for step in self.field.steps if step in (CHUNKER, TOKENIZER)), None)
         for step in self.field.steps:
             if step == first_encoding and max_tokens is not None:
                 records = [self._beginning(record, max_tokens) for record in records]
-            if step == CHUNKER:
+            if step == CHUNKER and not self.field.joined:
                 records = self._chunk(records, with_text=self.field.steps[-2:] != (CHUNKER, TOKENIZER))
-            elif step != TOKENIZER:
+            elif step not in (CHUNKER, TOKENIZER):
                 records = [_run_string_step(step, record) for record in records]
-        return self._encode(records)
+        return records
 
     def _beginning(self, record: Record, max_tokens: int) -> Record:
         """Return the part of a long record that `process` encodes, or the whole record."""
@@ -178,32 +199,63 @@ class TextProcessor:
             pieces.append(Piece(" ".join(parts), tokens))
         return pieces
 
-    def _encode(self, records: list[Record]) -> EncodedTexts:
-        """Make each piece a chunk with special tokens, within max_sen_len and max_chunks."""
-        waiting = [piece.text for record in records for piece in record if piece.tokens is None]
+    def _tokens(self, records: list[Record]) -> list[list[list[int]]]:
+        """Return the ids of each piece with a token, of each record."""
+        separated = self.field.joined
+        waiting = [
+            (self.tokenizer.separator if separated and i else "") + piece.text
+            for record in records for i, piece in enumerate(record) if piece.tokens is None
+        ]  # fmt: skip
         encoded = iter(self.tokenizer.encode_batch(waiting))
-        budget, limit = self._budget, self.field.max_chunks
+        pieces = [[next(encoded) if piece.tokens is None else piece.tokens for piece in record] for record in records]
+        # A chunk of special tokens only would enter the record's mean.
+        return [[tokens for tokens in record if tokens] for record in pieces]
+
+    def _within_limits(self, chunks: list[list[int]]) -> _Chunks:
+        """Cut the chunks of a record to max_sen_len and max_chunks."""
+        kept = [chunk[: self._budget] for chunk in chunks[: self.field.max_chunks]]
+        return _Chunks(kept, len(chunks) - len(kept), sum(map(len, chunks)) - sum(map(len, kept)))
+
+    def _join(self, columns: list[list[Record]]) -> Iterator[_Chunks]:
+        """Yield the chunks of each record of the joined columns."""
+        divides = CHUNKER in self.field.steps
+        limit = self.field.max_chunks if divides else 1
+        num_separators = len(self.tokenizer.between) * (len(columns) - 1)
+        for texts in zip(*map(self._tokens, columns), strict=True):
+            if not any(texts):
+                yield _Chunks([])
+                continue
+            messages, lost = list(texts), 0
+            if limit is not None:
+                lengths = [sum(map(len, text)) for text in texts]
+                shares = fair_shares(lengths, limit * self._budget - num_separators)
+                messages = [_first_tokens(text, share) for text, share in zip(texts, shares)]
+                lost = sum(lengths) - sum(shares)
+            joined = _with_separators(messages, self.tokenizer.between)
+            packed = pack_messages(joined, self._budget, starts_word=self.tokenizer.starts_word)
+            chunks = [[id for index, start, stop in spans for id in joined[index][start:stop]] for spans in packed]
+            if limit is not None and len(chunks) > limit:  # a chunk ends before a word that does not fit
+                flat = list(chain.from_iterable(joined))
+                chunks = [flat[i : i + self._budget] for i in range(0, len(flat), self._budget)]
+            yield _Chunks(chunks, cut_tokens=lost)
+
+    def _assemble(self, records: Iterable[_Chunks]) -> EncodedTexts:
+        """Put the special tokens around every chunk; a record without a token gets one chunk."""
         prefix, suffix = self.tokenizer.prefix, self.tokenizer.suffix
         runs: list[np.ndarray] = []  # consecutive ids
         lengths: list[int] = []
         chunk_counts: list[int] = []
         empty = truncated = cut_chunks = cut_tokens = 0
         for record in records:
-            chunks = [next(encoded) if piece.tokens is None else piece.tokens for piece in record]
-            # A chunk of special tokens only would enter the record's mean.
-            chunks = [chunk for chunk in chunks if chunk]
-            kept = [chunk[:budget] for chunk in chunks[:limit]]
-            lost = sum(map(len, chunks)) - sum(map(len, kept))
-            truncated += lost > 0
-            cut_tokens += lost
-            cut_chunks += len(chunks) - len(kept)
-            if not kept:
-                empty += 1
-                kept = [self.tokenizer.blank]
-            for chunk in kept:
+            truncated += record.cut_tokens > 0
+            cut_tokens += record.cut_tokens
+            cut_chunks += record.cut_chunks
+            empty += not record.chunks
+            chunks = record.chunks or [self.tokenizer.blank]
+            for chunk in chunks:
                 runs.append(np.array([*prefix, *chunk, *suffix], dtype=np.int32))
                 lengths.append(len(chunk))
-            chunk_counts.append(len(kept))
+            chunk_counts.append(len(chunks))
         chunk_lengths = np.array(lengths, dtype=np.int32) + np.int32(len(prefix) + len(suffix))  # [S]
         counts = np.array(chunk_counts, dtype=np.int64)  # [R]
         total = int(chunk_lengths.sum(dtype=np.int64))
@@ -214,7 +266,7 @@ class TextProcessor:
             chunk_lengths=chunk_lengths,
             chunk_counts=counts,
             counts=TextCounts(
-                records=len(records),
+                records=len(counts),
                 chunks=len(chunk_lengths),
                 tokens=total,
                 empty_records=empty,
@@ -234,15 +286,36 @@ def clean_texts(field: TextField, texts: Sequence[str | None]) -> list[list[str]
     return [[piece.text for piece in record] for record in records]
 
 
-def _parts(texts: Sequence[str | None]) -> Iterator[Sequence[str | None]]:
-    """Yield consecutive texts with at most _PART_CHARACTERS together, or one longer text."""
+def _parts(columns: Sequence[Sequence[str | None]]) -> Iterator[Sequence[Sequence[str | None]]]:
+    """Yield consecutive records with at most _PART_CHARACTERS together, or one longer record."""
     begin = characters = 0
-    for i, text in enumerate(texts):
-        characters += len(text or "")
+    for i, record in enumerate(zip(*columns, strict=True)):
+        size = sum(len(text or "") for text in record)
+        characters += size
         if characters > _PART_CHARACTERS and i > begin:
-            yield texts[begin:i]
-            begin, characters = i, len(text or "")
-    yield texts[begin:]
+            yield [texts[begin:i] for texts in columns]
+            begin, characters = i, size
+    yield [texts[begin:] for texts in columns]
+
+
+def _first_tokens(messages: list[list[int]], total: int) -> list[list[int]]:
+    """Return the first `total` tokens of messages."""
+    kept = []
+    for tokens in messages:
+        if total > 0:
+            kept.append(tokens[:total])
+        total -= len(tokens)
+    return kept
+
+
+def _with_separators(texts: Sequence[list[list[int]]], between: list[int]) -> list[list[int]]:
+    """Return the messages of several texts as those of one; the last of a text and the first of the next are one."""
+    joined: list[list[int]] = []
+    for messages in texts:
+        first, *others = messages or [[]]
+        joined = [*joined[:-1], joined[-1] + between + first] if joined else [first]
+        joined += others
+    return joined
 
 
 def _raw_records(texts: Sequence[str | None]) -> list[Record]:

@@ -11,8 +11,10 @@ class DataSettings(Settings):
     """Column of record ids, copied to the predictions unchanged. Default: the predictions have a column row, the number
     of the row in its channel, from 0."""
 
-    text_name: str | None = declare(None, scope="prepare")
-    """Text column of the one-text classes; cannot be set with primary_text_name and secondary_text_name."""
+    text_name: str | list[str] | None = declare(None, scope="prepare")
+    """Text column of the one-text classes, or a list of columns that are joined: one sequence, each column after a
+    separator. If they exceed the chunks, short texts stay whole and long ones share the rest. Cannot be set with
+    primary_text_name and secondary_text_name."""
 
     primary_text_name: str | None = declare(None, scope="prepare")
     """First text column of the two-text classes, e.g. a chat."""

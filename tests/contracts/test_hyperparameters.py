@@ -166,6 +166,13 @@ THREE_CLASSES = {"is_binary": False, "num_classes": 3, "multiclass_categories": 
         ({"text_name": None}, "text_name: missing"),
         ({"primary_text_name": "events"}, "primary_text_name: set to 'events'"),
         ({"tab_field_list": ["label"]}, "already used as label_name"),
+        ({"text_name": ["chat"]}, r"text_name: \['chat'\] is a list of 1"),
+        ({"text_name": ["chat", "chat"]}, "text_name: column 'chat' is named twice"),
+        ({"text_name": ["chat", "label"]}, "text_name: column 'label' is already used as label_name"),
+        (
+            {"text_name": ["a", "b"], "text_processing_steps": ["dialogue_chunker", "text_normalizer", "tokenizer"]},
+            "has a step between dialogue_chunker and tokenizer",
+        ),
         ({"id_name": "prob_class_0"}, "id_name: column 'prob_class_0' has the name of a column of probabilities"),
         ({"label_name": "prob_class_7"}, "label_name: column 'prob_class_7' has the name of a column of probabilities"),
         (

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
@@ -15,18 +17,21 @@ from sklearn.metrics import roc_auc_score
 from container.companion.blend import Blend, BlendedCompanion
 from container.companion.fit import fit_companion
 from container.data.batch import PackedBatch
-from container.data.split import PreparedSplit
+from container.data.records import RecordArrays
+from container.data.split import PreparedSplit, pack_records
 from container.decision.softmax import softmax
 from container.evaluation.evaluate import write_evaluation
 from container.evaluation.explanation import Explanation, Importance, even_sample
 from container.models.classifier import Classifier
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
+from container.preprocessing.transform import Preprocessor
 from container.results import explain as module
 from container.results.explain import explain
 from container.training.train import build_model
 from contracts.hyperparameter_files import cast_value, load_hyperparameters, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
+from contracts.paths import JobPaths
 from testing.evaluations import two_splits
 from testing.jobs import CONFIGURATION, NO_DROPOUT, TWO_TEXTS, table, write_job
 from testing.tiers import long_except
@@ -40,6 +45,7 @@ class Made:
     model: Classifier
     data: PreparedData
     val: PreparedSplit
+    paths: JobPaths
 
     def explain(
         self,
@@ -49,7 +55,13 @@ class Made:
         companion: BlendedCompanion | None = None,
     ) -> Explanation:
         hp = self.hp.model_copy(update={"explain": 1000, "batch_size": 32, "seed": seed})
-        given = {"hp": hp, "companion": companion, "device": torch.device("cpu"), "stopped": stopped}
+        given = {
+            "paths": self.paths,
+            "hp": hp,
+            "companion": companion,
+            "device": torch.device("cpu"),
+            "stopped": stopped,
+        }
         return explain(self.model, self.data, self.val, **given)
 
 
@@ -76,7 +88,7 @@ def make(root: Path, *, steps: int, decides: str = "price", classes: int = 2, **
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(batch), batch.labels).backward()
         optimizer.step()
-    return Made(hp, model.eval(), data, val)
+    return Made(hp, model.eval(), data, val, paths)
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -184,6 +196,27 @@ def test_a_shuffled_text_counts_as_if_it_were_encoded_with_its_new_record(tmp_pa
     assert chat.drop == pytest.approx(auroc(batch) - np.mean(shuffled), abs=1e-3)  # a pair or two may tie
 
 
+def test_a_shuffled_one_of_joined_texts_is_joined_anew_with_the_others_of_its_record(tmp_path: Path) -> None:
+    made = make(
+        tmp_path, steps=0, text_name=["chat", "events"], tab_field_list=[], cat_field_list=[], model_class="bert"
+    )
+    positions = even_sample(made.val.column("label").to_numpy(), 1000, seed=0)
+    raw = pd.read_csv(made.paths.channel("val") / "data.csv", dtype=str).iloc[positions].reset_index(drop=True)
+    preprocessor = Preprocessor.load(made.data.folder)
+
+    def auroc(frame: pd.DataFrame) -> float:
+        records = RecordArrays.from_batch(preprocessor.transform(pa.Table.from_pandas(frame)).batch, ["text"])
+        batch = pack_records([records] * len(frame), range(len(frame)))
+        with torch.no_grad():
+            return roc_auc_score(frame["label"].astype(int), made.model(batch).softmax(-1)[:, 1])
+
+    orders = [np.random.default_rng([0, k]).permutation(len(raw)) for k in range(module.SHUFFLES)]
+    for name in ("chat", "events"):
+        shuffled = [auroc(raw.assign(**{name: raw[name].to_numpy()[order]})) for order in orders]
+        found = next(entry for entry in made.explain().columns if entry.name == name)
+        assert found.drop == pytest.approx(auroc(raw) - np.mean(shuffled), abs=1e-3)  # a pair or two may tie
+
+
 def test_the_importance_of_the_table_is_measured_with_imputed_values(by_price: Made) -> None:
     batch = by_price.val.pack(even_sample(by_price.val.column("label").to_numpy(), 1000, seed=0))
     with torch.no_grad():
@@ -282,7 +315,7 @@ def test_a_val_without_both_classes_says_so(tmp_path: Path, label: str | None, p
     paths = write_job(tmp_path, overrides=NO_DROPOUT, frames=frames)
     hp = load_hyperparameters(paths)
     data = prepare_data(paths, hp)
-    made = Made(hp, build_model(hp, data).eval(), data, PreparedSplit(data.split("val"), ["text"]))
+    made = Made(hp, build_model(hp, data).eval(), data, PreparedSplit(data.split("val"), ["text"]), paths)
     found = made.explain()
     assert found.problem.startswith(problem)
     assert found.columns == ()

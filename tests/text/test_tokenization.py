@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, models, processors
 
 from container.text import chunk_tokenizer, tokenization
 from container.text.chunk_tokenizer import ChunkTokenizer
-from container.text.chunking import pack_messages
+from container.text.chunking import fair_shares, pack_messages
 from container.text.tokenization import EncodedTexts, TextCounts, TextProcessor, clean_texts
 from contracts.errors import ContractError
 from contracts.text_fields import FULL_TEXT_STEPS
@@ -437,3 +437,76 @@ def test_a_cut_inside_a_long_word_does_not_count_as_more_tokens(monkeypatch: pyt
     whole = processor.process([text])
     assert whole.token_counts[0] < 200
     assert chunks_of(processor.process([text], max_tokens=200)) == chunks_of(whole)
+
+
+def joined(
+    tokenizer: ChunkTokenizer, *texts: str | None, steps: tuple[str, ...] = (), **limits: Any
+) -> tuple[list[list[int]], TextCounts]:
+    """The chunks of one record of as many columns, without special tokens, and the counts."""
+    others = tuple(f"column {i}" for i in range(1, len(texts)))
+    processor = TextProcessor(dataclasses.replace(field(*steps, **limits), joined=others), tokenizer)
+    encoded = processor.process(*([text] for text in texts))
+    (chunks,) = chunks_of(encoded)
+    return [inner([chunk], tokenizer) for chunk in chunks], encoded.counts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_joined_texts_are_one_chunk_with_the_tokenizers_separator_between_them(kind: str) -> None:
+    tokenizer = tokenizer_of(kind)
+    (separator,) = tokenizer.suffix
+    titles, reviews = tokenizer.encode_batch(["the dress", "i love how soft it feels"])
+    assert joined(tokenizer, "the dress", "i love how soft it feels")[0] == [[*titles, separator, *reviews]]
+
+
+def test_a_tokenizer_without_special_tokens_has_a_line_break_between_joined_texts() -> None:
+    settings_of = json.loads(trained("byte_level")) | {"post_processor": None}
+    tokenizer = ChunkTokenizer(Tokenizer.from_str(json.dumps(settings_of)))
+    assert tokenizer.between == tokenizer.encode_batch(["\n"])[0] != []
+
+
+def test_a_missing_one_of_joined_texts_leaves_its_separator_so_that_the_others_keep_their_meaning() -> None:
+    tokenizer = tokenizer_of("wordpiece")
+    (separator,) = tokenizer.suffix
+    (dress,) = tokenizer.encode_batch(["the dress"])
+    assert joined(tokenizer, None, "the dress", " ")[0] == [[separator, *dress, separator]]
+    chunks, counts = joined(tokenizer, None, "")
+    assert (chunks, counts.empty_records) == ([[]], 1)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "total", "shares"),
+    [([3, 50, 60], 43, [3, 20, 20]), ([9, 9], 7, [4, 3]), ([2, 3], 9, [2, 3]), ([0, 8], 5, [0, 5])],
+)
+def test_short_texts_stay_whole_and_long_ones_share_the_rest(lengths: list[int], total: int, shares: list[int]) -> None:
+    assert fair_shares(lengths, total) == shares
+
+
+@pytest.mark.parametrize("steps", [FULL_TEXT_STEPS[:-1], ("text_normalizer",)])
+def test_no_joined_text_vanishes_where_chunks_are_limited(steps: tuple[str, ...]) -> None:
+    tokenizer = tokenizer_of("wordpiece")
+    (separator,) = tokenizer.suffix
+    long = "the dress fits well and i love how soft it feels " * 9
+    (chunk,), counts = joined(tokenizer, long, "i love it", long, steps=steps, max_sen_len=24, max_chunks=1)
+    first, second, third = (list(part) for is_text, part in itertools.groupby(chunk, separator.__ne__) if is_text)
+    assert second == tokenizer.encode_batch(["i love it"])[0]
+    assert len(chunk) == 24 - 2
+    assert 0 <= len(first) - len(third) <= 1
+    assert counts.truncated_records == 1
+    assert counts.cut_tokens == 2 * len(tokenizer.encode_batch([long])[0]) - len(first) - len(third)
+
+
+def test_joined_texts_without_a_limit_keep_every_token_and_fill_their_chunks() -> None:
+    tokenizer = tokenizer_of("wordpiece")
+    (separator,) = tokenizer.suffix
+    long = "the dress fits well and i love how soft it feels " * 9
+    chunks, _ = joined(tokenizer, "the dress", long, max_sen_len=24)
+    title, review = tokenizer.encode_batch(["the dress", long])
+    assert list(itertools.chain(*chunks)) == [*title, separator, *review]
+    assert len(chunks[0]) > len(title) + 9, "the review begins in the chunk of the title"
+
+
+def test_max_sen_len_without_room_for_a_token_of_each_joined_text_is_an_error() -> None:
+    with pytest.raises(ContractError) as error:
+        joined(tokenizer_of("wordpiece"), "a", "b", "c", max_sen_len=6)
+    assert error.value.cause.startswith("max_sen_len of 'body + column 1 + column 2': 6 leaves no room")
+    assert error.value.fix == "Set it to 7 or more."

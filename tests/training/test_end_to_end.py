@@ -26,10 +26,11 @@ pytestmark = pytest.mark.slow
 CASES = {
     "two_texts_csv_bfloat16": ({**TWO_TEXTS, "bf16": True, "encoder_config": ONE_LAYER}, "csv", 2),
     "one_text_parquet_two_processes": ({"nproc_per_node": 2}, "parquet", 2),
-    "text_alone_multiclass_tsv": (
+    "joined_texts_multiclass_tsv": (
         {
             "model_class": "bert", "tab_field_list": [], "cat_field_list": [], "accumulate_grad_batches": 2,
             "is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2],
+            "text_name": ["chat", "events"],
             "encoder_config": ONE_LAYER,
         },
         "tsv",
